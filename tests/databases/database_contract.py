@@ -214,7 +214,7 @@ class DatabaseContract:
                 np.testing.assert_array_equal(block.new, self.mapped(block.old))
         with self.open(where) as database:  # another process finds the same
             assert database.stage() is Stage.PREPARED
-            with pytest.raises(MigrationError, match="Got .*expected"):
+            with pytest.raises(MigrationError, match="already has new vectors"):
                 database.prepare(DIM_NEW + 1, "float32", {"map": "abc"})
             database.prepare(DIM_NEW, "float32", {"map": "abc"})
             assert database.count("new") == N
@@ -312,7 +312,7 @@ class DatabaseContract:
                 database.prepare(wide, kind, {"map": "abc"})
                 database.prepare(wide, kind, {"map": "abc"})
                 for other in {"float32", kinds[-1]} - {kind}:
-                    with pytest.raises(MigrationError, match="Got .*expected"):
+                    with pytest.raises(MigrationError, match="already has new vectors"):
                         database.prepare(wide, other, {"map": "abc"})
                 for block in database.scan(batch=15):
                     database.write(block.ids, stored[kind][rows_of(block)])
@@ -434,7 +434,7 @@ class DatabaseContract:
         where, _, _vectors, _ = made
         with self.open(where) as database:
             if not database.capabilities.searches:
-                with pytest.raises(ParameterError, match="has no index; expected"):
+                with pytest.raises(ParameterError, match="has no index"):
                     database.search(np.ones((1, DIM), np.float32), 3)
                 return
             self.fill(database)
@@ -469,6 +469,6 @@ class DatabaseContract:
     def test_names_that_are_not_there_are_refused(self, tmp_path, options):
         ids, vectors, others = make_rows("int", 12)
         where = self.make(tmp_path, ids, vectors, others)
-        with pytest.raises(CongruenceError, match="Got .*expected"), self.open(where, **options) as database:
+        with pytest.raises(CongruenceError, match="|".join([*options, *options.values()])), self.open(where, **options) as database:
             database.info()
             list(database.scan())

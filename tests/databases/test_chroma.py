@@ -150,7 +150,7 @@ def test_the_new_collection_is_configured_as_the_old_one(items):
         assert new.configuration_json == old.configuration_json
         assert new.metadata["team"] == "search"
         assert "congruence.space" not in new.metadata  # it told of the old vectors
-        with pytest.raises(MigrationError, match="Got new vectors of width 6"):
+        with pytest.raises(MigrationError, match="already has new vectors"):
             database.prepare(DIM_NEW, "float32", {"map": "another"})
 
 
@@ -188,14 +188,14 @@ def test_rows_that_changed_meanwhile_are_found(items):
 def test_rows_that_readers_would_lose_keep_the_names(items):
     with open_database(items, rows='{"kind": "image"}') as database:
         run(database)
-        with pytest.raises(MigrationError, match="of 25 rows .*readers would lose the others"):
+        with pytest.raises(MigrationError, match="rows .*readers would lose them"):
             database.switch()
     assert width_shown(items) == (25, DIM)
 
 
 def test_collections_of_others_are_left_alone(items):
     client_of(items).create_collection("items__congruence_new", embedding_function=None)
-    with pytest.raises(DatabaseError, match="not created by a migration; expected these names to be free"):
+    with pytest.raises(DatabaseError, match="not created by a migration"):
         open_database(items, table="items")
     client_of(items).create_collection("another", embedding_function=None)
     with pytest.raises(ParameterError, match=r"2 collections \('another', 'items'\).*Pass table="):
@@ -208,8 +208,8 @@ def test_collections_of_others_are_left_alone(items):
         ({"rows": "kind = 'image'"}, ParameterError, "not JSON"),
         ({"rows": "[]"}, ParameterError, "a JSON object"),
         ({"rows": '{"$nope": 1}'}, DatabaseError, "Got an error from"),
-        ({"ids": "id"}, ParameterError, "Leave ids out"),
-        ({"modality_column": "nope"}, ParameterError, "one of 'kind', 'document'"),
+        ({"ids": "id"}, ParameterError, "Leave ids=… out"),
+        ({"modality_column": "nope"}, ParameterError, "'kind', 'document'"),
     ],
 )
 def test_options_that_cannot_be(items, options, error, said):
@@ -218,7 +218,7 @@ def test_options_that_cannot_be(items, options, error, said):
 
 
 def test_addresses(tmp_path, monkeypatch):
-    with pytest.raises(FileError, match=r"Got .*no chroma.sqlite3"):
+    with pytest.raises(FileError, match="no chroma.sqlite3"):
         open_database(f"chroma://{tmp_path}")
     assert not list(tmp_path.iterdir())  # the client would have made a new database
     with pytest.raises(ParameterError, match="Set the environment variable CHROMA_API_KEY") as caught:

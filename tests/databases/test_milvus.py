@@ -196,7 +196,7 @@ def test_an_alias_moves_in_one_step(items):
                 assert database.stage() is Stage.PREPARED
                 database.switch()
             client.create_alias(collection_name=database._place().old, alias="another")
-            with pytest.raises(MigrationError, match="alias 'another' on 'items.*Move or delete that alias first"):
+            with pytest.raises(MigrationError, match="alias 'another' is on 'items.*Move or delete that alias first"):
                 database.drop_old()
             client.drop_alias("another")
             database.drop_old()
@@ -224,7 +224,7 @@ def test_the_new_collection_is_made_like_the_old_one(items):
         assert new["properties"]["team"] == "search"
         assert "congruence.space" not in new["properties"]  # it told of the old vectors
         assert sorted(client.list_indexes("items__congruence_new")) == ["embedding", "kind"]
-        with pytest.raises(MigrationError, match="Got new vectors of width 6"):
+        with pytest.raises(MigrationError, match="already has new vectors"):
             database.prepare(DIM_NEW, "float32", {"map": "another"})
         with pytest.raises(MigrationError, match="column"):
             client.alter_collection_properties(
@@ -305,7 +305,7 @@ def test_what_was_written_outlives_a_kill(items, tmp_path):
 def test_rows_that_readers_would_lose_keep_the_names(items):
     with open_database(items, rows='kind == "image"') as database:
         run(database)
-        with pytest.raises(MigrationError, match="of 25 rows .*readers would lose the others"):
+        with pytest.raises(MigrationError, match="rows .*readers would lose them"):
             database.switch()
     assert width_shown(items) == (25, DIM)
 
@@ -313,7 +313,7 @@ def test_rows_that_readers_would_lose_keep_the_names(items):
 def test_collections_of_others_are_left_alone(items):
     client = client_of(items)
     client.create_collection("items__congruence_new", dimension=4)
-    with pytest.raises(DatabaseError, match="not created by a migration; expected this name to be free"):
+    with pytest.raises(DatabaseError, match="not created by a migration"):
         open_database(items, table="items")
     client.create_collection("another", dimension=4)
     with pytest.raises(ParameterError, match=r"2 aliases and collections \('another', 'items'\).*Pass table="):
@@ -324,8 +324,8 @@ def test_collections_of_others_are_left_alone(items):
     ("options", "said"),
     [
         ({"key": {"auto_id": True}}, "automatic ids.*Copy the collection into one without auto_id"),
-        ({"vector": {"nullable": True}}, "'embedding' nullable; expected a vector in every row"),
-        ({}, "2 partitions; expected one partition or a partition key"),
+        ({"vector": {"nullable": True}}, "'embedding' nullable"),
+        ({}, "2 partitions without a partition key"),
     ],
 )
 def test_collections_that_cannot_be_copied_row_for_row(tmp_path, options, said):
@@ -368,11 +368,11 @@ def test_partition_keys_and_fields_that_milvus_computes(tmp_path):
 
 def test_options_that_cannot_be(items, capfd):
     for options, error, said in (
-        ({"rows": " "}, ParameterError, "expected a filter expression"),
+        ({"rows": " "}, ParameterError, "a filter expression"),
         ({"rows": "kind = 'image'"}, DatabaseError, "Got an error from milvus.*did you mean '=='"),
-        ({"ids": "title"}, ParameterError, "Leave ids out"),
-        ({"column": "words"}, ParameterError, r"1 fields of dense vectors \('embedding'\)"),
-        ({"modality_column": "nope"}, ParameterError, "one of 'kind', 'label', 'words', 'title'"),
+        ({"ids": "title"}, ParameterError, "the primary key"),
+        ({"column": "words"}, ParameterError, "column='words'.*'embedding'"),
+        ({"modality_column": "nope"}, ParameterError, "'kind', 'label', 'words', 'title'"),
     ):
         with pytest.raises(error, match=said):
             open_database(items, **options)
@@ -395,8 +395,8 @@ def test_a_server_by_url(items, monkeypatch):
         run(database)
         database.switch()
         expected = [one for block in database.scan("new") for one in block.ids.to_pylist()]
-        database._connection.lite = False
-        monkeypatch.setattr("congruence.databases._milvus_rows._IDS", 4)
+        database._lite = False
+        monkeypatch.setattr("congruence.databases.milvus._IDS", 4)
         for after in (None, expected[6]):
             paged = [one for block in database.scan("new", after=after, batch=3) for one in block.ids.to_pylist()]
             assert paged == expected[0 if after is None else 7 :]
@@ -409,7 +409,7 @@ def test_addresses(tmp_path, monkeypatch):
         open_database(f"milvus://{tmp_path}/my.db")
     assert not list(tmp_path.iterdir())  # the client would have made a new database
     (tmp_path / "old.db").write_bytes(b"SQLite format 3")
-    with pytest.raises(FileError, match="which is one file; expected the folder that Milvus Lite 3 writes"):
+    with pytest.raises(FileError, match="one file, not the folder that Milvus Lite 3 writes"):
         open_database(f"milvus://{tmp_path}/old.db")
     with pytest.raises(ParameterError, match=r"a path that ends in \.db"):
         open_database(f"milvus://{tmp_path}")
@@ -417,7 +417,7 @@ def test_addresses(tmp_path, monkeypatch):
         open_database("milvus+http://me:hunter22@localhost:9")
     assert "hunter22" not in str(caught.value)
     monkeypatch.setenv("MILVUS_TOKEN", "a-token-of-mine")
-    monkeypatch.setattr("congruence.databases._milvus_client._TIMEOUT", 0.5)
+    monkeypatch.setattr("congruence.databases.milvus._TIMEOUT", 0.5)
     with pytest.raises(DatabaseUnavailableError, match="Got no answer from milvus") as caught:
         open_database("milvus+http://127.0.0.1:9")
     assert "a-token-of-mine" not in str(caught.value)
@@ -429,9 +429,9 @@ def test_a_file_that_another_process_has_open(items, tmp_path, capfd):
     lite.server_manager_instance.release_all()
     with open(tmp_path / "my.db" / "LOCK") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(DatabaseUnavailableError, match="which another process has open.*Close the other client"):
+        with pytest.raises(DatabaseUnavailableError, match="Another process uses"):
             open_database(items)
     assert "Traceback" not in capfd.readouterr().err
     (tmp_path / "my.db" / "aliases.json").write_text("[")
-    with pytest.raises((CorruptFileError, DatabaseError), match=r"Got .*my\.db"):
+    with pytest.raises((CorruptFileError, DatabaseError), match=r"my\.db"):
         open_database(items)

@@ -8,19 +8,21 @@ from importlib import import_module
 from pathlib import Path
 
 from congruence._utils.validation import check_choice
-from congruence.databases._address import Address
 from congruence.databases._base import (
     BATCH,
+    Address,
     Block,
     Capabilities,
+    Change,
     Cursor,
     Database,
     DatabaseInfo,
     PairedBlock,
+    Partitioned,
     Side,
     Stage,
+    WrittenFile,
 )
-from congruence.databases._partitioned import Change, Partitioned, WrittenFile
 from congruence.errors import ParameterError
 
 __all__ = [
@@ -107,10 +109,10 @@ DATABASES: Mapping[str, Kind] = {
             ("qdrant", "http", "https"),
             (),
             "http://localhost:6333",
-            "qdrant:open_qdrant",
+            "qdrant:Qdrant",
         ),
         Kind(
-            "chroma", "chroma", ("chroma", "chroma+http", "chroma+https"), (), "chroma://folder", "chroma:open_chroma"
+            "chroma", "chroma", ("chroma", "chroma+http", "chroma+https"), (), "chroma://folder", "chroma:Chroma"
         ),
         Kind(
             "milvus",
@@ -118,7 +120,7 @@ DATABASES: Mapping[str, Kind] = {
             ("milvus", "milvus+http", "milvus+https"),
             (),
             "milvus:///path/file.db",
-            "milvus:open_milvus",
+            "milvus:Milvus",
         ),
         Kind(
             "parquet",

@@ -1,30 +1,137 @@
-"""The interface of every database for a migration: read in a stable order, write new vectors, switch, roll back."""
+"""What every database of vectors does in a migration, and what several backends share."""
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
+import tempfile
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypedDict
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import numpy as np
 import pyarrow as pa
 
 from congruence.embeddings import Space
-from congruence.errors import ParameterError
-
-__all__ = ["BATCH", "Block", "Capabilities", "Cursor", "Database", "DatabaseInfo", "PairedBlock", "Side", "Stage"]
+from congruence.errors import (
+    CongruenceError,
+    CorruptFileError,
+    DatabaseError,
+    DatabaseUnavailableError,
+    MigrationError,
+    ParameterError,
+    StorageError,
+)
 
 #: Default number of rows per block of a scan.
 BATCH = 4096
 
-#: Which vectors: those from before the migration ("old"), or the mapped ones ("new"). The switch does not change the meaning of the two words.
+#: Maximum time to build an index, and interval between checks of its state, in seconds.
+INDEX_SECONDS, LOOK_SECONDS = 3600.0, 0.5
+
+#: Suffixes of a second column or collection: new vectors before the switch, old ones after it.
+NEW, OLD = "__congruence_new", "__congruence_old"
+
+#: Metadata key of the vectors' space, the same as in :mod:`congruence.stores`: a JSON object, or its text.
+SPACE_KEY = "congruence.space"
+
+#: Metadata key of the data that a migration stores with the new vectors.
+MARK_KEY = "congruence.migration"
+
+#: Which vectors: those from before the migration ("old"), or the mapped ones ("new"), before and after the switch.
 Side: TypeAlias = Literal["old", "new"]
 
 #: Position of a scan: plain data that JSON can represent, meaningful only to the database that returned it.
 Cursor: TypeAlias = "int | str | list[int | str]"
+
+#: Name of a table, column or file, or a condition, that users may leave out.
+Name: TypeAlias = str | None
+
+
+# ---- addresses -------------------------------------------------------------------------------------------------------
+
+#: Names of parameters of a URL or connection string whose values are never shown.
+_SECRET = re.compile(r"pass(word|wd|phrase)?|pwd|secret|token|api[_-]?key|sslpassword|credential", re.IGNORECASE)
+
+_HIDDEN = "***"
+
+
+@dataclass(frozen=True)
+class Address:
+    """Address of a database, with its secrets kept separately.
+
+    Attributes
+    ----------
+    text : str
+        The address as given: a URL or a path. Never printed.
+    shown : str
+        The address for messages, journals and summaries, with the password and secret parameters replaced by ``***``.
+    scheme : str
+        Scheme of the URL in lower case; empty for a path.
+    secrets : tuple of str
+        Strings that :meth:`hide` removes from a text.
+    """
+
+    text: str = field(repr=False)
+    shown: str
+    scheme: str
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Parse a URL or path; any string is accepted."""
+        match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", text)
+        if match is None:
+            return cls(text, text, "")
+        scheme = match[1].lower()
+        try:
+            parts = urlsplit(text)
+            password, query = parts.password, parse_qsl(parts.query, keep_blank_values=True)
+        except ValueError:  # e.g. an unclosed bracket: no part of the address is known to be safe to show
+            credentials = re.match(r"[^:]*://[^:@/]*:(.*)@", text)
+            return cls(text, f"{scheme}://{_HIDDEN}", scheme, (text, *([credentials[1]] if credentials else [])))
+        secrets = [value for name, value in query if _SECRET.search(name) and value]
+        netloc = parts.netloc
+        if password is not None:
+            user, _, host = netloc.rpartition("@")
+            netloc = f"{user.partition(':')[0]}:{_HIDDEN}@{host}"
+            secrets += [password, unquote(password), quote(unquote(password), safe="")]
+        hidden = [(name, _HIDDEN if _SECRET.search(name) else value) for name, value in query]
+        # Not with urlunsplit, which omits the slashes of an empty host.
+        shown = f"{parts.scheme}://{netloc}{parts.path}{'?' if hidden else ''}{urlencode(hidden, safe='*/')}"
+        return cls(text, shown, scheme, tuple(dict.fromkeys(filter(None, secrets))))
+
+    def hide(self, text: str) -> str:
+        """Replace the secrets in a text, such as a client's error message, by ``***``."""
+        return hide_secrets(text.replace(self.text, self.shown), self.secrets)
+
+
+def hide_secrets(text: str, secrets: tuple[str, ...]) -> str:
+    """Replace each secret in a text by ``***``, except those of one or two characters, which would match everywhere."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) > 2:
+            text = text.replace(secret, _HIDDEN)
+    return text
+
+
+def refuse_secrets(address: Address, variable: str) -> None:
+    """Raise ParameterError if an address has a secret, which belongs in an environment variable."""
+    if address.secrets:
+        raise ParameterError(
+            f"{address.shown} has a secret in it, and addresses end up in shell histories and logs.",
+            f"Set the environment variable {variable} instead.",
+        )
+
+
+# ---- interface -------------------------------------------------------------------------------------------------------
 
 
 class Stage(StrEnum):
@@ -169,6 +276,12 @@ class Database(ABC):
     - If the process is killed at any point, :meth:`stage` then reports the true state, and each method can be called again.
     - No message and no attribute contains a password or key; names of tables and columns are always quoted in statements.
 
+    Parameters
+    ----------
+    address : Address
+    table, column, ids, modality_column, rows : str, optional
+        See :func:`congruence.databases.open_database`; the docstring of each backend says what differs.
+
     Attributes
     ----------
     kind : str
@@ -179,12 +292,55 @@ class Database(ABC):
     """
 
     kind: ClassVar[str]
-    capabilities: ClassVar[Capabilities]
+    capabilities: Capabilities
     transient: tuple[type[Exception], ...] = (ConnectionError, TimeoutError)
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        table: Name = None,
+        column: Name = None,
+        ids: Name = None,
+        modality_column: Name = None,
+        rows: Name = None,
+    ) -> None:
+        try:
+            self._connect(address, table, column, ids, modality_column, rows)
+        except BaseException:
+            with suppress(AttributeError):  # of what was not opened
+                self.close()
+            raise
+
+    def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
+        """Open the database, and find the table and its columns; :meth:`close` is called after an error."""
+        raise NotImplementedError
+
+    def _translate(self, error: Exception) -> CongruenceError | None:
+        """Return this library's error for an error of the client, or None if the exception is a bug rather than such an error."""
+        return None
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Translate the client's errors."""
+        try:
+            yield
+        except CongruenceError:
+            raise
+        except Exception as error:
+            ours = self._translate(error)
+            if ours is None:
+                raise
+            raise ours from error
+
+    def _call(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the client, and translate its errors."""
+        with self._errors():
+            return call(*args, **kwargs)
 
     @abstractmethod
     def info(self) -> DatabaseInfo:
-        """Return a description of the old vectors. Raises DatabaseError, CorruptFileError."""
+        """Return a description of the old vectors."""
 
     @abstractmethod
     def stage(self) -> Stage:
@@ -192,13 +348,17 @@ class Database(ABC):
 
     @abstractmethod
     def note(self) -> Mapping[str, str]:
-        """Return the note that :meth:`prepare` stored with the new vectors; empty if there is none or it cannot be stored."""
+        """Return the note that :meth:`prepare` stored with the new vectors.
+
+        Empty if there is none or it cannot be stored.
+        """
 
     @abstractmethod
     def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         """Yield the rows that have a vector, each once, in an order that is stable while no client writes.
 
-        Rows that other clients add or change during the scan may or may not be included. On the new side, only rows that were written are included.
+        Rows that other clients add or change during the scan may or may not be included. On the new side, only rows
+        that were written are included.
         """
 
     @abstractmethod
@@ -217,37 +377,19 @@ class Database(ABC):
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
         """Create the column, table, collection or file for the new vectors, next to the old ones.
 
-        Raises
-        ------
-        MigrationError
-            If there are already new vectors with another width, element type or note.
+        Raises MigrationError if there are already new vectors with another width, element type or note.
         """
 
     @abstractmethod
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store the new vectors of rows; rows that other clients have deleted in the meantime are skipped.
+        """Store new vectors, float32 of shape (b, dim), of rows with these ids from a block of :meth:`scan`.
 
-        Parameters
-        ----------
-        ids : pyarrow.Array, shape (b,)
-            Ids from a block of :meth:`scan`.
-        vectors : ndarray of float32, shape (b, dim)
-            Stored in the type given to :meth:`prepare`; int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
+        Rows that other clients have deleted in the meantime are skipped. Vectors are stored in the type given to :meth:`prepare`;
+        int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
         """
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
-        """Return the seconds that it takes to write these vectors to a temporary copy; nothing that readers see is changed.
-
-        Parameters
-        ----------
-        vectors : ndarray of float32, shape (b, dim)
-        element_type : str
-
-        Returns
-        -------
-        float or None
-            None if the database cannot create a temporary table.
-        """
+        """Return the seconds that it takes to write vectors, shape (b, dim), to a temporary copy; None if there can be none."""
         return None
 
     @abstractmethod
@@ -255,39 +397,29 @@ class Database(ABC):
         """Remove the new vectors of rows that other clients have deleted from the old side."""
 
     def as_stored(self, vectors: np.ndarray) -> np.ndarray:
-        """Return new vectors as they will be read back, up to rounding: some databases store only vectors of unit norm.
-
-        Parameters
-        ----------
-        vectors : ndarray of float32, shape (b, dim)
-
-        Returns
-        -------
-        ndarray of float32, shape (b, dim)
-        """
+        """Return new vectors, shape (b, dim), as they will be read back, up to rounding: some databases store only unit vectors."""
         return vectors
 
     def flush(self) -> None:
-        """Make everything written so far durable, so that killing the process loses none of it. Does nothing if :meth:`write` is durable."""
+        """Make everything written so far durable, so that killing the process loses none of it.
+
+        Does nothing if :meth:`write` is durable.
+        """
         return
 
     def build_index(self) -> str | None:
-        """Build an index over the new vectors like the one over the old vectors; return a short description, or None if there is none."""
+        """Build an index over the new vectors like the one over the old vectors.
+
+        Return a short description, or None if there is none.
+        """
         return None
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        """Return the ids of the ``k`` nearest rows of each query, best first, found by the database's own search.
+        """Return the ids of the ``k`` nearest rows of each query, shape (q, dim), best first, found by the database's own search.
 
         Queries have the same form as the vectors in a block of that side: integers for int8, 1 and -1 for bits.
-
-        Raises
-        ------
-        ParameterError
-            If the database cannot search (:attr:`Capabilities.searches`).
         """
-        raise ParameterError(
-            f"Got a search of {self.kind}, which has no index; expected a database that can search. Read its vectors with scan, and search those."
-        )
+        raise ParameterError(f"A search of {self.kind} has no index to use.", "Search the vectors that scan returns.")
 
     @abstractmethod
     def switch(self) -> None:
@@ -295,30 +427,21 @@ class Database(ABC):
 
     @abstractmethod
     def rollback(self) -> None:
-        """Make readers see the old vectors again, bit for bit; the new ones are kept. Does nothing if readers already see the old ones."""
+        """Make readers see the old vectors again, bit for bit; the new ones are kept.
+
+        Does nothing if readers already see the old ones.
+        """
 
     @abstractmethod
     def drop_old(self) -> None:
-        """Remove the old vectors after the switch. This cannot be undone.
-
-        Raises
-        ------
-        MigrationError
-            If the database is not switched.
-        """
+        """Remove the old vectors after the switch, which cannot be undone. Raises MigrationError before it."""
 
     @abstractmethod
     def discard(self) -> None:
-        """Remove the new vectors before the switch, restoring the original state.
-
-        Raises
-        ------
-        MigrationError
-            If the database is switched.
-        """
+        """Remove the new vectors before the switch, restoring the original state. Raises MigrationError after it."""
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield the old side's rows with their new vectors, in a single read if the database stores both in the same row."""
+        """Yield the old side's rows with their new vectors, in one read if both are in the same row."""
         for block in self.scan("old", batch=batch):
             found = self.fetch(block.ids, "new")
             new = np.zeros((len(block.ids), found.vectors.shape[1]), np.float32)
@@ -340,7 +463,7 @@ class Database(ABC):
                 yield block.ids.filter(pa.array(deleted))
 
     def reader(self) -> Self:
-        """Return an object that can scan in another thread while this one writes: this object if the client allows it, otherwise a new connection."""
+        """Return an object that can scan in another thread while this one writes, on a new connection if need be."""
         return self
 
     @abstractmethod
@@ -356,18 +479,52 @@ class Database(ABC):
         self.close()
 
 
+#: Function from a block of rows with both vectors to a mask of the rows to write, shape (b,), and the new vectors of these rows.
+Change: TypeAlias = Callable[[PairedBlock], tuple[np.ndarray, np.ndarray] | None]
+
+
+class WrittenFile(TypedDict):
+    """Description, as plain data, of a file with new vectors that is not yet part of the database."""
+
+    fragment: int
+    rows: int
+    field: int
+    other_files: list[str]
+    file: dict[str, object]
+
+
+class Partitioned(Database):
+    """A database that several processes read and write at the same time, each a range of rows; it can be pickled."""
+
+    #: Unit of the numbers that delimit a range, for messages.
+    unit: ClassVar[str]
+
+    @property
+    def whole_files_only(self) -> bool:
+        """Whether new vectors can be written only by :meth:`revise` and :meth:`take`, not row by row."""
+        return False
+
+    @abstractmethod
+    def ranges(self, most: int) -> Iterator[tuple[int, int]]:
+        """Yield ranges (start, stop), excluding stop, that together cover all current rows, of ``most`` rows unless one is indivisible."""
+
+    @abstractmethod
+    def revise(self, start: int, stop: int, batch: int, change: Change) -> list[WrittenFile]:
+        """Read a range in blocks of at most ``batch`` rows, and write the new vectors that a function returns.
+
+        May be called again for the same range. Returns files that :meth:`take` must make part of the database.
+        """
+
+    @abstractmethod
+    def take(self, files: Sequence[WrittenFile]) -> int:
+        """Make files part of the database. Return how many no longer fit, because others have changed the rows."""
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
 def rows_of(ids: pa.Array, among: pa.Array) -> np.ndarray:
-    """Return the position of each id in ``among``, which must contain all of them.
-
-    Parameters
-    ----------
-    ids : pyarrow.Array, shape (a,)
-    among : pyarrow.Array, shape (b,)
-
-    Returns
-    -------
-    ndarray of int64, shape (a,)
-    """
+    """Return the position of each id in ``among``, which must contain all of them, ndarray of int64."""
     import pyarrow.compute as pc
 
     if not len(ids):
@@ -377,14 +534,337 @@ def rows_of(ids: pa.Array, among: pa.Array) -> np.ndarray:
 
 
 def owned(ids: pa.Array) -> pa.Array:
-    """Return a copy of the ids that keeps nothing else in memory; a column from a client would keep its whole batch in memory, vectors included.
-
-    Parameters
-    ----------
-    ids : pyarrow.Array, shape (b,)
-
-    Returns
-    -------
-    pyarrow.Array, shape (b,)
-    """
+    """Return a copy of the ids. A client's column would keep its whole batch in memory, vectors included."""
     return ids.take(pa.array(np.arange(len(ids))))
+
+
+def texts(values: Iterable[object]) -> pa.Array:
+    """Return values as an array of strings, with None for None."""
+    return pa.array([None if value is None else str(value) for value in values], pa.large_string())
+
+
+def as_ids(column: pa.Array) -> pa.Array:
+    """Convert a column to ids as in a block: int64, uint64 or large_string; 16 bytes become the text of a UUID."""
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    if column.type == pa.binary(16):
+        return uuid_texts(column)
+    if pa.types.is_uint64(column.type):
+        return column
+    return column.cast(pa.int64() if pa.types.is_integer(column.type) else pa.large_string())
+
+
+_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
+
+#: Positions of the 32 digits of a UUID among its 36 characters; the others are dashes.
+_DIGIT_POSITIONS = np.array([k for k in range(36) if k not in (8, 13, 18, 23)])
+
+#: A UUID as text.
+UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def is_uuids(kind: pa.DataType) -> bool:
+    """Return whether a type holds UUIDs: Arrow's extension type, or 16 bytes of fixed size."""
+    return bool(kind == pa.uuid() or (pa.types.is_fixed_size_binary(kind) and kind.byte_width == 16))
+
+
+def uuid_texts(column: pa.Array) -> pa.Array:
+    """Convert UUIDs of 16 bytes, without nulls, to text (large_string)."""
+    n = len(column)
+    raw = np.frombuffer(column.buffers()[1], np.uint8)[column.offset * 16 : (column.offset + n) * 16].reshape(n, 16)
+    digits = np.stack([_DIGITS[raw >> 4], _DIGITS[raw & 15]], axis=2).reshape(n, 32)
+    text = np.full((n, 36), ord("-"), np.uint8)
+    text[:, _DIGIT_POSITIONS] = digits
+    ends = pa.py_buffer(np.arange(n + 1, dtype=np.int64) * 36)
+    return pa.Array.from_buffers(pa.large_string(), n, [None, ends, pa.py_buffer(text)])
+
+
+def matrix_of(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return an array of fixed-size lists as a matrix, and a mask of the rows that are not null.
+
+    The vectors are copied only if a list contains null values, which become NaN; integers cannot, and are refused.
+    """
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    width, values = array.type.list_size, array.values
+    rows = slice(array.offset, array.offset + len(array))
+    kind = np.dtype(values.type.to_pandas_dtype())
+    flat = np.frombuffer(values.buffers()[1] or b"", kind, len(values), values.offset * kind.itemsize).reshape(
+        -1, width
+    )[rows]
+    has = np.ones(len(array), bool) if not array.null_count else array.is_valid().to_numpy(zero_copy_only=False)
+    if values.null_count:
+        valid = values.is_valid().to_numpy(zero_copy_only=False).reshape(-1, width)[rows]
+        if not valid[has].all():
+            if kind.kind != "f":
+                raise DatabaseError(
+                    "A vector has missing bytes.", "Fill them in, or exclude these rows with a condition."
+                )
+            flat = np.where(valid, flat, kind.type("nan"))
+    return flat, has
+
+
+#: Which bit of a byte holds the first component: the highest ("big"), as in NumPy and PostgreSQL, or the lowest, as in sqlite-vec.
+BitOrder: TypeAlias = Literal["big", "little"]
+
+
+def pack(vectors: np.ndarray, order: BitOrder = "big") -> np.ndarray:
+    """Pack vectors, shape (b, dim), into bits, uint8 of shape (b, ceil(dim / 8)): 1 for components above 0."""
+    return np.packbits(vectors > 0, axis=1, bitorder=order)
+
+
+def unpack(packed: np.ndarray, dim: int, order: BitOrder = "big") -> np.ndarray:
+    """Unpack bits, shape (b, ceil(dim / 8)), into vectors of 1 and -1, float32 of shape (b, dim)."""
+    bits = np.unpackbits(packed, axis=1, count=dim, bitorder=order).astype(np.float32)
+    bits *= 2
+    bits -= 1
+    return bits
+
+
+# ---- what several backends do ----------------------------------------------------------------------------------------
+
+
+def quoted(name: str) -> str:
+    """Return a name as a quoted SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def free_bytes(folder: Path | None) -> int | None:
+    """Return the free bytes on the disk of a folder, if it is on this machine."""
+    return None if folder is None else shutil.disk_usage(folder).free
+
+
+def find_sides(names: Collection[str], column: str, place: str) -> tuple[Stage, str, str]:
+    """Return the stage of a migration within one table, and the names of the columns of old and new vectors."""
+    new, old = column + NEW, column + OLD
+    if column not in names or {new, old} <= set(names):
+        found = ", ".join(sorted({column, new, old} & set(names)))
+        raise DatabaseError(
+            f"{place} has the columns {found}, which no migration leaves: it has {column} and one of {new} and {old} at most.",
+            "Rename or drop the columns that another program created.",
+        )
+    if old in names:
+        return Stage.SWITCHED, old, column
+    return (Stage.PREPARED if new in names else Stage.UNTOUCHED), column, new
+
+
+def mark_in(text: object) -> dict[str, Any]:
+    """Return the data that a migration stored as JSON in the metadata of a collection; empty for any other metadata."""
+    try:
+        mark = json.loads(str(text))
+    except ValueError:
+        return {}
+    return mark if isinstance(mark, dict) and isinstance(mark.get("note"), dict) else {}
+
+
+def space_in(metadata: Mapping[str, object] | None, place: str) -> Space:
+    """Return the space in metadata, or an unknown space if there is none."""
+    facts = (metadata or {}).get(SPACE_KEY)
+    if not facts:
+        return Space()
+    try:
+        if isinstance(facts, str):
+            facts = json.loads(facts)
+        if not isinstance(facts, dict):
+            raise TypeError("not an object")
+        return Space.from_dict(facts)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CorruptFileError(
+            f"The description of the space, {SPACE_KEY!r} in the metadata of {place}, cannot be read ({error}).",
+            "Remove the description, or write it again.",
+        ) from error
+
+
+def wait_until_indexed(pending: Callable[[], object], name: str) -> None:
+    """Wait until a collection that a server indexes by itself has nothing left to index."""
+    until = time.monotonic() + INDEX_SECONDS
+    while pending():
+        if time.monotonic() > until:
+            raise DatabaseUnavailableError(
+                f"{name} is still being indexed after {INDEX_SECONDS / 60:g} minutes.",
+                "Wait until it is indexed, then run this step again.",
+            )
+        time.sleep(LOOK_SECONDS)
+
+
+def time_scratch(
+    parent: Path, make: Callable[[Path, int], Database], vectors: np.ndarray, element_type: str
+) -> float | None:
+    """Return the seconds that writing and flushing vectors takes, on a temporary database.
+
+    None if it cannot be created or written.
+    """
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix=".congruence-", dir=parent, ignore_cleanup_errors=True) as folder,
+            make(Path(folder), len(vectors)) as scratch,
+        ):
+            scratch.prepare(vectors.shape[1], element_type)
+            for _ in scratch.scan():  # as in a migration, rows are read before they are written
+                pass
+            started = time.perf_counter()
+            scratch.write(pa.array(np.arange(len(vectors))), vectors)
+            scratch.flush()
+            return time.perf_counter() - started
+    except OSError:
+        return None
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+
+def only_name(names: Iterable[str], what: str, place: object, option: str) -> str:
+    """Return the only name. Raises ParameterError if there are none or several."""
+    names = sorted(names)
+    if len(names) != 1:
+        shown = ", ".join(map(repr, names[:20])) or "none"
+        raise ParameterError(f"{place} has {len(names)} {what} ({shown}).", f"Pass `{option}=…` with the name of one.")
+    return names[0]
+
+
+def check_name(name: str, names: Iterable[str], place: object, option: str) -> str:
+    """Return a name if it is one of ``names``. Raises ParameterError."""
+    names = list(names)
+    if name not in names:
+        shown = ", ".join(map(repr, names[:20])) or "none"
+        raise ParameterError(
+            f"Got {option}={name!r}; expected one of those in {place}: {shown}.", f"Pass another `{option}=…`."
+        )
+    return name
+
+
+def refuse_options(what: str, **options: object) -> None:
+    """Raise ParameterError if an option that a backend does not support is not None."""
+    for name, value in options.items():
+        if value is not None:
+            raise ParameterError(f"Got {name}={value!r} for {what}.", f"Leave `{name}=…` out.")
+
+
+def no_new_vectors(place: str) -> MigrationError:
+    """Return the error of a method that needs new vectors, if there are none."""
+    return MigrationError(f"{place} has no new vectors.", "Run the migration first.")
+
+
+def already_switched(place: str) -> MigrationError:
+    """Return the error of a method that is possible only before the switch."""
+    return MigrationError(f"{place} is switched to the new vectors already.", "Roll back first.")
+
+
+def not_switched(place: str) -> MigrationError:
+    """Return the error of a method that is possible only after the switch."""
+    return MigrationError(f"{place} is not switched to the new vectors.", "Switch it first.")
+
+
+def refuse_missing(rows: int, place: str) -> None:
+    """Raise MigrationError if rows have no new vector, as readers would lose them."""
+    if rows:
+        raise MigrationError(
+            f"{rows:,} rows of {place} have no new vector, and readers would lose them.",
+            "Stop all writers, finish the run (`resume=True`), then switch.",
+        )
+
+
+def refuse_other(place: str, existing: tuple[object, object, object], wanted: tuple[object, object, object]) -> None:
+    """Raise MigrationError if existing new vectors have another width, element type or note than are wanted."""
+    if existing != wanted:
+        have, want = (f"{dim} × {kind} with the note {note}" for dim, kind, note in (existing, wanted))
+        raise MigrationError(
+            f"{place} already has new vectors, of another map or other settings: {have}, not {want}.",
+            "Discard them first.",
+        )
+
+
+def refuse_other_column(column: object, other: object) -> None:
+    """Raise MigrationError if another column of the same collection is being migrated."""
+    if column != other:
+        raise MigrationError(
+            f"A migration of column {other!r} is in progress, and a collection has one migration at a time.",
+            f"Finish or discard that migration first (`column={other}`).",
+        )
+
+
+def refuse_aliases(aliases: Sequence[str], collection: str) -> None:
+    """Raise MigrationError if an alias points to a collection that is to be deleted; the server would delete the alias with it."""
+    if aliases:
+        raise MigrationError(
+            f"The alias {aliases[0]!r} is on {collection!r}, which is to be deleted.",
+            "Move or delete that alias first.",
+        )
+
+
+def not_ours(name: str) -> DatabaseError:
+    """Return the error for a collection that has a reserved name."""
+    return DatabaseError(
+        f"The collection {name!r} was not created by a migration, which needs this name.", "Rename or delete it."
+    )
+
+
+def refuse_null_ids(column: pa.Array | pa.ChunkedArray, name: str, place: object) -> None:
+    """Raise DatabaseError if rows have no id."""
+    if column.null_count:
+        raise DatabaseError(
+            f"{column.null_count} rows in {place} are without id ({name}).",
+            "Fill the ids in, or exclude these rows with a condition.",
+        )
+
+
+def refuse_shape(vectors: np.ndarray, shape: tuple[int, int]) -> None:
+    """Raise ParameterError if vectors to write have another shape."""
+    if vectors.shape != shape:
+        raise ParameterError(f"Got vectors of shape {vectors.shape}; expected {shape}.", "Pass one row per id.")
+
+
+def bad_ids(kind: object, column: str) -> DatabaseError:
+    """Return the error for a column of ids of a type that is not supported."""
+    return DatabaseError(
+        f"The ids in {column!r} are of type {kind}, not integers, strings or UUIDs.", "Pass another column as `ids=…`."
+    )
+
+
+def bad_cursor(after: object) -> ParameterError:
+    """Return the error for a cursor that no scan of this table returned."""
+    return ParameterError(
+        f"Got the cursor {after!r}, which no scan of this table returned.", "Pass one that it returned."
+    )
+
+
+def bad_condition(rows: str, reason: object, example: str) -> ParameterError:
+    """Return the error for a condition that the database does not understand."""
+    return ParameterError(
+        f"Got the condition rows={rows!r}, which is rejected ({reason}).", f"Pass `rows=…` as {example}."
+    )
+
+
+def full_disk(place: object, reason: object) -> StorageError:
+    """Return the error for a disk without space."""
+    return StorageError(f"The disk is full at {place} ({reason}).", "Free disk space there, and run it again.")
+
+
+def no_answer(place: object, reason: object, what: str) -> DatabaseUnavailableError:
+    """Return the error for a database that does not answer now."""
+    return DatabaseUnavailableError(f"Got no answer from {place} ({reason}).", f"Start {what}, or try again later.")
+
+
+def in_use(place: object, reason: object = "only one process can open it") -> DatabaseUnavailableError:
+    """Return the error for a database that another process uses."""
+    return DatabaseUnavailableError(f"Another process uses {place} ({reason}).", "Close it, or try again later.")
+
+
+def no_access(place: object, reason: object, variable: str) -> DatabaseError:
+    """Return the error for a server that refuses the key."""
+    return DatabaseError(
+        f"Got no access to {place} ({reason}).",
+        f"Set the environment variable {variable} to a key that may read and write.",
+    )
+
+
+def rejected(place: object, reason: object) -> DatabaseError:
+    """Return the error for a request that the database rejects."""
+    return DatabaseError(
+        f"Got an error from {place}: {reason}", "Fix the cause that the database reports, and run it again."
+    )
+
+
+def damaged(place: object, reason: object) -> CorruptFileError:
+    """Return the error for a database whose files cannot be read."""
+    return CorruptFileError(f"{place} is damaged, or of another kind ({reason}).", "Restore it from a backup.")
