@@ -111,9 +111,7 @@ DATABASES: Mapping[str, Kind] = {
             "http://localhost:6333",
             "qdrant:Qdrant",
         ),
-        Kind(
-            "chroma", "chroma", ("chroma", "chroma+http", "chroma+https"), (), "chroma://folder", "chroma:Chroma"
-        ),
+        Kind("chroma", "chroma", ("chroma", "chroma+http", "chroma+https"), (), "chroma://folder", "chroma:Chroma"),
         Kind(
             "milvus",
             "milvus",
@@ -151,8 +149,8 @@ def open_database(
     Parameters
     ----------
     where : str or path-like
-        A URL or path, in the form that the database's own users write; :data:`DATABASES` has an example of each. The URL scheme or the file
-        suffix determines the database.
+        A URL or path, in the form that the database's own users write; :data:`DATABASES` has an example of each. The
+        URL scheme or the file suffix determines the database.
     table : str, optional
         Table or collection, if the address does not name it and there are several; ``schema.table`` in PostgreSQL.
     column : str, optional
@@ -160,7 +158,8 @@ def open_database(
     ids : str, optional
         Column of the ids; by default the primary key, or ``id``. For an ``.npy``, a file of ids.
     modality_column : str, optional
-        Column or payload field with the modality of each row: image, text, etc. For an ``.npy`` or a FAISS index, a file.
+        Column or payload field with the modality of each row: image, text, etc. For an ``.npy`` or a FAISS index, a
+        file.
     rows : str, optional
         Migrate only these rows: a condition in the database's own query language (:attr:`Capabilities.filters`).
 
@@ -197,12 +196,15 @@ def _find_kind(address: Address) -> Kind:
         )
     examples = ", ".join(f"{kind.example} ({kind.name})" for kind in DATABASES.values())
     raise ParameterError(
-        f"Got {address.shown}, which is not an address of a known kind of database; expected one such as {examples}. Write the address in one of these forms."
+        f"Got {address.shown}, which is not an address of a known kind of database; expected one such as {examples}.",
+        "Write the address in one of these forms.",
     )
 
 
 def _is_folder_of(text: str, suffixes: tuple[str, ...]) -> bool:
-    """Return whether a path is a folder of files with these suffixes, or such a file or folder followed by a column, ``PATH:COLUMN``."""
+    """Return whether a path is a folder of files with these suffixes, or such a file or folder followed by a column,
+    ``PATH:COLUMN``.
+    """
     path = Path(text.rstrip("/"))
     if not path.exists():  # after a switch that was killed between two renames, the files are in the hidden folder
         path = path.with_name(f".{path.name}.congruence")

@@ -26,9 +26,7 @@ from congruence.errors import (
     CorruptFileError,
     DatabaseError,
     DatabaseUnavailableError,
-    MigrationError,
     ParameterError,
-    StorageError,
 )
 
 #: Default number of rows per block of a scan.
@@ -154,7 +152,8 @@ class Capabilities:
     container : {"column", "named vector", "table", "collection", "file"}
         Where the new vectors are written.
     atomic_switch : bool
-        Whether a reader sees either all old or all new vectors, so that killing the process cannot leave an intermediate state.
+        Whether a reader sees either all old or all new vectors, so that killing the process cannot leave an
+        intermediate state.
     concurrent_writes : bool
         Whether other clients may add, change and delete rows while the new vectors are written.
     follows_deletes : bool
@@ -233,7 +232,8 @@ class Block(NamedTuple):
     ids : pyarrow.Array of int64, uint64 or large_string, shape (b,)
         UUIDs are given as text.
     vectors : ndarray of float32, shape (b, dim)
-        C-contiguous. Half precision is converted; int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
+        C-contiguous. Half precision is converted; int8 values are whole numbers from -128 to 127, and bits are 1 and
+        -1.
     modalities : pyarrow.Array of large_string, shape (b,), or None
         From the column that was passed when the database was opened.
     cursor : Cursor
@@ -271,10 +271,13 @@ class Database(ABC):
 
     Subclasses guarantee the following, which ``tests/databases/database_contract.py`` checks for each:
 
-    - The old vectors, the other columns and the ids are not changed before, during or after the switch, until :meth:`drop_old`.
+    - The old vectors, the other columns and the ids are not changed before, during or after the switch, until
+      :meth:`drop_old`.
     - :meth:`write` and :meth:`prepare` are idempotent.
-    - If the process is killed at any point, :meth:`stage` then reports the true state, and each method can be called again.
-    - No message and no attribute contains a password or key; names of tables and columns are always quoted in statements.
+    - If the process is killed at any point, :meth:`stage` then reports the true state, and each method can be called
+      again.
+    - No message and no attribute contains a password or key; names of tables and columns are always quoted in
+      statements.
 
     Parameters
     ----------
@@ -317,7 +320,9 @@ class Database(ABC):
         raise NotImplementedError
 
     def _translate(self, error: Exception) -> CongruenceError | None:
-        """Return this library's error for an error of the client, or None if the exception is a bug rather than such an error."""
+        """Return this library's error for an error of the client, or None if the exception is a bug rather than such an
+        error.
+        """
         return None
 
     @contextmanager
@@ -384,12 +389,14 @@ class Database(ABC):
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Store new vectors, float32 of shape (b, dim), of rows with these ids from a block of :meth:`scan`.
 
-        Rows that other clients have deleted in the meantime are skipped. Vectors are stored in the type given to :meth:`prepare`;
-        int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
+        Rows that other clients have deleted in the meantime are skipped. Vectors are stored in the type given to
+        :meth:`prepare`; int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
         """
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
-        """Return the seconds that it takes to write vectors, shape (b, dim), to a temporary copy; None if there can be none."""
+        """Return the seconds that it takes to write vectors, shape (b, dim), to a temporary copy; None if there can be
+        none.
+        """
         return None
 
     @abstractmethod
@@ -397,7 +404,9 @@ class Database(ABC):
         """Remove the new vectors of rows that other clients have deleted from the old side."""
 
     def as_stored(self, vectors: np.ndarray) -> np.ndarray:
-        """Return new vectors, shape (b, dim), as they will be read back, up to rounding: some databases store only unit vectors."""
+        """Return new vectors, shape (b, dim), as they will be read back, up to rounding: some databases store only unit
+        vectors.
+        """
         return vectors
 
     def flush(self) -> None:
@@ -415,7 +424,8 @@ class Database(ABC):
         return None
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        """Return the ids of the ``k`` nearest rows of each query, shape (q, dim), best first, found by the database's own search.
+        """Return the ids of the ``k`` nearest rows of each query, shape (q, dim), best first, found by the database's
+        own search.
 
         Queries have the same form as the vectors in a block of that side: integers for int8, 1 and -1 for bits.
         """
@@ -479,7 +489,8 @@ class Database(ABC):
         self.close()
 
 
-#: Function from a block of rows with both vectors to a mask of the rows to write, shape (b,), and the new vectors of these rows.
+#: Function from a block of rows with both vectors to a mask of the rows to write, shape (b,), and the new vectors of
+#: these rows.
 Change: TypeAlias = Callable[[PairedBlock], tuple[np.ndarray, np.ndarray] | None]
 
 
@@ -506,7 +517,9 @@ class Partitioned(Database):
 
     @abstractmethod
     def ranges(self, most: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges (start, stop), excluding stop, that together cover all current rows, of ``most`` rows unless one is indivisible."""
+        """Yield ranges (start, stop), excluding stop, that together cover all current rows, of ``most`` rows unless one
+        is indivisible.
+        """
 
     @abstractmethod
     def revise(self, start: int, stop: int, batch: int, change: Change) -> list[WrittenFile]:
@@ -604,7 +617,8 @@ def matrix_of(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return flat, has
 
 
-#: Which bit of a byte holds the first component: the highest ("big"), as in NumPy and PostgreSQL, or the lowest, as in sqlite-vec.
+#: Which bit of a byte holds the first component: the highest ("big"), as in NumPy and PostgreSQL, or the lowest, as in
+#: sqlite-vec.
 BitOrder: TypeAlias = Literal["big", "little"]
 
 
@@ -640,7 +654,8 @@ def find_sides(names: Collection[str], column: str, place: str) -> tuple[Stage, 
     if column not in names or {new, old} <= set(names):
         found = ", ".join(sorted({column, new, old} & set(names)))
         raise DatabaseError(
-            f"{place} has the columns {found}, which no migration leaves: it has {column} and one of {new} and {old} at most.",
+            f"{place} has the columns {found}, which no migration leaves: it has {column} and one of {new} and "
+            f"{old} at most.",
             "Rename or drop the columns that another program created.",
         )
     if old in names:
@@ -708,163 +723,3 @@ def time_scratch(
             return time.perf_counter() - started
     except OSError:
         return None
-
-
-# ---- refusals --------------------------------------------------------------------------------------------------------
-
-
-def only_name(names: Iterable[str], what: str, place: object, option: str) -> str:
-    """Return the only name. Raises ParameterError if there are none or several."""
-    names = sorted(names)
-    if len(names) != 1:
-        shown = ", ".join(map(repr, names[:20])) or "none"
-        raise ParameterError(f"{place} has {len(names)} {what} ({shown}).", f"Pass `{option}=…` with the name of one.")
-    return names[0]
-
-
-def check_name(name: str, names: Iterable[str], place: object, option: str) -> str:
-    """Return a name if it is one of ``names``. Raises ParameterError."""
-    names = list(names)
-    if name not in names:
-        shown = ", ".join(map(repr, names[:20])) or "none"
-        raise ParameterError(
-            f"Got {option}={name!r}; expected one of those in {place}: {shown}.", f"Pass another `{option}=…`."
-        )
-    return name
-
-
-def refuse_options(what: str, **options: object) -> None:
-    """Raise ParameterError if an option that a backend does not support is not None."""
-    for name, value in options.items():
-        if value is not None:
-            raise ParameterError(f"Got {name}={value!r} for {what}.", f"Leave `{name}=…` out.")
-
-
-def no_new_vectors(place: str) -> MigrationError:
-    """Return the error of a method that needs new vectors, if there are none."""
-    return MigrationError(f"{place} has no new vectors.", "Run the migration first.")
-
-
-def already_switched(place: str) -> MigrationError:
-    """Return the error of a method that is possible only before the switch."""
-    return MigrationError(f"{place} is switched to the new vectors already.", "Roll back first.")
-
-
-def not_switched(place: str) -> MigrationError:
-    """Return the error of a method that is possible only after the switch."""
-    return MigrationError(f"{place} is not switched to the new vectors.", "Switch it first.")
-
-
-def refuse_missing(rows: int, place: str) -> None:
-    """Raise MigrationError if rows have no new vector, as readers would lose them."""
-    if rows:
-        raise MigrationError(
-            f"{rows:,} rows of {place} have no new vector, and readers would lose them.",
-            "Stop all writers, finish the run (`resume=True`), then switch.",
-        )
-
-
-def refuse_other(place: str, existing: tuple[object, object, object], wanted: tuple[object, object, object]) -> None:
-    """Raise MigrationError if existing new vectors have another width, element type or note than are wanted."""
-    if existing != wanted:
-        have, want = (f"{dim} × {kind} with the note {note}" for dim, kind, note in (existing, wanted))
-        raise MigrationError(
-            f"{place} already has new vectors, of another map or other settings: {have}, not {want}.",
-            "Discard them first.",
-        )
-
-
-def refuse_other_column(column: object, other: object) -> None:
-    """Raise MigrationError if another column of the same collection is being migrated."""
-    if column != other:
-        raise MigrationError(
-            f"A migration of column {other!r} is in progress, and a collection has one migration at a time.",
-            f"Finish or discard that migration first (`column={other}`).",
-        )
-
-
-def refuse_aliases(aliases: Sequence[str], collection: str) -> None:
-    """Raise MigrationError if an alias points to a collection that is to be deleted; the server would delete the alias with it."""
-    if aliases:
-        raise MigrationError(
-            f"The alias {aliases[0]!r} is on {collection!r}, which is to be deleted.",
-            "Move or delete that alias first.",
-        )
-
-
-def not_ours(name: str) -> DatabaseError:
-    """Return the error for a collection that has a reserved name."""
-    return DatabaseError(
-        f"The collection {name!r} was not created by a migration, which needs this name.", "Rename or delete it."
-    )
-
-
-def refuse_null_ids(column: pa.Array | pa.ChunkedArray, name: str, place: object) -> None:
-    """Raise DatabaseError if rows have no id."""
-    if column.null_count:
-        raise DatabaseError(
-            f"{column.null_count} rows in {place} are without id ({name}).",
-            "Fill the ids in, or exclude these rows with a condition.",
-        )
-
-
-def refuse_shape(vectors: np.ndarray, shape: tuple[int, int]) -> None:
-    """Raise ParameterError if vectors to write have another shape."""
-    if vectors.shape != shape:
-        raise ParameterError(f"Got vectors of shape {vectors.shape}; expected {shape}.", "Pass one row per id.")
-
-
-def bad_ids(kind: object, column: str) -> DatabaseError:
-    """Return the error for a column of ids of a type that is not supported."""
-    return DatabaseError(
-        f"The ids in {column!r} are of type {kind}, not integers, strings or UUIDs.", "Pass another column as `ids=…`."
-    )
-
-
-def bad_cursor(after: object) -> ParameterError:
-    """Return the error for a cursor that no scan of this table returned."""
-    return ParameterError(
-        f"Got the cursor {after!r}, which no scan of this table returned.", "Pass one that it returned."
-    )
-
-
-def bad_condition(rows: str, reason: object, example: str) -> ParameterError:
-    """Return the error for a condition that the database does not understand."""
-    return ParameterError(
-        f"Got the condition rows={rows!r}, which is rejected ({reason}).", f"Pass `rows=…` as {example}."
-    )
-
-
-def full_disk(place: object, reason: object) -> StorageError:
-    """Return the error for a disk without space."""
-    return StorageError(f"The disk is full at {place} ({reason}).", "Free disk space there, and run it again.")
-
-
-def no_answer(place: object, reason: object, what: str) -> DatabaseUnavailableError:
-    """Return the error for a database that does not answer now."""
-    return DatabaseUnavailableError(f"Got no answer from {place} ({reason}).", f"Start {what}, or try again later.")
-
-
-def in_use(place: object, reason: object = "only one process can open it") -> DatabaseUnavailableError:
-    """Return the error for a database that another process uses."""
-    return DatabaseUnavailableError(f"Another process uses {place} ({reason}).", "Close it, or try again later.")
-
-
-def no_access(place: object, reason: object, variable: str) -> DatabaseError:
-    """Return the error for a server that refuses the key."""
-    return DatabaseError(
-        f"Got no access to {place} ({reason}).",
-        f"Set the environment variable {variable} to a key that may read and write.",
-    )
-
-
-def rejected(place: object, reason: object) -> DatabaseError:
-    """Return the error for a request that the database rejects."""
-    return DatabaseError(
-        f"Got an error from {place}: {reason}", "Fix the cause that the database reports, and run it again."
-    )
-
-
-def damaged(place: object, reason: object) -> CorruptFileError:
-    """Return the error for a database whose files cannot be read."""
-    return CorruptFileError(f"{place} is damaged, or of another kind ({reason}).", "Restore it from a backup.")

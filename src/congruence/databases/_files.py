@@ -1,4 +1,6 @@
-"""Files of vectors as databases: new vectors are in a hidden folder next to the file; the switch exchanges two names."""
+"""Files of vectors as databases: new vectors are in a hidden folder next to the file; the switch exchanges two
+names.
+"""
 
 from __future__ import annotations
 
@@ -27,23 +29,8 @@ from congruence._utils.lock import locked
 from congruence._utils.refusals import describe_refusal
 from congruence._utils.rename import exchange
 from congruence._utils.validation import check_choice
-from congruence.databases._base import (
-    BATCH,
-    Address,
-    Block,
-    Cursor,
-    Database,
-    PairedBlock,
-    Side,
-    Stage,
-    already_switched,
-    free_bytes,
-    no_new_vectors,
-    not_switched,
-    refuse_missing,
-    refuse_other,
-    refuse_shape,
-)
+from congruence.databases import _refusals as refusals
+from congruence.databases._base import BATCH, Address, Block, Cursor, Database, PairedBlock, Side, Stage, free_bytes
 from congruence.errors import (
     CorruptFileError,
     DtypeError,
@@ -96,10 +83,7 @@ class FilePiece(NamedTuple):
 class FileDatabase(Database):
     """Base class for file formats; a subclass reads the rows of the original and builds the complete new file.
 
-    Attributes
-    ----------
-    n, dim : int
-        Number of rows of the original, including those without a vector, and width of its vectors.
+    ``n``, ``dim``: number of rows of the original, including those without a vector, and width of its vectors.
     """
 
     n: int
@@ -166,7 +150,7 @@ class FileDatabase(Database):
     def _new_vectors(self) -> RowVectors:
         """Return the new vectors, which must exist."""
         if self._stage is Stage.UNTOUCHED:
-            raise no_new_vectors(self._shown)
+            raise refusals.no_new_vectors(self._shown)
         if self._new is None:
             marks = self._place.folder / "written.bin"
             self._new = RowVectors(self._vectors_path, marks, writable=self._stage is Stage.PREPARED)
@@ -175,7 +159,7 @@ class FileDatabase(Database):
     def _record(self) -> MigrationRecord:
         record = self._place.record()
         if record is None:
-            raise no_new_vectors(self._shown)
+            raise refusals.no_new_vectors(self._shown)
         return record
 
     def stage(self) -> Stage:
@@ -308,7 +292,7 @@ class FileDatabase(Database):
         wanted = (int(dim), element_type, {str(key): str(value) for key, value in (note or {}).items()})
         record = self._place.record()
         if record is not None:
-            refuse_other(self._shown, (record.dim, record.element_type, record.note), wanted)
+            refusals.check_same(self._shown, (record.dim, record.element_type, record.note), wanted)
             if self._stage is Stage.PREPARED:
                 self._place.check_unchanged(record)
             return
@@ -333,7 +317,7 @@ class FileDatabase(Database):
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Store new vectors by row number."""
         new = self._new_vectors()
-        refuse_shape(vectors, (len(ids), new.dim))
+        refusals.check_shape(vectors, (len(ids), new.dim))
         self._invalidate_built()
         rows = self._rows_of(ids)
         known = rows >= 0
@@ -347,9 +331,9 @@ class FileDatabase(Database):
         new.forget(rows[rows >= 0])
 
     def _invalidate_built(self) -> None:
-        """MigrationRecord that the complete new file, if any, is outdated."""
+        """Record that the complete new file, if any, is outdated."""
         if self._stage is Stage.SWITCHED:
-            raise already_switched(self._shown)
+            raise refusals.already_switched(self._shown)
         record = self._record()
         if record.built is not None:
             record.built = None
@@ -366,7 +350,7 @@ class FileDatabase(Database):
             if record.built is None or not self._place.other.exists() or fingerprint(self._place.other) != record.built:
                 self._place.check_unchanged(record)
                 new = self._new_vectors()
-                refuse_missing(self.count("old") - self.count("new"), self._shown)
+                refusals.check_missing(self.count("old") - self.count("new"), self._shown)
                 new.flush()
                 self._build(new)
                 record.built = fingerprint(self._place.other)
@@ -380,7 +364,7 @@ class FileDatabase(Database):
 
     def switch(self) -> None:
         if self.stage() is Stage.UNTOUCHED:
-            raise no_new_vectors(self._shown)
+            raise refusals.no_new_vectors(self._shown)
         if self._stage is Stage.PREPARED:
             self.build_index()
             self._place.check_unchanged(self._record())
@@ -403,12 +387,12 @@ class FileDatabase(Database):
 
     def drop_old(self) -> None:
         if self.stage() is not Stage.SWITCHED:
-            raise not_switched(self._shown)
+            raise refusals.not_switched(self._shown)
         self._end_migration()
 
     def discard(self) -> None:
         if self.stage() is Stage.SWITCHED:
-            raise already_switched(self._shown)
+            raise refusals.already_switched(self._shown)
         self._end_migration()
 
     def _end_migration(self) -> None:
@@ -505,8 +489,8 @@ def _writing(path: Path) -> Iterator[None]:
 class RowVectors:
     """New vectors by row number, read and written in any order, also by several threads.
 
-    They are in an ``.npy`` file. ``marks`` is a file with one byte per row, 1 if the row is written. Both are opened for
-    writing unless readers may have them open, after the switch.
+    They are in an ``.npy`` file. ``marks`` is a file with one byte per row, 1 if the row is written. Both are opened
+    for writing unless readers may have them open, after the switch.
     """
 
     def __init__(self, path: Path, marks: Path, *, writable: bool) -> None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice
+from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
     MARK_KEY,
@@ -31,22 +32,9 @@ from congruence.databases._base import (
     PairedBlock,
     Side,
     Stage,
-    already_switched,
-    bad_condition,
-    check_name,
     free_bytes,
-    full_disk,
     mark_in,
-    no_answer,
-    no_new_vectors,
-    not_ours,
-    not_switched,
-    only_name,
-    refuse_missing,
-    refuse_options,
-    refuse_other,
     refuse_secrets,
-    rejected,
     rows_of,
     space_in,
     texts,
@@ -90,30 +78,22 @@ class Chroma(Database):
     """The vectors of a Chroma collection, in a folder or on a server.
 
     The new vectors are in a new collection, ``<collection>__congruence_new``, with the same configuration and copies of
-    documents, metadata and URIs. :meth:`switch` renames the old collection to ``…__congruence_old`` and then the new one to
-    the old name. Between the two steps, readers find no collection of that name. If the process is killed there,
-    :meth:`stage` recognizes the state by the names, and the next :meth:`switch` or :meth:`rollback` completes it. After the
-    switch, readers must look up the collection by name again: an existing collection object still refers to the old one.
+    documents, metadata and URIs. :meth:`switch` renames the old collection to ``…__congruence_old`` and then the new
+    one to the old name. Between the two steps, readers find no collection of that name. If the process is killed there,
+    :meth:`stage` recognizes the state by the names, and the next :meth:`switch` or :meth:`rollback` completes it. After
+    the switch, readers must look up the collection by name again: an existing collection object still refers to the old
+    one.
 
-    Parameters
-    ----------
-    address : Address
-        ``chroma:///path`` or ``chroma://./folder``, which only one process may have open; ``chroma+http://host:8000`` or
-        ``chroma+https://…``, with ``?tenant=…&database=…`` if they are not the defaults. The server's token is read from
-        the environment variable ``CHROMA_API_KEY``.
-    table : str, optional
-        Name of the collection; may be omitted if there is only one.
-    column, ids : None
-        Not supported: a Chroma record has exactly one embedding and one id, a string.
-    modality_column : str, optional
-        Metadata key.
-    rows : str, optional
-        A Chroma ``where`` filter as JSON, e.g. ``{"kind": "image"}``.
+    ``address``: ``chroma:///path`` or ``chroma://./folder``, which only one process may have open;
+    ``chroma+http://host:8000`` or ``chroma+https://…``, with ``?tenant=…&database=…`` if they are not the defaults. The
+    server's token is read from the environment variable ``CHROMA_API_KEY``; ``table``: name of the collection; may be
+    omitted if there is only one; ``column``, ``ids``: not supported: a Chroma record has exactly one embedding and one
+    id, a string; ``rows``: A Chroma ``where`` filter as JSON, e.g. ``{"kind": "image"}``.
 
     Notes
     -----
-    Chroma cannot continue a scan after a given id, so the ids of all rows are read at once and sorted, which needs a few
-    hundred bytes of memory per row.
+    Chroma cannot continue a scan after a given id, so the ids of all rows are read at once and sorted, which needs a
+    few hundred bytes of memory per row.
     """
 
     kind = "chroma"
@@ -127,7 +107,7 @@ class Chroma(Database):
     )
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
-        refuse_options("Chroma, whose records have exactly one embedding and one id", column=column, ids=ids)
+        refusals.check_options("Chroma, whose records have exactly one embedding and one id", column=column, ids=ids)
         refuse_secrets(address, API_KEY)
         self._address, self._folder = address, folder_of(address)
         if self._folder is not None:
@@ -144,13 +124,13 @@ class Chroma(Database):
         self._modality = modality
         if table is None:
             names = {re.sub(r"__congruence_(old|new|back)$", "", name) for name in self._collection_names()}
-            table = only_name(names, "collections", address.shown, "table")
+            table = refusals.only_name(names, "collections", address.shown, "table")
         self._table = table
         place = self._place()
         if self._where is not None:
             self._call(place.old.get, where=self._where, limit=1, include=[])
         if modality is not None:
-            check_name(modality, self._fields(place.old), f"the first rows of {table!r}", "modality_column")
+            refusals.check_name(modality, self._fields(place.old), f"the first rows of {table!r}", "modality_column")
 
     def _open_client(self) -> Any:
         chromadb = require("chromadb", extra="chroma")
@@ -172,13 +152,13 @@ class Chroma(Database):
         message = self._address.hide(str(error) or name)
         module = type(error).__module__.partition(".")[0]
         if "disk is full" in message or "No space left" in message:
-            return full_disk(where, message)
+            return refusals.full_disk(where, message)
         unavailable = module in ("httpx", "httpcore") or name in ("RateLimitError", "OperationalError")
         if "Could not connect" in message or unavailable:
-            return no_answer(where, message, "the Chroma server")
+            return refusals.no_answer(where, message, "the Chroma server")
         theirs = module in ("chromadb", "chromadb_rust_bindings")
         if theirs or isinstance(error, (ValueError, TypeError, OSError, sqlite3.Error)):
-            return rejected(where, message)
+            return refusals.rejected(where, message)
         return None
 
     # ---- collections -------------------------------------------------------------------------------------------------
@@ -203,21 +183,21 @@ class Chroma(Database):
         named_old, named_new, named_back = (self._named(self._name(role)) for role in ("old", "new", "back"))
         old = current if named_old is None else named_old
         if old is None:
-            check_name(self._table, self._collection_names(), self._address.shown, "table")
+            refusals.check_name(self._table, self._collection_names(), self._address.shown, "table")
         place = ChromaCollections(old, current, named_old, named_new, named_back)
         if place.new is not None and not _mark_of(place.new):
-            raise not_ours(place.new.name)
+            raise refusals.not_ours(place.new.name)
         return place
 
     def _new(self, place: ChromaCollections) -> Any:
         """Return the collection of the new vectors, which must exist."""
         if place.new is None:
-            raise no_new_vectors(repr(self._table))
+            raise refusals.no_new_vectors(repr(self._table))
         return place.new
 
     def _refuse_switched(self, place: ChromaCollections) -> None:
         if place.switched:
-            raise already_switched(repr(self._table))
+            raise refusals.already_switched(repr(self._table))
 
     def _side(self, side: Side) -> Any:
         place = self._place()
@@ -351,7 +331,7 @@ class Chroma(Database):
         self._refuse_switched(place)
         if place.new is not None:
             have = _mark_of(place.new)
-            refuse_other(repr(self._table), (have.get("dim"), "float32", have["note"]), (dim, "float32", note))
+            refusals.check_same(repr(self._table), (have.get("dim"), "float32", have["note"]), (dim, "float32", note))
             return
         # Without the embedding function, which belongs to the old model.
         kept = {key: value for key, value in (place.old.metadata or {}).items() if key not in (SPACE_KEY, MARK_KEY)}
@@ -378,8 +358,8 @@ class Chroma(Database):
                 self._call(new.update, ids=part, embeddings=vectors[[row[name] for name in part]])
             return
         found = self._get(place.old, list(row), fields)
-        # Delete and add, since an upsert would merge the metadata with the existing one. If the process is killed in between, the next pass
-        # writes the missing rows.
+        # Delete and add, since an upsert would merge the metadata with the existing one. If the process is killed in
+        # between, the next pass writes the missing rows.
         self._remove(new, self._get(new, found["ids"], [])["ids"])
         for start in range(0, len(found["ids"]), most):
             records = {key: values[start : start + most] for key, values in found.items()}
@@ -403,7 +383,7 @@ class Chroma(Database):
         new = self._new(place)
         if place.named_old is None:
             rows, expected = int(self._call(new.count)), int(self._call(place.old.count))
-            refuse_missing(max(expected - rows, 0), repr(self._table))
+            refusals.check_missing(max(expected - rows, 0), repr(self._table))
             if place.named_new is None:  # a rollback was interrupted before its last step
                 self._call(new.modify, name=self._name("new"))
             self._call(place.old.modify, name=self._name("old"))
@@ -423,7 +403,7 @@ class Chroma(Database):
     def drop_old(self) -> None:
         place = self._place()
         if not place.switched or place.current is None:
-            raise not_switched(repr(self._table))
+            raise refusals.not_switched(repr(self._table))
         self._call(self._client.delete_collection, self._name("old"))
 
     def discard(self) -> None:
@@ -454,7 +434,7 @@ def _parse_where(text: str) -> dict[str, object]:
     try:
         where = json.loads(text)
     except ValueError as error:
-        raise bad_condition(text, f"not JSON: {error}", example) from error
+        raise refusals.bad_condition(text, f"not JSON: {error}", example) from error
     if not isinstance(where, dict) or not where:
-        raise bad_condition(text, "not a Chroma where filter", example)
+        raise refusals.bad_condition(text, "not a Chroma where filter", example)
     return where

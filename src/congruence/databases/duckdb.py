@@ -1,4 +1,6 @@
-"""DuckDB tables: the new vectors are a second column of the same rows, and the switch renames both in one transaction."""
+"""DuckDB tables: the new vectors are a second column of the same rows, and the switch renames both in one
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ import pyarrow as pa
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice
+from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
     MARK_KEY,
@@ -30,27 +33,12 @@ from congruence.databases._base import (
     PairedBlock,
     Side,
     Stage,
-    already_switched,
     as_ids,
-    bad_condition,
-    bad_cursor,
-    bad_ids,
-    check_name,
-    damaged,
     find_sides,
     free_bytes,
-    full_disk,
-    in_use,
     matrix_of,
-    no_new_vectors,
-    not_switched,
-    only_name,
     owned,
     quoted,
-    refuse_null_ids,
-    refuse_other,
-    refuse_shape,
-    rejected,
     space_in,
     time_scratch,
 )
@@ -69,27 +57,18 @@ _VECTOR = re.compile(r"(FLOAT|DOUBLE|TINYINT)\[\d*\]")
 class DuckDB(Database):
     """A table of a DuckDB file.
 
-    Parameters
-    ----------
-    address : Address
-        Path of the file, or ``duckdb://PATH``.
-    table : str, optional
-        ``table`` or ``schema.table``; required if there are several.
-    column : str, optional
-        ``FLOAT[n]``, ``DOUBLE[n]``, ``FLOAT[]``, ``DOUBLE[]``, or ``TINYINT[n]`` for int8. May be omitted if there is only
-        one such column, or only one of floats.
-    ids : str, optional
-        Column of the ids (integers, strings or UUIDs); by default the primary key, or ``id``.
-    rows : str, optional
-        An SQL condition, as in a WHERE clause. It is the caller's own SQL and is trusted; the only check is that it forms
-        a single query without a further statement.
+    ``address``: path of the file, or ``duckdb://PATH``; ``table``: ``table`` or ``schema.table``; required if there are
+    several; ``column``: ``FLOAT[n]``, ``DOUBLE[n]``, ``FLOAT[]``, ``DOUBLE[]``, or ``TINYINT[n]`` for int8. May be
+    omitted if there is only one such column, or only one of floats; ``ids``: column of the ids (integers, strings or
+    UUIDs); by default the primary key, or ``id``; ``rows``: an SQL condition, as in a WHERE clause. It is the caller's
+    own SQL and is trusted; the only check is that it forms a single query without a further statement.
 
     Notes
     -----
     Before the switch, the new vectors are in the column ``COLUMN__congruence_new``; after it, the old ones are in
     ``COLUMN__congruence_old``. Only one process can open a file for writing: while this object is open, other processes
-    cannot open the file. DuckDB cannot rename a column of a table that has indexes created by CREATE INDEX, so the switch
-    drops and recreates these in its transaction; an index over the vectors is then built over the new ones.
+    cannot open the file. DuckDB cannot rename a column of a table that has indexes created by CREATE INDEX, so the
+    switch drops and recreates these in its transaction; an index over the vectors is then built over the new ones.
     """
 
     kind = "duckdb"
@@ -144,12 +123,12 @@ class DuckDB(Database):
         )
         for option, value in (("column", column), ("ids", ids), ("modality_column", modality)):
             if value is not None:
-                check_name(value, columns, name, option)
+                refusals.check_name(value, columns, name, option)
         if column is None:
             vectors = [one for one, kind in columns.items() if _VECTOR.fullmatch(kind) and not one.endswith((NEW, OLD))]
             # Small integers need not be vectors, so a column of floats is preferred.
             floats = [one for one in vectors if not columns[one].startswith("TINYINT")]
-            column = only_name(floats or vectors, "columns of vectors", name, "column")
+            column = refusals.only_name(floats or vectors, "columns of vectors", name, "column")
         if not _VECTOR.fullmatch(columns[column]):
             raise DatabaseError(
                 f"Column {column!r} is of type {columns[column]}, not FLOAT, DOUBLE or TINYINT lists.",
@@ -166,7 +145,7 @@ class DuckDB(Database):
         if ids is None:
             raise ParameterError(f"{name} has no primary key of one column and no column id.", "Pass `ids=…`.")
         if columns[ids] not in (*_INTEGERS, "VARCHAR", "UUID"):
-            raise bad_ids(columns[ids], ids)
+            raise refusals.bad_ids(columns[ids], ids)
         return DuckTable(schema, name, column, ids, columns[ids], modality)
 
     def _translate(self, error: Exception) -> CongruenceError | None:
@@ -175,14 +154,14 @@ class DuckDB(Database):
             return None
         reason = (text.splitlines() or [""])[0][:500]
         if "No space left" in text:
-            return full_disk(place, reason)
+            return refusals.full_disk(place, reason)
         if "set lock" in text or isinstance(error, (duckdb.TransactionException, duckdb.InterruptException)):
-            return in_use(place, reason)
+            return refusals.in_use(place, reason)
         condition = (duckdb.ParserException, duckdb.BinderException, duckdb.ConversionException)
         if self._rows is not None and isinstance(error, condition):
-            return bad_condition(self._rows, reason, "a condition for WHERE in DuckDB's SQL")
+            return refusals.bad_condition(self._rows, reason, "a condition for WHERE in DuckDB's SQL")
         if re.search(r"not a valid DuckDB|corrupt|checksum|serializ", text, re.IGNORECASE):
-            return damaged(place, reason)
+            return refusals.damaged(place, reason)
         if isinstance(error, duckdb.IOException):
             return FileError(f"{place} cannot be read or written ({reason}).", "Check the path and its permissions.")
         if "cannot drop this column" in text.lower():
@@ -190,7 +169,7 @@ class DuckDB(Database):
                 f"DuckDB cannot drop a column of {place} that precedes a column of a key ({reason}).",
                 "Copy the table without the column, or keep the old vectors.",
             )
-        return rejected(place, reason)
+        return refusals.rejected(place, reason)
 
     def _check_condition(self, rows: str) -> None:
         """Raise ParameterError if the condition contains more than one statement, or DuckDB rejects it."""
@@ -199,7 +178,7 @@ class DuckDB(Database):
             query = f"SELECT count(*) FROM {self._table.path} WHERE ({rows}\n)"
             statements = self._connection.extract_statements(query)
             if len(statements) != 1 or str(statements[0].type) != "StatementType.SELECT":
-                raise bad_condition(rows, "more than a condition", "a single condition for WHERE")
+                raise refusals.bad_condition(rows, "more than a condition", "a single condition for WHERE")
             self._read(f"{query} AND false")
 
     # ---- description -------------------------------------------------------------------------------------------------
@@ -257,7 +236,7 @@ class DuckDB(Database):
         stage, old, new = self._names(columns)
         if side == "new":
             if stage is Stage.UNTOUCHED:
-                raise no_new_vectors(str(self._place))
+                raise refusals.no_new_vectors(str(self._place))
             return new, self._new_facts(columns)["dim"]
         kind = columns[old][0]
         width = kind.rpartition("[")[2].rstrip("]")
@@ -320,7 +299,7 @@ class DuckDB(Database):
         stop: int | None = self._read(f"SELECT max(rowid) AS last FROM {self._table.path}")["last"][0].as_py()
         if after is not None:
             if not (isinstance(after, list) and len(after) == 2 and all(type(number) is int for number in after)):
-                raise bad_cursor(after)
+                raise refusals.bad_cursor(after)
             start, stop = int(after[0]), int(after[1])
         full = f"{quoted(columns[0][0])} IS NOT NULL"
         rows = f"FROM {self._table.path} {self._where('rowid > ?', 'rowid <= ?', full)}"
@@ -346,7 +325,7 @@ class DuckDB(Database):
         return Block(self._ids_of(page), _matrix(page["c1"]), self._modalities_of(page), cursor)
 
     def _ids_of(self, page: pa.Table) -> pa.Array:
-        refuse_null_ids(page["c0"], self._table.ids, self._place)
+        refusals.check_ids(page["c0"], self._table.ids, self._place)
         return as_ids(_combined(page["c0"]))
 
     def _modalities_of(self, page: pa.Table) -> pa.Array | None:
@@ -357,8 +336,8 @@ class DuckDB(Database):
         column, dim = self._side(side)
         with self._registered(pa.table({"id": ids})) as name:
             page = self._read(
-                f"SELECT {self._selected((column, dim))} FROM {self._table.path} WHERE {quoted(column)} IS NOT NULL AND "
-                f"{quoted(self._table.ids)} IN (SELECT TRY_CAST(id AS {self._table.id_type}) FROM {name})"
+                f"SELECT {self._selected((column, dim))} FROM {self._table.path} WHERE {quoted(column)} IS NOT "
+                f"NULL AND {quoted(self._table.ids)} IN (SELECT TRY_CAST(id AS {self._table.id_type}) FROM {name})"
             ).combine_chunks()
         return self._block(page, 0)
 
@@ -406,7 +385,7 @@ class DuckDB(Database):
             kind = self._columns()[new][0]
             have = self._new_facts()
             same = number if kind.startswith(number) else kind
-            refuse_other(str(self._place), (have["dim"], same, have["note"]), (dim, number, wanted["note"]))
+            refusals.check_same(str(self._place), (have["dim"], same, have["note"]), (dim, number, wanted["note"]))
             return
         if element_type == "int8" and any("HNSW" in index["sql"].upper() for index in self._indices()):
             raise MigrationError(
@@ -425,7 +404,7 @@ class DuckDB(Database):
         if not self._pending:
             _, self._dim = self._side("new")
         dim = self._dim
-        refuse_shape(vectors, (len(ids), dim))
+        refusals.check_shape(vectors, (len(ids), dim))
         # A copy: the caller may reuse the array before the flush.
         lists = pa.FixedSizeListArray.from_arrays(pa.array(np.array(vectors, np.float32).reshape(-1)), dim)
         self._pending.append(pa.table({"id": owned(ids), "vector": lists}))
@@ -475,8 +454,9 @@ class DuckDB(Database):
         self.flush()
         column, dim = self._side(side)
         query = (
-            f"SELECT {self._table.id_text} AS c0 FROM {self._table.path} {self._where(f'{quoted(column)} IS NOT NULL')} "
-            f"ORDER BY array_cosine_distance({self._vectors(column, dim)}, CAST(? AS FLOAT[{dim}])) LIMIT {int(k)}"
+            f"SELECT {self._table.id_text} AS c0 FROM {self._table.path} "
+            f"{self._where(f'{quoted(column)} IS NOT NULL')} ORDER BY "
+            f"array_cosine_distance({self._vectors(column, dim)}, CAST(? AS FLOAT[{dim}])) LIMIT {int(k)}"
         )
         return [self._ids_of(self._read(query, row.tolist())) for row in np.asarray(queries, np.float32)]
 
@@ -506,7 +486,7 @@ class DuckDB(Database):
         self.flush()
         stage = self.stage()
         if stage is Stage.UNTOUCHED:
-            raise no_new_vectors(str(self._place))
+            raise refusals.no_new_vectors(str(self._place))
         if stage is Stage.PREPARED:
             self._rename(NEW, OLD)
 
@@ -525,7 +505,7 @@ class DuckDB(Database):
     def drop_old(self) -> None:
         stage, old, new = self._names()
         if stage is not Stage.SWITCHED:
-            raise not_switched(str(self._place))
+            raise refusals.not_switched(str(self._place))
         self.flush()
         path = self._table.path
         self._without_indices(
@@ -535,7 +515,7 @@ class DuckDB(Database):
     def discard(self) -> None:
         stage, _, new = self._names()
         if stage is Stage.SWITCHED:
-            raise already_switched(str(self._place))
+            raise refusals.already_switched(str(self._place))
         self._pending.clear()
         if stage is Stage.PREPARED:
             self._without_indices(f"ALTER TABLE {self._table.path} DROP COLUMN {quoted(new)}")

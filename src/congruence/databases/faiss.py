@@ -1,4 +1,6 @@
-"""FAISS index files: a new index of the same kind is written next to the old one, and the switch exchanges both files."""
+"""FAISS index files: a new index of the same kind is written next to the old one, and the switch exchanges both
+files.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ import pyarrow as pa
 
 from congruence._utils.atomic import atomic_path
 from congruence._utils.optional import require
-from congruence.databases._base import Address, Capabilities, DatabaseInfo, Name, Side, Stage, damaged, refuse_options
+from congruence.databases import _refusals as refusals
+from congruence.databases._base import Address, Capabilities, DatabaseInfo, Name, Side, Stage
 from congruence.databases._files import (
     EXCHANGES,
     FileDatabase,
@@ -34,20 +37,16 @@ _TRAIN = 256
 class Faiss(FileDatabase):
     """An index of exact vectors written by ``faiss.write_index``.
 
-    Parameters
-    ----------
-    address : Address
-        Path of the file, or ``faiss://PATH``.
-    table, column, ids, rows : None
-        Not supported: an index holds one matrix, its own ids, and nothing else.
-    modality_column : str, optional
-        File or column with the modality of each row, as for :func:`congruence.stores.read_column`, in the order in which
-        rows were added. Not for inverted files, which do not preserve the order.
+    ``address``: path of the file, or ``faiss://PATH``; ``table``, ``column``, ``ids``, ``rows``: not supported: an
+    index holds one matrix, its own ids, and nothing else; ``modality_column``: file or column with the modality of each
+    row, as for :func:`congruence.stores.read_column`, in the order in which rows were added. Not for inverted files,
+    which do not preserve the order.
 
     Notes
     -----
-    The index is kept in memory, as FAISS requires; while the new one is built, both are. An inverted file gets centroids of
-    the new vectors. An index that stores its vectors approximately, e.g. by product quantization, is refused.
+    The index is kept in memory, as FAISS requires; while the new one is built, both are. An inverted file gets
+    centroids of the new vectors. An index that stores its vectors approximately, e.g. by product quantization, is
+    refused.
     """
 
     kind = "faiss"
@@ -63,7 +62,7 @@ class Faiss(FileDatabase):
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         path = path_of(address, ("faiss",))
         what = "a FAISS index, which holds one matrix with its own ids"
-        refuse_options(what, table=table, column=column, ids=ids, rows=rows)
+        refusals.check_options(what, table=table, column=column, ids=ids, rows=rows)
         self._open_path(path)
         _, modality = self._remember(None, modality)
         self._reopen()
@@ -149,7 +148,7 @@ def read_index(path: Path) -> faiss.Index:
     try:
         return faiss.read_index(os.fspath(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
     except RuntimeError as error:
-        raise damaged(path, str(error)[:300]) from error
+        raise refusals.damaged(path, str(error)[:300]) from error
 
 
 def write_index(index: faiss.Index, path: Path) -> None:
@@ -163,8 +162,8 @@ class StoredVectors:
     """Vectors of an index, by position, with the ids that a search returns.
 
     The index is ``IndexFlat``, ``IndexHNSWFlat`` or ``IndexIVFFlat``, also in an ``IndexIDMap`` or ``IndexIDMap2``.
-    ``ids`` are from the id map or the inverted lists, otherwise the positions, int64 of shape (n,); ``inner`` is the index
-    without its id map, ``id_map`` the class of that map, if there is one.
+    ``ids`` are from the id map or the inverted lists, otherwise the positions, int64 of shape (n,); ``inner`` is the
+    index without its id map, ``id_map`` the class of that map, if there is one.
     """
 
     def __init__(self, index: faiss.Index, place: str) -> None:

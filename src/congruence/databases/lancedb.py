@@ -28,6 +28,7 @@ from congruence._utils.lance_urls import lance_location
 from congruence._utils.optional import require
 from congruence._utils.refusals import describe_refusal
 from congruence._utils.validation import check_choice
+from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
     NEW,
@@ -44,25 +45,12 @@ from congruence.databases._base import (
     Side,
     Stage,
     WrittenFile,
-    already_switched,
     as_ids,
-    bad_condition,
-    bad_cursor,
-    bad_ids,
-    check_name,
-    damaged,
     find_sides,
     free_bytes,
     matrix_of,
-    no_new_vectors,
-    not_switched,
-    only_name,
     owned,
     pack,
-    refuse_null_ids,
-    refuse_other,
-    refuse_shape,
-    rejected,
     space_in,
     time_scratch,
     unpack,
@@ -116,19 +104,12 @@ _T = TypeVar("_T")
 class LanceDB(Partitioned):
     """A LanceDB table, or a Lance data set, in a folder or, when migrated with an engine, in an object store.
 
-    Parameters
-    ----------
-    address : Address
-        ``DATABASE/TABLE.lance``, ``lancedb://DATABASE``, or ``s3://BUCKET/DATABASE/TABLE.lance`` (``gs``, ``az``).
-    table : str, optional
-        Required if the address does not name it and there are several.
-    column : str, optional
-        A fixed-size list of floats, or of bytes with packed bits, highest bit first (``numpy.packbits``). May be
-        omitted if there is only one such column, or only one of floats.
-    ids : str, optional
-        Column of the ids (integers, strings or UUIDs); by default ``id``, or the table's primary key.
-    rows : str, optional
-        A condition in the syntax of LanceDB's ``where``. Lance evaluates it for each row; it cannot run statements.
+    ``address``: ``DATABASE/TABLE.lance``, ``lancedb://DATABASE``, or ``s3://BUCKET/DATABASE/TABLE.lance`` (``gs``,
+    ``az``); ``table``: required if the address does not name it and there are several; ``column``: A fixed-size list of
+    floats, or of bytes with packed bits, highest bit first (``numpy.packbits``). May be omitted if there is only one
+    such column, or only one of floats; ``ids``: column of the ids (integers, strings or UUIDs); by default ``id``, or
+    the table's primary key; ``rows``: A condition in the syntax of LanceDB's ``where``. Lance evaluates it for each
+    row; it cannot run statements.
 
     Notes
     -----
@@ -174,7 +155,13 @@ class LanceDB(Partitioned):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out open objects; another process with access to the same folder opens them again."""
-        opened: dict[str, Any] = {"_lance": None, "_lock": None, "_seen": deque(), "_pending": [], "_staging_cache": None}
+        opened: dict[str, Any] = {
+            "_lance": None,
+            "_lock": None,
+            "_seen": deque(),
+            "_pending": [],
+            "_staging_cache": None,
+        }
         return {**self.__dict__, **opened}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -200,7 +187,7 @@ class LanceDB(Partitioned):
         """Return the column of a side."""
         stage, old, new = self._names(data)
         if side == "new" and stage is Stage.UNTOUCHED:
-            raise no_new_vectors(str(self._place))
+            raise refusals.no_new_vectors(str(self._place))
         return old if side == "old" else new
 
     def info(self) -> DatabaseInfo:
@@ -304,7 +291,7 @@ class LanceDB(Partitioned):
     def _remember(self, piece: pa.RecordBatch) -> tuple[pa.Array, np.ndarray]:
         """Return the ids and addresses of rows, and remember them for :meth:`write`."""
         column = piece.column(0)
-        refuse_null_ids(column, self._ids, self._place)
+        refusals.check_ids(column, self._ids, self._place)
         # Copies: a column from Lance would keep its whole batch, with the vectors, in memory.
         ids = owned(as_ids(column))
         addresses = np.array(piece.column(piece.num_columns - 1))
@@ -393,7 +380,9 @@ class LanceDB(Partitioned):
             if stage is not Stage.UNTOUCHED:
                 existing = storage_of(data.schema.field(new).type)
                 have = (existing.list_size, existing.value_type, note_of(data.schema, new))
-                refuse_other(str(self._place), have, (value_type.list_size, value_type.value_type, dict(note or {})))
+                refusals.check_same(
+                    str(self._place), have, (value_type.list_size, value_type.value_type, dict(note or {}))
+                )
                 return
             if data.data_storage_version in ("0.1", "legacy"):
                 raise DatabaseError(
@@ -440,7 +429,7 @@ class LanceDB(Partitioned):
         if data is not None:
             self._new_type = storage_of(data.schema.field(self._side(data, "new")).type)
         dim = dim_of(self._new_type)
-        refuse_shape(vectors, (len(ids), dim))
+        refusals.check_shape(vectors, (len(ids), dim))
         if len(ids):
             flat = flat_of(vectors, self._new_type)
             self._add_pending(ids, pa.FixedSizeListArray.from_arrays(pa.array(flat), type=self._new_type))
@@ -614,7 +603,7 @@ class LanceDB(Partitioned):
     def drop_old(self) -> None:
         """Drop the old column; its disk space is freed by ``optimize`` and the cleanup of old versions."""
         if self.stage() is not Stage.SWITCHED:
-            raise not_switched(str(self._place))
+            raise refusals.not_switched(str(self._place))
         self._settled()
 
         def drop() -> None:
@@ -633,7 +622,7 @@ class LanceDB(Partitioned):
             data = self._open()
             stage, _, new = self._names(data)
             if stage is Stage.SWITCHED:
-                raise already_switched(str(self._place))
+                raise refusals.already_switched(str(self._place))
             if stage is Stage.PREPARED:
                 data.drop_columns([quoted(new)])
 
@@ -787,12 +776,12 @@ def find_table(address: Address, table: str | None) -> LanceTable:
     text = address.text[len("lancedb://") :] if address.scheme == "lancedb" else address.text
     place = Path(text).absolute()
     if place.suffix == ".lance":
-        check_name(table or place.stem, [place.stem], address.shown, "table")
+        refusals.check_name(table or place.stem, [place.stem], address.shown, "table")
     else:
         tables = [folder.stem for folder in place.glob("*.lance")] if place.is_dir() else []
         if table is None:
-            table = only_name(tables, "tables", address.shown, "table")
-        place = place / f"{check_name(table, sorted(tables), address.shown, 'table')}.lance"
+            table = refusals.only_name(tables, "tables", address.shown, "table")
+        place = place / f"{refusals.check_name(table, sorted(tables), address.shown, 'table')}.lance"
     if not (place / "_versions").is_dir():
         raise FileError(f"There is no Lance table at {address.shown}.", "Check the path.")
     return LanceTable(str(place))
@@ -804,28 +793,29 @@ def find_columns(
     """Return the columns of the vectors, of the ids and, if given, of the modalities."""
     for option, name in (("column", column), ("ids", ids), ("modality_column", modality)):
         if name is not None:
-            check_name(name, schema.names, place, option)
+            refusals.check_name(name, schema.names, place, option)
     vectors = [field.name for field in schema if _is_vector(field.type) and not field.name.endswith((NEW, OLD))]
     if column is None:  # bytes need not be bits of vectors, so a column of floats is preferred
         vectors = [name for name in vectors if not is_bits(schema.field(name).type)] or vectors
-        column = only_name(vectors, "columns of vectors", place, "column")
+        column = refusals.only_name(vectors, "columns of vectors", place, "column")
     if column not in vectors:
         raise DatabaseError(
-            f"Column {column!r} is of type {schema.field(column).type}, not fixed-size lists of floats, or of uint8 for bits.",
+            f"Column {column!r} is of type {schema.field(column).type}, not fixed-size lists of floats, or of "
+            "uint8 for bits.",
             "Pass another `column=…`, or cast this one.",
         )
     if ids is None:
         ids = (
             "id"
             if "id" in schema.names
-            else only_name(primary, "columns of a primary key, and no column of ids", place, "ids")
+            else refusals.only_name(primary, "columns of a primary key, and no column of ids", place, "ids")
         )
     kind = storage_of(schema.field(ids).type)
     text = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not (
         pa.types.is_integer(kind) or pa.types.is_string(text) or pa.types.is_large_string(text) or kind == pa.binary(16)
     ):
-        raise bad_ids(kind, ids)
+        raise refusals.bad_ids(kind, ids)
     for name in (column, ids, modality):
         if name is not None and "`" in name:
             raise ParameterError(f"Lance cannot quote the backtick in column {name!r}.", "Rename the column.")
@@ -911,7 +901,7 @@ def translated_errors(place: LanceTable, where: str | None) -> Iterator[None]:
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # raised for a panic in Rust; not a subclass of Exception
             raise
-        raise damaged(place, _first_line(error)) from None
+        raise refusals.damaged(place, _first_line(error)) from None
 
 
 def _translate(error: Exception, place: LanceTable, where: str | None) -> CongruenceError:
@@ -922,12 +912,12 @@ def _translate(error: Exception, place: LanceTable, where: str | None) -> Congru
     if number is not None:
         return StorageError(describe_refusal(OSError(number, os.strerror(number)), f"from the disk at {place}"))
     if where is not None and re.search(r"invalid user input|schema error|parsing|filter", text, re.IGNORECASE):
-        return bad_condition(where, reason, "LanceDB's SQL")
+        return refusals.bad_condition(where, reason, "LanceDB's SQL")
     if _CONFLICT.search(text):
         return DatabaseUnavailableError(f"Another client wrote to {place} at the same time ({reason}).", "Try again.")
     if re.search(r"dataset at path .* was not found", text, re.IGNORECASE):
         return FileError(f"There is no Lance table at {place}.", "Check the path.")
-    return damaged(place, reason) if _DAMAGE.search(text) else rejected(place, reason)
+    return refusals.damaged(place, reason) if _DAMAGE.search(text) else refusals.rejected(place, reason)
 
 
 def _first_line(error: BaseException) -> str:
@@ -943,7 +933,7 @@ def _parse_cursor(after: Cursor) -> tuple[int, int]:
         and all(type(number) is int and 0 <= number < 2**32 for number in after)
     ):
         return int(after[0]), int(after[1])
-    raise bad_cursor(after)
+    raise refusals.bad_cursor(after)
 
 
 def import_lance() -> ModuleType:

@@ -1,4 +1,6 @@
-"""Milvus, a file or a server: new vectors are written to a second collection; the switch moves an alias or renames both."""
+"""Milvus, a file or a server: new vectors are written to a second collection; the switch moves an alias or renames
+both.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,7 @@ import pyarrow as pa
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice
+from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
     MARK_KEY,
@@ -35,25 +38,9 @@ from congruence.databases._base import (
     PairedBlock,
     Side,
     Stage,
-    already_switched,
-    check_name,
-    damaged,
     free_bytes,
-    full_disk,
-    in_use,
     mark_in,
-    no_access,
-    no_answer,
-    no_new_vectors,
-    not_ours,
-    not_switched,
-    only_name,
-    refuse_aliases,
-    refuse_missing,
-    refuse_other,
-    refuse_other_column,
     refuse_secrets,
-    rejected,
     space_in,
     texts,
     wait_until_indexed,
@@ -67,7 +54,8 @@ TOKEN = "MILVUS_TOKEN"  # the variable's name, not a secret
 _TIMEOUT, _LONG_TIMEOUT = 60.0, 3600.0
 _LONG = ("load_collection", "create_index", "flush")
 
-#: Maximum number of ids per response (a server returns no more), of rows per write, and of bytes of vectors per request.
+#: Maximum number of ids per response (a server returns no more), of rows per write, and of bytes of vectors per
+#: request.
 _IDS, _ROWS, _BYTES = 16_384, 1000, 16 * 2**20
 
 #: Number of queries per request.
@@ -127,33 +115,24 @@ class MilvusSchema:
 class Milvus(Database):
     """The vectors of a Milvus collection, in a file of Milvus Lite or on a server.
 
-    The new vectors are in a new collection, ``<collection>__congruence_new``, with the same fields, indexes and properties,
-    and copies of all other fields, including dynamic ones. If readers use an alias, :meth:`switch` moves it atomically. If
-    they use the collection's own name, it renames the old collection to ``…__congruence_old`` and then the new one to that
-    name. Between the two steps, readers find no collection. If the process is killed there, :meth:`stage` recognizes the
-    state by the names, and the next :meth:`switch` or :meth:`rollback` completes it.
+    The new vectors are in a new collection, ``<collection>__congruence_new``, with the same fields, indexes and
+    properties, and copies of all other fields, including dynamic ones. If readers use an alias, :meth:`switch` moves it
+    atomically. If they use the collection's own name, it renames the old collection to ``…__congruence_old`` and then
+    the new one to that name. Between the two steps, readers find no collection. If the process is killed there,
+    :meth:`stage` recognizes the state by the names, and the next :meth:`switch` or :meth:`rollback` completes it.
 
-    Parameters
-    ----------
-    address : Address
-        ``milvus:///path/file.db`` or ``milvus://file.db``, which only one process may have open; ``milvus+http://host:19530``
-        or ``milvus+https://…``, with ``?database=…`` if it is not the default. The server's token is read from the
-        environment variable ``MILVUS_TOKEN``.
-    table : str, optional
-        Alias that the application uses, or name of a collection; may be omitted if there is only one.
-    ids : str, optional
-        Name of the primary key, the only field that is possible.
-    modality_column : str, optional
-        Scalar or dynamic field.
-    rows : str, optional
-        A Milvus filter expression, e.g. ``kind == "image"``; it is trusted. Until all rows are migrated, :meth:`switch`
-        raises MigrationError, since readers would lose the other rows.
+    ``address``: ``milvus:///path/file.db`` or ``milvus://file.db``, which only one process may have open;
+    ``milvus+http://host:19530`` or ``milvus+https://…``, with ``?database=…`` if it is not the default. The server's
+    token is read from the environment variable ``MILVUS_TOKEN``; ``table``: alias that the application uses, or name of
+    a collection; may be omitted if there is only one; ``ids``: name of the primary key, the only field that is
+    possible; ``rows``: A Milvus filter expression, e.g. ``kind == "image"``; it is trusted. Until all rows are
+    migrated, :meth:`switch` raises MigrationError, since readers would lose the other rows.
 
     Notes
     -----
     Collections with automatic ids, with partitions but no partition key, or with nullable vectors are not supported. A
-    collection that is not loaded is loaded, because Milvus can only read loaded ones. After the switch, :meth:`write` keeps
-    the current other fields of the new rows and skips rows that were deleted from the new collection.
+    collection that is not loaded is loaded, because Milvus can only read loaded ones. After the switch, :meth:`write`
+    keeps the current other fields of the new rows and skips rows that were deleted from the new collection.
     """
 
     kind = "milvus"
@@ -181,13 +160,13 @@ class Milvus(Database):
         place = self._find_collections()
         self._schema = self._schema_of(place.old, column)
         if ids is not None:
-            check_name(ids, [self._schema.key], f"the primary key of {place.old!r}", "ids")
-        refuse_other_column(self._schema.column, place.mark.get("column", self._schema.column))
+            refusals.check_name(ids, [self._schema.key], f"the primary key of {place.old!r}", "ids")
+        refusals.check_column(self._schema.column, place.mark.get("column", self._schema.column))
         self._rows, self._modality = rows, modality
         if rows is not None:
             self._query(place.old, rows, [self._schema.key], limit=1)
         if modality is not None:
-            check_name(modality, self._fields(place.old), self._table, "modality_column")
+            refusals.check_name(modality, self._fields(place.old), self._table, "modality_column")
 
     def _open_client(self) -> Any:
         file = self._file
@@ -233,16 +212,18 @@ class Milvus(Database):
             )
 
     def _open_error(self, file: Path) -> CongruenceError:
-        """Return the reason why a file could not be opened, by opening it without the client, which only says that it failed."""
+        """Return the reason why a file could not be opened, by opening it without the client, which only says that it
+        failed.
+        """
         shown = self._address.shown
         try:
             require("milvus_lite.db", extra="milvus").MilvusLite(str(file)).close()
         except Exception as error:
             if type(error).__name__ == "DataDirLockedError":
-                return in_use(shown)
+                return refusals.in_use(shown)
             if isinstance(error, PermissionError):
                 return FileError(f"{shown} cannot be read and written ({error}).", "Change its permissions.")
-            return damaged(shown, f"{type(error).__name__}: {error}")
+            return refusals.damaged(shown, f"{type(error).__name__}: {error}")
         return DatabaseUnavailableError(f"{shown} could not be opened.", "Try again.")
 
     def _translate(self, error: Exception) -> CongruenceError | None:
@@ -250,13 +231,13 @@ class Milvus(Database):
         module = type(error).__module__.partition(".")[0]
         message = " ".join(self._address.hide(str(getattr(error, "message", "") or error) or name).split())
         if _FULL.search(message):
-            return full_disk(where, message)
+            return refusals.full_disk(where, message)
         if name in ("ConnectError", "MilvusUnavailableException") or module == "grpc" or _BUSY.search(message):
-            return no_answer(where, message, "Milvus")
+            return refusals.no_answer(where, message, "Milvus")
         if getattr(error, "code", None) == 65535 and "auth" in message:
-            return no_access(where, message, TOKEN)
+            return refusals.no_access(where, message, TOKEN)
         if module == "pymilvus" or isinstance(error, (ValueError, TypeError, OSError)):
-            return rejected(where, message)
+            return refusals.rejected(where, message)
         return None
 
     def _ask(self, name: str, *args: object, **kwargs: object) -> Any:
@@ -282,11 +263,13 @@ class Milvus(Database):
             self._ask("load_collection", collection)
 
     def _only_table(self) -> str:
-        """Return the only alias, or the only collection without one; those of a migration count as the one being migrated."""
+        """Return the only alias, or the only collection without one; those of a migration count as the one being
+        migrated.
+        """
         aliases = self._aliases()
         aliased = {_ROLE.sub("", target) for target in aliases.values()}
         others = {_ROLE.sub("", name) for name in self._ask("list_collections")} - aliased
-        return only_name([*aliases, *others], "aliases and collections", self._address.shown, "table")
+        return refusals.only_name([*aliases, *others], "aliases and collections", self._address.shown, "table")
 
     def _mark_of(self, collection: str) -> dict[str, Any]:
         """Return the data that a migration stored in a collection's properties; empty if no migration created it."""
@@ -297,7 +280,7 @@ class Milvus(Database):
         names, aliases, table = set(self._ask("list_collections")), self._aliases(), self._table
         place = self._by_alias(aliases[table], names) if table in aliases else self._by_name(names)
         if place is None:
-            check_name(table, sorted({*names, *aliases} - {table}), self._address.shown, "table")
+            refusals.check_name(table, sorted({*names, *aliases} - {table}), self._address.shown, "table")
             raise AssertionError
         readers = sorted(alias for alias, target in aliases.items() if target in (place.old, place.new))
         if readers and not place.alias:
@@ -309,7 +292,7 @@ class Milvus(Database):
             return place
         mark = self._mark_of(place.new)
         if not mark:
-            raise not_ours(place.new)
+            raise refusals.not_ours(place.new)
         return replace(place, mark=mark)
 
     def _by_alias(self, target: str, names: set[str]) -> MilvusCollections | None:
@@ -334,7 +317,8 @@ class Milvus(Database):
         new = next((name for name in (new_name, back) if name in names), None)
         if old == renamed and exists:
             new = table
-        # Between the two renames of a rollback the new vectors are in ``back``, between those of a switch in ``new_name``.
+        # Between the two renames of a rollback the new vectors are in ``back``, between those of a switch in
+        # ``new_name``.
         switched = old == renamed and (exists or back in names)
         return MilvusCollections(old, new, new_name, switched=switched, interrupted=not exists)
 
@@ -367,23 +351,23 @@ class Milvus(Database):
             self._ask("rename_collection", new, place.new_name)
 
     def _refuse_readers(self, collection: str) -> None:
-        refuse_aliases([alias for alias, target in self._aliases().items() if target == collection], collection)
+        refusals.check_aliases([alias for alias, target in self._aliases().items() if target == collection], collection)
 
     def _place(self) -> MilvusCollections:
         place = self._find_collections()
-        refuse_other_column(self._schema.column, place.mark.get("column", self._schema.column))
+        refusals.check_column(self._schema.column, place.mark.get("column", self._schema.column))
         return place
 
     def _place_with_new(self) -> tuple[MilvusCollections, str]:
         """Return all collections, and the one of the new vectors, which must exist."""
         place = self._place()
         if place.new is None:
-            raise no_new_vectors(repr(self._table))
+            raise refusals.no_new_vectors(repr(self._table))
         return place, place.new
 
     def _refuse_switched(self, place: MilvusCollections) -> None:
         if place.switched:
-            raise already_switched(repr(self._table))
+            raise refusals.already_switched(repr(self._table))
 
     def _side(self, side: Side) -> tuple[str | None, int]:
         """Return the collection of a side, or None if it does not exist, and the width of its vectors."""
@@ -402,8 +386,12 @@ class Milvus(Database):
         }
         key = next(field["name"] for field in fields if field.get("is_primary"))
         dense = [name for name, kind in kinds.items() if kind.endswith("VECTOR") and kind != "SPARSE_FLOAT_VECTOR"]
-        column = only_name(dense, "fields of dense vectors", repr(collection), "column") if column is None else column
-        check_name(column, dense, repr(collection), "column")
+        column = (
+            refusals.only_name(dense, "fields of dense vectors", repr(collection), "column")
+            if column is None
+            else column
+        )
+        refusals.check_name(column, dense, repr(collection), "column")
         field = next(field for field in fields if field["name"] == column)
         if kinds[column] != "FLOAT_VECTOR":
             raise ParameterError(
@@ -580,7 +568,8 @@ class Milvus(Database):
 
     def _store(self, collection: str, rows: Sequence[Mapping[str, object]], vectors: np.ndarray) -> None:
         """Store complete rows, replacing existing rows with the same ids."""
-        # In Milvus Lite an upsert merges with the existing row, which would keep removed fields; an insert replaces the row.
+        # In Milvus Lite an upsert merges with the existing row, which would keep removed fields; an insert replaces the
+        # row.
         method = "insert" if self._lite else "upsert"
         size = min(_ROWS, max(1, _BYTES // (4 * vectors.shape[1])))
         for start in range(0, len(rows), size):
@@ -699,7 +688,7 @@ class Milvus(Database):
             self._create(place, dim, note or {})
         else:
             have = (place.mark.get("dim"), "float32", place.mark.get("note"))
-            refuse_other(repr(self._table), have, (dim, "float32", dict(note or {})))
+            refusals.check_same(repr(self._table), have, (dim, "float32", dict(note or {})))
         self._copy_indexes(place.old, place.new or place.new_name)
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
@@ -745,7 +734,7 @@ class Milvus(Database):
             return
         if not place.interrupted:
             rows, expected = self._count(new), self._count(place.old)
-            refuse_missing(max(expected - rows, 0), repr(self._table))
+            refusals.check_missing(max(expected - rows, 0), repr(self._table))
             self._load(new)
         self._switch_names(place)
         self._load(self._table)  # Milvus Lite drops a collection from memory when it renames it
@@ -761,7 +750,7 @@ class Milvus(Database):
         """Delete the old collection. An alias continues to point to the new one, which keeps its name."""
         place = self._place()
         if not place.switched or place.interrupted or place.new is None:
-            raise not_switched(repr(self._table))
+            raise refusals.not_switched(repr(self._table))
         self._refuse_readers(place.old)
         self._ask("drop_collection", place.old)
         self._ask("drop_collection_properties", place.new, [MARK_KEY])
@@ -777,7 +766,10 @@ class Milvus(Database):
         self._ask("drop_collection", place.new_name)
 
     def close(self) -> None:
-        """Close the connection to a server. A Milvus Lite file stays open until the process ends: all clients share it."""
+        """Close the connection to a server.
+
+        A Milvus Lite file stays open until the process ends: all clients share it.
+        """
         self._client.close()
 
 

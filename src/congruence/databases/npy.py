@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.atomic import atomic_path
-from congruence.databases._base import Address, Capabilities, DatabaseInfo, Name, Stage, refuse_options
+from congruence.databases import _refusals as refusals
+from congruence.databases._base import Address, Capabilities, DatabaseInfo, Name, Stage
 from congruence.databases._files import (
     EXCHANGES,
     FileDatabase,
@@ -29,22 +30,16 @@ from congruence.stores import open_source, read_ids
 class Npy(FileDatabase):
     """A matrix of vectors in a NumPy file.
 
-    Parameters
-    ----------
-    address : Address
-        Path of the file, or ``npy://PATH``.
-    table, column, rows : None
-        Not supported: the file is a single matrix, and all of its rows are mapped.
-    ids : str, optional
-        Path of the ids, as for :func:`congruence.stores.read_ids`: ``ids.txt``, ``ids.npy``, ``items.parquet:name``. By
-        default row numbers from 0.
-    modality_column : str, optional
-        Path of the modality of each row, in the same form.
+    ``address``: path of the file, or ``npy://PATH``; ``table``, ``column``, ``rows``: not supported: the file is a
+    single matrix, and all of its rows are mapped; ``ids``: path of the ids, as for :func:`congruence.stores.read_ids`:
+    ``ids.txt``, ``ids.npy``, ``items.parquet:name``. By default row numbers from 0; ``modality_column``: path of the
+    modality of each row, in the same form.
 
     Notes
     -----
-    The description of the vectors' space, ``NAME.npy.space.json``, is removed before the exchange and written again after
-    it. In between, or if the process is killed there, readers find no description instead of that of the other model.
+    The description of the vectors' space, ``NAME.npy.space.json``, is removed before the exchange and written again
+    after it. In between, or if the process is killed there, readers find no description instead of that of the other
+    model.
     """
 
     kind = "npy"
@@ -61,7 +56,7 @@ class Npy(FileDatabase):
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         path = path_of(address, ("npy",))
         what = "an .npy file, which is a single matrix that is mapped as a whole"
-        refuse_options(what, table=table, column=column, rows=rows)
+        refusals.check_options(what, table=table, column=column, rows=rows)
         self._open_path(path)
         ids, modality = self._remember(ids, modality)
         self._reopen()

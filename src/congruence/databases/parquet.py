@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from congruence._utils.ahead import run_ahead
 from congruence._utils.atomic import atomic_path
+from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     MARK_KEY,
     SPACE_KEY,
@@ -30,11 +31,7 @@ from congruence.databases._base import (
     Stage,
     WrittenFile,
     as_ids,
-    bad_ids,
-    check_name,
     is_uuids,
-    only_name,
-    refuse_options,
     space_in,
 )
 from congruence.databases._files import (
@@ -76,22 +73,16 @@ _CODECS = {"UNCOMPRESSED": "none", "LZ4_RAW": "lz4", "LZO": "snappy"}
 class Tables(FileDatabase, Partitioned):
     """A table in a ``.parquet``, ``.arrow`` or ``.feather`` file, or in a folder of such files of one kind.
 
-    Parameters
-    ----------
-    address : Address
-        Path of the file or folder, ``PATH:COLUMN``, or ``parquet://PATH``.
-    table, rows : None
-        Not supported: the file or folder is a single table, and all of its rows are mapped.
-    column : str, optional
-        Column of the vectors, lists of floating-point numbers; may be omitted if there is only one such column.
-    ids : str, optional
-        Column of the ids (integers, strings or UUIDs); by default ``id`` or ``ids``, else row numbers from 0.
+    ``address``: path of the file or folder, ``PATH:COLUMN``, or ``parquet://PATH``; ``table``, ``rows``: not supported:
+    the file or folder is a single table, and all of its rows are mapped; ``column``: column of the vectors, lists of
+    floating-point numbers; may be omitted if there is only one such column; ``ids``: column of the ids (integers,
+    strings or UUIDs); by default ``id`` or ``ids``, else row numbers from 0.
 
     Notes
     -----
-    New files have the names, columns, metadata, codecs and row groups of the old ones (row groups over 64 MiB are split);
-    their vectors are not compressed. Other files in a folder are copied, except ``_metadata`` and ``_common_metadata``,
-    which describe the old files.
+    New files have the names, columns, metadata, codecs and row groups of the old ones (row groups over 64 MiB are
+    split); their vectors are not compressed. Other files in a folder are copied, except ``_metadata`` and
+    ``_common_metadata``, which describe the old files.
     """
 
     kind = "parquet"
@@ -108,7 +99,7 @@ class Tables(FileDatabase, Partitioned):
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         path, key = parse_spec(path_of(address, ("parquet", "arrow")))
-        refuse_options(f"{path}, which is a single table that is mapped as a whole", table=table, rows=rows)
+        refusals.check_options(f"{path}, which is a single table that is mapped as a whole", table=table, rows=rows)
         self._open_path(path)
         #: Writes the new files on other workers; called with the number of each old file and the path of its new file.
         self.spread: Callable[[list[tuple[int, Path]]], None] | None = None
@@ -118,7 +109,7 @@ class Tables(FileDatabase, Partitioned):
         plain = [field.name for field in first if not pa.types.is_nested(field.type)]
         for option, name in (("ids", ids), ("modality_column", modality)):
             if name is not None:
-                check_name(name, plain, path, option)
+                refusals.check_name(name, plain, path, option)
         self._id_column = ids or next((name for name in ("id", "ids") if name in plain), None)
         self._modality = modality
         if sum(is_vectors(field.type) for field in first) > 1:
@@ -260,8 +251,8 @@ class Tables(FileDatabase, Partitioned):
         if values.null_count or (odd is not None and len(odd)):
             first = start - part.start
             raise ShapeError(
-                f"Among the rows {first} to {first + len(valid) - 1} of {part.path}:{self._column} is a vector with missing "
-                f"numbers, or with another number of them than {self.dim}.",
+                f"Among the rows {first} to {first + len(valid) - 1} of {part.path}:{self._column} is a vector "
+                f"with missing numbers, or with another number of them than {self.dim}.",
                 "Drop or re-encode such rows.",
             )
         flat = values.to_numpy(zero_copy_only=False).reshape(-1, self.dim)
@@ -346,8 +337,8 @@ def _choose_column(schema: pa.Schema, column: str | None, path: str) -> str:
     """Return the name of the column of vectors."""
     candidates: list[str] = [field.name for field in schema if is_vectors(field.type)]
     if column is None:
-        return only_name(candidates, "columns of vectors", path, "column")
-    if check_name(column, schema.names, path, "column") not in candidates:
+        return refusals.only_name(candidates, "columns of vectors", path, "column")
+    if refusals.check_name(column, schema.names, path, "column") not in candidates:
         raise DatabaseError(
             f"{path}:{column} is of type {schema.field(column).type}, not lists of numbers.", "Pass another `column=…`."
         )
@@ -365,7 +356,7 @@ def _id_kind(schema: pa.Schema, column: str | None) -> str:
         return "uuid"
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return "text"
-    raise bad_ids(kind, column)
+    raise refusals.bad_ids(kind, column)
 
 
 def _decoded(column: pa.Array) -> pa.Array:
@@ -637,7 +628,8 @@ def _write_parquet(
                     codecs[chunk.path_in_schema] = _CODECS.get(chunk.compression, chunk.compression.lower())
                     if any("DICTIONARY" in encoding for encoding in chunk.encodings):
                         dictionaries.add(chunk.path_in_schema)
-    # Random mantissas do not compress: without a codec and a dictionary the vectors are smaller and several times faster.
+    # Random mantissas do not compress: without a codec and a dictionary the vectors are smaller and several times
+    # faster.
     with pq.ParquetWriter(
         target,
         schema,

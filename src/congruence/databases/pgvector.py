@@ -6,8 +6,9 @@ that table would fire its triggers, leave a dead row per update, and insert each
 The switch renames the table in one transaction, and a view over it and the side table takes its name. The rows of the
 table are not rewritten. It keeps its indexes, constraints, foreign keys from and to it, triggers, sequences and grants
 under its new name. The application's SELECT, INSERT, UPDATE, DELETE and COPY … FROM work on the view as on the table:
-SELECT uses the side table's index, the others a trigger. INSERT … ON CONFLICT, TRUNCATE, new foreign keys and new indexes
-require a table, and are refused by the server until :func:`restore_table` has replaced the view by the table again.
+SELECT uses the side table's index, the others a trigger. INSERT … ON CONFLICT, TRUNCATE, new foreign keys and new
+indexes require a table, and are refused by the server until :func:`restore_table` has replaced the view by the table
+again.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import pyarrow as pa
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice
+from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
     MARK_KEY,
@@ -43,18 +45,8 @@ from congruence.databases._base import (
     PairedBlock,
     Side,
     Stage,
-    already_switched,
-    check_name,
-    full_disk,
     hide_secrets,
-    no_answer,
-    no_new_vectors,
-    not_switched,
-    only_name,
     pack,
-    refuse_missing,
-    refuse_other,
-    rejected,
     unpack,
 )
 from congruence.embeddings import Space
@@ -82,14 +74,10 @@ INT_TYPES = {"int2": ">i2", "int4": ">i4", "int8": ">i8"}
 class PgVector(Database):
     """A column of type vector or halfvec, or of bits (``bit(n)``, which must be named if the table has others).
 
-    Parameters
-    ----------
-    address : Address
-        ``postgresql://user@host:port/database``. Omitted parts come from the environment (``PGPASSWORD``, …), as in libpq.
-    table, column, ids, modality_column : str, optional
-        A table is ``name`` or ``schema.name``. Its ids must be unique integers, strings or UUIDs.
-    rows : str, optional
-        An SQL condition, as in a WHERE clause. It is the user's own SQL, and is run unchanged in read-only transactions.
+    ``address``: ``postgresql://user@host:port/database``. Omitted parts come from the environment (``PGPASSWORD``, …),
+    as in libpq; ``table``, ``column``, ``ids``, ``modality_column``: A table is ``name`` or ``schema.name``. Its ids
+    must be unique integers, strings or UUIDs; ``rows``: an SQL condition, as in a WHERE clause. It is the user's own
+    SQL, and is run unchanged in read-only transactions.
     """
 
     kind = "pgvector"
@@ -135,7 +123,8 @@ class PgVector(Database):
             query = sql.SQL("SELECT id, vector, NULL AS modality FROM {} WHERE vector IS NOT NULL")
             return sql.SQL("({}) AS t").format(query.format(table.identifier(table.side)))
         query = sql.SQL(
-            "SELECT s.id, s.vector, u.{}::text AS modality FROM {} s LEFT JOIN {} u ON u.{} = s.id WHERE s.vector IS NOT NULL"
+            "SELECT s.id, s.vector, u.{}::text AS modality FROM {} s LEFT JOIN {} u ON u.{} = s.id WHERE "
+            "s.vector IS NOT NULL"
         )
         return sql.SQL("({}) AS t").format(
             query.format(
@@ -202,7 +191,7 @@ class PgVector(Database):
         """Return the state of the migration, which must have new vectors."""
         state = read_state(cursor, self._table)
         if state.kind is None or state.dim is None:
-            raise no_new_vectors(self._place)
+            raise refusals.no_new_vectors(self._place)
         return state
 
     # ---- reading -----------------------------------------------------------------------------------------------------
@@ -293,7 +282,8 @@ class PgVector(Database):
                     break
                 kind, dim = self._shape(cursor, state, "new")
                 query = sql.SQL(
-                    "SELECT {}, t.vector, t.modality, s.vector FROM {} LEFT JOIN {} s ON s.id = t.id {} ORDER BY t.id LIMIT {}"
+                    "SELECT {}, t.vector, t.modality, s.vector FROM {} LEFT JOIN {} s ON s.id = t.id {} ORDER "
+                    "BY t.id LIMIT {}"
                 ).format(
                     self._id,
                     self._source(state),
@@ -338,7 +328,8 @@ class PgVector(Database):
         """Return an SQL condition for the rows of :meth:`orphans`, given the alias of the side table."""
         sql, table = self._sql, self._table
         return sql.SQL(
-            "{s}.vector IS NOT NULL AND NOT EXISTS (SELECT FROM {rows} u WHERE u.{ids} = {s}.id AND ({s}.own OR u.{column} IS NOT NULL))"
+            "{s}.vector IS NOT NULL AND NOT EXISTS (SELECT FROM {rows} u WHERE u.{ids} = {s}.id AND ({s}.own "
+            "OR u.{column} IS NOT NULL))"
         ).format(
             s=sql.Identifier(alias),
             rows=table.identifier(state.rows),
@@ -356,7 +347,7 @@ class PgVector(Database):
         with self._client.writing(lock=True) as cursor:
             state = read_state(cursor, table)
             if state.kind is not None:
-                refuse_other(table.side, (state.dim, state.kind, dict(state.note)), (dim, kind, note))
+                refusals.check_same(table.side, (state.dim, state.kind, dict(state.note)), (dim, kind, note))
                 return
             self._refuse(obstacles(cursor, table))
             side = table.identifier(table.side)
@@ -405,8 +396,8 @@ class PgVector(Database):
                 copy.write(stream)
             cursor.execute(
                 sql.SQL(
-                    "INSERT INTO {} AS s (id, vector) SELECT n.id, n.vector FROM {} n WHERE EXISTS (SELECT FROM {} u WHERE u.{} = n.id) "
-                    "ON CONFLICT (id) DO UPDATE SET vector = EXCLUDED.vector, own = false"
+                    "INSERT INTO {} AS s (id, vector) SELECT n.id, n.vector FROM {} n WHERE EXISTS (SELECT FROM "
+                    "{} u WHERE u.{} = n.id) ON CONFLICT (id) DO UPDATE SET vector = EXCLUDED.vector, own = false"
                 ).format(side, temporary, table.identifier(state.rows), sql.Identifier(table.ids))
             )
 
@@ -522,7 +513,7 @@ class PgVector(Database):
                 self._source(state), side
             )
             (rows,) = one_row(cursor, missing)
-            refuse_missing(rows, self._place)
+            refusals.check_missing(rows, self._place)
             cursor.execute(sql.SQL("DELETE FROM {} s WHERE {}").format(side, self._orphaned("s", state)))
             # After several switches, ``state.required`` still is the value from before the first.
             required = make_view(cursor, table) or state.required
@@ -548,7 +539,7 @@ class PgVector(Database):
         with self._client.writing(lock=True) as cursor:
             state = read_state(cursor, table)
             if state.stage is not Stage.SWITCHED or state.kind is None or state.dim is None:
-                raise not_switched(self._place)
+                raise refusals.not_switched(self._place)
             self._lock(cursor, state)
             indexes = self._planned_indexes(cursor, state)
             for index in read_indexes(cursor, table.oid, table.attnum):
@@ -564,7 +555,7 @@ class PgVector(Database):
         with self._client.writing(lock=True) as cursor:
             state = read_state(cursor, self._table)
             if state.stage is Stage.SWITCHED:
-                raise already_switched(self._place)
+                raise refusals.already_switched(self._place)
             if state.kind is not None:
                 cursor.execute(self._sql.SQL("DROP TABLE {}").format(self._table.identifier(self._table.side)))
 
@@ -593,7 +584,8 @@ _REFUSED = re.compile(
     re.IGNORECASE,
 )
 
-#: Codes of errors after which a retry may succeed: connections, too many of them, memory, locks, shutdown, a canceled statement.
+#: Codes of errors after which a retry may succeed: connections, too many of them, memory, locks, shutdown, a canceled
+#: statement.
 _TRANSIENT = re.compile(r"08...|53[23]00|40...|55P03|57...|25P0[34]")
 
 
@@ -638,9 +630,11 @@ class Client:
                 autocommit=True,
                 application_name="congruence",
                 connect_timeout=10,
-                # Behind a connection pooler, the next transaction may run in another server process, without the prepared statement.
+                # Behind a connection pooler, the next transaction may run in another server process, without the
+                # prepared statement.
                 prepare_threshold=None,
-                # Placeholders are $1, so that a percent sign in a name or in the user's condition has no special meaning.
+                # Placeholders are $1, so that a percent sign in a name or in the user's condition has no special
+                # meaning.
                 cursor_factory=self._psycopg.RawCursor,
             )
             connection.read_only = reads
@@ -672,9 +666,9 @@ class Client:
                 "Try again when no long query is running.",
             )
         if _TRANSIENT.fullmatch(code) or (not code and lost and not _REFUSED.search(text)):
-            return no_answer(place, text, "the server")
+            return refusals.no_answer(place, text, "the server")
         if code == "53100":
-            return full_disk(place, text)
+            return refusals.full_disk(place, text)
         if not code and lost:
             return DatabaseError(
                 f"{place} refused the connection ({text}).",
@@ -684,7 +678,7 @@ class Client:
             "42501": "Run it as the owner of the table.",
             "25006": "Connect to the primary server, and remove functions that write from `rows=…`.",
         }.get(code)
-        return DatabaseError(f"Got an error from {place}: {text}", hint) if hint else rejected(place, text)
+        return DatabaseError(f"Got an error from {place}: {text}", hint) if hint else refusals.rejected(place, text)
 
     def close(self) -> None:
         """Close both connections."""
@@ -873,14 +867,14 @@ def find_table(
             "Pass `table=…` with the name of one.",
         )
     columns = [row.column for row in chosen]
-    column = only_name(columns, "columns of vectors", place, "column") if column is None else column
-    check_name(column, columns, place, "column")
+    column = refusals.only_name(columns, "columns of vectors", place, "column") if column is None else column
+    refusals.check_name(column, columns, place, "column")
     chosen = [row for row in chosen if row.column == column]
     schema, name, oid, _, column, attnum, kind, width, extension = chosen[0]
     types: dict[str, str] = dict(cursor.execute(_ATTRIBUTES, [oid]).fetchall())
     ids = _find_ids(cursor, oid, ids, types)
     if modality is not None:
-        check_name(modality, types, name, "modality_column")
+        refusals.check_name(modality, types, name, "modality_column")
     others = tuple(other for other in types if other not in (ids, column))
     dim = width if width > 0 else None
     return PgTable(schema, name, column, ids, modality, oid, attnum, kind, dim, types[ids], others, extension)
@@ -896,7 +890,7 @@ def _find_ids(cursor: Any, oid: int, ids: str | None, types: Mapping[str, str]) 
                 "Pass `ids=…`, or add a column of ids with a unique index.",
             )
         ids = key[0]
-    check_name(ids, types, "the table", "ids")
+    refusals.check_name(ids, types, "the table", "ids")
     if types[ids] not in ID_TYPES:
         raise ParameterError(
             f"The ids in {ids!r} are of type {types[ids]}, not one of {', '.join(ID_TYPES)}.", "Pass another `ids=…`."
@@ -1151,7 +1145,8 @@ def obstacles(cursor: Any, table: PgTable) -> list[str]:
     views = sorted(name for (name,) in cursor.execute(_VIEWS, [table.oid, table.attnum]).fetchall() if name is not None)
     if views:
         reasons.append(
-            f"views that would still show the old vectors: {', '.join(views)} (drop them, and create them again after the switch)"
+            f"views that would still show the old vectors: {', '.join(views)} (drop them, and create them "
+            "again after the switch)"
         )
     row_security, column_grants, unique = one_row(cursor, _SECURITY, [table.oid, table.ids])
     if row_security:
@@ -1219,7 +1214,8 @@ def make_view(cursor: Any, table: PgTable) -> bool:
     )
     cursor.execute(
         sql.SQL(
-            "CREATE TRIGGER congruence_write INSTEAD OF INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW EXECUTE FUNCTION {}()"
+            "CREATE TRIGGER congruence_write INSTEAD OF INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW EXECUTE "
+            "FUNCTION {}()"
         ).format(view, writer)
     )
     cursor.execute(

@@ -1,4 +1,6 @@
-"""Qdrant, a server or a folder of its client: new vectors are written to a second collection; the switch moves an alias."""
+"""Qdrant, a server or a folder of its client: new vectors are written to a second collection; the switch moves an
+alias.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ import pyarrow as pa
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice
+from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
     MARK_KEY,
@@ -31,26 +34,8 @@ from congruence.databases._base import (
     PairedBlock,
     Side,
     Stage,
-    already_switched,
-    bad_condition,
-    check_name,
-    damaged,
     free_bytes,
-    full_disk,
-    in_use,
-    no_access,
-    no_answer,
-    no_new_vectors,
-    not_ours,
-    not_switched,
-    only_name,
-    refuse_aliases,
-    refuse_missing,
-    refuse_options,
-    refuse_other,
-    refuse_other_column,
     refuse_secrets,
-    rejected,
     space_in,
     texts,
     wait_until_indexed,
@@ -106,35 +91,26 @@ class QdrantCollections:
 class Qdrant(Database):
     """The vectors of a Qdrant collection, on a server or in a folder of the Qdrant client (local mode).
 
-    The new vectors are in a new collection, ``<collection>__congruence_new``, configured like the old one (distance, HNSW,
-    quantization, storage, shards, payload indexes), with copies of the points' payloads and other vectors. :meth:`switch`
-    moves an alias to it atomically; readers that use the collection's own name cannot be switched.
+    The new vectors are in a new collection, ``<collection>__congruence_new``, configured like the old one (distance,
+    HNSW, quantization, storage, shards, payload indexes), with copies of the points' payloads and other vectors.
+    :meth:`switch` moves an alias to it atomically; readers that use the collection's own name cannot be switched.
 
-    Parameters
-    ----------
-    address : Address
-        ``http://host:6333``, ``https://…`` or ``qdrant://host:port``. The server's key is read from the environment
-        variable ``QDRANT_API_KEY``. A folder is ``qdrant:///path`` or ``qdrant://./folder``.
-    table : str, optional
-        Alias that the application uses, or name of a collection; may be omitted if there is only one.
-    column : str, optional
-        Name of the vector; ``""`` is the unnamed one.
-    ids : None
-        A point in Qdrant has one id, a number or a UUID.
-    modality_column : str, optional
-        Field of the payload; dots separate nested fields.
-    rows : str, optional
-        A Qdrant filter as JSON, e.g. ``{"must": [{"key": "kind", "match": {"value": "image"}}]}``. Until all rows are
-        migrated, :meth:`switch` raises MigrationError, since readers would lose the other rows.
+    ``address``: ``http://host:6333``, ``https://…`` or ``qdrant://host:port``. The server's key is read from the
+    environment variable ``QDRANT_API_KEY``. A folder is ``qdrant:///path`` or ``qdrant://./folder``; ``table``: alias
+    that the application uses, or name of a collection; may be omitted if there is only one; ``column``: name of the
+    vector; ``""`` is the unnamed one; ``ids``: A point in Qdrant has one id, a number or a UUID; ``modality_column``:
+    field of the payload; dots separate nested fields; ``rows``: A Qdrant filter as JSON, e.g. ``{"must": [{"key":
+    "kind", "match": {"value": "image"}}]}``. Until all rows are migrated, :meth:`switch` raises MigrationError, since
+    readers would lose the other rows.
 
     Notes
     -----
-    A collection with cosine distance stores vectors of unit norm: old vectors are read as the collection stores them, and
-    new ones are stored with unit norm (:meth:`as_stored`). Since Qdrant 1.18, named vectors can be added to an existing
-    collection; this is not used here, because readers would have to use another vector name after the switch.
+    A collection with cosine distance stores vectors of unit norm: old vectors are read as the collection stores them,
+    and new ones are stored with unit norm (:meth:`as_stored`). Since Qdrant 1.18, named vectors can be added to an
+    existing collection; this is not used here, because readers would have to use another vector name after the switch.
 
-    The client reads a whole folder into memory and unpickles its content: open only folders that you trust. A folder has no
-    index, and only one client at a time can open it.
+    The client reads a whole folder into memory and unpickles its content: open only folders that you trust. A folder
+    has no index, and only one client at a time can open it.
     """
 
     kind = "qdrant"
@@ -149,7 +125,7 @@ class Qdrant(Database):
     )
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
-        refuse_options("Qdrant, whose points have exactly one id, which is not a payload field", ids=ids)
+        refusals.check_options("Qdrant, whose points have exactly one id, which is not a payload field", ids=ids)
         refuse_secrets(address, API_KEY)
         self._models = require("qdrant_client.models", extra="qdrant")
         self._folder = folder_of(address)
@@ -161,7 +137,7 @@ class Qdrant(Database):
         self._column = ""
         place = self._find_collections()
         self._column = self._find_column(place, column)
-        refuse_other_column(self._column, place.mark.get("column") if place.exists else self._column)
+        refusals.check_column(self._column, place.mark.get("column") if place.exists else self._column)
         self._rows = None if rows is None else self._filter_of(rows)
         self._id_type = self._find_id_type(place.old)
         self._modality = modality
@@ -192,35 +168,37 @@ class Qdrant(Database):
         except RuntimeError as error:
             if "already accessed" not in str(error):
                 raise
-            raise in_use(shown, "only one client at a time can open a folder; a server takes several") from error
+            raise refusals.in_use(
+                shown, "only one client at a time can open a folder; a server takes several"
+            ) from error
         except OSError as error:
             raise FileError(
                 f"{shown} cannot be opened ({error}).", "Change its permissions, or pass another path."
             ) from error
         except Exception as error:  # JSON, SQLite, pickle and pydantic each raise their own exceptions
-            raise damaged(shown, f"{type(error).__name__}: {error}") from error
+            raise refusals.damaged(shown, f"{type(error).__name__}: {error}") from error
 
     def _translate(self, error: Exception) -> CongruenceError | None:
         where, source = self._address.shown, getattr(error, "source", None)
         message = self._address.hide(str(source if source is not None else error) or type(error).__name__)
         if _FULL.search(message):
-            return full_disk(where, message)
+            return refusals.full_disk(where, message)
         if type(error).__name__ == "ResourceExhaustedResponse":
-            return no_answer(where, f"too many requests: {message}", "Qdrant")
+            return refusals.no_answer(where, f"too many requests: {message}", "Qdrant")
         if source is not None:
             if isinstance(source, ValueError):
                 return DatabaseError(
                     f"The response from {where} is not Qdrant's ({message}).",
                     "Pass the host and port of Qdrant's REST API.",
                 )
-            return no_answer(where, f"{type(source).__name__}: {message}", "Qdrant")
+            return refusals.no_answer(where, f"{type(source).__name__}: {message}", "Qdrant")
         status = getattr(error, "status_code", None)
         if status in (408, 425, 429, 500, 502, 503, 504) or isinstance(error, sqlite3.OperationalError):
-            return no_answer(where, message, "Qdrant")
+            return refusals.no_answer(where, message, "Qdrant")
         if status in (401, 403):
-            return no_access(where, message, API_KEY)
+            return refusals.no_access(where, message, API_KEY)
         if status is not None or isinstance(error, (ValueError, sqlite3.Error, OSError)):
-            return rejected(where, message)
+            return refusals.rejected(where, message)
         return None
 
     # ---- collections -------------------------------------------------------------------------------------------------
@@ -237,7 +215,7 @@ class Qdrant(Database):
             names.setdefault(_NEW_SUFFIX.sub("", name), name)  # of an old collection and its new one, keep the old one
         for target in aliases.values():
             names.pop(_NEW_SUFFIX.sub("", target), None)
-        return only_name([*aliases, *names.values()], "aliases and collections", self._address.shown, "table")
+        return refusals.only_name([*aliases, *names.values()], "aliases and collections", self._address.shown, "table")
 
     def _find_collections(self) -> QdrantCollections:
         """Find the collections of a migration by the name that readers use."""
@@ -245,7 +223,7 @@ class Qdrant(Database):
         names = {collection.name for collection in self._call(self._client.get_collections).collections}
         target = aliases.get(table, table)
         if target not in names:
-            check_name(table, sorted({*aliases, *names} - {table}), self._address.shown, "table")
+            refusals.check_name(table, sorted({*aliases, *names} - {table}), self._address.shown, "table")
         alias = table if table in aliases else None
         info = self._info_of(target)
         mark = _mark_of(target, info)
@@ -263,7 +241,7 @@ class Qdrant(Database):
         new_info = self._info_of(new)
         mark = _mark_of(new, new_info)
         if mark.get("of") != target:
-            raise not_ours(new)
+            raise refusals.not_ours(new)
         # If the database was opened by the collection's name, its alias is unknown: any alias of the new one counts.
         switched = alias is None and new in aliases.values()
         return QdrantCollections(alias, target, new, True, switched, mark, info, new_info)
@@ -273,7 +251,7 @@ class Qdrant(Database):
 
     def _place(self) -> QdrantCollections:
         place = self._find_collections()
-        refuse_other_column(self._column, place.mark.get("column") if place.exists else self._column)
+        refusals.check_column(self._column, place.mark.get("column") if place.exists else self._column)
         return place
 
     def _side(self, side: Side) -> tuple[str, CollectionInfo | None]:
@@ -285,12 +263,12 @@ class Qdrant(Database):
         """Return the old and the new collection, which must exist."""
         place = self._place()
         if not place.exists:
-            raise no_new_vectors(repr(place.old))
+            raise refusals.no_new_vectors(repr(place.old))
         return place
 
     def _refuse_switched(self, place: QdrantCollections) -> None:
         if place.switched:
-            raise already_switched(repr(self._table))
+            raise refusals.already_switched(repr(self._table))
 
     # ---- points ------------------------------------------------------------------------------------------------------
 
@@ -298,7 +276,7 @@ class Qdrant(Database):
         """Return the name of the dense vector, ``""`` for the unnamed one."""
         dense = {name: vector for name, vector in _configs(place.old_info).items() if vector.multivector_config is None}
         if column is None:
-            column = only_name(dense, "dense vectors per point", repr(place.old), "column")
+            column = refusals.only_name(dense, "dense vectors per point", repr(place.old), "column")
         check_choice(column, list(dense), "column")
         datatype = getattr(dense[column].datatype, "value", None)
         if datatype not in (None, "float32", "float16"):
@@ -313,7 +291,7 @@ class Qdrant(Database):
             return self._models.Filter.model_validate_json(rows)
         except ValueError as error:
             example = 'JSON, for example {"must": [{"key": "kind", "match": {"value": "image"}}]}'
-            raise bad_condition(rows, str(error).splitlines()[0], example) from error
+            raise refusals.bad_condition(rows, str(error).splitlines()[0], example) from error
 
     def _params(self, info: CollectionInfo | None) -> VectorParams:
         """Return the parameters of the vector, such as size, distance and datatype."""
@@ -345,7 +323,9 @@ class Qdrant(Database):
         models = self._models
         has_field = models.Filter(must_not=[models.IsEmptyCondition(is_empty=models.PayloadField(key=field))])
         if not self._scroll(place.old, limit=1, scroll_filter=has_field)[0]:
-            check_name(field, (name for name in self._fields(place) if name != field), place.old, "modality_column")
+            refusals.check_name(
+                field, (name for name in self._fields(place) if name != field), place.old, "modality_column"
+            )
 
     def _having(self, *, all_rows: bool = False) -> Filter:
         """Return a filter for points that have the vector, among the selected rows or, if ``all_rows``, among all."""
@@ -570,7 +550,7 @@ class Qdrant(Database):
             self._create(place, dim, element_type, note or {})
         else:
             have = (self._params(place.new_info).size, self._element_type(place.new_info), place.mark.get("note"))
-            refuse_other(repr(place.new), have, (dim, element_type, dict(note or {})))
+            refusals.check_same(repr(place.new), have, (dim, element_type, dict(note or {})))
         self._copy_payload_indexes(place)
 
     def _create(self, place: QdrantCollections, dim: int, element_type: str, note: Mapping[str, str]) -> None:
@@ -663,7 +643,9 @@ class Qdrant(Database):
             self._call(self._client.delete, place.new, points_selector=selector, wait=True)
 
     def build_index(self) -> str | None:
-        """Create the payload indexes of the old collection, and wait until the server has indexed the vectors by itself."""
+        """Create the payload indexes of the old collection, and wait until the server has indexed the vectors by
+        itself.
+        """
         place = self._place_with_new()
         self._copy_payload_indexes(place)
 
@@ -694,7 +676,7 @@ class Qdrant(Database):
             self._upsert(place.new, records, None)
         having = self._having(all_rows=True)
         rows, expected = self._count(place.new, having), self._count(place.old, having)
-        refuse_missing(max(expected - rows, 0), repr(self._table))
+        refusals.check_missing(max(expected - rows, 0), repr(self._table))
         self._copy_payload_indexes(place)
         self._move_alias(alias, place.new)
 
@@ -702,8 +684,8 @@ class Qdrant(Database):
         if place.alias is None:
             raise MigrationError(
                 f"Readers address {self._table!r} by its own name, and Qdrant can switch only aliases atomically.",
-                f"Create an alias of {self._table!r} (update_collection_aliases), let the application read through it, and "
-                "pass `table=ALIAS`.",
+                f"Create an alias of {self._table!r} (update_collection_aliases), let the application read through "
+                "it, and pass `table=ALIAS`.",
             )
         return place.alias
 
@@ -724,7 +706,7 @@ class Qdrant(Database):
         """Delete the old collection. The alias continues to point to the new one, which keeps its name."""
         place = self._place()
         if not place.switched:
-            raise not_switched(repr(self._table))
+            raise refusals.not_switched(repr(self._table))
         self._alias_of(place)
         self._refuse_readers(place.old)
         self._call(self._client.delete_collection, place.old)
@@ -739,7 +721,7 @@ class Qdrant(Database):
 
     def _refuse_readers(self, collection: str) -> None:
         found = self._call(self._client.get_collection_aliases, collection).aliases
-        refuse_aliases([alias.alias_name for alias in found], collection)
+        refusals.check_aliases([alias.alias_name for alias in found], collection)
 
     def close(self) -> None:
         """Close the connection, or release the folder's lock."""

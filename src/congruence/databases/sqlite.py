@@ -1,4 +1,6 @@
-"""SQLite with sqlite-vec: new vectors are written to a second vec0 table; the switch renames both in one transaction."""
+"""SQLite with sqlite-vec: new vectors are written to a second vec0 table; the switch renames both in one
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ import pyarrow as pa
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice
+from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
     NEW,
@@ -31,20 +34,9 @@ from congruence.databases._base import (
     Name,
     Side,
     Stage,
-    already_switched,
-    check_name,
-    damaged,
     free_bytes,
-    full_disk,
-    no_new_vectors,
-    not_switched,
-    only_name,
     pack,
     quoted,
-    refuse_missing,
-    refuse_options,
-    refuse_other,
-    rejected,
     time_scratch,
     unpack,
 )
@@ -57,8 +49,8 @@ BUSY_SECONDS = 5.0
 #: whole vector.
 _REMEMBERED = 2**17
 
-#: Size of the page cache. vec0 stores 1,024 vectors in one value, a chain of pages that SQLite follows for each vector it
-#: reads; without the cache, the chain would be read from disk again for each row.
+#: Size of the page cache. vec0 stores 1,024 vectors in one value, a chain of pages that SQLite follows for each vector
+#: it reads; without the cache, the chain would be read from disk again for each row.
 _CACHE_BYTES = 64 * 2**20
 
 _DISTANCES = {"cosine": "cosine", "l2": "l2"}
@@ -67,16 +59,13 @@ _DISTANCES = {"cosine": "cosine", "l2": "l2"}
 class SQLite(Database):
     """A vec0 table with float, int8 or bit vectors.
 
-    vec0 has no NULL, no UPSERT and no way to add a column, and its ``ALTER TABLE … RENAME`` does not rename the tables that
-    hold its data; the switch renames these too. The new table has copies of the other columns, which are updated at the
-    switch. After the switch, the application writes to the new table only, so a rollback shows the rows as they were then.
+    vec0 has no NULL, no UPSERT and no way to add a column, and its ``ALTER TABLE … RENAME`` does not rename the tables
+    that hold its data; the switch renames these too. The new table has copies of the other columns, which are updated
+    at the switch. After the switch, the application writes to the new table only, so a rollback shows the rows as they
+    were then.
 
-    Parameters
-    ----------
-    address : Address
-        Path of the file, or ``sqlite:///file``.
-    rows : str, optional
-        Not supported: rows without a new vector would be missing from the new table.
+    ``address``: path of the file, or ``sqlite:///file``; ``rows``: not supported: rows without a new vector would be
+    missing from the new table.
     """
 
     kind = "sqlite-vec"
@@ -92,7 +81,7 @@ class SQLite(Database):
     _column: str | None = None
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
-        refuse_options("a vec0 table, from which rows left out would be missing after the switch", rows=rows)
+        refusals.check_options("a vec0 table, from which rows left out would be missing after the switch", rows=rows)
         self._path = Path(re.sub(r"^sqlite:///?", "", address.text))
         if not self._path.is_file():
             raise FileError(f"{self._path} is not a file.", "Pass the path of an SQLite database.")
@@ -109,15 +98,15 @@ class SQLite(Database):
             self._client.execute("PRAGMA legacy_alter_table = ON")
         self._others: dict[int | str, tuple[Any, ...]] = {}
         names = [name for name in self._statements() if not name.endswith((NEW, OLD))]
-        self._table = only_name(names, "vec0 tables", self._path, "table") if table is None else table
-        check_name(self._table, names, self._path, "table")
+        self._table = refusals.only_name(names, "vec0 tables", self._path, "table") if table is None else table
+        refusals.check_name(self._table, names, self._path, "table")
         self._place = f"{self._path} {self._table}"
         vec0 = self._vec0(column)
         self._column, self._modality = vec0.column, modality
         if ids is not None:
-            check_name(ids, [vec0.ids], f"the primary key of {self._table!r}", "ids")
+            refusals.check_name(ids, [vec0.ids], f"the primary key of {self._table!r}", "ids")
         if modality is not None:
-            check_name(modality, vec0.others, self._table, "modality_column")
+            refusals.check_name(modality, vec0.others, self._table, "modality_column")
 
     def _translate(self, error: Exception) -> CongruenceError | None:
         if not isinstance(error, self._module.Error):
@@ -129,8 +118,8 @@ class SQLite(Database):
                 "Try again when no other process writes to it.",
             )
         if "not a database" in text or "malformed" in text:
-            return damaged(self._path, text)
-        return full_disk(self._path, text) if "disk is full" in text else rejected(self._path, text)
+            return refusals.damaged(self._path, text)
+        return refusals.full_disk(self._path, text) if "disk is full" in text else refusals.rejected(self._path, text)
 
     def _read(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a query."""
@@ -297,7 +286,7 @@ class SQLite(Database):
             if self.stage() is not Stage.UNTOUCHED:
                 existing, existing_note = self._vec0(side="new"), dict(self.note())
                 have = (existing.dim, existing.element_type, existing_note)
-                refuse_other(self._place, have, (dim, element_type, wanted_note))
+                refusals.check_same(self._place, have, (dim, element_type, wanted_note))
                 return
             connection.execute(self._vec0().create(self._name("new"), dim, element_type))
             connection.execute(f"CREATE TABLE {quoted(self._note_table)} (note TEXT NOT NULL)")
@@ -310,7 +299,7 @@ class SQLite(Database):
 
     def _write(self, connection: sqlite3.Connection, ids: pa.Array, vectors: np.ndarray) -> None:
         if self.stage() is Stage.UNTOUCHED:
-            raise no_new_vectors(self._place)
+            raise refusals.no_new_vectors(self._place)
         vec0, new, old = self._vec0(), self._name("new"), self._name("old")
         names: list[int | str] = ids.to_pylist()
         in_new = f"SELECT id FROM {self._keys(new, vec0)} WHERE id IN (SELECT value FROM json_each(?))"
@@ -360,11 +349,11 @@ class SQLite(Database):
             if stage is Stage.SWITCHED:
                 return
             if stage is Stage.UNTOUCHED:
-                raise no_new_vectors(self._place)
+                raise refusals.no_new_vectors(self._place)
             vec0, old, new = self._vec0(), self._name("old"), self._name("new")
             for orphan in connection.execute(self._orphaned(vec0)).fetchall():
                 connection.execute(f"DELETE FROM {quoted(new)} WHERE {vec0.ids} = ?", orphan)
-            refuse_missing(self.count("old") - self.count("new"), self._place)
+            refusals.check_missing(self.count("old") - self.count("new"), self._place)
             if vec0.others:
                 differs = " OR ".join(f"o.{name} IS NOT n.{name}" for name in vec0.others)
                 changed = connection.execute(
@@ -387,14 +376,14 @@ class SQLite(Database):
     def drop_old(self) -> None:
         with self._writing() as connection:
             if self.stage() is not Stage.SWITCHED:
-                raise not_switched(self._place)
+                raise refusals.not_switched(self._place)
             self._remove(connection, self._name("old"))
 
     def discard(self) -> None:
         with self._writing() as connection:
             stage = self.stage()
             if stage is Stage.SWITCHED:
-                raise already_switched(self._place)
+                raise refusals.already_switched(self._place)
             if stage is Stage.PREPARED:
                 self._remove(connection, self._name("new"))
 
@@ -450,8 +439,8 @@ class Vec0:
         vectors = {
             match[1]: (k, match) for k, argument in enumerate(arguments) if (match := _VECTOR.fullmatch(argument))
         }
-        column = only_name(vectors, "columns of vectors", table, "column") if column is None else column
-        check_name(column, vectors, table, "column")
+        column = refusals.only_name(vectors, "columns of vectors", table, "column") if column is None else column
+        refusals.check_name(column, vectors, table, "column")
         at, declaration = vectors[column]
         key = next((match for argument in arguments if (match := _KEY.fullmatch(argument))), None)
         others = [
