@@ -47,32 +47,15 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Kind:
-    """How a kind of database is recognized and opened.
-
-    Attributes
-    ----------
-    name : str
-    extra : str
-        Extra of this package that installs the client; empty if none is needed.
-    schemes : tuple of str
-        URL schemes.
-    suffixes : tuple of str
-        Suffixes of its files and folders.
-    example : str
-        An address, as users of the database write it.
-    opener : str
-        ``module:class`` below this package, or a function that returns a class; imported on demand.
-    folders : bool
-        Whether a folder that contains files with these suffixes is also a database of this kind.
-    """
+    """How a kind of database is recognized and opened."""
 
     name: str
-    extra: str
-    schemes: tuple[str, ...]
-    suffixes: tuple[str, ...]
-    example: str
-    opener: str
-    folders: bool = False
+    extra: str  # of this package, that installs the client; empty if none is needed
+    schemes: tuple[str, ...]  # of URLs
+    suffixes: tuple[str, ...]  # of its files and folders
+    example: str  # an address, as users of the database write it
+    opener: str  # ``module:class`` below this package, imported on demand
+    folders: bool = False  # whether a folder of files with these suffixes is also a database of this kind
 
     def load(self) -> Callable[..., Database]:
         """Return the class that opens a database of this kind."""
@@ -85,40 +68,14 @@ class Kind:
 DATABASES: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind(
-            "lancedb",
-            "lancedb",
-            ("lancedb", "s3", "gs", "az"),
-            (".lance",),
-            "photos/items.lance",
-            "lancedb:LanceDB",
-        ),
+        Kind("lancedb", "lancedb", ("lancedb", "s3", "gs", "az"), (".lance",), "photos/items.lance", "lancedb:LanceDB"),
         Kind("duckdb", "duckdb", ("duckdb",), (".duckdb", ".ddb"), "photos.duckdb", "duckdb:DuckDB"),
-        Kind(
-            "pgvector",
-            "pgvector",
-            ("postgresql", "postgres"),
-            (),
-            "postgresql://user@host/db",
-            "pgvector:PgVector",
-        ),
+        Kind("pgvector", "pgvector", ("postgresql", "postgres"), (), "postgresql://user@host/db", "pgvector:PgVector"),
         Kind("sqlite-vec", "sqlite-vec", ("sqlite",), (".sqlite", ".sqlite3", ".db"), "photos.sqlite", "sqlite:SQLite"),
-        Kind(
-            "qdrant",
-            "qdrant",
-            ("qdrant", "http", "https"),
-            (),
-            "http://localhost:6333",
-            "qdrant:Qdrant",
-        ),
+        Kind("qdrant", "qdrant", ("qdrant", "http", "https"), (), "http://localhost:6333", "qdrant:Qdrant"),
         Kind("chroma", "chroma", ("chroma", "chroma+http", "chroma+https"), (), "chroma://folder", "chroma:Chroma"),
         Kind(
-            "milvus",
-            "milvus",
-            ("milvus", "milvus+http", "milvus+https"),
-            (),
-            "milvus:///path/file.db",
-            "milvus:Milvus",
+            "milvus", "milvus", ("milvus", "milvus+http", "milvus+https"), (), "milvus:///path/file.db", "milvus:Milvus"
         ),
         Kind(
             "parquet",
@@ -202,9 +159,7 @@ def _find_kind(address: Address) -> Kind:
 
 
 def _is_folder_of(text: str, suffixes: tuple[str, ...]) -> bool:
-    """Return whether a path is a folder of files with these suffixes, or such a file or folder followed by a column,
-    ``PATH:COLUMN``.
-    """
+    """Return whether a path, maybe followed by ``:COLUMN``, is a file or folder of files with these suffixes."""
     path = Path(text.rstrip("/"))
     if not path.exists():  # after a switch that was killed between two renames, the files are in the hidden folder
         path = path.with_name(f".{path.name}.congruence")

@@ -13,13 +13,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypedDict
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import numpy as np
 import pyarrow as pa
 
+from congruence.databases import _refusals as refusals
 from congruence.embeddings import Space
 from congruence.errors import (
     CongruenceError,
@@ -64,23 +64,11 @@ _HIDDEN = "***"
 
 @dataclass(frozen=True)
 class Address:
-    """Address of a database, with its secrets kept separately.
+    """Address of a database, as given and as shown in messages, without the secrets, which :meth:`hide` removes."""
 
-    Attributes
-    ----------
-    text : str
-        The address as given: a URL or a path. Never printed.
-    shown : str
-        The address for messages, journals and summaries, with the password and secret parameters replaced by ``***``.
-    scheme : str
-        Scheme of the URL in lower case; empty for a path.
-    secrets : tuple of str
-        Strings that :meth:`hide` removes from a text.
-    """
-
-    text: str = field(repr=False)
+    text: str = field(repr=False)  # a URL or a path; never printed
     shown: str
-    scheme: str
+    scheme: str  # in lower case; empty for a path
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @classmethod
@@ -145,78 +133,50 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Capabilities of a kind of database.
+    """Capabilities of a kind of database."""
 
-    Attributes
-    ----------
-    container : {"column", "named vector", "table", "collection", "file"}
-        Where the new vectors are written.
-    atomic_switch : bool
-        Whether a reader sees either all old or all new vectors, so that killing the process cannot leave an
-        intermediate state.
-    concurrent_writes : bool
-        Whether other clients may add, change and delete rows while the new vectors are written.
-    follows_deletes : bool
-        Whether deleting a row also deletes its new vector, because both are in the same row.
-    searches : bool
-        Whether the database can search (:meth:`Database.search`).
-    writes_after_switch : bool
-        Whether new vectors can be written while readers see them, as when rows are re-embedded batch by batch.
-    filters : str
-        Language of the condition that selects rows (``rows``); empty if partial runs are not possible.
-    element_types : tuple of str
-        The types, among float32, float16, int8 and binary, in which new vectors can be stored.
-    """
-
+    #: Where the new vectors are written: column, named vector, table, collection or file.
     container: str
-    atomic_switch: bool
-    concurrent_writes: bool
-    follows_deletes: bool
-    searches: bool
+    #: Whether a reader sees either all old or all new vectors, so that a kill cannot leave an intermediate state.
+    atomic_switch: bool = True
+    #: Whether other clients may add, change and delete rows while the new vectors are written.
+    concurrent_writes: bool = True
+    #: Whether deleting a row also deletes its new vector, because both are in the same row.
+    follows_deletes: bool = False
+    #: Whether the database can search (:meth:`Database.search`).
+    searches: bool = True
+    #: Whether new vectors can be written while readers see them, as when rows are re-embedded batch by batch.
     writes_after_switch: bool = True
+    #: Language of the condition that selects rows (``rows``); empty if partial runs are not possible.
     filters: str = ""
+    #: The types, among float32, float16, int8 and binary, in which new vectors can be stored.
     element_types: tuple[str, ...] = ("float32",)
 
 
 @dataclass(frozen=True)
 class DatabaseInfo:
-    """Description of the vectors to be migrated.
+    """Description of the vectors to be migrated."""
 
-    Attributes
-    ----------
-    place : str
-        The database and table, without credentials.
-    rows : int
-        Number of rows with a vector that satisfy the condition (``rows``).
-    rows_without : int
-        Number of rows without a vector; nothing is written for them.
-    dim : int
-    element_type : str
-        float32, float16, int8 or binary.
-    distance : {"cosine", "dot", "l2"} or None
-        Distance of the index, or of the column if it declares one.
-    index : str or None
-        Short description of the index over the old vectors: kind and parameters.
-    id_type : str
-        "int", "text" or "uuid".
-    columns : tuple of str
-        Other columns of the rows.
-    space : Space
-        Model, modality and norm, as far as the database stores them.
-    free_bytes : int or None
-        Free bytes on the database's disk, if the disk is on this machine.
-    """
-
+    #: The database and table, without credentials.
     place: str
+    #: Number of rows with a vector that satisfy the condition (``rows``).
     rows: int
     dim: int
+    #: float32, float16, int8 or binary.
     element_type: str = "float32"
+    #: Number of rows without a vector; nothing is written for them.
     rows_without: int = 0
+    #: cosine, dot or l2: the distance of the index, or of the column if it declares one.
     distance: str | None = None
+    #: Short description of the index over the old vectors: kind and parameters.
     index: str | None = None
+    #: int, text or uuid.
     id_type: str = "text"
+    #: Other columns of the rows.
     columns: tuple[str, ...] = ()
+    #: Model, modality and norm, as far as the database stores them.
     space: Space = field(default_factory=Space)
+    #: Free bytes on the database's disk, if the disk is on this machine.
     free_bytes: int | None = None
 
     def to_dict(self) -> dict[str, object]:
@@ -227,17 +187,10 @@ class DatabaseInfo:
 class Block(NamedTuple):
     """A block of rows from a scan.
 
-    Attributes
-    ----------
-    ids : pyarrow.Array of int64, uint64 or large_string, shape (b,)
-        UUIDs are given as text.
-    vectors : ndarray of float32, shape (b, dim)
-        C-contiguous. Half precision is converted; int8 values are whole numbers from -128 to 127, and bits are 1 and
-        -1.
-    modalities : pyarrow.Array of large_string, shape (b,), or None
-        From the column that was passed when the database was opened.
-    cursor : Cursor
-        Pass it as ``after`` to continue a scan after this block.
+    ``ids`` are int64, uint64 or large_string, shape (b,), UUIDs as text. ``vectors`` are float32, shape (b, dim),
+    C-contiguous: half precision is converted, int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
+    ``modalities`` are large_string, shape (b,), from the column that was passed when the database was opened. ``cursor``
+    continues a scan after this block, as ``after``.
     """
 
     ids: pa.Array
@@ -247,17 +200,7 @@ class Block(NamedTuple):
 
 
 class PairedBlock(NamedTuple):
-    """A block of rows with their old and new vectors.
-
-    Attributes
-    ----------
-    ids : pyarrow.Array, shape (b,)
-    old : ndarray of float32, shape (b, dim)
-    new : ndarray of float32, shape (b, dim_new)
-        Zeros for rows without a new vector.
-    has_new : ndarray of bool, shape (b,)
-    modalities : pyarrow.Array of large_string, shape (b,), or None
-    """
+    """A block of rows with their old vectors, shape (b, dim), and new ones, (b, dim_new), which are zeros without ``has_new``."""
 
     ids: pa.Array
     old: np.ndarray
@@ -320,9 +263,7 @@ class Database(ABC):
         raise NotImplementedError
 
     def _translate(self, error: Exception) -> CongruenceError | None:
-        """Return this library's error for an error of the client, or None if the exception is a bug rather than such an
-        error.
-        """
+        """Return this library's error for an error of the client; None if the exception is a bug."""
         return None
 
     @contextmanager
@@ -353,10 +294,7 @@ class Database(ABC):
 
     @abstractmethod
     def note(self) -> Mapping[str, str]:
-        """Return the note that :meth:`prepare` stored with the new vectors.
-
-        Empty if there is none or it cannot be stored.
-        """
+        """Return the note that :meth:`prepare` stored with the new vectors; empty if there is none."""
 
     @abstractmethod
     def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
@@ -394,9 +332,7 @@ class Database(ABC):
         """
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
-        """Return the seconds that it takes to write vectors, shape (b, dim), to a temporary copy; None if there can be
-        none.
-        """
+        """Return the seconds that writing vectors, shape (b, dim), to a temporary copy takes; None if there is none."""
         return None
 
     @abstractmethod
@@ -404,30 +340,21 @@ class Database(ABC):
         """Remove the new vectors of rows that other clients have deleted from the old side."""
 
     def as_stored(self, vectors: np.ndarray) -> np.ndarray:
-        """Return new vectors, shape (b, dim), as they will be read back, up to rounding: some databases store only unit
-        vectors.
-        """
+        """Return new vectors, shape (b, dim), as they will be read back, up to rounding: some databases scale them."""
         return vectors
 
     def flush(self) -> None:
-        """Make everything written so far durable, so that killing the process loses none of it.
-
-        Does nothing if :meth:`write` is durable.
-        """
+        """Make everything written so far durable, so that killing the process loses none of it."""
         return
 
     def build_index(self) -> str | None:
-        """Build an index over the new vectors like the one over the old vectors.
-
-        Return a short description, or None if there is none.
-        """
+        """Build an index over the new vectors like the one over the old vectors; return a description, or None."""
         return None
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        """Return the ids of the ``k`` nearest rows of each query, shape (q, dim), best first, found by the database's
-        own search.
+        """Return the ids of the ``k`` nearest rows of each query, shape (q, dim), best first, by the database's search.
 
-        Queries have the same form as the vectors in a block of that side: integers for int8, 1 and -1 for bits.
+        Queries have the form of the vectors in a block of that side: integers for int8, 1 and -1 for bits.
         """
         raise ParameterError(f"A search of {self.kind} has no index to use.", "Search the vectors that scan returns.")
 
@@ -437,10 +364,7 @@ class Database(ABC):
 
     @abstractmethod
     def rollback(self) -> None:
-        """Make readers see the old vectors again, bit for bit; the new ones are kept.
-
-        Does nothing if readers already see the old ones.
-        """
+        """Make readers see the old vectors again, bit for bit; the new ones are kept. Does nothing if they see them."""
 
     @abstractmethod
     def drop_old(self) -> None:
@@ -483,9 +407,7 @@ class Database(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -517,9 +439,7 @@ class Partitioned(Database):
 
     @abstractmethod
     def ranges(self, most: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges (start, stop), excluding stop, that together cover all current rows, of ``most`` rows unless one
-        is indivisible.
-        """
+        """Yield ranges (start, stop) that cover all current rows, of about ``most`` rows each; stop is excluded."""
 
     @abstractmethod
     def revise(self, start: int, stop: int, batch: int, change: Change) -> list[WrittenFile]:
@@ -531,6 +451,42 @@ class Partitioned(Database):
     @abstractmethod
     def take(self, files: Sequence[WrittenFile]) -> int:
         """Make files part of the database. Return how many no longer fit, because others have changed the rows."""
+
+
+class CollectionDatabase(Database):
+    """A database whose new vectors are in a second collection, with copies of the rows' other fields."""
+
+    _table: str  # name that readers use
+    _column: str = ""
+
+    @abstractmethod
+    def _find_collections(self) -> Any:
+        """Return the collections of a migration: ``old``, ``new``, whether it ``exists``, ``switched``, and its ``mark``."""
+
+    def _place(self) -> Any:
+        place = self._find_collections()
+        if place.exists:
+            refusals.check_column(self._column, place.mark.get("column", self._column))
+        return place
+
+    def _place_with_new(self) -> Any:
+        """Return the collections, of which the new one must exist."""
+        place = self._place()
+        if not place.exists:
+            raise refusals.no_new_vectors(repr(self._table))
+        return place
+
+    def _refuse_switched(self, place: Any) -> None:
+        if place.switched:
+            raise refusals.already_switched(repr(self._table))
+
+    def stage(self) -> Stage:
+        place = self._place()
+        return Stage.SWITCHED if place.switched else Stage.PREPARED if place.exists else Stage.UNTOUCHED
+
+    def note(self) -> Mapping[str, str]:
+        place = self._place()
+        return dict(place.mark.get("note") or {}) if place.exists else {}
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
@@ -593,10 +549,7 @@ def uuid_texts(column: pa.Array) -> pa.Array:
 
 
 def matrix_of(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return an array of fixed-size lists as a matrix, and a mask of the rows that are not null.
-
-    The vectors are copied only if a list contains null values, which become NaN; integers cannot, and are refused.
-    """
+    """Return fixed-size lists as a matrix, and a mask of the rows that are not null; null numbers become NaN."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     width, values = array.type.list_size, array.values
@@ -705,10 +658,7 @@ def wait_until_indexed(pending: Callable[[], object], name: str) -> None:
 def time_scratch(
     parent: Path, make: Callable[[Path, int], Database], vectors: np.ndarray, element_type: str
 ) -> float | None:
-    """Return the seconds that writing and flushing vectors takes, on a temporary database.
-
-    None if it cannot be created or written.
-    """
+    """Return the seconds that writing vectors to a temporary database takes; None if it cannot be created."""
     try:
         with (
             tempfile.TemporaryDirectory(prefix=".congruence-", dir=parent, ignore_cleanup_errors=True) as folder,

@@ -1,6 +1,4 @@
-"""Files of vectors as databases: new vectors are in a hidden folder next to the file; the switch exchanges two
-names.
-"""
+"""Files of vectors as databases: new vectors are in a hidden folder next to the file; the switch exchanges both."""
 
 from __future__ import annotations
 
@@ -70,6 +68,15 @@ _DAMAGE = (
 )
 
 
+@contextmanager
+def _refusing(doing: str, kind: type[FileError] = StorageError) -> Iterator[None]:
+    """Translate errors of the operating system."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(describe_refusal(error, doing)) from error
+
+
 class FilePiece(NamedTuple):
     """Consecutive rows of the original file."""
 
@@ -81,10 +88,7 @@ class FilePiece(NamedTuple):
 
 
 class FileDatabase(Database):
-    """Base class for file formats; a subclass reads the rows of the original and builds the complete new file.
-
-    ``n``, ``dim``: number of rows of the original, including those without a vector, and width of its vectors.
-    """
+    """Base class for file formats, of ``n`` rows; a subclass reads the original and builds the complete new file."""
 
     n: int
     dim: int
@@ -114,8 +118,6 @@ class FileDatabase(Database):
         self._options = {name: value for name, value in columns.items() if value}
         return columns["ids"], columns["modality_column"]
 
-    # ---- for subclasses ----------------------------------------------------------------------------------------------
-
     @abstractmethod
     def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[FilePiece]:
         """Yield the rows of the original (:attr:`_original`) from row number ``after`` on, with or without vectors."""
@@ -134,8 +136,6 @@ class FileDatabase(Database):
 
     def _reopen(self) -> None:
         """Update the subclass after the original has moved (switch or rollback) or a migration has ended."""
-
-    # ---- paths and state ---------------------------------------------------------------------------------------------
 
     @property
     def _original(self) -> Path:
@@ -172,8 +172,6 @@ class FileDatabase(Database):
 
     def _free_bytes(self) -> int:
         return free_bytes(self._place.path.parent) or 0
-
-    # ---- reading -----------------------------------------------------------------------------------------------------
 
     def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         """Yield the rows in file order; the cursor is the number of the next row."""
@@ -284,8 +282,6 @@ class FileDatabase(Database):
                 break
         return out
 
-    # ---- writing -----------------------------------------------------------------------------------------------------
-
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
         """Create the hidden folder next to the file, atomically."""
         check_choice(element_type, self.capabilities.element_types, "element_type")
@@ -359,8 +355,6 @@ class FileDatabase(Database):
 
     def _describe_index(self) -> str | None:
         return None
-
-    # ---- switch ------------------------------------------------------------------------------------------------------
 
     def switch(self) -> None:
         if self.stage() is Stage.UNTOUCHED:
@@ -477,15 +471,6 @@ def label_array(spec: str, n: int) -> pa.Array:
     return pa.array(labels, pa.large_string())
 
 
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Translate errors of the disk."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(describe_refusal(error, f"from the disk while writing {path}")) from error
-
-
 class RowVectors:
     """New vectors by row number, read and written in any order, also by several threads.
 
@@ -522,7 +507,7 @@ class RowVectors:
         """Create both files, with no row written yet."""
         dtype = np.dtype(element_type)
         header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows, dim)}
-        with _writing(path):
+        with _refusing(f"from the disk while writing {path}"):
             with open(path, "wb") as stream:
                 np.lib.format.write_array_header_1_0(stream, header)
                 stream.truncate(stream.tell() + rows * dim * dtype.itemsize)
@@ -539,7 +524,7 @@ class RowVectors:
                 f"The vectors have numbers beyond the range of {self.dtype}.", "Pass `element_type='float32'`."
             ) from None
         width = self.dim * self.dtype.itemsize
-        with _writing(self._path), self._lock:
+        with _refusing(f"from the disk while writing {self._path}"), self._lock:
             for start, stop in _ranges(rows):
                 _write_at(self._file, self._offset + int(rows[start]) * width, stored[start:stop])
             for start, stop in _ranges(rows):
@@ -547,7 +532,7 @@ class RowVectors:
 
     def forget(self, rows: np.ndarray) -> None:
         """Remove the marks of rows."""
-        with _writing(self._path), self._lock:
+        with _refusing(f"from the disk while writing {self._path}"), self._lock:
             for start, stop in _ranges(rows):
                 _write_at(self._marks, int(rows[start]), np.zeros(stop - start, np.uint8))
 
@@ -569,7 +554,7 @@ class RowVectors:
 
     def _read_into(self, stream: FileIO, position: int, out: np.ndarray) -> None:
         view, got = out.reshape(-1).view(np.uint8).data, 0
-        try:
+        with _refusing(f"while reading {stream.name}", FileError):
             stream.seek(position)
             while got < len(view):
                 if not (count := stream.readinto(view[got:])):
@@ -578,13 +563,11 @@ class RowVectors:
                         "Discard the new vectors, and run the migration again.",
                     )
                 got += count
-        except OSError as error:
-            raise FileError(describe_refusal(error, f"while reading {stream.name}")) from error
 
     def flush(self) -> None:
         """Sync both files to disk, the marks last."""
         if self._file.writable():
-            with _writing(self._path):
+            with _refusing(f"from the disk while writing {self._path}"):
                 for stream in (self._file, self._marks):
                     os.fsync(stream.fileno())
 
@@ -613,24 +596,17 @@ def _write_at(stream: FileIO, position: int, array: np.ndarray) -> None:
 
 
 def fingerprint(path: Path) -> str:
-    """Return a digest that identifies a file or a folder of files, from names, sizes and samples of the contents."""
-    try:
-        return _digest(path)
-    except OSError as error:
-        raise FileError(describe_refusal(error, f"while reading {path}")) from error
-
-
-def _digest(path: Path) -> str:
+    """Return a digest that identifies a file or folder of files, from names, sizes and samples of the contents."""
     digest = hashlib.sha256()
-    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-    for file in files:
-        size = file.stat().st_size
-        name = file.relative_to(path).as_posix() if file is not path else ""
-        digest.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
-        with open(file, "rb", buffering=0) as stream:
-            for start in sorted({0, max(0, size // 2 - _SAMPLE), max(0, size - _SAMPLE)}):
-                stream.seek(start)
-                digest.update(stream.read(_SAMPLE))
+    with _refusing(f"while reading {path}", FileError):
+        for file in sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]:
+            size = file.stat().st_size
+            name = file.relative_to(path).as_posix() if file is not path else ""
+            digest.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
+            with open(file, "rb", buffering=0) as stream:
+                for start in sorted({0, max(0, size // 2 - _SAMPLE), max(0, size - _SAMPLE)}):
+                    stream.seek(start)
+                    digest.update(stream.read(_SAMPLE))
     return digest.hexdigest()
 
 
@@ -674,18 +650,12 @@ class HiddenFolder:
 
     def _recover(self) -> None:
         """Complete an interrupted removal, and undo or complete an exchange that was several renames."""
-        try:
+        with _refusing(f"while repairing an interrupted switch or removal of {self.path}"):
             if self._dropped.is_dir():
                 shutil.rmtree(self._dropped)
             if os.path.lexists(self._renamed):
                 with self._locked():
                     os.rename(self._renamed, self.other if self.path.exists() else self.path)
-        except OSError as error:
-            raise StorageError(
-                describe_refusal(error, f"while repairing an interrupted switch or removal of {self.path}")
-            ) from error
-
-    # ---- the record --------------------------------------------------------------------------------------------------
 
     def record(self) -> MigrationRecord | None:
         """Return the record, or None if there is no migration."""
@@ -721,23 +691,17 @@ class HiddenFolder:
     def begin(self, record: MigrationRecord) -> Path:
         """Create the folder under a temporary name, which :meth:`publish` replaces by the final one."""
         folder = self.path.with_name(f".{self.path.name}.congruence-begun")
-        try:
+        with _refusing(f"while creating a folder next to {self.path}"):
             if folder.exists():  # left by a process that was killed here
                 shutil.rmtree(folder)
             (folder / self.other.parent.name).mkdir(parents=True)
             (folder / _NAME).write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise StorageError(describe_refusal(error, f"while creating a folder next to {self.path}")) from error
         return folder
 
     def publish(self, folder: Path) -> None:
         """Rename the folder that :meth:`begin` created to its final name, atomically."""
-        try:
+        with _refusing(f"while creating {self.folder}"):
             os.rename(folder, self.folder)
-        except OSError as error:
-            raise StorageError(describe_refusal(error, f"while creating {self.folder}")) from error
-
-    # ---- state and switch --------------------------------------------------------------------------------------------
 
     def stage(self) -> Stage:
         """Return the state of the migration: switched if the original is in the hidden folder."""
@@ -765,7 +729,7 @@ class HiddenFolder:
         disks). Otherwise there are several renames. Between them readers find no file for a moment; if the process is
         killed there, the next :class:`HiddenFolder` for the path repairs this.
         """
-        try:
+        with _refusing(f"while switching {self.path}"):
             if not exchange(self.path, self.other):
                 with self._locked():
                     os.rename(self.path, self._renamed)
@@ -773,8 +737,6 @@ class HiddenFolder:
                     os.rename(self._renamed, self.other)
             for folder in (self.path.parent, self.other.parent):
                 _sync(folder)
-        except OSError as error:
-            raise StorageError(describe_refusal(error, f"while switching {self.path}")) from error
         record = self.record()
         assert record is not None
         record.switched = switched
@@ -782,12 +744,10 @@ class HiddenFolder:
 
     def remove(self) -> None:
         """Remove the hidden folder and its contents; it is renamed first, which ends the migration atomically."""
-        try:
+        with _refusing(f"while removing {self.folder}"):
             if self.folder.is_dir():
                 os.rename(self.folder, self._dropped)
                 shutil.rmtree(self._dropped)
-        except OSError as error:
-            raise StorageError(describe_refusal(error, f"while removing {self.folder}")) from error
 
 
 def _sync(folder: Path) -> None:

@@ -25,13 +25,12 @@ from congruence.databases._base import (
     Address,
     Block,
     Capabilities,
+    CollectionDatabase,
     Cursor,
-    Database,
     DatabaseInfo,
     Name,
     PairedBlock,
     Side,
-    Stage,
     free_bytes,
     mark_in,
     refuse_secrets,
@@ -68,13 +67,23 @@ class ChromaCollections:
         return self.named_back if self.named_new is None else self.named_new
 
     @property
+    def exists(self) -> bool:
+        """Whether there is a new collection."""
+        return self.new is not None
+
+    @property
+    def mark(self) -> dict[str, Any]:
+        """Data that a migration stored in the metadata of the new collection; empty if none created it."""
+        return mark_in((self.new.metadata or {}).get(MARK_KEY, "null")) if self.exists else {}
+
+    @property
     def switched(self) -> bool:
         """Whether readers see the new vectors, or a rollback was interrupted."""
         # An interrupted rollback leaves the new vectors in ``named_back``, an interrupted switch in ``named_new``.
         return self.named_old is not None and (self.current is not None or self.named_back is not None)
 
 
-class Chroma(Database):
+class Chroma(CollectionDatabase):
     """The vectors of a Chroma collection, in a folder or on a server.
 
     The new vectors are in a new collection, ``<collection>__congruence_new``, with the same configuration and copies of
@@ -97,14 +106,7 @@ class Chroma(Database):
     """
 
     kind = "chroma"
-    capabilities = Capabilities(
-        container="collection",
-        atomic_switch=False,
-        concurrent_writes=True,
-        follows_deletes=False,
-        searches=True,
-        filters="a Chroma where filter as JSON",
-    )
+    capabilities = Capabilities(container="collection", atomic_switch=False, filters="a Chroma where filter as JSON")
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         refusals.check_options("Chroma, whose records have exactly one embedding and one id", column=column, ids=ids)
@@ -161,8 +163,6 @@ class Chroma(Database):
             return refusals.rejected(where, message)
         return None
 
-    # ---- collections -------------------------------------------------------------------------------------------------
-
     def _collection_names(self) -> list[str]:
         return [collection.name for collection in self._call(self._client.list_collections)]
 
@@ -178,32 +178,20 @@ class Chroma(Database):
     def _name(self, role: str) -> str:
         return f"{self._table}__congruence_{role}"
 
-    def _place(self) -> ChromaCollections:
+    def _find_collections(self) -> ChromaCollections:
         current = self._named(self._table)
         named_old, named_new, named_back = (self._named(self._name(role)) for role in ("old", "new", "back"))
         old = current if named_old is None else named_old
         if old is None:
             refusals.check_name(self._table, self._collection_names(), self._address.shown, "table")
         place = ChromaCollections(old, current, named_old, named_new, named_back)
-        if place.new is not None and not _mark_of(place.new):
+        if place.exists and not place.mark:
             raise refusals.not_ours(place.new.name)
         return place
-
-    def _new(self, place: ChromaCollections) -> Any:
-        """Return the collection of the new vectors, which must exist."""
-        if place.new is None:
-            raise refusals.no_new_vectors(repr(self._table))
-        return place.new
-
-    def _refuse_switched(self, place: ChromaCollections) -> None:
-        if place.switched:
-            raise refusals.already_switched(repr(self._table))
 
     def _side(self, side: Side) -> Any:
         place = self._place()
         return place.old if side == "old" else place.new
-
-    # ---- records -----------------------------------------------------------------------------------------------------
 
     def _fields(self, collection: Any) -> tuple[str, ...]:
         """Return the metadata keys of the first rows, and ``document`` if one of them has a document."""
@@ -245,8 +233,6 @@ class Chroma(Database):
         for start in range(0, len(ids), self._most):
             self._call(collection.delete, ids=ids[start : start + self._most])
 
-    # ---- reading -----------------------------------------------------------------------------------------------------
-
     def info(self) -> DatabaseInfo:
         old = self._place().old
         first = self._call(old.get, limit=1, include=["embeddings"])["embeddings"]
@@ -264,14 +250,6 @@ class Chroma(Database):
             space=space_in(old.metadata, self._table),
             free_bytes=free_bytes(self._folder),
         )
-
-    def stage(self) -> Stage:
-        place = self._place()
-        return Stage.SWITCHED if place.switched else Stage.UNTOUCHED if place.new is None else Stage.PREPARED
-
-    def note(self) -> Mapping[str, str]:
-        new = self._place().new
-        return {} if new is None else dict(_mark_of(new)["note"])
 
     def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         collection = self._side(side)
@@ -297,13 +275,10 @@ class Chroma(Database):
         return len(self._ids(collection)) if self._where is not None else int(self._call(collection.count))
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield the old side's rows with their new vectors.
-
-        Rows whose document, metadata or URI has changed count as rows without.
-        """
+        """Yield paired rows; those whose document, metadata or URI has changed count as rows without a new vector."""
         place, everything = self._place(), ["embeddings", "metadatas", "documents", "uris"]
         ids = self._ids(place.old)
-        width = 0 if place.new is None else int(_mark_of(place.new)["dim"])
+        width = int(place.mark.get("dim", 0))
         for start in range(0, len(ids), batch):
             originals = self._get(place.old, ids[start : start + batch], everything)
             block = self._block(originals)
@@ -318,19 +293,16 @@ class Chroma(Database):
                 yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        place = self._place()
-        collection = place.old if side == "old" else self._new(place)
+        collection = self._place().old if side == "old" else self._place_with_new().new
         found = self._call(collection.query, query_embeddings=queries, n_results=k, where=self._where, include=[])
         return [pa.array(ids, pa.large_string()) for ids in found["ids"]]
-
-    # ---- writing -----------------------------------------------------------------------------------------------------
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
         check_choice(element_type, self.capabilities.element_types, "element_type")
         place, note = self._place(), dict(note or {})
         self._refuse_switched(place)
-        if place.new is not None:
-            have = _mark_of(place.new)
+        if place.exists:
+            have = place.mark
             refusals.check_same(repr(self._table), (have.get("dim"), "float32", have["note"]), (dim, "float32", note))
             return
         # Without the embedding function, which belongs to the old model.
@@ -344,12 +316,9 @@ class Chroma(Database):
         )
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store new vectors with a copy of the current document, metadata and URI.
-
-        After the switch, only the vectors.
-        """
-        place, fields = self._place(), ["metadatas", "documents", "uris"]
-        new, most = self._new(place), self._most
+        """Store new vectors with a copy of the current document, metadata and URI; after the switch, without."""
+        place, fields = self._place_with_new(), ["metadatas", "documents", "uris"]
+        new, most = place.new, self._most
         row = {name: k for k, name in enumerate(ids.to_pylist())}
         if place.switched:  # readers and writers use the new collection by now, so its other fields are current
             existing = self._get(new, list(row), [])["ids"]
@@ -368,19 +337,16 @@ class Chroma(Database):
             self._call(new.add, ids=records["ids"], embeddings=embeddings, **others)
 
     def delete(self, ids: pa.Array) -> None:
-        place = self._place()
-        new = self._new(place)
+        place = self._place_with_new()
         self._refuse_switched(place)
-        self._remove(new, ids.to_pylist())
-
-    # ---- switch and rollback -----------------------------------------------------------------------------------------
+        self._remove(place.new, ids.to_pylist())
 
     def switch(self) -> None:
         """Rename the old collection, then the new one; complete an interrupted switch."""
-        place = self._place()
+        place = self._place_with_new()
         if place.switched and place.current is not None:
             return
-        new = self._new(place)
+        new = place.new
         if place.named_old is None:
             rows, expected = int(self._call(new.count)), int(self._call(place.old.count))
             refusals.check_missing(max(expected - rows, 0), repr(self._table))
@@ -422,11 +388,6 @@ def folder_of(address: Address) -> Path | None:
     """Return the folder of an address, or None for a server."""
     parts = urlsplit(address.text)
     return Path(unquote(f"{parts.netloc}{parts.path}")).expanduser() if address.scheme == "chroma" else None
-
-
-def _mark_of(collection: Any) -> dict[str, Any]:
-    """Return the data that a migration stored in the metadata; empty for a collection that it did not create."""
-    return mark_in((collection.metadata or {}).get(MARK_KEY, "null"))
 
 
 def _parse_where(text: str) -> dict[str, object]:

@@ -1,6 +1,4 @@
-"""DuckDB tables: the new vectors are a second column of the same rows, and the switch renames both in one
-transaction.
-"""
+"""DuckDB tables: the new vectors are a second column of the same rows; the switch renames both in a transaction."""
 
 from __future__ import annotations
 
@@ -74,10 +72,8 @@ class DuckDB(Database):
     kind = "duckdb"
     capabilities = Capabilities(
         container="column",
-        atomic_switch=True,
         concurrent_writes=False,
         follows_deletes=True,
-        searches=True,
         filters="DuckDB SQL",
         element_types=("float32", "int8"),
     )
@@ -181,8 +177,6 @@ class DuckDB(Database):
                 raise refusals.bad_condition(rows, "more than a condition", "a single condition for WHERE")
             self._read(f"{query} AND false")
 
-    # ---- description -------------------------------------------------------------------------------------------------
-
     def _read(self, query: str, *values: object) -> pa.Table:
         """Run a query, and return its complete result."""
         with self._errors():
@@ -281,8 +275,6 @@ class DuckDB(Database):
     def note(self) -> Mapping[str, str]:
         return {} if self.stage() is Stage.UNTOUCHED else self._new_facts()["note"]
 
-    # ---- reading -----------------------------------------------------------------------------------------------------
-
     def _vectors(self, column: str, dim: int) -> str:
         return f"CAST({quoted(column)} AS FLOAT[{dim}])"
 
@@ -373,8 +365,6 @@ class DuckDB(Database):
         )
         return [str(one) for one in found["id"].to_pylist()]
 
-    # ---- writing -----------------------------------------------------------------------------------------------------
-
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
         """Add the column and its comment in one transaction."""
         check_choice(element_type, self.capabilities.element_types, "element_type")
@@ -459,8 +449,6 @@ class DuckDB(Database):
             f"array_cosine_distance({self._vectors(column, dim)}, CAST(? AS FLOAT[{dim}])) LIMIT {int(k)}"
         )
         return [self._ids_of(self._read(query, row.tolist())) for row in np.asarray(queries, np.float32)]
-
-    # ---- switch ------------------------------------------------------------------------------------------------------
 
     def _indices(self) -> list[dict[str, str]]:
         """Return the indexes created by CREATE INDEX: name and statement."""

@@ -1,6 +1,4 @@
-"""FAISS index files: a new index of the same kind is written next to the old one, and the switch exchanges both
-files.
-"""
+"""FAISS index files: a new index of the same kind is written next to the old one; the switch exchanges both."""
 
 from __future__ import annotations
 
@@ -51,12 +49,7 @@ class Faiss(FileDatabase):
 
     kind = "faiss"
     capabilities = Capabilities(
-        container="file",
-        atomic_switch=EXCHANGES,
-        concurrent_writes=False,
-        follows_deletes=False,
-        searches=True,
-        writes_after_switch=False,
+        container="file", atomic_switch=EXCHANGES, concurrent_writes=False, writes_after_switch=False
     )
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
@@ -233,7 +226,7 @@ def describe_index(index: faiss.Index, id_map: str) -> str:
     """Return a short description of an index, in the notation of ``faiss.index_factory``."""
     faiss = require("faiss", extra="faiss")
     if isinstance(index, faiss.IndexHNSWFlat):
-        description = f"HNSW{_n_links(index)},Flat"
+        description = f"HNSW{int(index.hnsw.nb_neighbors(1))},Flat"
     elif isinstance(index, faiss.IndexIVFFlat):
         description = f"IVF{index.nlist},Flat, nprobe {index.nprobe}"
     else:
@@ -241,18 +234,10 @@ def describe_index(index: faiss.Index, id_map: str) -> str:
     return description + (f", {id_map}" if id_map else "")
 
 
-def _n_links(index: faiss.Index) -> int:
-    """Return the number of links per node of an HNSW graph."""
-    return int(index.hnsw.nb_neighbors(1))
-
-
 def index_like(
     stored: StoredVectors, dim: int, blocks: Callable[[int], Iterator[np.ndarray]], size: int
 ) -> faiss.Index:
-    """Build an index of the same kind, metric and parameters over other vectors of width ``dim``.
-
-    ``blocks`` yields the new vectors in order of position, at most ``size`` rows at a time.
-    """
+    """Build an index of the same kind and parameters over other vectors, given by position in blocks of ``size``."""
     faiss = require("faiss", extra="faiss")
     new = _empty_like(stored.inner, dim)
     new.metric_arg, new.verbose = stored.inner.metric_arg, False
@@ -284,7 +269,7 @@ def _empty_like(index: faiss.Index, dim: int) -> faiss.Index:
     faiss = require("faiss", extra="faiss")
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexHNSWFlat):
-        new = faiss.IndexHNSWFlat(dim, _n_links(index), index.metric_type)
+        new = faiss.IndexHNSWFlat(dim, int(index.hnsw.nb_neighbors(1)), index.metric_type)
         new.hnsw.efConstruction, new.hnsw.efSearch = index.hnsw.efConstruction, index.hnsw.efSearch
         return new
     if isinstance(index, faiss.IndexIVFFlat):

@@ -129,13 +129,7 @@ class LanceDB(Partitioned):
     kind = "lancedb"
     unit: ClassVar[str] = "fragments"
     capabilities = Capabilities(
-        container="column",
-        atomic_switch=True,
-        concurrent_writes=True,
-        follows_deletes=True,
-        searches=True,
-        filters="LanceDB SQL",
-        element_types=("float32", "float16", "binary"),
+        container="column", follows_deletes=True, filters="LanceDB SQL", element_types=("float32", "float16", "binary")
     )
     _version = 0
 
@@ -166,8 +160,6 @@ class LanceDB(Partitioned):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lance=import_lance(), _lock=threading.Lock())
-
-    # ---- description -------------------------------------------------------------------------------------------------
 
     def _open(self) -> lance.LanceDataset:
         """Open the latest version."""
@@ -229,18 +221,17 @@ class LanceDB(Partitioned):
         condition = f"{quoted(column)} IS NOT NULL"
         return condition if self._where is None else f"({self._where}) AND {condition}"
 
-    # ---- reading -----------------------------------------------------------------------------------------------------
-
     def _batches(
         self, data: lance.LanceDataset, columns: list[str], after: Cursor | None, batch: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows after a cursor, in table order.
-
-        Ids, the columns, modalities if there are any, and addresses.
-        """
+        """Yield the rows after a cursor: ids, the columns, modalities if there are any, and addresses."""
         fragments, last_read = data.get_fragments(), np.uint64(0)
         if after is not None:
-            number, offset = _parse_cursor(after)
+            position: Any = after
+            good = isinstance(position, list) and all(type(part) is int and 0 <= part < 2**32 for part in position)
+            if not good or len(position) != 2:
+                raise refusals.bad_cursor(after)
+            number, offset = position
             index = next((k for k, fragment in enumerate(fragments) if fragment.fragment_id == number), None)
             if index is not None:  # otherwise a compaction removed the fragment, and all rows are read again
                 fragments = fragments[index:]
@@ -366,8 +357,6 @@ class LanceDB(Partitioned):
             counted = pc.value_counts(as_ids(table.column(0).combine_chunks()))
         repeated = counted.filter(pc.greater(counted.field("counts"), 1))
         return [str(id_) for id_ in repeated.field("values")[:10].to_pylist()]
-
-    # ---- writing -----------------------------------------------------------------------------------------------------
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
         """Add an empty column, together with the note in one version."""
@@ -505,10 +494,7 @@ class LanceDB(Partitioned):
         self._change(move)
 
     def _change(self, change: Callable[[], _T]) -> _T:
-        """Run a change that reads the latest version and commits.
-
-        Retry from the new version if others commit in between.
-        """
+        """Run a change that reads the latest version and commits; retry if others commit in between."""
         for attempt in range(_ATTEMPTS):
             try:
                 with self._errors():
@@ -518,8 +504,6 @@ class LanceDB(Partitioned):
                     raise
                 time.sleep(min(0.02 * 2**attempt, 1))
         raise AssertionError
-
-    # ---- index and search --------------------------------------------------------------------------------------------
 
     def build_index(self) -> str | None:
         data = self._settled()
@@ -559,8 +543,6 @@ class LanceDB(Partitioned):
                 for query in rows
             ]
 
-    # ---- switch ------------------------------------------------------------------------------------------------------
-
     def switch(self) -> None:
         data = self._settled()
         self._side(data, "new")
@@ -574,7 +556,7 @@ class LanceDB(Partitioned):
     def _rename(self, goal: Stage, shown: str, hidden: str) -> None:
         """Show readers the column with the suffix ``shown``, and give the one they see the suffix ``hidden``.
 
-        A search that names its column uses the other vectors from the first commit on, one that does not from the
+        A search that names its column uses the others from the first commit on, one that does not from the
         second.
         """
 
@@ -635,8 +617,6 @@ class LanceDB(Partitioned):
         self._pending.clear()
         self._seen.clear()
         self._staging_cache = None
-
-    # ---- ranges for an engine ----------------------------------------------------------------------------------------
 
     @property
     def whole_files_only(self) -> bool:
@@ -737,7 +717,7 @@ class LanceDB(Partitioned):
         committed = [file["fragment"] for file in self._change(commit_fitting)]
         for file in files:
             if file["fragment"] not in committed:
-                _remove(self._place, str(file["file"]["path"]))
+                self._place.remove(str(file["file"]["path"]))
         return len(files) - len(committed)
 
 
@@ -746,10 +726,7 @@ class LanceDB(Partitioned):
 
 @dataclass(frozen=True)
 class LanceTable:
-    """Location of a table: the path of its folder, or its URL in an object store, and storage options for Lance.
-
-    Each process takes credentials from its environment.
-    """
+    """Location of a table: the path of its folder, or its URL in an object store and options for Lance."""
 
     uri: str
     options: dict[str, str] | None = None
@@ -761,6 +738,11 @@ class LanceTable:
 
     def __str__(self) -> str:
         return self.uri
+
+    def remove(self, name: str) -> None:
+        """Remove a file that no version refers to; in an object store, Lance's cleanup removes it."""
+        if self.folder is not None:
+            (self.folder / "data" / name).unlink(missing_ok=True)
 
 
 def find_table(address: Address, table: str | None) -> LanceTable:
@@ -794,7 +776,9 @@ def find_columns(
     for option, name in (("column", column), ("ids", ids), ("modality_column", modality)):
         if name is not None:
             refusals.check_name(name, schema.names, place, option)
-    vectors = [field.name for field in schema if _is_vector(field.type) and not field.name.endswith((NEW, OLD))]
+    kinds = {field.name: storage_of(field.type) for field in schema if not field.name.endswith((NEW, OLD))}
+    lists = {name: kind for name, kind in kinds.items() if pa.types.is_fixed_size_list(kind)}
+    vectors = [name for name, kind in lists.items() if pa.types.is_floating(kind.value_type) or is_bits(kind)]
     if column is None:  # bytes need not be bits of vectors, so a column of floats is preferred
         vectors = [name for name in vectors if not is_bits(schema.field(name).type)] or vectors
         column = refusals.only_name(vectors, "columns of vectors", place, "column")
@@ -820,11 +804,6 @@ def find_columns(
         if name is not None and "`" in name:
             raise ParameterError(f"Lance cannot quote the backtick in column {name!r}.", "Rename the column.")
     return column, ids, modality
-
-
-def _is_vector(kind: pa.DataType) -> bool:
-    kind = storage_of(kind)
-    return bool(pa.types.is_fixed_size_list(kind) and (pa.types.is_floating(kind.value_type) or is_bits(kind)))
 
 
 def is_bits(kind: pa.DataType) -> bool:
@@ -924,16 +903,6 @@ def _first_line(error: BaseException) -> str:
     """Return the first line of a message, without references to Lance's source files."""
     lines = str(error).splitlines() or [""]
     return re.sub(r",? ?/[^\s,]*\.rs:\d+:\d+", "", lines[0])[:500]
-
-
-def _parse_cursor(after: Cursor) -> tuple[int, int]:
-    if (
-        isinstance(after, list)
-        and len(after) == 2
-        and all(type(number) is int and 0 <= number < 2**32 for number in after)
-    ):
-        return int(after[0]), int(after[1])
-    raise refusals.bad_cursor(after)
 
 
 def import_lance() -> ModuleType:
@@ -1046,10 +1015,7 @@ class StagedBatch(NamedTuple):
     addresses: np.ndarray
 
     def load(self) -> tuple[np.ndarray, np.ndarray]:
-        """Read the vectors, shape (b, width), and a mask that is False for rows whose new vector is to be removed.
-
-        The file is not memory-mapped, so that the vectors of a whole fragment are never in memory at the same time.
-        """
+        """Read the vectors, shape (b, width), and a mask that is False for rows whose new vector is to be removed."""
         with pa.OSFile(os.fspath(self.file)) as source:
             return matrix_of(pa.ipc.open_file(source).get_batch(self.number).column("vector"))
 
@@ -1318,9 +1284,7 @@ def _without_copy(
 def _old_rows(
     data: lance.LanceDataset, fragment: lance.LanceFragment, n_staged: int, column: str
 ) -> Iterator[tuple[int, int, np.ndarray, np.ndarray | int, np.ndarray | bool]]:
-    """Divide a fragment's physical rows, including deleted ones, into ranges.
-
-    Start, stop, and the rows that are read.
+    """Divide a fragment's physical rows, including deleted ones, into ranges: start, stop, and the rows to read.
 
     For these rows, yields their positions in the range, their vectors, and which of them have a vector.
     """
@@ -1346,12 +1310,6 @@ def commit(data: lance.LanceDataset, files: list[tuple[int, lance.fragment.DataF
 
     groups = [LanceOperation.DataReplacementGroup(number, file) for number, file in files]
     LanceDataset.commit(data, LanceOperation.DataReplacement(groups), read_version=data.version)
-
-
-def _remove(place: LanceTable, name: str) -> None:
-    """Remove a file that no version refers to; in an object store, Lance's cleanup removes it."""
-    if place.folder is not None:
-        (place.folder / "data" / name).unlink(missing_ok=True)
 
 
 def _other_files(fragment: lance.LanceFragment, field: int) -> list[str]:
@@ -1450,4 +1408,4 @@ class ColumnWriter:
     def abandon(self) -> None:
         """Remove the file, if it was created."""
         if self._writer is not None:
-            _remove(self._place, self._name)
+            self._place.remove(self._name)

@@ -1,6 +1,4 @@
-"""Milvus, a file or a server: new vectors are written to a second collection; the switch moves an alias or renames
-both.
-"""
+"""Milvus, a file or a server: new vectors are in a second collection; the switch moves an alias or renames both."""
 
 from __future__ import annotations
 
@@ -31,13 +29,12 @@ from congruence.databases._base import (
     Address,
     Block,
     Capabilities,
+    CollectionDatabase,
     Cursor,
-    Database,
     DatabaseInfo,
     Name,
     PairedBlock,
     Side,
-    Stage,
     free_bytes,
     mark_in,
     refuse_secrets,
@@ -92,6 +89,11 @@ class MilvusCollections:
     interrupted: bool = False  # whether renames were interrupted, so that no collection has the name that readers use
     mark: Mapping[str, Any] = field(default_factory=dict)  # data stored with the new collection
 
+    @property
+    def exists(self) -> bool:
+        """Whether there is a new collection."""
+        return self.new is not None
+
 
 @dataclass(frozen=True)
 class MilvusSchema:
@@ -112,7 +114,7 @@ class MilvusSchema:
         return [self.key, *self.fields, *(["$meta"] if self.dynamic else [])]
 
 
-class Milvus(Database):
+class Milvus(CollectionDatabase):
     """The vectors of a Milvus collection, in a file of Milvus Lite or on a server.
 
     The new vectors are in a new collection, ``<collection>__congruence_new``, with the same fields, indexes and
@@ -136,14 +138,7 @@ class Milvus(Database):
     """
 
     kind = "milvus"
-    capabilities = Capabilities(
-        container="collection",
-        atomic_switch=False,
-        concurrent_writes=True,
-        follows_deletes=False,
-        searches=True,
-        filters="a Milvus filter expression",
-    )
+    capabilities = Capabilities(container="collection", atomic_switch=False, filters="a Milvus filter expression")
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         if rows is not None and not rows.strip():
@@ -161,7 +156,8 @@ class Milvus(Database):
         self._schema = self._schema_of(place.old, column)
         if ids is not None:
             refusals.check_name(ids, [self._schema.key], f"the primary key of {place.old!r}", "ids")
-        refusals.check_column(self._schema.column, place.mark.get("column", self._schema.column))
+        self._column = self._schema.column
+        self._place()
         self._rows, self._modality = rows, modality
         if rows is not None:
             self._query(place.old, rows, [self._schema.key], limit=1)
@@ -212,9 +208,7 @@ class Milvus(Database):
             )
 
     def _open_error(self, file: Path) -> CongruenceError:
-        """Return the reason why a file could not be opened, by opening it without the client, which only says that it
-        failed.
-        """
+        """Return why a file could not be opened, by opening it without the client, which only says that it failed."""
         shown = self._address.shown
         try:
             require("milvus_lite.db", extra="milvus").MilvusLite(str(file)).close()
@@ -249,8 +243,6 @@ class Milvus(Database):
             # The client returns a lazy sequence: read it here, where errors are translated.
             return [dict(row) for row in result] if name == "query" else result
 
-    # ---- collections -------------------------------------------------------------------------------------------------
-
     def _aliases(self) -> dict[str, str]:
         """Return a dict from each alias to its collection."""
         names = self._ask("list_aliases")["aliases"]
@@ -263,9 +255,7 @@ class Milvus(Database):
             self._ask("load_collection", collection)
 
     def _only_table(self) -> str:
-        """Return the only alias, or the only collection without one; those of a migration count as the one being
-        migrated.
-        """
+        """Return the only alias, or the only collection without one; those of a migration count as one."""
         aliases = self._aliases()
         aliased = {_ROLE.sub("", target) for target in aliases.values()}
         others = {_ROLE.sub("", name) for name in self._ask("list_collections")} - aliased
@@ -353,28 +343,10 @@ class Milvus(Database):
     def _refuse_readers(self, collection: str) -> None:
         refusals.check_aliases([alias for alias, target in self._aliases().items() if target == collection], collection)
 
-    def _place(self) -> MilvusCollections:
-        place = self._find_collections()
-        refusals.check_column(self._schema.column, place.mark.get("column", self._schema.column))
-        return place
-
-    def _place_with_new(self) -> tuple[MilvusCollections, str]:
-        """Return all collections, and the one of the new vectors, which must exist."""
-        place = self._place()
-        if place.new is None:
-            raise refusals.no_new_vectors(repr(self._table))
-        return place, place.new
-
-    def _refuse_switched(self, place: MilvusCollections) -> None:
-        if place.switched:
-            raise refusals.already_switched(repr(self._table))
-
     def _side(self, side: Side) -> tuple[str | None, int]:
         """Return the collection of a side, or None if it does not exist, and the width of its vectors."""
         place = self._place()
         return (place.old, self._schema.dim) if side == "old" else (place.new, int(place.mark.get("dim", 0)))
-
-    # ---- schema and indexes ------------------------------------------------------------------------------------------
 
     def _schema_of(self, collection: str, column: str | None) -> MilvusSchema:
         """Read the schema of a collection, and find its field of vectors."""
@@ -488,8 +460,6 @@ class Milvus(Database):
             self._ask("create_index", new, missing, sync=False)
         self._load(new)
 
-    # ---- rows --------------------------------------------------------------------------------------------------------
-
     @property
     def _id_type(self) -> pa.DataType:
         return pa.large_string() if self._schema.text_key else pa.int64()
@@ -584,14 +554,6 @@ class Milvus(Database):
                         row[name] = json.dumps(row[name])
             self._ask(method, collection, complete)
 
-    def _delete(self, collection: str, ids: Sequence[object]) -> None:
-        """Delete rows by id."""
-        for start in range(0, len(ids), _IDS):
-            literals = ",".join(map(self._literal, ids[start : start + _IDS]))
-            self._ask("delete", collection, filter=f"{self._schema.key} in [{literals}]")
-
-    # ---- reading -----------------------------------------------------------------------------------------------------
-
     def info(self) -> DatabaseInfo:
         place = self._place()
         metric, index = self._describe_index(place.old, self._schema.column)
@@ -617,13 +579,6 @@ class Milvus(Database):
         rows = self._query(collection, "", ["$meta"], limit=_SAMPLE)
         return (*self._schema.fields, *dict.fromkeys(key for row in rows for key in row if key != self._schema.key))
 
-    def stage(self) -> Stage:
-        place = self._place()
-        return Stage.SWITCHED if place.switched else Stage.UNTOUCHED if place.new is None else Stage.PREPARED
-
-    def note(self) -> Mapping[str, str]:
-        return dict(self._place().mark.get("note") or {})
-
     def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         collection, width = self._side(side)
         if collection is not None:
@@ -640,10 +595,7 @@ class Milvus(Database):
         return 0 if collection is None else self._count(collection, self._rows)
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield the old side's rows with their new vectors.
-
-        Rows whose other fields have changed count as rows without.
-        """
+        """Yield paired rows; those whose other fields have changed count as rows without a new vector."""
         place, schema = self._place(), self._schema
         width, everything = int(place.mark.get("dim", 0)), [*schema.without_vector, schema.column]
         for page in self._pages(place.old, everything, batch=batch):
@@ -658,11 +610,12 @@ class Milvus(Database):
                 if copy is not None:
                     row.pop(schema.column)
                     new[k] = copy.pop(schema.column)
-                    has_new[k] = same_fields(row, copy)
+                    # NaN equals NaN in the second form.
+                    has_new[k] = row == copy or repr(sorted(row.items())) == repr(sorted(copy.items()))
             yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        collection = self._place().old if side == "old" else self._place_with_new()[1]
+        collection = self._place().old if side == "old" else self._place_with_new().new
         self._load(collection)
         found: list[pa.Array] = []
         for start in range(0, len(queries), _QUERIES):
@@ -678,8 +631,6 @@ class Milvus(Database):
             found += [pa.array(list(answer.ids), self._id_type) for answer in answers]
         return found
 
-    # ---- writing -----------------------------------------------------------------------------------------------------
-
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
         check_choice(element_type, self.capabilities.element_types, "element_type")
         place = self._place()
@@ -693,20 +644,23 @@ class Milvus(Database):
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Store new vectors with a copy of the current other fields from the collection that readers see."""
-        place, new = self._place_with_new()
+        new = (place := self._place_with_new()).new
         position = {id_: k for k, id_ in enumerate(ids.to_pylist())}
         source = new if place.switched else place.old
         rows = self._get(source, list(position), self._schema.without_vector)
         self._store(new, rows, vectors[[position[row[self._schema.key]] for row in rows]])
 
     def delete(self, ids: pa.Array) -> None:
-        place, new = self._place_with_new()
+        new = (place := self._place_with_new()).new
         self._refuse_switched(place)
-        self._delete(new, ids.to_pylist())
+        names = ids.to_pylist()
+        for start in range(0, len(names), _IDS):
+            literals = ",".join(map(self._literal, names[start : start + _IDS]))
+            self._ask("delete", new, filter=f"{self._schema.key} in [{literals}]")
 
     def build_index(self) -> str | None:
         """Create the indexes of the old collection, and wait until the new vectors are indexed."""
-        place, new = self._place_with_new()
+        new = (place := self._place_with_new()).new
         self._ask("flush", new)
         self._copy_indexes(place.old, new)
         description = self._describe_index(new, self._schema.column)[1]
@@ -725,11 +679,9 @@ class Milvus(Database):
             pending += int(description.get("pending_index_rows") or 0)
         return pending
 
-    # ---- switch and rollback -----------------------------------------------------------------------------------------
-
     def switch(self) -> None:
         """Make readers see the new collection; complete an interrupted switch."""
-        place, new = self._place_with_new()
+        new = (place := self._place_with_new()).new
         if place.switched and not place.interrupted:
             return
         if not place.interrupted:
@@ -766,10 +718,7 @@ class Milvus(Database):
         self._ask("drop_collection", place.new_name)
 
     def close(self) -> None:
-        """Close the connection to a server.
-
-        A Milvus Lite file stays open until the process ends: all clients share it.
-        """
+        """Close the connection to a server. A file stays open until the process ends: all clients share it."""
         self._client.close()
 
 
@@ -783,11 +732,6 @@ def file_of(address: Address) -> Path | None:
 
 def _params(index: Mapping[str, object]) -> dict[str, Any]:
     return {key: value for key, value in index.items() if key not in _STATE}
-
-
-def same_fields(row: Mapping[str, object], copy: Mapping[str, object]) -> bool:
-    """Return whether a row and its copy, both without the vector, are equal; NaN equals NaN."""
-    return row == copy or repr(sorted(row.items())) == repr(sorted(copy.items()))
 
 
 # ---- the client's log, to which it writes a traceback of each error that it raises -----------------------------------

@@ -47,7 +47,6 @@ class Npy(FileDatabase):
         container="file",
         atomic_switch=EXCHANGES,
         concurrent_writes=False,
-        follows_deletes=False,
         searches=False,
         writes_after_switch=False,
         element_types=("float32", "float16"),
@@ -105,8 +104,6 @@ class Npy(FileDatabase):
 
     def _build(self, new: RowVectors) -> None:
         return  # the file of new vectors already is the complete new file
-
-    # ---- description of the space ------------------------------------------------------------------------------------
 
     @property
     def _space_file(self) -> Path:

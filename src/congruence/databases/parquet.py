@@ -91,7 +91,6 @@ class Tables(FileDatabase, Partitioned):
         container="file",
         atomic_switch=EXCHANGES,
         concurrent_writes=False,
-        follows_deletes=False,
         searches=False,
         writes_after_switch=False,
         element_types=("float32", "float16"),
@@ -146,10 +145,7 @@ class Tables(FileDatabase, Partitioned):
         self.n, self.dim, self._id_type = start, width, kinds.pop()
 
     def _width(self, path: Path, schema: pa.Schema) -> int | None:
-        """Return the width of a file's vectors, or of its first vector if lists have no fixed size.
-
-        None if no row has one.
-        """
+        """Return the width of a file's vectors, or of its first one if lists have no fixed size; None without any."""
         if self._column not in schema.names:
             return None  # :meth:`_check` raises
         kind = schema.field(self._column).type
@@ -176,8 +172,6 @@ class Tables(FileDatabase, Partitioned):
                 f"{part.path}:{self._column} is of type {kind}, not lists of {width} numbers as in the first file.",
                 "Write the files with one schema.",
             )
-
-    # ---- reading -----------------------------------------------------------------------------------------------------
 
     def info(self) -> DatabaseInfo:
         schema = self._parts[0].schema
@@ -257,8 +251,6 @@ class Tables(FileDatabase, Partitioned):
             )
         flat = values.to_numpy(zero_copy_only=False).reshape(-1, self.dim)
         return valid, np.array(flat, np.float32)
-
-    # ---- writing -----------------------------------------------------------------------------------------------------
 
     def _needed_bytes(self, dim: int, size: int) -> int:
         return 2 * self.n * dim * size + sum(part.others for part in self._parts)
@@ -511,10 +503,7 @@ def _placeholder(rows: int) -> pa.RecordBatch:
 
 
 def _count_valid(rows: int, values: int, dim: int | None) -> int | None:
-    """Return how many rows have a vector, from the number of values; None if that is unknown.
-
-    A row with a vector has ``dim`` values, one without has 1.
-    """
+    """Return how many rows have a vector (``dim`` values; without, 1), from the number of values; None if unknown."""
     if dim is None or dim < 2 or (values - rows) % (dim - 1) or not 0 <= values - rows <= rows * (dim - 1):
         return None
     return (values - rows) // (dim - 1)
@@ -557,11 +546,7 @@ def _arrow(
 def rewrite(
     root: Path, target: Path, parts: list[TableFile], write: Callable[[list[tuple[TableFile, Path]]], None]
 ) -> None:
-    """Write a new version of a data set, ``target``, both a file or both a folder.
-
-    ``write`` is called once with all data files, each with the path of its new file; other files are copied, symbolic
-    links as links.
-    """
+    """Write a new version of a data set, a file or a folder; ``write`` gets all data files with their new paths."""
     if root.is_file():
         write([(parts[0], target)])
         return
@@ -585,10 +570,7 @@ def rewrite(
 def rewrite_part(
     part: TableFile, target: Path, column: str, schema: pa.Schema, lists: Callable[[int, int, pa.DataType], pa.Array]
 ) -> None:
-    """Write a new version of a file, with the other columns unchanged.
-
-    ``lists`` returns the values of the new column, from the first row number, the one after the last, and a type.
-    """
+    """Write a new version of a file with the values that ``lists`` returns for a range of rows and a type."""
     kind, place = schema.field(column).type, schema.get_field_index(column)
     others = [name for name in schema.names if name != column]
     row_bytes = kind.list_size * kind.value_type.bit_width // 8 if pa.types.is_fixed_size_list(kind) else 4096

@@ -49,14 +49,14 @@ from congruence.databases._base import (
     pack,
     unpack,
 )
+from congruence.databases._base import (
+    quoted as quoted_name,
+)
 from congruence.embeddings import Space
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     import psycopg
-    from psycopg.sql import SQL, Composable, Composed, Identifier
 
 #: Seconds to wait for the locks of a switch; meanwhile, new readers queue behind it.
 LOCK_SECONDS = 5
@@ -74,71 +74,49 @@ INT_TYPES = {"int2": ">i2", "int4": ">i4", "int8": ">i8"}
 class PgVector(Database):
     """A column of type vector or halfvec, or of bits (``bit(n)``, which must be named if the table has others).
 
-    ``address``: ``postgresql://user@host:port/database``. Omitted parts come from the environment (``PGPASSWORD``, …),
-    as in libpq; ``table``, ``column``, ``ids``, ``modality_column``: A table is ``name`` or ``schema.name``. Its ids
+    ``address``: ``postgresql://user@host:port/database``. Omitted parts come from the environment
+    (``PGPASSWORD``, …), as in libpq; ``table``, ``column``, ``ids``, ``modality_column``: A table is ``name`` or ``schema.name``. Its ids
     must be unique integers, strings or UUIDs; ``rows``: an SQL condition, as in a WHERE clause. It is the user's own
     SQL, and is run unchanged in read-only transactions.
     """
 
     kind = "pgvector"
-    capabilities = Capabilities(
-        container="table",
-        atomic_switch=True,
-        concurrent_writes=True,
-        follows_deletes=False,
-        searches=True,
-        filters="SQL",
-        element_types=("float32", "float16", "binary"),
-    )
+    capabilities = Capabilities(container="table", filters="SQL", element_types=("float32", "float16", "binary"))
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         self._client = Client(address)
-        self._sql = require("psycopg.sql", extra="pgvector")
         self._rows = rows
         with self._client.reading() as cursor:
             self._table = find_table(cursor, address.shown, table, column, ids, modality)
         self._place = f"{address.shown} {self._table.schema}.{self._table.name}"
 
-    # ---- statements --------------------------------------------------------------------------------------------------
-
-    def _source(self, state: PgState, *, all_rows: bool = False, empty: bool = False) -> Composed:
+    def _source(self, state: PgState, *, all_rows: bool = False, empty: bool = False) -> str:
         """Return a subquery t of id, vector and modality, from the user's rows."""
-        sql, table = self._sql, self._table
-        conditions = [] if empty else [sql.SQL("{} IS NOT NULL").format(sql.Identifier(table.column))]
+        table = self._table
+        conditions = [] if empty else [f"{quoted(table.column)} IS NOT NULL"]
         if self._rows is not None and not all_rows:
-            conditions.append(sql.SQL("({}\n)").format(sql.SQL(self._rows)))
-        modality = sql.SQL("{}::text").format(sql.Identifier(table.modality)) if table.modality else sql.SQL("NULL")
-        return sql.SQL("(SELECT {} AS id, {} AS vector, {} AS modality FROM {}{}) AS t").format(
-            sql.Identifier(table.ids),
-            sql.Identifier(table.column),
-            modality,
-            table.identifier(state.rows),
-            sql.SQL(" WHERE {}").format(sql.SQL(" AND ").join(conditions)) if conditions else sql.SQL(""),
-        )
+            conditions.append(f"({self._rows}\n)")
+        modality = f"{quoted(table.modality)}::text" if table.modality else "NULL"
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        columns = f"{quoted(table.ids)} AS id, {quoted(table.column)} AS vector, {modality} AS modality"
+        return f"(SELECT {columns} FROM {table.identifier(state.rows)}{where}) AS t"
 
-    def _new(self, state: PgState) -> Composed:
+    def _new(self, state: PgState) -> str:
         """Return a subquery t of id, vector and modality, from the new vectors and the user's rows."""
-        sql, table = self._sql, self._table
+        table = self._table
+        side, rows, ids = table.identifier(table.side), table.identifier(state.rows), quoted(table.ids)
         if not table.modality:
-            query = sql.SQL("SELECT id, vector, NULL AS modality FROM {} WHERE vector IS NOT NULL")
-            return sql.SQL("({}) AS t").format(query.format(table.identifier(table.side)))
-        query = sql.SQL(
-            "SELECT s.id, s.vector, u.{}::text AS modality FROM {} s LEFT JOIN {} u ON u.{} = s.id WHERE "
-            "s.vector IS NOT NULL"
-        )
-        return sql.SQL("({}) AS t").format(
-            query.format(
-                sql.Identifier(table.modality),
-                table.identifier(table.side),
-                table.identifier(state.rows),
-                sql.Identifier(table.ids),
-            )
-        )
+            return f"(SELECT id, vector, NULL AS modality FROM {side} WHERE vector IS NOT NULL) AS t"
+        columns = f"s.id, s.vector, u.{quoted(table.modality)}::text AS modality"
+        return f"(SELECT {columns} FROM {side} s LEFT JOIN {rows} u ON u.{ids} = s.id WHERE s.vector IS NOT NULL) AS t"
+
+    def _of(self, state: PgState, side: Side) -> str:
+        return self._source(state) if side == "old" else self._new(state)
 
     @property
-    def _id(self) -> SQL:
+    def _id(self) -> str:
         """SQL expression for the id as the client receives it."""
-        return self._sql.SQL("t.id::text" if self._table.id_kind == "uuid" else "t.id")
+        return "t.id::text" if self._table.id_kind == "uuid" else "t.id"
 
     @property
     def _id_type(self) -> str:
@@ -172,11 +150,8 @@ class PgVector(Database):
     def _dim(self, cursor: Any, state: PgState) -> int:
         if self._table.dim is not None:
             return self._table.dim
-        sql = self._sql
-        query = sql.SQL("SELECT {}(t.vector) FROM {} LIMIT 1").format(
-            sql.Identifier(self._table.extension, "vector_dims"), self._source(state)
-        )
-        row = cursor.execute(query).fetchone()
+        function = quoted(self._table.extension, "vector_dims")
+        row = cursor.execute(f"SELECT {function}(t.vector) FROM {self._source(state)} LIMIT 1").fetchone()
         if row is None:
             raise DatabaseError(
                 f"{self._place} has neither vectors nor a width in the column's type.", "Pass another `column=…`."
@@ -194,14 +169,12 @@ class PgVector(Database):
             raise refusals.no_new_vectors(self._place)
         return state
 
-    # ---- reading -----------------------------------------------------------------------------------------------------
-
     def info(self) -> DatabaseInfo:
-        table, sql = self._table, self._sql
+        table = self._table
         with self._client.reading() as cursor:
             state = read_state(cursor, table)
-            count = sql.SQL("SELECT count(t.vector), count(*) - count(t.vector) FROM {}")
-            rows, without = one_row(cursor, count.format(self._source(state, empty=True)))
+            source = self._source(state, empty=True)
+            rows, without = one_row(cursor, f"SELECT count(t.vector), count(*) - count(t.vector) FROM {source}")
             dim = self._dim(cursor, state)
             indexes = read_indexes(cursor, table.oid, table.attnum)
             comment = one_row(cursor, "SELECT col_description($1, $2)", [table.oid, table.attnum])[0]
@@ -225,19 +198,14 @@ class PgVector(Database):
         return self._state().note
 
     def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        sql = self._sql
         while True:
             with self._client.reading() as cursor:
                 state = read_state(cursor, self._table)
                 if side == "new" and state.kind is None:
                     return
                 kind, dim = self._shape(cursor, state, side)
-                query = sql.SQL("SELECT {}, t.vector, t.modality FROM {} {} ORDER BY t.id LIMIT {}").format(
-                    self._id,
-                    self._source(state) if side == "old" else self._new(state),
-                    self._after(after),
-                    sql.Literal(batch),
-                )
+                where = f"{self._of(state, side)} {self._after(after)}"
+                query = f"SELECT {self._id}, t.vector, t.modality FROM {where} ORDER BY t.id LIMIT {int(batch)}"
                 rows = cursor.execute(query, [] if after is None else [after]).fetchall()
             if not rows:
                 return
@@ -245,8 +213,8 @@ class PgVector(Database):
             yield block
             after = block.cursor
 
-    def _after(self, after: Cursor | None) -> Composed:
-        return self._sql.SQL("" if after is None else f"WHERE t.id > $1::{self._id_type}")
+    def _after(self, after: Cursor | None) -> str:
+        return "" if after is None else f"WHERE t.id > $1::{self._id_type}"
 
     def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
         with self._client.reading() as cursor:
@@ -254,9 +222,9 @@ class PgVector(Database):
             kind, dim = self._shape(cursor, state, side)
             if side == "new" and state.kind is None:
                 return self._block([], kind, dim)
-            query = self._sql.SQL(
-                f"SELECT {{}}, t.vector, t.modality FROM {{}} WHERE t.id = ANY($1::{self._id_type}[])"
-            ).format(self._id, self._source(state, all_rows=True) if side == "old" else self._new(state))
+            source = self._source(state, all_rows=True) if side == "old" else self._new(state)
+            where = f"WHERE t.id = ANY($1::{self._id_type}[])"
+            query = f"SELECT {self._id}, t.vector, t.modality FROM {source} {where}"
             return self._block(cursor.execute(query, [self._parameter(ids)]).fetchall(), kind, dim)
 
     def count(self, side: Side = "old") -> int:
@@ -264,32 +232,26 @@ class PgVector(Database):
             state = read_state(cursor, self._table)
             if side == "new" and state.kind is None:
                 return 0
-            source = self._source(state) if side == "old" else self._new(state)
-            return int(one_row(cursor, self._sql.SQL("SELECT count(*) FROM {}").format(source))[0])
+            return int(one_row(cursor, f"SELECT count(*) FROM {self._of(state, side)}")[0])
 
     def repeated_ids(self) -> list[str]:
         with self._client.reading() as cursor:
             state = read_state(cursor, self._table)
-            query = self._sql.SQL("SELECT t.id::text FROM {} GROUP BY t.id HAVING count(*) > 1 LIMIT 10")
-            return [str(id_) for (id_,) in cursor.execute(query.format(self._source(state))).fetchall()]
+            query = f"SELECT t.id::text FROM {self._source(state)} GROUP BY t.id HAVING count(*) > 1 LIMIT 10"
+            return [str(id_) for (id_,) in cursor.execute(query).fetchall()]
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        sql, after = self._sql, None
+        after: Cursor | None = None
         while True:
             with self._client.reading() as cursor:
                 state = read_state(cursor, self._table)
                 if state.kind is None:
                     break
                 kind, dim = self._shape(cursor, state, "new")
-                query = sql.SQL(
-                    "SELECT {}, t.vector, t.modality, s.vector FROM {} LEFT JOIN {} s ON s.id = t.id {} ORDER "
-                    "BY t.id LIMIT {}"
-                ).format(
-                    self._id,
-                    self._source(state),
-                    self._table.identifier(self._table.side),
-                    self._after(after),
-                    sql.Literal(batch),
+                joined = f"{self._source(state)} LEFT JOIN {self._table.identifier(self._table.side)} s ON s.id = t.id"
+                query = (
+                    f"SELECT {self._id}, t.vector, t.modality, s.vector FROM {joined} {self._after(after)} "
+                    f"ORDER BY t.id LIMIT {int(batch)}"
                 )
                 rows = cursor.execute(query, [] if after is None else [after]).fetchall()
             if not rows:
@@ -304,19 +266,17 @@ class PgVector(Database):
         yield from super().scan_pairs(batch=batch)
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
-        """Yield the ids of new vectors whose row no longer exists, or has lost its old vector.
-
-        A row without an old vector counts if the application wrote the new one.
-        """
-        sql, after = self._sql, None
+        """Yield the ids of new vectors whose row is gone or, unless the application wrote them, without old vector."""
+        after: Cursor | None = None
         while True:
             with self._client.reading() as cursor:
                 state = read_state(cursor, self._table)
                 if state.kind is None:
                     return
                 condition = "" if after is None else f"t.id > $1::{self._id_type} AND"
-                query = sql.SQL(f"SELECT {{}} FROM {{}} t WHERE {condition} {{}} ORDER BY t.id LIMIT {{}}").format(
-                    self._id, self._table.identifier(self._table.side), self._orphaned("t", state), sql.Literal(batch)
+                query = (
+                    f"SELECT {self._id} FROM {self._table.identifier(self._table.side)} t "
+                    f"WHERE {condition} {self._orphaned('t', state)} ORDER BY t.id LIMIT {int(batch)}"
                 )
                 rows = cursor.execute(query, [] if after is None else [after]).fetchall()
             if not rows:
@@ -324,24 +284,15 @@ class PgVector(Database):
             after = rows[-1][0]
             yield self._ids([id_ for (id_,) in rows])
 
-    def _orphaned(self, alias: str, state: PgState) -> Composed:
+    def _orphaned(self, alias: str, state: PgState) -> str:
         """Return an SQL condition for the rows of :meth:`orphans`, given the alias of the side table."""
-        sql, table = self._sql, self._table
-        return sql.SQL(
-            "{s}.vector IS NOT NULL AND NOT EXISTS (SELECT FROM {rows} u WHERE u.{ids} = {s}.id AND ({s}.own "
-            "OR u.{column} IS NOT NULL))"
-        ).format(
-            s=sql.Identifier(alias),
-            rows=table.identifier(state.rows),
-            ids=sql.Identifier(table.ids),
-            column=sql.Identifier(table.column),
-        )
-
-    # ---- writing -----------------------------------------------------------------------------------------------------
+        rows, ids = self._table.identifier(state.rows), quoted(self._table.ids)
+        has = f"u.{ids} = {alias}.id AND ({alias}.own OR u.{quoted(self._table.column)} IS NOT NULL)"
+        return f"{alias}.vector IS NOT NULL AND NOT EXISTS (SELECT FROM {rows} u WHERE {has})"
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
         """Create the side table. Refused if the view could not replace the user's table without loss."""
-        sql, table = self._sql, self._table
+        table = self._table
         kind = VECTOR_TYPES[check_choice(element_type, self.capabilities.element_types, "element_type")]
         note = {str(key): str(value) for key, value in (note or {}).items()}
         with self._client.writing(lock=True) as cursor:
@@ -352,17 +303,13 @@ class PgVector(Database):
             self._refuse(obstacles(cursor, table))
             side = table.identifier(table.side)
             # CREATE TABLE AS, so that the id has exactly the type and collation of the user's column.
+            ids = f"SELECT {quoted(table.ids)} AS id FROM {table.identifier(table.name)}"
+            cursor.execute(f"CREATE TABLE {side} AS {ids} WITH NO DATA")
             cursor.execute(
-                sql.SQL("CREATE TABLE {} AS SELECT {} AS id FROM {} WITH NO DATA").format(
-                    side, sql.Identifier(table.ids), table.identifier(table.name)
-                )
+                f"ALTER TABLE {side} ADD PRIMARY KEY (id), ADD vector {table.vector_type(kind, dim)}, "
+                "ADD own boolean NOT NULL DEFAULT false"
             )
-            cursor.execute(
-                sql.SQL(
-                    "ALTER TABLE {} ADD PRIMARY KEY (id), ADD vector {}, ADD own boolean NOT NULL DEFAULT false"
-                ).format(side, table.vector_type(kind, dim))
-            )
-            cursor.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(side, sql.Literal(side_comment(table, note))))
+            cursor.execute(f"COMMENT ON TABLE {side} IS {literal(side_comment(table, note))}")
 
     def _refuse(self, obstacles: list[str]) -> None:
         if obstacles:
@@ -375,41 +322,36 @@ class PgVector(Database):
         """Copy rows into the side table, by COPY alone if none of them exists there; each call is one transaction."""
         if not len(ids):
             return
-        psycopg, sql, table = require("psycopg", extra="pgvector"), self._sql, self._table
+        psycopg, table = require("psycopg", extra="pgvector"), self._table
         with self._client.writing() as cursor:
             # :meth:`flush` waits for the disk, once for many writes.
             cursor.execute("SET LOCAL synchronous_commit = off")
             state = self._require_new(cursor)
             stream = copy_stream(ids, np.asarray(vectors, np.float32), table.id_kind, state.kind or "")
-            into = sql.SQL("COPY {} (id, vector) FROM STDIN (FORMAT BINARY)")
-            side = table.identifier(table.side)
+            side, into = table.identifier(table.side), "COPY {} (id, vector) FROM STDIN (FORMAT BINARY)"
             try:
                 with cursor.connection.transaction(), cursor.copy(into.format(side)) as copy:
                     copy.write(stream)
                 return
             except psycopg.errors.UniqueViolation:  # some rows exist: replace them, from a temporary table
                 pass
-            temporary = sql.Identifier("pg_temp", "congruence_rows")
-            cursor.execute(sql.SQL("CREATE TEMP TABLE congruence_rows (LIKE {}) ON COMMIT DROP").format(side))
-            cursor.execute(sql.SQL("ALTER TABLE {} ALTER own SET DEFAULT false").format(temporary))
+            temporary = quoted("pg_temp", "congruence_rows")
+            cursor.execute(f"CREATE TEMP TABLE congruence_rows (LIKE {side}) ON COMMIT DROP")
+            cursor.execute(f"ALTER TABLE {temporary} ALTER own SET DEFAULT false")
             with cursor.copy(into.format(temporary)) as copy:
                 copy.write(stream)
             cursor.execute(
-                sql.SQL(
-                    "INSERT INTO {} AS s (id, vector) SELECT n.id, n.vector FROM {} n WHERE EXISTS (SELECT FROM "
-                    "{} u WHERE u.{} = n.id) ON CONFLICT (id) DO UPDATE SET vector = EXCLUDED.vector, own = false"
-                ).format(side, temporary, table.identifier(state.rows), sql.Identifier(table.ids))
+                f"INSERT INTO {side} AS s (id, vector) SELECT n.id, n.vector FROM {temporary} n WHERE EXISTS "
+                f"(SELECT FROM {table.identifier(state.rows)} u WHERE u.{quoted(table.ids)} = n.id) "
+                "ON CONFLICT (id) DO UPDATE SET vector = EXCLUDED.vector, own = false"
             )
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
-        """Copy rows into a temporary table, which only this connection sees.
-
-        Temporary tables have no write-ahead log, so the migration itself will take longer than the measured time.
-        """
-        sql, kind = self._sql, VECTOR_TYPES[element_type]
+        """Copy rows into a temporary table, which has no write-ahead log: the migration takes longer."""
+        kind = VECTOR_TYPES[element_type]
         with self._client.writing() as cursor:
             type_ = self._table.vector_type(kind, vectors.shape[1])
-            create = sql.SQL("CREATE TEMP TABLE congruence_rows (id int8 PRIMARY KEY, vector {}) ON COMMIT DROP")
+            create = "CREATE TEMP TABLE congruence_rows (id int8 PRIMARY KEY, vector {}) ON COMMIT DROP"
             cursor.execute(create.format(type_))
             started = time.perf_counter()
             with cursor.copy("COPY pg_temp.congruence_rows (id, vector) FROM STDIN (FORMAT BINARY)") as copy:
@@ -424,17 +366,12 @@ class PgVector(Database):
             cursor.execute("SELECT pg_current_xact_id()")
 
     def delete(self, ids: pa.Array) -> None:
-        """Remove rows of the side table.
-
-        After the switch, only set their vectors to null: the view hides rows without a side row.
-        """
+        """Remove rows of the side table; after the switch, only their vectors, as the view hides rows without."""
         with self._client.writing() as cursor:
             state = self._require_new(cursor)
             verb = "UPDATE {} SET vector = NULL" if state.stage is Stage.SWITCHED else "DELETE FROM {}"
-            query = self._sql.SQL(f"{verb} WHERE id = ANY($1::{self._id_type}[])")
+            query = f"{verb} WHERE id = ANY($1::{self._id_type}[])"
             cursor.execute(query.format(self._table.identifier(self._table.side)), [self._parameter(ids)])
-
-    # ---- index -------------------------------------------------------------------------------------------------------
 
     def _planned_indexes(self, cursor: Any, state: PgState) -> list[PgIndex]:
         """Return the indexes to build over the new vectors, with the names of the old indexes."""
@@ -469,7 +406,7 @@ class PgVector(Database):
 
     def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
         """Search with the distance of the index; ``hnsw.ef_search`` is ``k``, but at least 40 and at most 1,000."""
-        sql, table = self._sql, self._table
+        table = self._table
         with self._client.reading() as cursor:
             state = read_state(cursor, table)
             kind, dim = self._shape(cursor, state, side)
@@ -480,10 +417,8 @@ class PgVector(Database):
             indexes = old if side == "old" else self._side_indexes(cursor)
             index = next((index for index in indexes if distance in (index.distance, index.metric)), None)
             type_ = table.vector_type(index.kind if index else kind, dim)
-            order = order_by(table, sql.SQL("t.vector"), type_, distance, index is not None and index.cast, sql)
-            query = sql.SQL("SELECT {} FROM {} ORDER BY {} LIMIT {}").format(
-                self._id, self._source(state) if side == "old" else self._new(state), order, sql.Literal(k)
-            )
+            order = order_by(table, "t.vector", type_, distance, index is not None and index.cast)
+            query = f"SELECT {self._id} FROM {self._of(state, side)} ORDER BY {order} LIMIT {int(k)}"
             cursor.execute("SELECT set_config('hnsw.ef_search', $1, true)", [str(min(1000, max(40, k)))])
             results = []
             for row in np.asarray(queries, np.float32):
@@ -493,15 +428,13 @@ class PgVector(Database):
                 results.append(self._ids([id_ for (id_,) in cursor.execute(query, [text]).fetchall()]))
         return results
 
-    # ---- switch and rollback -----------------------------------------------------------------------------------------
-
     def _lock(self, cursor: Any, state: PgState) -> None:
         names = [self._table.identifier(name) for name in (state.rows, self._table.side)]
-        cursor.execute(self._sql.SQL("LOCK TABLE {}, {} IN ACCESS EXCLUSIVE MODE").format(*names))
+        cursor.execute(f"LOCK TABLE {', '.join(names)} IN ACCESS EXCLUSIVE MODE")
 
     def switch(self) -> None:
         """Replace the table by a view with the new vectors, in one transaction."""
-        sql, table = self._sql, self._table
+        table = self._table
         with self._client.writing(lock=True) as cursor:
             state = self._require_new(cursor)
             if state.stage is Stage.SWITCHED:
@@ -509,18 +442,18 @@ class PgVector(Database):
             self._lock(cursor, state)
             self._refuse(obstacles(cursor, table))
             side = table.identifier(table.side)
-            missing = sql.SQL("SELECT count(*) FROM {} LEFT JOIN {} s ON s.id = t.id WHERE s.vector IS NULL").format(
-                self._source(state), side
+            missing = (
+                f"SELECT count(*) FROM {self._source(state)} LEFT JOIN {side} s ON s.id = t.id WHERE s.vector IS NULL"
             )
             (rows,) = one_row(cursor, missing)
             refusals.check_missing(rows, self._place)
-            cursor.execute(sql.SQL("DELETE FROM {} s WHERE {}").format(side, self._orphaned("s", state)))
+            cursor.execute(f"DELETE FROM {side} s WHERE {self._orphaned('s', state)}")
             # After several switches, ``state.required`` still is the value from before the first.
             required = make_view(cursor, table) or state.required
-            comment = sql.Literal(side_comment(table, state.note, required))
-            cursor.execute(sql.SQL("COMMENT ON TABLE {} IS {}").format(side, comment))
+            comment = literal(side_comment(table, state.note, required))
+            cursor.execute(f"COMMENT ON TABLE {side} IS {comment}")
             # The planner needs statistics of the side table to choose the new index.
-            cursor.execute(sql.SQL("ANALYZE {} (id)").format(side))
+            cursor.execute(f"ANALYZE {side} (id)")
 
     def rollback(self) -> None:
         """Remove the view and restore the table's name, in one transaction; rows written through the view are kept."""
@@ -531,11 +464,8 @@ class PgVector(Database):
                 restore_table(cursor, self._table, required=state.required)
 
     def drop_old(self) -> None:
-        """Rewrite the column with the new vectors and its indexes, and remove the view, in one transaction.
-
-        Until the table and its indexes are copied, the table cannot be read. Needs disk space for a second copy.
-        """
-        sql, table = self._sql, self._table
+        """Rewrite the column and its indexes, and remove the view, in one transaction, during which none can read."""
+        table = self._table
         with self._client.writing(lock=True) as cursor:
             state = read_state(cursor, table)
             if state.stage is not Stage.SWITCHED or state.kind is None or state.dim is None:
@@ -543,12 +473,12 @@ class PgVector(Database):
             self._lock(cursor, state)
             indexes = self._planned_indexes(cursor, state)
             for index in read_indexes(cursor, table.oid, table.attnum):
-                cursor.execute(sql.SQL("DROP INDEX {}").format(table.identifier(index.name)))
+                cursor.execute(f"DROP INDEX {table.identifier(index.name)}")
             restore_table(cursor, table, required=False)
             make_table(cursor, table, state.kind, state.dim, required=state.required)
             for index in indexes:
                 index.create(cursor, table, table.name, table.column, state.dim, index.name)
-            cursor.execute(sql.SQL("DROP TABLE {}").format(table.identifier(table.side)))
+            cursor.execute(f"DROP TABLE {table.identifier(table.side)}")
         self._table = replace(table, kind=state.kind, dim=state.dim)
 
     def discard(self) -> None:
@@ -557,17 +487,14 @@ class PgVector(Database):
             if state.stage is Stage.SWITCHED:
                 raise refusals.already_switched(self._place)
             if state.kind is not None:
-                cursor.execute(self._sql.SQL("DROP TABLE {}").format(self._table.identifier(self._table.side)))
+                cursor.execute(f"DROP TABLE {self._table.identifier(self._table.side)}")
 
     def close(self) -> None:
         self._client.close()
 
 
 def _space(comment: str | None) -> Space:
-    """Return the space in the comment on a column, JSON with the key that files of vectors use.
-
-    Unknown for any other comment.
-    """
+    """Return the space in the comment on a column, as in files of vectors; unknown for any other comment."""
     try:
         facts = json.loads(comment or "")[SPACE_KEY]
         return Space.from_dict(json.loads(facts) if isinstance(facts, str) else facts)
@@ -579,8 +506,8 @@ def _space(comment: str | None) -> Space:
 
 #: Messages of failed connections for which a retry does not help; these errors have no code.
 _REFUSED = re.compile(
-    r"authentication failed|no pg_hba\.conf entry|(database|role) \".*\" does not exist|no password supplied|invalid (URI|connection)"
-    r"|missing \"=\"|invalid percent-encoded",
+    r"authentication failed|no pg_hba\.conf entry|(database|role) \".*\" does not exist|no password supplied"
+    r"|invalid (URI|connection)|missing \"=\"|invalid percent-encoded",
     re.IGNORECASE,
 )
 
@@ -606,10 +533,7 @@ class Client:
 
     @contextmanager
     def writing(self, *, lock: bool = False) -> Iterator[Any]:
-        """Yield a cursor in a transaction, which is committed at the end and rolled back after an error.
-
-        ``lock`` sets a timeout for locks, for a transaction that locks tables that others use.
-        """
+        """Yield a cursor in a transaction, which is rolled back after an error; ``lock`` sets a timeout for locks."""
         with self._locks[False], self._transaction(False) as cursor:
             if lock:
                 cursor.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
@@ -708,7 +632,8 @@ _COLUMNS = """
     WHERE e.extname = 'vector' ORDER BY 1, 2, 6"""
 
 _SIDES = """
-    SELECT c.oid, n.nspname, d.description FROM pg_description d JOIN pg_class c ON c.oid = d.objoid JOIN pg_namespace n ON n.oid = c.relnamespace
+    SELECT c.oid, n.nspname, d.description
+    FROM pg_description d JOIN pg_class c ON c.oid = d.objoid JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE d.classoid = 'pg_class'::regclass AND d.objsubid = 0 AND d.description LIKE $1"""
 
 _ATTRIBUTES = """
@@ -739,6 +664,17 @@ def _unique_name(*names: str, suffix: str) -> str:
     return f"{names[0].encode()[:room].decode(errors='ignore')}_{digest}__{suffix}"
 
 
+def quoted(*names: str) -> str:
+    """Return a name, or one in a schema, as a quoted SQL identifier."""
+    return ".".join(map(quoted_name, names))
+
+
+def literal(text: str) -> str:
+    """Return a string as an SQL literal, for statements that do not support parameters."""
+    escaped = text.replace("\\", "\\\\").replace("'", "''")
+    return f"E'{escaped}'" if "\\" in text else f"'{escaped}'"
+
+
 @dataclass(frozen=True)
 class PgTable:
     """The user's table, by its names before the migration, and the names of what a migration creates for it."""
@@ -763,10 +699,7 @@ class PgTable:
 
     @property
     def side(self) -> str:
-        """Name of the table of new vectors.
-
-        Id, vector, and own, whether the application wrote the vector after the switch.
-        """
+        """Name of the table of new vectors: id, vector, and own, whether the application wrote the vector."""
         return _unique_name(self.name, self.column, suffix="congruence_new")
 
     @property
@@ -779,15 +712,14 @@ class PgTable:
         """Name of the function that returns a row's new vector while the column is rewritten."""
         return _unique_name(self.name, self.column, suffix="congruence_find")
 
-    def identifier(self, name: str) -> Identifier:
+    def identifier(self, name: str) -> str:
         """Return the quoted name of an object in the table's schema."""
-        return require("psycopg.sql", extra="pgvector").Identifier(self.schema, name)
+        return quoted(self.schema, name)
 
-    def vector_type(self, kind: str, dim: int) -> Composed:
+    def vector_type(self, kind: str, dim: int) -> str:
         """Return a vector type as SQL."""
-        sql = require("psycopg.sql", extra="pgvector")
-        name = sql.Identifier("pg_catalog" if kind == "bit" else self.extension, kind)
-        return sql.SQL("{}({})").format(name, sql.SQL(str(int(dim))))
+        name = quoted("pg_catalog" if kind == "bit" else self.extension, kind)
+        return f"{name}({int(dim)})"
 
 
 @dataclass(frozen=True)
@@ -926,12 +858,13 @@ DISTANCES = {"cosine": "cosine", "ip": "dot", "l2": "l2"}
 OPERATORS = {"cosine": "<=>", "dot": "<#>", "l2": "<->", "hamming": "<~>"}
 
 _INDEXES = """
-    SELECT c.relname, am.amname, o.opcname, coalesce(c.reloptions, '{}'), pg_get_expr(i.indexprs, i.indrelid), i.indpred IS NOT NULL
+    SELECT c.relname, am.amname, o.opcname, coalesce(c.reloptions, '{}'),
+           pg_get_expr(i.indexprs, i.indrelid), i.indpred IS NOT NULL
     FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am am ON am.oid = c.relam
     JOIN pg_opclass o ON o.oid = i.indclass[0]
     WHERE i.indrelid = $1 AND i.indisvalid AND am.amname IN ('hnsw', 'ivfflat') AND (i.indkey[0] = $2 OR EXISTS (
-        SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid AND d.refobjid = i.indrelid
-        AND d.refobjsubid = $2))
+        SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = i.indexrelid
+        AND d.refobjid = i.indrelid AND d.refobjsubid = $2))
     ORDER BY c.relname"""
 
 
@@ -974,36 +907,23 @@ class PgIndex:
 
     def create(self, cursor: Any, table: PgTable, on: str, column: str, dim: int, name: str | None = None) -> None:
         """Create the index over a column of the table ``on``."""
-        sql = require("psycopg.sql", extra="pgvector")
-        expression = sql.Identifier(column)
+        expression = quoted(column)
         if self.cast:
-            expression = sql.SQL("({}::{})").format(expression, table.vector_type(self.kind, dim))
-        options = sql.SQL(", ").join(
-            sql.SQL("{} = {}").format(sql.Identifier(key), sql.Literal(value))
-            for key, _, value in (option.partition("=") for option in self.options)
+            expression = f"({expression}::{table.vector_type(self.kind, dim)})"
+        options = ", ".join(
+            f"{quoted(key)} = {literal(value)}" for key, _, value in (option.partition("=") for option in self.options)
         )
-        cursor.execute(
-            sql.SQL("CREATE INDEX {} ON {} USING {} ({} {}){}").format(
-                sql.Identifier(name) if name else sql.SQL(""),
-                table.identifier(on),
-                sql.Identifier(self.method),
-                expression,
-                sql.Identifier(table.extension, f"{self.kind}_{self.metric}_ops"),
-                sql.SQL(" WITH ({})").format(options) if self.options else sql.SQL(""),
-            )
-        )
+        target = f"{quoted(name) if name else ''} ON {table.identifier(on)} USING {quoted(self.method)}"
+        operators = quoted(table.extension, f"{self.kind}_{self.metric}_ops")
+        parameters = f" WITH ({options})" if self.options else ""
+        cursor.execute(f"CREATE INDEX {target} ({expression} {operators}){parameters}")
 
 
-def order_by(
-    table: PgTable, column: Composable, type_: Composable, distance: str, cast: bool, sql: ModuleType
-) -> Composed:
-    """Return the ORDER BY expression ``column <=> $1``, with the operator of a distance.
-
-    ``cast`` as in :class:`PgIndex`.
-    """
-    expression = sql.SQL("({}::{})").format(column, type_) if cast else column
-    operator = sql.SQL("OPERATOR({}.{})").format(sql.Identifier(table.extension), sql.SQL(OPERATORS[distance]))
-    return sql.SQL("{} {} $1::{}").format(expression, operator, type_)
+def order_by(table: PgTable, column: str, type_: str, distance: str, cast: bool) -> str:
+    """Return the ORDER BY expression ``column <=> $1`` of a distance; ``cast`` as in :class:`PgIndex`."""
+    expression = f"({column}::{type_})" if cast else column
+    operator = f"OPERATOR({quoted(table.extension)}.{OPERATORS[distance]})"
+    return f"{expression} {operator} $1::{type_}"
 
 
 def read_indexes(cursor: Any, oid: int, attnum: int) -> list[PgIndex]:
@@ -1041,10 +961,7 @@ def decode_vectors(values: Sequence[bytes], kind: str, place: str) -> np.ndarray
 
 
 def copy_stream(ids: pa.Array, vectors: np.ndarray, id_kind: str, kind: str) -> bytes:
-    """Encode ids and vectors, shape (b, dim), for COPY … FROM STDIN (FORMAT BINARY).
-
-    A bit is 1 for components above 0.
-    """
+    """Encode ids and vectors, shape (b, dim), for COPY … FROM STDIN (FORMAT BINARY); a bit is 1 above 0."""
     b, dim = vectors.shape
     fixed: np.ndarray | None = None
     if id_kind in INT_TYPES:
@@ -1080,12 +997,14 @@ def copy_stream(ids: pa.Array, vectors: np.ndarray, id_kind: str, kind: str) -> 
 
 _VIEWS = """
     SELECT DISTINCT r.ev_class::regclass::text FROM pg_depend d JOIN pg_rewrite r ON r.oid = d.objid
-    WHERE d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = $1 AND d.refobjsubid = $2"""
+    WHERE d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass
+    AND d.refobjid = $1 AND d.refobjsubid = $2"""
 
 _SECURITY = """
     SELECT c.relrowsecurity, EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attacl IS NOT NULL),
            EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
-                   WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indnkeyatts = 1 AND a.attname = $2)
+                   WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
+                   AND i.indnkeyatts = 1 AND a.attname = $2)
     FROM pg_class c WHERE c.oid = $1"""
 
 _DETAILS = """
@@ -1117,7 +1036,8 @@ BEGIN
     -- The view's row was read without a lock: what another transaction has changed since must not be overwritten.
     PERFORM FROM {rows} t WHERE {ids} = OLD.{ids} AND ROW({all_rows})::record *= ROW({all_old})::record FOR UPDATE;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'could not update: another transaction has changed the row' USING ERRCODE = 'serialization_failure';
+        RAISE EXCEPTION 'could not update: another transaction has changed the row'
+            USING ERRCODE = 'serialization_failure';
     END IF;
     {update}
     IF NEW.{column} IS DISTINCT FROM OLD.{column} THEN
@@ -1159,18 +1079,15 @@ def obstacles(cursor: Any, table: PgTable) -> list[str]:
 
 
 def _columns(cursor: Any, table: PgTable, rows: str) -> list[TableColumn]:
-    details = cursor.execute(_DETAILS, [table.oid, table.identifier(rows).as_string()]).fetchall()
+    details = cursor.execute(_DETAILS, [table.oid, table.identifier(rows)]).fetchall()
     return [TableColumn(*row) for row in details]
 
 
 def make_view(cursor: Any, table: PgTable) -> bool:
     """Rename the locked table, and create a view under its name with all its columns and the new vectors.
 
-    Returns whether the column of old vectors was NOT NULL. That constraint is dropped, since rows added after the
-    switch have no old vector.
+    Returns whether the old vectors were NOT NULL, which is dropped: rows added after the switch have none.
     """
-    sql = require("psycopg.sql", extra="pgvector")
-    name = sql.Identifier
     columns = _columns(cursor, table, table.name)
     rows, side, view = (table.identifier(target) for target in (table.renamed, table.side, table.name))
     owner, user = one_row(
@@ -1179,91 +1096,61 @@ def make_view(cursor: Any, table: PgTable) -> bool:
     grants = cursor.execute(_GRANTS, [table.oid]).fetchall()
     # The view joins both tables, so a row without a row in the side table would not be visible.
     cursor.execute(
-        sql.SQL("INSERT INTO {} (id, own) SELECT {}, true FROM {} ON CONFLICT (id) DO NOTHING").format(
-            side, name(table.ids), view
-        )
+        f"INSERT INTO {side} (id, own) SELECT {quoted(table.ids)}, true FROM {view} ON CONFLICT (id) DO NOTHING"
     )
     required = next(column.required for column in columns if column.name == table.column)
     if required:
-        cursor.execute(sql.SQL("ALTER TABLE {} ALTER COLUMN {} DROP NOT NULL").format(view, name(table.column)))
-    cursor.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(view, name(table.renamed)))
-    shown = sql.SQL(", ").join(
-        sql.SQL("s.vector AS {}").format(name(column.name))
-        if column.name == table.column
-        else sql.SQL("t.{}").format(name(column.name))
+        cursor.execute(f"ALTER TABLE {view} ALTER COLUMN {quoted(table.column)} DROP NOT NULL")
+    cursor.execute(f"ALTER TABLE {view} RENAME TO {quoted(table.renamed)}")
+    shown = ", ".join(
+        f"s.vector AS {quoted(column.name)}" if column.name == table.column else f"t.{quoted(column.name)}"
         for column in columns
     )
-    cursor.execute(
-        sql.SQL("CREATE VIEW {} AS SELECT {} FROM {} t JOIN {} s ON s.id = t.{}").format(
-            view, shown, rows, side, name(table.ids)
-        )
-    )
+    cursor.execute(f"CREATE VIEW {view} AS SELECT {shown} FROM {rows} t JOIN {side} s ON s.id = t.{quoted(table.ids)}")
     for column in columns:
-        default = sql.SQL(column.default) if column.default and not column.generated else None
+        default = column.default if column.default and not column.generated else None
         if column.sequence:
-            default = sql.SQL("nextval({}::regclass)").format(sql.Literal(column.sequence))
+            default = f"nextval({literal(column.sequence)}::regclass)"
         if default is not None:
-            cursor.execute(
-                sql.SQL("ALTER VIEW {} ALTER COLUMN {} SET DEFAULT {}").format(view, name(column.name), default)
-            )
+            cursor.execute(f"ALTER VIEW {view} ALTER COLUMN {quoted(column.name)} SET DEFAULT {default}")
     writer = table.identifier(table.writer)
     cursor.execute(
-        sql.SQL("CREATE FUNCTION {}() RETURNS trigger LANGUAGE plpgsql AS {}").format(
-            writer, sql.Literal(_writer_body(table, columns).as_string())
-        )
+        f"CREATE FUNCTION {writer}() RETURNS trigger LANGUAGE plpgsql AS {literal(_writer_body(table, columns))}"
     )
     cursor.execute(
-        sql.SQL(
-            "CREATE TRIGGER congruence_write INSTEAD OF INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW EXECUTE "
-            "FUNCTION {}()"
-        ).format(view, writer)
+        f"CREATE TRIGGER congruence_write INSTEAD OF INSERT OR UPDATE OR DELETE ON {view} "
+        f"FOR EACH ROW EXECUTE FUNCTION {writer}()"
     )
-    cursor.execute(
-        sql.SQL("COMMENT ON VIEW {} IS {}").format(
-            view, sql.Literal(f"{table.renamed} with the new vectors of {table.side}, until the old ones are dropped")
-        )
-    )
+    text = f"{table.renamed} with the new vectors of {table.side}, until the old ones are dropped"
+    cursor.execute(f"COMMENT ON VIEW {view} IS {literal(text)}")
     for privilege, grantable, grantee in grants:
-        cursor.execute(
-            sql.SQL("GRANT {} ON {}, {} TO {}{}").format(
-                sql.SQL(privilege),
-                view,
-                side,
-                name(grantee) if grantee else sql.SQL("PUBLIC"),
-                sql.SQL(" WITH GRANT OPTION") if grantable else sql.SQL(""),
-            )
-        )
+        to, option = quoted(grantee) if grantee else "PUBLIC", " WITH GRANT OPTION" if grantable else ""
+        cursor.execute(f"GRANT {privilege} ON {view}, {side} TO {to}{option}")
     if owner != user:
-        for kind, target in (("VIEW", view), ("TABLE", side), ("FUNCTION", sql.SQL("{}()").format(writer))):
-            cursor.execute(sql.SQL("ALTER {} {} OWNER TO {}").format(sql.SQL(kind), target, name(owner)))
+        for kind, target in (("VIEW", view), ("TABLE", side), ("FUNCTION", f"{writer}()")):
+            cursor.execute(f"ALTER {kind} {target} OWNER TO {quoted(owner)}")
     return required
 
 
-def _writer_body(table: PgTable, columns: list[TableColumn]) -> Composed:
-    sql = require("psycopg.sql", extra="pgvector")
+def _writer_body(table: PgTable, columns: list[TableColumn]) -> str:
 
-    def each(pattern: str, which: list[TableColumn]) -> Composed:
-        return sql.SQL(", ").join(sql.SQL(pattern).format(sql.Identifier(column.name)) for column in which)
+    def each(pattern: str, which: list[TableColumn]) -> str:
+        return ", ".join(pattern.format(quoted(column.name)) for column in which)
 
     kept = [column for column in columns if column.name != table.column]
     inserted = [column for column in kept if not column.generated]
     updated = [column for column in inserted if column.identity != "a"]
     rows = table.identifier(table.renamed)
-    update = sql.SQL("")
+    update = ""
     if updated:
-        update = sql.SQL("UPDATE {} SET {} WHERE {} = OLD.{} RETURNING {} INTO {};").format(
-            rows,
-            sql.SQL(", ").join(sql.SQL("{0} = NEW.{0}").format(sql.Identifier(column.name)) for column in updated),
-            sql.Identifier(table.ids),
-            sql.Identifier(table.ids),
-            each("{}", kept),
-            each("NEW.{}", kept),
-        )
-    return sql.SQL(_WRITER).format(
+        changes = ", ".join(f"{quoted(column.name)} = NEW.{quoted(column.name)}" for column in updated)
+        kept_rows = f"RETURNING {each('{}', kept)} INTO {each('NEW.{}', kept)}"
+        update = f"UPDATE {rows} SET {changes} WHERE {quoted(table.ids)} = OLD.{quoted(table.ids)} {kept_rows};"
+    return _WRITER.format(
         rows=rows,
         side=table.identifier(table.side),
-        ids=sql.Identifier(table.ids),
-        column=sql.Identifier(table.column),
+        ids=quoted(table.ids),
+        column=quoted(table.column),
         inserted=each("{}", inserted),
         inserted_new=each("NEW.{}", inserted),
         all=each("{}", kept),
@@ -1275,37 +1162,27 @@ def _writer_body(table: PgTable, columns: list[TableColumn]) -> Composed:
 
 
 def restore_table(cursor: Any, table: PgTable, *, required: bool) -> None:
-    """Drop the view, and give the table its original name.
-
-    ``required`` says whether the column of vectors was NOT NULL before the switch. The constraint is restored unless
-    rows added after the switch have no old vector.
-    """
-    sql = require("psycopg.sql", extra="pgvector")
+    """Drop the view, and give the table its original name; ``required`` makes the old vectors NOT NULL again."""
     view, rows = table.identifier(table.name), table.identifier(table.renamed)
-    cursor.execute(sql.SQL("DROP VIEW {}").format(view))
-    cursor.execute(sql.SQL("DROP FUNCTION {}()").format(table.identifier(table.writer)))
-    cursor.execute(sql.SQL("ALTER TABLE {} RENAME TO {}").format(rows, sql.Identifier(table.name)))
+    cursor.execute(f"DROP VIEW {view}")
+    cursor.execute(f"DROP FUNCTION {table.identifier(table.writer)}()")
+    cursor.execute(f"ALTER TABLE {rows} RENAME TO {quoted(table.name)}")
     if required:
         _require(cursor, table)
 
 
 def _require(cursor: Any, table: PgTable) -> None:
     """Make the column of vectors NOT NULL again, unless it contains NULL."""
-    sql = require("psycopg.sql", extra="pgvector")
-    rows, column = table.identifier(table.name), sql.Identifier(table.column)
-    if not one_row(cursor, sql.SQL("SELECT EXISTS (SELECT FROM {} WHERE {} IS NULL)").format(rows, column))[0]:
-        cursor.execute(sql.SQL("ALTER TABLE {} ALTER COLUMN {} SET NOT NULL").format(rows, column))
+    rows, column = table.identifier(table.name), quoted(table.column)
+    if not one_row(cursor, f"SELECT EXISTS (SELECT FROM {rows} WHERE {column} IS NULL)")[0]:
+        cursor.execute(f"ALTER TABLE {rows} ALTER COLUMN {column} SET NOT NULL")
 
 
 def make_table(cursor: Any, table: PgTable, kind: str, dim: int, *, required: bool) -> None:
-    """Replace the old vectors in the table by the new ones, by rewriting the column.
+    """Replace the old vectors by the new ones, by rewriting the column, over which there must be no index.
 
-    Indexes over it must have been dropped.
-
-    A rewrite fires no trigger, leaves no dead rows, and keeps the column's position, grants and constraints. If
-    ``required``, the column becomes NOT NULL again unless it contains NULL.
+    A rewrite fires no trigger, leaves no dead rows, and keeps the column's position, grants and constraints.
     """
-    sql = require("psycopg.sql", extra="pgvector")
     type_ = table.vector_type(kind, dim)
     id_type = one_row(
         cursor,
@@ -1313,17 +1190,12 @@ def make_table(cursor: Any, table: PgTable, kind: str, dim: int, *, required: bo
         [table.oid, table.ids],
     )[0]
     finder = table.identifier(table.finder)
-    body = sql.SQL("SELECT vector FROM {} WHERE id = $1").format(table.identifier(table.side))
+    body = f"SELECT vector FROM {table.identifier(table.side)} WHERE id = $1"
+    cursor.execute(f"CREATE FUNCTION {finder}({id_type}) RETURNS {type_} LANGUAGE sql STABLE AS {literal(body)}")
     cursor.execute(
-        sql.SQL("CREATE FUNCTION {}({}) RETURNS {} LANGUAGE sql STABLE AS {}").format(
-            finder, sql.SQL(id_type), type_, sql.Literal(body.as_string())
-        )
+        f"ALTER TABLE {table.identifier(table.name)} ALTER COLUMN {quoted(table.column)} TYPE {type_} "
+        f"USING {finder}({quoted(table.ids)})"
     )
-    cursor.execute(
-        sql.SQL("ALTER TABLE {} ALTER COLUMN {} TYPE {} USING {}({})").format(
-            table.identifier(table.name), sql.Identifier(table.column), type_, finder, sql.Identifier(table.ids)
-        )
-    )
-    cursor.execute(sql.SQL("DROP FUNCTION {}({})").format(finder, sql.SQL(id_type)))
+    cursor.execute(f"DROP FUNCTION {finder}({id_type})")
     if required:
         _require(cursor, table)

@@ -1,6 +1,4 @@
-"""Qdrant, a server or a folder of its client: new vectors are written to a second collection; the switch moves an
-alias.
-"""
+"""Qdrant, a server or a folder of its client: new vectors are in a second collection; the switch moves an alias."""
 
 from __future__ import annotations
 
@@ -27,13 +25,12 @@ from congruence.databases._base import (
     Address,
     Block,
     Capabilities,
+    CollectionDatabase,
     Cursor,
-    Database,
     DatabaseInfo,
     Name,
     PairedBlock,
     Side,
-    Stage,
     free_bytes,
     refuse_secrets,
     space_in,
@@ -88,7 +85,7 @@ class QdrantCollections:
     new_info: CollectionInfo | None
 
 
-class Qdrant(Database):
+class Qdrant(CollectionDatabase):
     """The vectors of a Qdrant collection, on a server or in a folder of the Qdrant client (local mode).
 
     The new vectors are in a new collection, ``<collection>__congruence_new``, configured like the old one (distance,
@@ -115,13 +112,7 @@ class Qdrant(Database):
 
     kind = "qdrant"
     capabilities = Capabilities(
-        container="collection",
-        atomic_switch=True,
-        concurrent_writes=True,
-        follows_deletes=False,
-        searches=True,
-        filters="a Qdrant filter as JSON",
-        element_types=("float32", "float16"),
+        container="collection", filters="a Qdrant filter as JSON", element_types=("float32", "float16")
     )
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
@@ -134,10 +125,8 @@ class Qdrant(Database):
             self.capabilities = replace(self.capabilities, concurrent_writes=False)
         self._client = self._open_server() if self._folder is None else self._open_folder(self._folder)
         self._table = self._only_table() if table is None else table
-        self._column = ""
-        place = self._find_collections()
-        self._column = self._find_column(place, column)
-        refusals.check_column(self._column, place.mark.get("column") if place.exists else self._column)
+        self._column = self._find_column(self._find_collections(), column)
+        place = self._place()
         self._rows = None if rows is None else self._filter_of(rows)
         self._id_type = self._find_id_type(place.old)
         self._modality = modality
@@ -201,8 +190,6 @@ class Qdrant(Database):
             return refusals.rejected(where, message)
         return None
 
-    # ---- collections -------------------------------------------------------------------------------------------------
-
     def _aliases(self) -> dict[str, str]:
         """Return the collection of each alias."""
         return {alias.alias_name: alias.collection_name for alias in self._call(self._client.get_aliases).aliases}
@@ -249,28 +236,10 @@ class Qdrant(Database):
     def _info_of(self, collection: str) -> CollectionInfo:
         return self._call(self._client.get_collection, collection)
 
-    def _place(self) -> QdrantCollections:
-        place = self._find_collections()
-        refusals.check_column(self._column, place.mark.get("column") if place.exists else self._column)
-        return place
-
     def _side(self, side: Side) -> tuple[str, CollectionInfo | None]:
         """Return the name of a side's collection and its description, which is None if it does not exist."""
         place = self._place()
         return (place.old, place.old_info) if side == "old" else (place.new, place.new_info)
-
-    def _place_with_new(self) -> QdrantCollections:
-        """Return the old and the new collection, which must exist."""
-        place = self._place()
-        if not place.exists:
-            raise refusals.no_new_vectors(repr(place.old))
-        return place
-
-    def _refuse_switched(self, place: QdrantCollections) -> None:
-        if place.switched:
-            raise refusals.already_switched(repr(self._table))
-
-    # ---- points ------------------------------------------------------------------------------------------------------
 
     def _find_column(self, place: QdrantCollections, column: str | None) -> str:
         """Return the name of the dense vector, ``""`` for the unnamed one."""
@@ -332,10 +301,6 @@ class Qdrant(Database):
         has = self._models.HasVectorCondition(has_vector=self._column)
         return self._models.Filter(must=[has] if self._rows is None or all_rows else [self._rows, has])
 
-    def _lacking(self) -> Filter:
-        """Return a filter for all points without the vector."""
-        return self._models.Filter(must_not=[self._models.HasVectorCondition(has_vector=self._column)])
-
     def _count(self, collection: str, condition: object) -> int:
         """Return the exact number of points that match a filter."""
         return int(self._call(self._client.count, collection, count_filter=condition, exact=True).count)
@@ -370,10 +335,7 @@ class Qdrant(Database):
         return records
 
     def _block_fields(self) -> dict[str, object]:
-        """Return the options that request the vector and the modality.
-
-        The unnamed vector cannot be requested by name.
-        """
+        """Return the options that request vector and modality; the unnamed vector cannot be requested by name."""
         return {
             "with_payload": [self._modality] if self._modality else False,
             "with_vectors": [self._column] if self._column else True,
@@ -459,8 +421,6 @@ class Qdrant(Database):
             for id_, payload, other, vector in zip(ids, payloads, others, new, strict=True)
         ]
 
-    # ---- reading -----------------------------------------------------------------------------------------------------
-
     def info(self) -> DatabaseInfo:
         place = self._place()
         config, params = place.old_info.config, self._params(place.old_info)
@@ -479,14 +439,6 @@ class Qdrant(Database):
             space=space_in(config.metadata, place.old),
             free_bytes=free_bytes(self._folder),
         )
-
-    def stage(self) -> Stage:
-        place = self._place()
-        return Stage.SWITCHED if place.switched else Stage.PREPARED if place.exists else Stage.UNTOUCHED
-
-    def note(self) -> Mapping[str, str]:
-        place = self._place()
-        return dict(place.mark.get("note") or {}) if place.exists else {}
 
     def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         collection, info = self._side(side)
@@ -508,10 +460,7 @@ class Qdrant(Database):
         return 0 if info is None else self._count(collection, self._having())
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield the old side's rows with their new vectors.
-
-        Rows whose payload or other vectors have changed count as rows without.
-        """
+        """Yield paired rows; those whose payload or other vectors have changed count as rows without a new vector."""
         place = self._place()
         width, everything = self._params(place.old_info).size, {"with_payload": True, "with_vectors": True}
         width_new = self._params(place.new_info).size if place.exists else width
@@ -539,8 +488,6 @@ class Qdrant(Database):
             answers = self._call(self._client.query_batch_points, collection, requests=requests)
             found += [self._arrow_ids([point.id for point in answer.points]) for answer in answers]
         return found
-
-    # ---- writing -----------------------------------------------------------------------------------------------------
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
         check_choice(element_type, self.capabilities.element_types, "element_type")
@@ -618,10 +565,7 @@ class Qdrant(Database):
         return scaled
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store new vectors with a copy of the current payload and other vectors.
-
-        After the switch, only the vectors.
-        """
+        """Store new vectors with a copy of the current payload and other vectors; after the switch, without."""
         place = self._place_with_new()
         if self._element_type(place.new_info) == "float16":
             vectors = vectors.astype(np.float16).astype(np.float32)  # servers round to float16, folders do not
@@ -643,9 +587,7 @@ class Qdrant(Database):
             self._call(self._client.delete, place.new, points_selector=selector, wait=True)
 
     def build_index(self) -> str | None:
-        """Create the payload indexes of the old collection, and wait until the server has indexed the vectors by
-        itself.
-        """
+        """Create the payload indexes, and wait until the server has indexed the vectors by itself."""
         place = self._place_with_new()
         self._copy_payload_indexes(place)
 
@@ -661,15 +603,14 @@ class Qdrant(Database):
         info = self._info_of(place.new)
         return _describe_index(info.config, self._params(info))
 
-    # ---- switch and rollback -----------------------------------------------------------------------------------------
-
     def switch(self) -> None:
         """Copy the points without a vector unchanged, then move the alias to the new collection atomically."""
         place = self._place_with_new()
         if place.switched:
             return
-        alias, lacking = self._alias_of(place), self._lacking()
-        stale = self._models.FilterSelector(filter=lacking)
+        models, alias = self._models, self._alias_of(place)
+        lacking = models.Filter(must_not=[models.HasVectorCondition(has_vector=self._column)])
+        stale = models.FilterSelector(filter=lacking)
         self._call(self._client.delete, place.new, points_selector=stale, wait=True)
         others = self._others(place.old_info)
         for records in self._pages(place.old, lacking, with_payload=True, with_vectors=others or False):

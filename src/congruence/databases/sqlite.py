@@ -1,6 +1,4 @@
-"""SQLite with sqlite-vec: new vectors are written to a second vec0 table; the switch renames both in one
-transaction.
-"""
+"""SQLite with sqlite-vec: new vectors are in a second vec0 table; the switch renames both in one transaction."""
 
 from __future__ import annotations
 
@@ -69,14 +67,7 @@ class SQLite(Database):
     """
 
     kind = "sqlite-vec"
-    capabilities = Capabilities(
-        container="table",
-        atomic_switch=True,
-        concurrent_writes=True,
-        follows_deletes=False,
-        searches=True,
-        element_types=("float32", "int8", "binary"),
-    )
+    capabilities = Capabilities(container="table", element_types=("float32", "int8", "binary"))
 
     _column: str | None = None
 
@@ -166,8 +157,6 @@ class SQLite(Database):
         """Return a subquery over the ordinary table of ids that vec0 keeps, as vec0 has no stable order."""
         return f"(SELECT {'id' if vec0.id_type == 'text' else 'rowid'} AS id FROM {quoted(table + '_rowids')})"
 
-    # ---- reading -----------------------------------------------------------------------------------------------------
-
     def info(self) -> DatabaseInfo:
         vec0 = self._vec0()
         return DatabaseInfo(
@@ -255,10 +244,7 @@ class SQLite(Database):
         return [pa.array([id_ for (id_,) in rows], vec0.id_array_type) for rows in results]
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
-        """Yield the ids of new vectors whose rows were deleted.
-
-        None after the switch, when rows are added to the new table only.
-        """
+        """Yield the ids of new vectors whose rows were deleted; none after the switch."""
         if self.stage() is not Stage.PREPARED:
             return
         vec0, after = self._vec0(), None
@@ -275,8 +261,6 @@ class SQLite(Database):
         """Return a query for the ids of new vectors whose rows were deleted."""
         new, old = (self._keys(self._name(side), vec0) for side in ("new", "old"))
         return f"SELECT n.id FROM {new} AS n WHERE {condition} NOT EXISTS (SELECT 1 FROM {old} AS o WHERE o.id = n.id)"
-
-    # ---- writing -----------------------------------------------------------------------------------------------------
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
         """Create a table with the same columns and vectors of the new width and type."""
@@ -339,8 +323,6 @@ class SQLite(Database):
         with self._writing() as connection:
             statement = f"DELETE FROM {quoted(new)} WHERE {vec0.ids} = ?"
             connection.executemany(statement, [(id_,) for id_ in ids.to_pylist()])
-
-    # ---- switch and rollback -----------------------------------------------------------------------------------------
 
     def switch(self) -> None:
         """Rename both tables in one transaction, after updating the other columns."""
@@ -477,10 +459,7 @@ class Vec0:
         return {"float32": "?", "int8": "vec_int8(?)", "binary": "vec_bit(?)"}[self.element_type]
 
     def blobs(self, vectors: np.ndarray) -> np.ndarray:
-        """Encode vectors as blobs, one per row.
-
-        The lowest bit of a byte is the first component, as in ``vec_quantize_binary``.
-        """
+        """Encode vectors as blobs; the lowest bit is the first component, as in ``vec_quantize_binary``."""
         if self.element_type == "binary":
             return pack(vectors, "little")
         return np.ascontiguousarray(vectors, "<f4" if self.element_type == "float32" else np.int8)
