@@ -12,13 +12,7 @@ import pytest
 from database_contract import DatabaseContract, UserRow
 
 from congruence.databases import Stage, open_database
-from congruence.errors import (
-    CorruptFileError,
-    DatabaseError,
-    DatabaseUnavailableError,
-    MigrationError,
-    ParameterError,
-)
+from congruence.errors import CorruptFileError, DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
 
 
 def q(name):

@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pyarrow as pa
 import pytest
-from database_contract import DIM, DIM_NEW, DatabaseContract, UserRow, make_rows
+from database_contract import DIM, DIM_NEW, DatabaseContract, RenamesContract, UserRow, kill_after, make_rows, run
 from lazy_module import LazyModule
 
 from congruence.databases import Stage, open_database
@@ -78,7 +78,7 @@ def rows_shown(where, table="items"):
     return {one["id"]: UserRow(np.asarray(one.pop("embedding"), np.float32).tobytes(), one) for one in found}
 
 
-class TestFile(DatabaseContract):
+class TestFile(RenamesContract, DatabaseContract):
     """Other processes cannot write at the same time, so the contract's test of that is skipped; tests below cover repairs by a later pass."""
 
     any_names = False
@@ -95,12 +95,17 @@ class TestFile(DatabaseContract):
     def user_rows(self, where, **names):
         return rows_shown(where)
 
+    def renaming(self):
+        return pymilvus.MilvusClient, "rename_collection"
+
+    def collections(self, where):
+        return client_of(where).list_collections()
+
+    def create(self, where, name):
+        client_of(where).create_collection(name, dimension=4)
+
     def filter_of_images(self):
         return 'kind == "image"'
-
-
-class Killed(Exception):
-    """Simulates a kill: no code catches it."""
 
 
 @pytest.fixture
@@ -108,74 +113,6 @@ def items(tmp_path):
     ids, vectors, others = make_rows("text", 25)
     space = {"congruence.space": '{"model": "open_clip:a", "dim": 8}', "team": "search"}
     return make_collection(tmp_path, ids, vectors, others, metric="COSINE", properties=space)
-
-
-def run(database):
-    database.prepare(DIM_NEW, "float32", {"map": "abc"})
-    for block in database.scan("old", batch=10):
-        database.write(block.ids, np.ascontiguousarray(block.vectors[:, :DIM_NEW]))
-
-
-def width_shown(where, table="items"):
-    rows = rows_shown(where, table)
-    return len(rows), len(next(iter(rows.values())).vector) // 4
-
-
-def kill_after(monkeypatch, renames):
-    """Raise Killed after this number of renames."""
-    done = []
-    rename = pymilvus.MilvusClient.rename_collection
-
-    def renamed(client, *names, **options):
-        if len(done) == renames:
-            raise Killed
-        done.append(names)
-        rename(client, *names, **options)
-
-    monkeypatch.setattr(pymilvus.MilvusClient, "rename_collection", renamed)
-
-
-@pytest.mark.parametrize("then", ["switch", "rollback"])
-@pytest.mark.parametrize(
-    ("step", "renames", "stage"),
-    [
-        ("switch", 1, Stage.PREPARED),
-        ("rollback", 1, Stage.SWITCHED),
-        ("rollback", 2, Stage.PREPARED),
-    ],
-)
-def test_a_kill_between_the_renames(items, step, renames, stage, then):
-    before = rows_shown(items)
-    with open_database(items) as database:
-        run(database)
-        if step == "rollback":
-            database.switch()
-        with pytest.MonkeyPatch.context() as patch:
-            kill_after(patch, renames)
-            with pytest.raises(Killed):
-                getattr(database, step)()
-    with open_database(items) as database:  # found without its name: the user's one is between the others
-        assert database.stage() is stage
-        assert (database.count("old"), database.count("new")) == (25, 25)
-        getattr(database, then)()
-        assert database.stage() is (Stage.SWITCHED if then == "switch" else Stage.PREPARED)
-        assert width_shown(items) == (25, DIM_NEW if then == "switch" else DIM)
-        database.rollback()
-        assert rows_shown(items) == before
-        database.discard()
-    assert client_of(items).list_collections() == ["items"]
-
-
-def test_a_switch_that_was_cut_short_can_be_given_up(items):
-    with open_database(items) as database:
-        run(database)
-        with pytest.MonkeyPatch.context() as patch:
-            kill_after(patch, 1)
-            with pytest.raises(Killed):
-                database.switch()
-        database.discard()
-        assert database.stage() is Stage.UNTOUCHED
-    assert width_shown(items) == (25, DIM)
 
 
 def test_an_alias_moves_in_one_step(items):
@@ -188,7 +125,7 @@ def test_an_alias_moves_in_one_step(items):
         with open_database(items) as database:
             run(database)
             with pytest.MonkeyPatch.context() as patch:
-                kill_after(patch, 0)
+                kill_after(patch, pymilvus.MilvusClient, "rename_collection", 0)
                 database.switch()
                 names[migration] = client.describe_alias("photos")["collection_name"]
                 assert database.stage() is Stage.SWITCHED
@@ -203,7 +140,7 @@ def test_an_alias_moves_in_one_step(items):
             assert database.stage() is Stage.UNTOUCHED
     assert names == {1: "items__congruence_new", 2: "items__congruence_new2"}
     assert client.list_collections() == ["items__congruence_new2"]
-    assert width_shown(items, "photos") == (25, DIM_NEW)
+    assert [len(one.vector) // 4 for one in rows_shown(items, "photos").values()] == 25 * [DIM_NEW]
 
 
 def test_the_new_collection_is_made_like_the_old_one(items):
@@ -302,24 +239,6 @@ def test_what_was_written_outlives_a_kill(items, tmp_path):
         assert database.count("new") == 25
 
 
-def test_rows_that_readers_would_lose_keep_the_names(items):
-    with open_database(items, rows='kind == "image"') as database:
-        run(database)
-        with pytest.raises(MigrationError, match="rows .*readers would lose them"):
-            database.switch()
-    assert width_shown(items) == (25, DIM)
-
-
-def test_collections_of_others_are_left_alone(items):
-    client = client_of(items)
-    client.create_collection("items__congruence_new", dimension=4)
-    with pytest.raises(DatabaseError, match="not created by a migration"):
-        open_database(items, table="items")
-    client.create_collection("another", dimension=4)
-    with pytest.raises(ParameterError, match=r"2 aliases and collections \('another', 'items'\).*Pass table="):
-        open_database(items)
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -401,7 +320,7 @@ def test_a_server_by_url(items, monkeypatch):
             paged = [one for block in database.scan("new", after=after, batch=3) for one in block.ids.to_pylist()]
             assert paged == expected[0 if after is None else 7 :]
         database.rollback()
-    assert width_shown(items) == (25, DIM)
+    assert TestFile().shown(items) == (25, DIM)
 
 
 def test_addresses(tmp_path, monkeypatch):

@@ -70,12 +70,7 @@ class TestPgVector(DatabaseContract):
             with connection.cursor() as cursor, cursor.copy(sql.SQL("COPY {t} FROM STDIN").format(**quoted)) as copy:
                 for k, one in enumerate(ids):
                     copy.write_row(
-                        (
-                            uuid.UUID(one) if is_uuid else one,
-                            others["kind"][k],
-                            shown(vectors[k]),
-                            others["title"][k],
-                        )
+                        (uuid.UUID(one) if is_uuid else one, others["kind"][k], shown(vectors[k]), others["title"][k])
                     )
             connection.execute(
                 sql.SQL(
@@ -270,10 +265,7 @@ def test_other_users_keep_their_rights(shop):
 )
 def test_what_a_view_would_not_keep_is_refused(shop, script, result):
     where, connection = shop(SHOP + script)
-    with (
-        open_database(where, table="items") as database,
-        pytest.raises(MigrationError, match=result),
-    ):
+    with open_database(where, table="items") as database, pytest.raises(MigrationError, match=result):
         database.prepare(3)
     connection.execute("DROP SCHEMA shop CASCADE")
     where, connection = shop()

@@ -200,14 +200,7 @@ def test_texts_choose_and_stay_known(switched, mapping, truth, tmp_path):
 @pytest.mark.parametrize("step", ["write", "flush", "encode", "journal", "save"])
 @pytest.mark.parametrize(("nth", "in_memory"), [(0, 2**26), (3, 0)])
 def test_killed_at_any_step_nothing_is_lost_and_nothing_encoded_twice(
-    switched,
-    mapping,
-    truth,
-    tmp_path,
-    step,
-    nth,
-    in_memory,
-    monkeypatch,
+    switched, mapping, truth, tmp_path, step, nth, in_memory, monkeypatch
 ):
     made, before = switched, bits(switched.new)
     model = Model(truth)
@@ -267,10 +260,7 @@ def test_an_encoder_that_fails_loses_nothing(switched, mapping, truth, tmp_path,
 
 
 def test_rows_that_others_change_meanwhile_begin_a_new_plan_that_knows_what_was_paid_for(
-    switched,
-    mapping,
-    truth,
-    tmp_path,
+    switched, mapping, truth, tmp_path
 ):
     made, model = switched, Model(truth)
     with begin(made, mapping, tmp_path) as migration:

@@ -21,13 +21,7 @@ import pyarrow as pa
 
 from congruence.databases import _refusals as refusals
 from congruence.embeddings import Space
-from congruence.errors import (
-    CongruenceError,
-    CorruptFileError,
-    DatabaseError,
-    DatabaseUnavailableError,
-    ParameterError,
-)
+from congruence.errors import CongruenceError, CorruptFileError, DatabaseError, DatabaseUnavailableError, ParameterError
 
 #: Default number of rows per block of a scan.
 BATCH = 4096
@@ -189,8 +183,8 @@ class Block(NamedTuple):
 
     ``ids`` are int64, uint64 or large_string, shape (b,), UUIDs as text. ``vectors`` are float32, shape (b, dim),
     C-contiguous: half precision is converted, int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
-    ``modalities`` are large_string, shape (b,), from the column that was passed when the database was opened. ``cursor``
-    continues a scan after this block, as ``after``.
+    ``modalities`` are large_string, shape (b,), from the column that was passed when the database was opened. A scan
+    continues after ``cursor``.
     """
 
     ids: pa.Array
@@ -200,7 +194,7 @@ class Block(NamedTuple):
 
 
 class PairedBlock(NamedTuple):
-    """A block of rows with their old vectors, shape (b, dim), and new ones, (b, dim_new), which are zeros without ``has_new``."""
+    """A block of rows with old vectors, shape (b, dim), and new ones, (b, dim_new), zeros unless ``has_new``."""
 
     ids: pa.Array
     old: np.ndarray
@@ -461,7 +455,7 @@ class CollectionDatabase(Database):
 
     @abstractmethod
     def _find_collections(self) -> Any:
-        """Return the collections of a migration: ``old``, ``new``, whether it ``exists``, ``switched``, and its ``mark``."""
+        """Return the collections of a migration: old, new, whether it exists and is switched, and its mark."""
 
     def _place(self) -> Any:
         place = self._find_collections()
@@ -530,11 +524,6 @@ _DIGIT_POSITIONS = np.array([k for k in range(36) if k not in (8, 13, 18, 23)])
 
 #: A UUID as text.
 UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-
-
-def is_uuids(kind: pa.DataType) -> bool:
-    """Return whether a type holds UUIDs: Arrow's extension type, or 16 bytes of fixed size."""
-    return bool(kind == pa.uuid() or (pa.types.is_fixed_size_binary(kind) and kind.byte_width == 16))
 
 
 def uuid_texts(column: pa.Array) -> pa.Array:

@@ -234,13 +234,9 @@ class FileDatabase(Database):
         width = self.dim if side == "old" or self._stage is Stage.UNTOUCHED else self._new_vectors().dim
         if not blocks:
             return Block(ids.slice(0, 0), np.empty((0, width), np.float32), None, 0)
-        modalities = [block.modalities for block in blocks if block.modalities is not None]
-        return Block(
-            pa.concat_arrays([block.ids for block in blocks]),
-            np.concatenate([block.vectors for block in blocks]),
-            pa.concat_arrays(modalities) if modalities else None,
-            0,
-        )
+        found, vectors, modalities, _ = zip(*blocks, strict=True)
+        labels = None if modalities[0] is None else pa.concat_arrays(modalities)
+        return Block(pa.concat_arrays(found), np.concatenate(vectors), labels, 0)
 
     def count(self, side: Side = "old") -> int:
         if side == "new":
@@ -498,8 +494,7 @@ class RowVectors:
             raise FileError(describe_refusal(error, f"while opening {path}")) from error
         except _DAMAGE as error:
             raise CorruptFileError(
-                f"The new vectors, {path}, are damaged ({error}).",
-                "Discard them, and run the migration again.",
+                f"The new vectors, {path}, are damaged ({error}).", "Discard them, and run the migration again."
             ) from error
 
     @staticmethod

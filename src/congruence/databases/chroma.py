@@ -87,22 +87,14 @@ class Chroma(CollectionDatabase):
     """The vectors of a Chroma collection, in a folder or on a server.
 
     The new vectors are in a new collection, ``<collection>__congruence_new``, with the same configuration and copies of
-    documents, metadata and URIs. :meth:`switch` renames the old collection to ``…__congruence_old`` and then the new
-    one to the old name. Between the two steps, readers find no collection of that name. If the process is killed there,
-    :meth:`stage` recognizes the state by the names, and the next :meth:`switch` or :meth:`rollback` completes it. After
-    the switch, readers must look up the collection by name again: an existing collection object still refers to the old
-    one.
+    documents, metadata and URIs. :meth:`switch` renames the old collection to ``…__congruence_old`` and the new one to
+    its name; in between, readers find no collection. After a kill there, :meth:`stage` recognizes the state by the
+    names, and the next :meth:`switch` or :meth:`rollback` completes it. Readers must look up the collection by name
+    again.
 
-    ``address``: ``chroma:///path`` or ``chroma://./folder``, which only one process may have open;
-    ``chroma+http://host:8000`` or ``chroma+https://…``, with ``?tenant=…&database=…`` if they are not the defaults. The
-    server's token is read from the environment variable ``CHROMA_API_KEY``; ``table``: name of the collection; may be
-    omitted if there is only one; ``column``, ``ids``: not supported: a Chroma record has exactly one embedding and one
-    id, a string; ``rows``: A Chroma ``where`` filter as JSON, e.g. ``{"kind": "image"}``.
-
-    Notes
-    -----
-    Chroma cannot continue a scan after a given id, so the ids of all rows are read at once and sorted, which needs a
-    few hundred bytes of memory per row.
+    The address is ``chroma:///path``, which only one process may have open, or ``chroma+http://host:8000``, with
+    ``?tenant=…&database=…`` if need be and the token in the environment variable ``CHROMA_API_KEY``. ``rows`` is a
+    ``where`` filter as JSON, such as ``{"kind": "image"}``. All ids are read at once, as Chroma cannot continue a scan.
     """
 
     kind = "chroma"

@@ -53,20 +53,11 @@ _VECTOR = re.compile(r"(FLOAT|DOUBLE|TINYINT)\[\d*\]")
 
 
 class DuckDB(Database):
-    """A table of a DuckDB file.
+    """A table of a DuckDB file, whose address is its path or ``duckdb://PATH``; only one process can have it open.
 
-    ``address``: path of the file, or ``duckdb://PATH``; ``table``: ``table`` or ``schema.table``; required if there are
-    several; ``column``: ``FLOAT[n]``, ``DOUBLE[n]``, ``FLOAT[]``, ``DOUBLE[]``, or ``TINYINT[n]`` for int8. May be
-    omitted if there is only one such column, or only one of floats; ``ids``: column of the ids (integers, strings or
-    UUIDs); by default the primary key, or ``id``; ``rows``: an SQL condition, as in a WHERE clause. It is the caller's
-    own SQL and is trusted; the only check is that it forms a single query without a further statement.
-
-    Notes
-    -----
-    Before the switch, the new vectors are in the column ``COLUMN__congruence_new``; after it, the old ones are in
-    ``COLUMN__congruence_old``. Only one process can open a file for writing: while this object is open, other processes
-    cannot open the file. DuckDB cannot rename a column of a table that has indexes created by CREATE INDEX, so the
-    switch drops and recreates these in its transaction; an index over the vectors is then built over the new ones.
+    Vectors are ``FLOAT[n]``, ``DOUBLE[n]``, ``FLOAT[]``, ``DOUBLE[]``, or ``TINYINT[n]`` for int8. ``rows`` is an SQL
+    condition, the caller's own and trusted; the only check is that it forms a single query. DuckDB cannot rename a
+    column of a table with indexes, so the switch drops and recreates these in its transaction.
     """
 
     kind = "duckdb"

@@ -14,15 +14,7 @@ from congruence._utils.atomic import atomic_path
 from congruence._utils.optional import require
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import Address, Capabilities, DatabaseInfo, Name, Side, Stage
-from congruence.databases._files import (
-    EXCHANGES,
-    FileDatabase,
-    FilePiece,
-    RowVectors,
-    copy_mode,
-    label_array,
-    path_of,
-)
+from congruence.databases._files import EXCHANGES, FileDatabase, FilePiece, RowVectors, copy_mode, label_array, path_of
 from congruence.errors import DatabaseError, FileError, MigrationError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
@@ -33,18 +25,11 @@ _TRAIN = 256
 
 
 class Faiss(FileDatabase):
-    """An index of exact vectors written by ``faiss.write_index``.
+    """An index of exact vectors written by ``faiss.write_index``, whose address is its path or ``faiss://PATH``.
 
-    ``address``: path of the file, or ``faiss://PATH``; ``table``, ``column``, ``ids``, ``rows``: not supported: an
-    index holds one matrix, its own ids, and nothing else; ``modality_column``: file or column with the modality of each
-    row, as for :func:`congruence.stores.read_column`, in the order in which rows were added. Not for inverted files,
-    which do not preserve the order.
-
-    Notes
-    -----
-    The index is kept in memory, as FAISS requires; while the new one is built, both are. An inverted file gets
-    centroids of the new vectors. An index that stores its vectors approximately, e.g. by product quantization, is
-    refused.
+    ``modality_column`` is a file with one entry per row, in the order in which rows were added; inverted files keep no
+    order. The index is in memory, as FAISS requires; while the new one is built, both are. An inverted file gets new
+    centroids.
     """
 
     kind = "faiss"

@@ -94,7 +94,8 @@ UNKNOWN = np.uint64(2**64 - 1)
 
 _CONFLICT = re.compile(r"conflict|contention|retryable|concurrent", re.IGNORECASE)
 _DAMAGE = re.compile(
-    r"corrupt|magic|decod|unexpected|truncated|out of (range|bounds)|not found|invalid (data|file|argument|range)|checksum|protobuf",
+    r"corrupt|magic|decod|unexpected|truncated|out of (range|bounds)|not found|checksum|protobuf"
+    r"|invalid (data|file|argument|range)",
     re.IGNORECASE,
 )
 
@@ -104,26 +105,17 @@ _T = TypeVar("_T")
 class LanceDB(Partitioned):
     """A LanceDB table, or a Lance data set, in a folder or, when migrated with an engine, in an object store.
 
-    ``address``: ``DATABASE/TABLE.lance``, ``lancedb://DATABASE``, or ``s3://BUCKET/DATABASE/TABLE.lance`` (``gs``,
-    ``az``); ``table``: required if the address does not name it and there are several; ``column``: A fixed-size list of
-    floats, or of bytes with packed bits, highest bit first (``numpy.packbits``). May be omitted if there is only one
-    such column, or only one of floats; ``ids``: column of the ids (integers, strings or UUIDs); by default ``id``, or
-    the table's primary key; ``rows``: A condition in the syntax of LanceDB's ``where``. Lance evaluates it for each
-    row; it cannot run statements.
+    The address is ``DATABASE/TABLE.lance``, ``lancedb://DATABASE``, or ``s3://BUCKET/DATABASE/TABLE.lance`` (``gs``,
+    ``az``). Vectors are fixed-size lists of floats, or of bytes with packed bits, highest bit first. ``rows`` is a
+    condition for LanceDB's ``where``, which Lance evaluates for each row; it cannot run statements.
 
-    Notes
-    -----
-    New vectors are staged in files in the table's folder until a fragment is complete; the fragment then gets one new
-    file. Reading the new side first moves staged vectors into the column, which rewrites it in their fragments, so do
-    not read the new side after each batch.
+    New vectors are staged in files in the table's folder until a fragment is complete, which then gets one new file.
+    Reading the new side first moves staged vectors into the column, so do not read it after each batch. Other clients
+    may add, update, delete and compact rows at the same time: an added row has no new vector, an updated one keeps that
+    of its old content. :meth:`rollback` renames the columns back, and so keeps rows added after the switch.
 
-    Other clients may add, update, delete and compact rows at the same time. An added row has no new vector, and an
-    updated row keeps the new vector of its old content; :meth:`scan_pairs` shows both. :meth:`rollback` renames the
-    columns back and therefore keeps rows added after the switch, which a return to an old version would lose.
-
-    All ranges of an engine refer to the version of the table that :meth:`ranges` read. A file is committed only if its
-    fragment still consists of the same files, apart from the new column: deleted rows stay in them, while updated and
-    compacted rows move to another fragment.
+    All ranges of an engine refer to the version that :meth:`ranges` read. A file is committed only if its fragment
+    still consists of the same files, apart from the new column: updated and compacted rows move to another fragment.
     """
 
     kind = "lancedb"
@@ -1043,11 +1035,7 @@ class Staging:
         return sum(self._counts.values(), Counter())
 
     def add(self, blocks: list[tuple[pa.Array, np.ndarray, pa.Array]]) -> None:
-        """Write ids, addresses and vectors to a new file, which survives a kill of the process.
-
-        It may not survive a power failure, because the file is not synced to disk; Lance does not sync its files
-        either.
-        """
+        """Write ids, addresses and vectors to a new file, which is not synced to disk, as Lance's own are not."""
         number = 1 + max((int(file.stem) for file in self._counts), default=0)
         self.folder.mkdir(parents=True, exist_ok=True)
         table = pa.Table.from_batches([pa.record_batch(list(block), _STAGED) for block in blocks])
@@ -1072,9 +1060,9 @@ class Staging:
             return
         if rows.any():
             self._store(file, _read(file).filter(pa.array(rows)).combine_chunks())
-            return
-        file.unlink(missing_ok=True)
-        self._counts.pop(file)
+        else:
+            file.unlink(missing_ok=True)
+            self._counts.pop(file)
 
 
 def _read(file: Path) -> pa.Table:
@@ -1338,12 +1326,7 @@ class ColumnWriter:
     """Writes the new column's file of a fragment, row by row in order; creates the file only once a vector changes."""
 
     def __init__(
-        self,
-        data: lance.LanceDataset,
-        fragment: lance.LanceFragment,
-        column: str,
-        kind: pa.DataType,
-        place: LanceTable,
+        self, data: lance.LanceDataset, fragment: lance.LanceFragment, column: str, kind: pa.DataType, place: LanceTable
     ) -> None:
         self._data, self._fragment, self._column, self._kind, self._place = data, fragment, column, kind, place
         self._schema = pa.schema([pa.field(column, kind)])

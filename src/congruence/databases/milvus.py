@@ -118,23 +118,15 @@ class Milvus(CollectionDatabase):
     """The vectors of a Milvus collection, in a file of Milvus Lite or on a server.
 
     The new vectors are in a new collection, ``<collection>__congruence_new``, with the same fields, indexes and
-    properties, and copies of all other fields, including dynamic ones. If readers use an alias, :meth:`switch` moves it
-    atomically. If they use the collection's own name, it renames the old collection to ``…__congruence_old`` and then
-    the new one to that name. Between the two steps, readers find no collection. If the process is killed there,
-    :meth:`stage` recognizes the state by the names, and the next :meth:`switch` or :meth:`rollback` completes it.
+    properties, and copies of all other fields. If readers use an alias, :meth:`switch` moves it atomically. If not, it
+    renames the old collection to ``…__congruence_old`` and the new one to its name; in between, readers find no
+    collection. After a kill there, :meth:`stage` recognizes the state by the names, and the next :meth:`switch` or
+    :meth:`rollback` completes it.
 
-    ``address``: ``milvus:///path/file.db`` or ``milvus://file.db``, which only one process may have open;
-    ``milvus+http://host:19530`` or ``milvus+https://…``, with ``?database=…`` if it is not the default. The server's
-    token is read from the environment variable ``MILVUS_TOKEN``; ``table``: alias that the application uses, or name of
-    a collection; may be omitted if there is only one; ``ids``: name of the primary key, the only field that is
-    possible; ``rows``: A Milvus filter expression, e.g. ``kind == "image"``; it is trusted. Until all rows are
-    migrated, :meth:`switch` raises MigrationError, since readers would lose the other rows.
-
-    Notes
-    -----
-    Collections with automatic ids, with partitions but no partition key, or with nullable vectors are not supported. A
-    collection that is not loaded is loaded, because Milvus can only read loaded ones. After the switch, :meth:`write`
-    keeps the current other fields of the new rows and skips rows that were deleted from the new collection.
+    The address is ``milvus:///path/file.db``, which only one process may have open, or ``milvus+http://host:19530``,
+    with ``?database=…`` if need be and the token in the environment variable ``MILVUS_TOKEN``. ``rows`` is a trusted
+    filter expression, such as ``kind == "image"``. A collection that is not loaded is loaded, because Milvus reads no
+    others.
     """
 
     kind = "milvus"
@@ -372,30 +364,16 @@ class Milvus(CollectionDatabase):
             )
         partitions = self._ask("list_partitions", collection)
         partitioned = len(partitions) > 1 and not any(field.get("is_partition_key") for field in fields)
+        automatic = description.get("auto_id") or any(field.get("auto_id") for field in fields)
+        copy = "Copy the collection into one"
         for unsupported, problem, fix in (
-            (
-                description.get("auto_id") or any(field.get("auto_id") for field in fields),
-                "has automatic ids: Milvus would assign new ids to the copied rows, or their ids to later rows",
-                "Copy the collection into one without auto_id.",
-            ),
-            (
-                field.get("nullable"),
-                f"has {column!r} nullable, and Milvus cannot be asked for rows without a vector",
-                "Copy the collection into one whose vectors are not nullable.",
-            ),
-            (
-                column in computed,
-                f"has {column!r} computed by a function of the collection",
-                "Change the model of that function instead.",
-            ),
-            (
-                partitioned,
-                f"has {len(partitions)} partitions without a partition key, and a row does not record its partition",
-                "Copy the collection into one with a partition key.",
-            ),
+            (automatic, "automatic ids, which Milvus would assign anew to copied rows", f"{copy} without auto_id."),
+            (field.get("nullable"), f"{column!r} nullable, but no filter for null", f"{copy} whose vectors are not."),
+            (column in computed, f"{column!r} computed by a function", "Change the model of that function instead."),
+            (partitioned, f"{len(partitions)} partitions without a partition key", f"{copy} with a partition key."),
         ):
             if unsupported:
-                raise DatabaseError(f"{collection!r} {problem}.", fix)
+                raise DatabaseError(f"{collection!r} has {problem}.", fix)
         others = tuple(name for name in kinds if name not in (key, column) and name not in computed)
         json_fields = tuple(name for name in others if kinds[name] == "JSON")
         dynamic, dim = bool(description.get("enable_dynamic_field")), int(field["params"]["dim"])

@@ -13,33 +13,18 @@ import pyarrow as pa
 from congruence._utils.atomic import atomic_path
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import Address, Capabilities, DatabaseInfo, Name, Stage
-from congruence.databases._files import (
-    EXCHANGES,
-    FileDatabase,
-    FilePiece,
-    RowVectors,
-    copy_mode,
-    label_array,
-    path_of,
-)
+from congruence.databases._files import EXCHANGES, FileDatabase, FilePiece, RowVectors, copy_mode, label_array, path_of
 from congruence.embeddings import Space
 from congruence.errors import IdError
 from congruence.stores import open_source, read_ids
 
 
 class Npy(FileDatabase):
-    """A matrix of vectors in a NumPy file.
+    """A matrix of vectors in a NumPy file, whose address is its path or ``npy://PATH``.
 
-    ``address``: path of the file, or ``npy://PATH``; ``table``, ``column``, ``rows``: not supported: the file is a
-    single matrix, and all of its rows are mapped; ``ids``: path of the ids, as for :func:`congruence.stores.read_ids`:
-    ``ids.txt``, ``ids.npy``, ``items.parquet:name``. By default row numbers from 0; ``modality_column``: path of the
-    modality of each row, in the same form.
-
-    Notes
-    -----
-    The description of the vectors' space, ``NAME.npy.space.json``, is removed before the exchange and written again
-    after it. In between, or if the process is killed there, readers find no description instead of that of the other
-    model.
+    ``ids`` and ``modality_column`` are files with one entry per row, such as ``ids.txt`` or ``items.parquet:name``. The
+    description of the space, ``NAME.npy.space.json``, is removed before the exchange and written again after it, so
+    that readers never find that of the other model.
     """
 
     kind = "npy"

@@ -31,18 +31,9 @@ from congruence.databases._base import (
     Stage,
     WrittenFile,
     as_ids,
-    is_uuids,
     space_in,
 )
-from congruence.databases._files import (
-    EXCHANGES,
-    FileDatabase,
-    FilePiece,
-    HiddenFolder,
-    RowVectors,
-    copy_mode,
-    path_of,
-)
+from congruence.databases._files import EXCHANGES, FileDatabase, FilePiece, HiddenFolder, RowVectors, copy_mode, path_of
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError, DatabaseError, FileError, ParameterError, ShapeError
 from congruence.stores import Columns, natural, output_schema, parse_spec
@@ -73,16 +64,10 @@ _CODECS = {"UNCOMPRESSED": "none", "LZ4_RAW": "lz4", "LZO": "snappy"}
 class Tables(FileDatabase, Partitioned):
     """A table in a ``.parquet``, ``.arrow`` or ``.feather`` file, or in a folder of such files of one kind.
 
-    ``address``: path of the file or folder, ``PATH:COLUMN``, or ``parquet://PATH``; ``table``, ``rows``: not supported:
-    the file or folder is a single table, and all of its rows are mapped; ``column``: column of the vectors, lists of
-    floating-point numbers; may be omitted if there is only one such column; ``ids``: column of the ids (integers,
-    strings or UUIDs); by default ``id`` or ``ids``, else row numbers from 0.
-
-    Notes
-    -----
-    New files have the names, columns, metadata, codecs and row groups of the old ones (row groups over 64 MiB are
-    split); their vectors are not compressed. Other files in a folder are copied, except ``_metadata`` and
-    ``_common_metadata``, which describe the old files.
+    The address is a path, ``PATH:COLUMN``, or ``parquet://PATH``. Ids are in a column ``id`` or ``ids``, or row numbers
+    from 0. New files have the names, columns, metadata, codecs and row groups of the old ones (groups over 64 MiB are
+    split); their vectors are not compressed. Other files are copied, except descriptions of the old ones
+    (``_metadata``).
     """
 
     kind = "parquet"
@@ -256,19 +241,30 @@ class Tables(FileDatabase, Partitioned):
         return 2 * self.n * dim * size + sum(part.others for part in self._parts)
 
     def _build(self, new: RowVectors) -> None:
-        is_folder = self._place.path.is_dir()
-        with atomic_path(self._place.other, force=True, directory=is_folder, foreign=lambda folder: None) as temporary:
-            rewrite(self._place.path, temporary, self._parts, self._write_parts)
-
-    def _write_parts(self, new_files: list[tuple[TableFile, Path]]) -> None:
-        """Write the new files, in this process or with :attr:`spread`."""
+        root = self._place.path
         numbers = {part.path: number for number, part in enumerate(self._parts)}
-        jobs = [(numbers[part.path], target) for part, target in new_files]
-        if self.spread is not None:
-            self.spread(jobs)
-            return
-        for number, target in jobs:
-            self.write_part(number, target)
+        with atomic_path(
+            self._place.other, force=True, directory=root.is_dir(), foreign=lambda folder: None
+        ) as temporary:
+            jobs = [] if root.is_dir() else [(0, temporary)]
+            for folder, subfolders, names in os.walk(root):
+                for name in subfolders:
+                    if (path := Path(folder) / name).is_symlink():
+                        raise FileError(f"{path} is a link to a folder.", "Replace it by the folder itself.")
+                new_folder = temporary / Path(folder).relative_to(root)
+                new_folder.mkdir(exist_ok=True)
+                copy_mode(Path(folder), new_folder)
+                for name in names:
+                    path = Path(folder) / name
+                    if path in numbers:
+                        jobs.append((numbers[path], new_folder / name))
+                    elif name not in _SUMMARIES:
+                        shutil.copy2(path, new_folder / name, follow_symlinks=False)
+            if self.spread is not None:
+                self.spread(jobs)
+                return
+            for number, target in jobs:
+                self.write_part(number, target)
 
     def write_part(self, number: int, target: Path) -> int:
         """Write the new version of a file of the data set, by its number, to ``target``; return its number of rows."""
@@ -344,7 +340,7 @@ def _id_kind(schema: pa.Schema, column: str | None) -> str:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if pa.types.is_integer(kind):
         return "uint64" if pa.types.is_uint64(kind) else "int"
-    if is_uuids(kind):
+    if kind in (pa.uuid(), pa.binary(16)):
         return "uuid"
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return "text"
@@ -514,10 +510,7 @@ def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
     import pyarrow.parquet as pq
 
     # Pre-buffering would read every row group ahead, the whole file in the end.
-    with (
-        reading(path, *_DAMAGE),
-        pq.ParquetFile(path, memory_map=False, pre_buffer=False, buffer_size=2**20) as file,
-    ):
+    with reading(path, *_DAMAGE), pq.ParquetFile(path, memory_map=False, pre_buffer=False, buffer_size=2**20) as file:
         yield file
 
 
@@ -543,30 +536,6 @@ def _arrow(
 # ---- rewriting -------------------------------------------------------------------------------------------------------
 
 
-def rewrite(
-    root: Path, target: Path, parts: list[TableFile], write: Callable[[list[tuple[TableFile, Path]]], None]
-) -> None:
-    """Write a new version of a data set, a file or a folder; ``write`` gets all data files with their new paths."""
-    if root.is_file():
-        write([(parts[0], target)])
-        return
-    data, new_files = {part.path: part for part in parts}, []
-    for folder, subfolders, names in os.walk(root):
-        for name in subfolders:
-            if (Path(folder) / name).is_symlink():
-                raise FileError(f"{Path(folder) / name} is a link to a folder.", "Replace it by the folder itself.")
-        new_folder = target / Path(folder).relative_to(root)
-        new_folder.mkdir(exist_ok=True)
-        copy_mode(Path(folder), new_folder)
-        for name in names:
-            path = Path(folder) / name
-            if path in data:
-                new_files.append((data[path], new_folder / name))
-            elif name not in _SUMMARIES:
-                shutil.copy2(path, new_folder / name, follow_symlinks=False)
-    write(new_files)
-
-
 def rewrite_part(
     part: TableFile, target: Path, column: str, schema: pa.Schema, lists: Callable[[int, int, pa.DataType], pa.Array]
 ) -> None:
@@ -583,7 +552,13 @@ def rewrite_part(
     if part.path.suffix.lower() == ".parquet":
         _write_parquet(part, target, schema, column, others, row_bytes, filled)
     else:
-        _write_arrow(part, target, schema, others, filled)
+        with _arrow(part.path, pa.OSFile) as (_, streamed, _):
+            new_writer = pa.ipc.new_stream if streamed else pa.ipc.new_file
+        options, start = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True), part.start
+        with new_writer(str(target), schema, options=options) as writer:
+            for batch in _of_batches(part.path, others):
+                writer.write_batch(filled(start, batch))
+                start += len(batch)
     copy_mode(part.path, target)
 
 
@@ -635,23 +610,6 @@ def _of_groups(path: Path, limits: list[tuple[int, int]], names: list[str]) -> I
                 continue
             for start in range(0, rows, most):
                 yield _placeholder(min(most, rows - start))
-
-
-def _write_arrow(
-    part: TableFile,
-    target: Path,
-    schema: pa.Schema,
-    others: list[str],
-    filled: Callable[[int, pa.RecordBatch], pa.RecordBatch],
-) -> None:
-    with _arrow(part.path, pa.OSFile) as (_, streamed, _):
-        new_writer = pa.ipc.new_stream if streamed else pa.ipc.new_file
-    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
-    with new_writer(str(target), schema, options=options) as writer:
-        start = part.start
-        for batch in _of_batches(part.path, others):
-            writer.write_batch(filled(start, batch))
-            start += len(batch)
 
 
 def _of_batches(path: Path, names: list[str]) -> Iterator[pa.RecordBatch]:

@@ -49,9 +49,7 @@ from congruence.databases._base import (
     pack,
     unpack,
 )
-from congruence.databases._base import (
-    quoted as quoted_name,
-)
+from congruence.databases._base import quoted as quoted_name
 from congruence.embeddings import Space
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
 
@@ -74,10 +72,9 @@ INT_TYPES = {"int2": ">i2", "int4": ">i4", "int8": ">i8"}
 class PgVector(Database):
     """A column of type vector or halfvec, or of bits (``bit(n)``, which must be named if the table has others).
 
-    ``address``: ``postgresql://user@host:port/database``. Omitted parts come from the environment
-    (``PGPASSWORD``, …), as in libpq; ``table``, ``column``, ``ids``, ``modality_column``: A table is ``name`` or ``schema.name``. Its ids
-    must be unique integers, strings or UUIDs; ``rows``: an SQL condition, as in a WHERE clause. It is the user's own
-    SQL, and is run unchanged in read-only transactions.
+    The address is ``postgresql://user@host:port/database``; omitted parts come from the environment, as in libpq. Ids
+    are unique integers, strings or UUIDs. ``rows`` is an SQL condition, the user's own, run unchanged in read-only
+    transactions.
     """
 
     kind = "pgvector"
@@ -417,7 +414,8 @@ class PgVector(Database):
             indexes = old if side == "old" else self._side_indexes(cursor)
             index = next((index for index in indexes if distance in (index.distance, index.metric)), None)
             type_ = table.vector_type(index.kind if index else kind, dim)
-            order = order_by(table, "t.vector", type_, distance, index is not None and index.cast)
+            vector = f"(t.vector::{type_})" if index is not None and index.cast else "t.vector"
+            order = f"{vector} OPERATOR({quoted(table.extension)}.{OPERATORS[distance]}) $1::{type_}"
             query = f"SELECT {self._id} FROM {self._of(state, side)} ORDER BY {order} LIMIT {int(k)}"
             cursor.execute("SELECT set_config('hnsw.ef_search', $1, true)", [str(min(1000, max(40, k)))])
             results = []
@@ -702,15 +700,9 @@ class PgTable:
         """Name of the table of new vectors: id, vector, and own, whether the application wrote the vector."""
         return _unique_name(self.name, self.column, suffix="congruence_new")
 
-    @property
-    def writer(self) -> str:
-        """Name of the view's trigger function."""
-        return _unique_name(self.name, self.column, suffix="congruence_write")
-
-    @property
-    def finder(self) -> str:
-        """Name of the function that returns a row's new vector while the column is rewritten."""
-        return _unique_name(self.name, self.column, suffix="congruence_find")
+    def function(self, role: str) -> str:
+        """Return the quoted name of a function: ``write`` is the view's trigger, ``find`` finds a new vector."""
+        return self.identifier(_unique_name(self.name, self.column, suffix=f"congruence_{role}"))
 
     def identifier(self, name: str) -> str:
         """Return the quoted name of an object in the table's schema."""
@@ -804,30 +796,24 @@ def find_table(
     chosen = [row for row in chosen if row.column == column]
     schema, name, oid, _, column, attnum, kind, width, extension = chosen[0]
     types: dict[str, str] = dict(cursor.execute(_ATTRIBUTES, [oid]).fetchall())
-    ids = _find_ids(cursor, oid, ids, types)
-    if modality is not None:
-        refusals.check_name(modality, types, name, "modality_column")
-    others = tuple(other for other in types if other not in (ids, column))
-    dim = width if width > 0 else None
-    return PgTable(schema, name, column, ids, modality, oid, attnum, kind, dim, types[ids], others, extension)
-
-
-def _find_ids(cursor: Any, oid: int, ids: str | None, types: Mapping[str, str]) -> str:
     if ids is None:
-        key = [name for (name,) in cursor.execute(_PRIMARY_KEY, [oid]).fetchall()]
-        key = key or [name for name in types if name == "id"]
+        key = [one for (one,) in cursor.execute(_PRIMARY_KEY, [oid]).fetchall()]
+        key = key or [one for one in types if one == "id"]
         if len(key) != 1:
             raise ParameterError(
                 f"The table has a primary key of {len(key)} columns, not one.",
                 "Pass `ids=…`, or add a column of ids with a unique index.",
             )
         ids = key[0]
-    refusals.check_name(ids, types, "the table", "ids")
-    if types[ids] not in ID_TYPES:
+    if types[refusals.check_name(ids, types, name, "ids")] not in ID_TYPES:
         raise ParameterError(
             f"The ids in {ids!r} are of type {types[ids]}, not one of {', '.join(ID_TYPES)}.", "Pass another `ids=…`."
         )
-    return ids
+    if modality is not None:
+        refusals.check_name(modality, types, name, "modality_column")
+    others = tuple(other for other in types if other not in (ids, column))
+    dim = width if width > 0 else None
+    return PgTable(schema, name, column, ids, modality, oid, attnum, kind, dim, types[ids], others, extension)
 
 
 def read_state(cursor: Any, table: PgTable) -> PgState:
@@ -917,13 +903,6 @@ class PgIndex:
         operators = quoted(table.extension, f"{self.kind}_{self.metric}_ops")
         parameters = f" WITH ({options})" if self.options else ""
         cursor.execute(f"CREATE INDEX {target} ({expression} {operators}){parameters}")
-
-
-def order_by(table: PgTable, column: str, type_: str, distance: str, cast: bool) -> str:
-    """Return the ORDER BY expression ``column <=> $1`` of a distance; ``cast`` as in :class:`PgIndex`."""
-    expression = f"({column}::{type_})" if cast else column
-    operator = f"OPERATOR({quoted(table.extension)}.{OPERATORS[distance]})"
-    return f"{expression} {operator} $1::{type_}"
 
 
 def read_indexes(cursor: Any, oid: int, attnum: int) -> list[PgIndex]:
@@ -1113,7 +1092,7 @@ def make_view(cursor: Any, table: PgTable) -> bool:
             default = f"nextval({literal(column.sequence)}::regclass)"
         if default is not None:
             cursor.execute(f"ALTER VIEW {view} ALTER COLUMN {quoted(column.name)} SET DEFAULT {default}")
-    writer = table.identifier(table.writer)
+    writer = table.function("write")
     cursor.execute(
         f"CREATE FUNCTION {writer}() RETURNS trigger LANGUAGE plpgsql AS {literal(_writer_body(table, columns))}"
     )
@@ -1165,7 +1144,7 @@ def restore_table(cursor: Any, table: PgTable, *, required: bool) -> None:
     """Drop the view, and give the table its original name; ``required`` makes the old vectors NOT NULL again."""
     view, rows = table.identifier(table.name), table.identifier(table.renamed)
     cursor.execute(f"DROP VIEW {view}")
-    cursor.execute(f"DROP FUNCTION {table.identifier(table.writer)}()")
+    cursor.execute(f"DROP FUNCTION {table.function('write')}()")
     cursor.execute(f"ALTER TABLE {rows} RENAME TO {quoted(table.name)}")
     if required:
         _require(cursor, table)
@@ -1189,7 +1168,7 @@ def make_table(cursor: Any, table: PgTable, kind: str, dim: int, *, required: bo
         "SELECT format_type(atttypid, NULL) FROM pg_attribute WHERE attrelid = $1 AND attname = $2",
         [table.oid, table.ids],
     )[0]
-    finder = table.identifier(table.finder)
+    finder = table.function("find")
     body = f"SELECT vector FROM {table.identifier(table.side)} WHERE id = $1"
     cursor.execute(f"CREATE FUNCTION {finder}({id_type}) RETURNS {type_} LANGUAGE sql STABLE AS {literal(body)}")
     cursor.execute(

@@ -88,26 +88,15 @@ class QdrantCollections:
 class Qdrant(CollectionDatabase):
     """The vectors of a Qdrant collection, on a server or in a folder of the Qdrant client (local mode).
 
-    The new vectors are in a new collection, ``<collection>__congruence_new``, configured like the old one (distance,
-    HNSW, quantization, storage, shards, payload indexes), with copies of the points' payloads and other vectors.
-    :meth:`switch` moves an alias to it atomically; readers that use the collection's own name cannot be switched.
+    The new vectors are in a new collection, ``<collection>__congruence_new``, configured like the old one, with copies
+    of the points' payloads and other vectors. :meth:`switch` moves an alias to it atomically; readers that use the
+    collection's own name cannot be switched. Vectors of a collection with cosine distance have unit norm.
 
-    ``address``: ``http://host:6333``, ``https://…`` or ``qdrant://host:port``. The server's key is read from the
-    environment variable ``QDRANT_API_KEY``. A folder is ``qdrant:///path`` or ``qdrant://./folder``; ``table``: alias
-    that the application uses, or name of a collection; may be omitted if there is only one; ``column``: name of the
-    vector; ``""`` is the unnamed one; ``ids``: A point in Qdrant has one id, a number or a UUID; ``modality_column``:
-    field of the payload; dots separate nested fields; ``rows``: A Qdrant filter as JSON, e.g. ``{"must": [{"key":
-    "kind", "match": {"value": "image"}}]}``. Until all rows are migrated, :meth:`switch` raises MigrationError, since
-    readers would lose the other rows.
-
-    Notes
-    -----
-    A collection with cosine distance stores vectors of unit norm: old vectors are read as the collection stores them,
-    and new ones are stored with unit norm (:meth:`as_stored`). Since Qdrant 1.18, named vectors can be added to an
-    existing collection; this is not used here, because readers would have to use another vector name after the switch.
-
-    The client reads a whole folder into memory and unpickles its content: open only folders that you trust. A folder
-    has no index, and only one client at a time can open it.
+    The address is ``http://host:6333``, ``https://…`` or ``qdrant://host:port``, with the key in the environment
+    variable ``QDRANT_API_KEY``, or a folder, ``qdrant:///path``, which the client unpickles: open only one that you
+    trust. ``table`` is an alias or a collection, ``column`` the name of a vector (``""`` if it has none),
+    ``modality_column`` a field of the payload with dots between nested ones, ``rows`` a filter as JSON, such as
+    ``{"must": [{"key": "kind", "match": {"value": "image"}}]}``.
     """
 
     kind = "qdrant"
@@ -222,7 +211,9 @@ class Qdrant(CollectionDatabase):
                     f"Pass `table={old!r}` or an alias.",
                 )
             return QdrantCollections(alias, old, target, True, True, mark, self._info_of(old), info)
-        new = _new_name(target)
+        new = f"{target}__congruence_new"
+        if (suffix := _NEW_SUFFIX.search(target)) is not None:
+            new = f"{target[: suffix.start()]}__congruence_new{int(suffix[1] or 1) + 1}"
         if new not in names:
             return QdrantCollections(alias, target, new, False, False, {}, info, None)
         new_info = self._info_of(new)
@@ -682,13 +673,6 @@ def folder_of(address: Address) -> Path | None:
 def _configs(info: CollectionInfo | None) -> dict[str, VectorParams]:
     vectors = None if info is None else info.config.params.vectors
     return dict(vectors) if isinstance(vectors, dict) else {} if vectors is None else {"": vectors}
-
-
-def _new_name(name: str) -> str:
-    suffix = _NEW_SUFFIX.search(name)
-    if suffix is None:
-        return f"{name}__congruence_new"
-    return f"{name[: suffix.start()]}__congruence_new{int(suffix[1] or 1) + 1}"
 
 
 def _mark_of(name: str, info: CollectionInfo) -> Mapping[str, object]:

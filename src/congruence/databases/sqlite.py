@@ -55,15 +55,11 @@ _DISTANCES = {"cosine": "cosine", "l2": "l2"}
 
 
 class SQLite(Database):
-    """A vec0 table with float, int8 or bit vectors.
+    """A vec0 table with float, int8 or bit vectors, in a file whose address is its path or ``sqlite:///file``.
 
     vec0 has no NULL, no UPSERT and no way to add a column, and its ``ALTER TABLE … RENAME`` does not rename the tables
-    that hold its data; the switch renames these too. The new table has copies of the other columns, which are updated
-    at the switch. After the switch, the application writes to the new table only, so a rollback shows the rows as they
-    were then.
-
-    ``address``: path of the file, or ``sqlite:///file``; ``rows``: not supported: rows without a new vector would be
-    missing from the new table.
+    that hold its data; the switch renames these too. The new table has copies of the other columns, updated at the
+    switch. The application then writes to the new table only, so a rollback shows the rows as they were.
     """
 
     kind = "sqlite-vec"
