@@ -19,8 +19,8 @@ from congruence.databases._base import (
     DatabaseInfo,
     PairedBlock,
     Partitioned,
-    Side,
     Stage,
+    VectorSide,
     WrittenFile,
 )
 from congruence.errors import ParameterError
@@ -38,8 +38,8 @@ __all__ = [
     "Kind",
     "PairedBlock",
     "Partitioned",
-    "Side",
     "Stage",
+    "VectorSide",
     "WrittenFile",
     "open_database",
 ]

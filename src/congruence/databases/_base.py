@@ -39,7 +39,7 @@ SPACE_KEY = "congruence.space"
 MARK_KEY = "congruence.migration"
 
 #: Which vectors: those from before the migration ("old"), or the mapped ones ("new"), before and after the switch.
-Side: TypeAlias = Literal["old", "new"]
+VectorSide: TypeAlias = Literal["old", "new"]
 
 #: Position of a scan: plain data that JSON can represent, meaningful only to the database that returned it.
 Cursor: TypeAlias = "int | str | list[int | str]"
@@ -291,7 +291,7 @@ class Database(ABC):
         """Return the note that :meth:`prepare` stored with the new vectors; empty if there is none."""
 
     @abstractmethod
-    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         """Yield the rows that have a vector, each once, in an order that is stable while no client writes.
 
         Rows that other clients add or change during the scan may or may not be included. On the new side, only rows
@@ -299,11 +299,11 @@ class Database(ABC):
         """
 
     @abstractmethod
-    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
+    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         """Return the rows of these ids that exist and have a vector, in any order."""
 
     @abstractmethod
-    def count(self, side: Side = "old") -> int:
+    def count(self, side: VectorSide = "old") -> int:
         """Return how many rows have a vector."""
 
     def repeated_ids(self) -> list[str]:
@@ -345,7 +345,7 @@ class Database(ABC):
         """Build an index over the new vectors like the one over the old vectors; return a description, or None."""
         return None
 
-    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
+    def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
         """Return the ids of the ``k`` nearest rows of each query, shape (q, dim), best first, by the database's search.
 
         Queries have the form of the vectors in a block of that side: integers for int8, 1 and -1 for bits.

@@ -28,7 +28,17 @@ from congruence._utils.refusals import describe_refusal
 from congruence._utils.rename import exchange
 from congruence._utils.validation import check_choice
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import BATCH, Address, Block, Cursor, Database, PairedBlock, Side, Stage, free_bytes
+from congruence.databases._base import (
+    BATCH,
+    Address,
+    Block,
+    Cursor,
+    Database,
+    PairedBlock,
+    Stage,
+    VectorSide,
+    free_bytes,
+)
 from congruence.errors import (
     CorruptFileError,
     DtypeError,
@@ -173,7 +183,7 @@ class FileDatabase(Database):
     def _free_bytes(self) -> int:
         return free_bytes(self._place.path.parent) or 0
 
-    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         """Yield the rows in file order; the cursor is the number of the next row."""
         if side == "new" and self._stage is Stage.UNTOUCHED:
             return
@@ -212,7 +222,7 @@ class FileDatabase(Database):
         """Yield nothing: a file that was changed during the migration is rejected instead of repaired."""
         return iter(())
 
-    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
+    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         blocks = []
         remaining = len(ids)
         for piece in self._pieces(0, max(64, _FETCH_BYTES // (4 * self.dim)), side == "old"):
@@ -238,7 +248,7 @@ class FileDatabase(Database):
         labels = None if modalities[0] is None else pa.concat_arrays(modalities)
         return Block(pa.concat_arrays(found), np.concatenate(vectors), labels, 0)
 
-    def count(self, side: Side = "old") -> int:
+    def count(self, side: VectorSide = "old") -> int:
         if side == "new":
             return 0 if self._stage is Stage.UNTOUCHED else int(self._new_vectors().written().sum())
         if self._counted is None:

@@ -30,7 +30,7 @@ from congruence.databases._base import (
     DatabaseInfo,
     Name,
     PairedBlock,
-    Side,
+    VectorSide,
     free_bytes,
     mark_in,
     refuse_secrets,
@@ -181,7 +181,7 @@ class Chroma(CollectionDatabase):
             raise refusals.not_ours(place.new.name)
         return place
 
-    def _side(self, side: Side) -> Any:
+    def _side(self, side: VectorSide) -> Any:
         place = self._place()
         return place.old if side == "old" else place.new
 
@@ -243,7 +243,7 @@ class Chroma(CollectionDatabase):
             free_bytes=free_bytes(self._folder),
         )
 
-    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         collection = self._side(side)
         if collection is None:
             return
@@ -255,12 +255,12 @@ class Chroma(CollectionDatabase):
             if len(block.ids):
                 yield block
 
-    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
+    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         collection = self._side(side)
         wanted = [] if collection is None else ids.to_pylist()
         return self._block(self._get(collection, wanted, self._include))
 
-    def count(self, side: Side = "old") -> int:
+    def count(self, side: VectorSide = "old") -> int:
         collection = self._side(side)
         if collection is None:
             return 0
@@ -284,7 +284,7 @@ class Chroma(CollectionDatabase):
             if len(block.ids):
                 yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
 
-    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
+    def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
         collection = self._place().old if side == "old" else self._place_with_new().new
         found = self._call(collection.query, query_embeddings=queries, n_results=k, where=self._where, include=[])
         return [pa.array(ids, pa.large_string()) for ids in found["ids"]]

@@ -29,8 +29,8 @@ from congruence.databases._base import (
     DatabaseInfo,
     Name,
     PairedBlock,
-    Side,
     Stage,
+    VectorSide,
     as_ids,
     find_sides,
     free_bytes,
@@ -215,7 +215,7 @@ class DuckDB(Database):
                 "Drop the column, or restore the comment.",
             ) from error
 
-    def _side(self, side: Side) -> tuple[str, int]:
+    def _side(self, side: VectorSide) -> tuple[str, int]:
         """Return the column of a side and its width."""
         columns = self._columns()  # one query only: this runs for each block that is written or read
         stage, old, new = self._names(columns)
@@ -298,7 +298,7 @@ class DuckDB(Database):
                 following = self._read(f"SELECT min(rowid) AS first {rows}", start, end)["first"][0].as_py()
                 start = end if following is None else following - 1
 
-    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         """Yield rows in the order of their row ids."""
         self.flush()
         for page, cursor in self._pages([self._side(side)], after, batch):
@@ -314,7 +314,7 @@ class DuckDB(Database):
     def _modalities_of(self, page: pa.Table) -> pa.Array | None:
         return _combined(page.column(page.num_columns - 1).cast(pa.large_string())) if self._table.modalities else None
 
-    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
+    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         self.flush()
         column, dim = self._side(side)
         with self._registered(pa.table({"id": ids})) as name:
@@ -333,7 +333,7 @@ class DuckDB(Database):
         finally:
             self._connection.unregister("congruence_given")
 
-    def count(self, side: Side = "old") -> int:
+    def count(self, side: VectorSide = "old") -> int:
         self.flush()
         column, _ = self._side(side)
         return int(
@@ -430,7 +430,7 @@ class DuckDB(Database):
             )
         self._pending.clear()
 
-    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
+    def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
         """Search by cosine: with an HNSW index if DuckDB uses one, otherwise exactly."""
         self.flush()
         column, dim = self._side(side)

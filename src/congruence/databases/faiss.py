@@ -13,7 +13,7 @@ import pyarrow as pa
 from congruence._utils.atomic import atomic_path
 from congruence._utils.optional import require
 from congruence.databases import _refusals as refusals
-from congruence.databases._base import Address, Capabilities, DatabaseInfo, Name, Side, Stage
+from congruence.databases._base import Address, Capabilities, DatabaseInfo, Name, Stage, VectorSide
 from congruence.databases._files import EXCHANGES, FileDatabase, FilePiece, RowVectors, copy_mode, label_array, path_of
 from congruence.errors import DatabaseError, FileError, MigrationError, ParameterError, ShapeError
 
@@ -102,7 +102,7 @@ class Faiss(FileDatabase):
     def _describe_index(self) -> str:
         return describe_index(self._stored.inner, self._stored.id_map)
 
-    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
+    def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
         """Search the index of a side; the new side must have one."""
         index = self._index
         if side == "new":

@@ -42,8 +42,8 @@ from congruence.databases._base import (
     Name,
     PairedBlock,
     Partitioned,
-    Side,
     Stage,
+    VectorSide,
     WrittenFile,
     as_ids,
     find_sides,
@@ -167,7 +167,7 @@ class LanceDB(Partitioned):
         """Return the stage and the names of the old and the new column, according to one version."""
         return find_sides(data.schema.names, self._column, str(self._place))
 
-    def _side(self, data: lance.LanceDataset, side: Side) -> str:
+    def _side(self, data: lance.LanceDataset, side: VectorSide) -> str:
         """Return the column of a side."""
         stage, old, new = self._names(data)
         if side == "new" and stage is Stage.UNTOUCHED:
@@ -247,7 +247,7 @@ class LanceDB(Partitioned):
         """Return the modalities, which are the second-to-last column."""
         return piece.column(piece.num_columns - 2).cast(pa.large_string()) if self._modality else None
 
-    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         """Yield rows in table order, from the version at the start of the scan."""
         data = self._settled() if side == "new" else self._open()
         column = self._side(data, side)
@@ -298,7 +298,7 @@ class LanceDB(Partitioned):
             out[remaining[at >= 0]] = addresses[at[at >= 0]]
         return out
 
-    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
+    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         data = self._settled() if side == "new" else self._open()
         column, start, rows = self._side(data, side), 0, []
         with self._errors():
@@ -314,7 +314,7 @@ class LanceDB(Partitioned):
             modalities = piece.column(2).cast(pa.large_string()).filter(mask) if self._modality else None
             return Block(as_ids(piece.column(0)).filter(mask), numbers_of(vectors[has]), modalities, [0, 0])
 
-    def count(self, side: Side = "old") -> int:
+    def count(self, side: VectorSide = "old") -> int:
         data = self._settled() if side == "new" else self._open()
         with self._errors():
             return int(data.count_rows(self._having(self._side(data, side))))
@@ -509,7 +509,7 @@ class LanceDB(Partitioned):
             index = find_index(self._open(), new)
         return str(index) if index else None
 
-    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
+    def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
         """Search with the index and its distance, or exactly, by L2, without one; by Hamming for bits."""
         data = self._settled()
         column = self._side(data, side)

@@ -34,7 +34,7 @@ from congruence.databases._base import (
     DatabaseInfo,
     Name,
     PairedBlock,
-    Side,
+    VectorSide,
     free_bytes,
     mark_in,
     refuse_secrets,
@@ -335,7 +335,7 @@ class Milvus(CollectionDatabase):
     def _refuse_readers(self, collection: str) -> None:
         refusals.check_aliases([alias for alias, target in self._aliases().items() if target == collection], collection)
 
-    def _side(self, side: Side) -> tuple[str | None, int]:
+    def _side(self, side: VectorSide) -> tuple[str | None, int]:
         """Return the collection of a side, or None if it does not exist, and the width of its vectors."""
         place = self._place()
         return (place.old, self._schema.dim) if side == "old" else (place.new, int(place.mark.get("dim", 0)))
@@ -557,18 +557,18 @@ class Milvus(CollectionDatabase):
         rows = self._query(collection, "", ["$meta"], limit=_SAMPLE)
         return (*self._schema.fields, *dict.fromkeys(key for row in rows for key in row if key != self._schema.key))
 
-    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         collection, width = self._side(side)
         if collection is not None:
             for page in self._pages(collection, self._block_fields, after=after, batch=batch):
                 yield self._block(page, width)
 
-    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
+    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         collection, width = self._side(side)
         found = [] if collection is None else self._get(collection, ids.to_pylist(), self._block_fields)
         return self._block(found, width)
 
-    def count(self, side: Side = "old") -> int:
+    def count(self, side: VectorSide = "old") -> int:
         collection, _ = self._side(side)
         return 0 if collection is None else self._count(collection, self._rows)
 
@@ -592,7 +592,7 @@ class Milvus(CollectionDatabase):
                     has_new[k] = row == copy or repr(sorted(row.items())) == repr(sorted(copy.items()))
             yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
 
-    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
+    def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
         collection = self._place().old if side == "old" else self._place_with_new().new
         self._load(collection)
         found: list[pa.Array] = []

@@ -43,8 +43,8 @@ from congruence.databases._base import (
     DatabaseInfo,
     Name,
     PairedBlock,
-    Side,
     Stage,
+    VectorSide,
     hide_secrets,
     pack,
     unpack,
@@ -107,7 +107,7 @@ class PgVector(Database):
         columns = f"s.id, s.vector, u.{quoted(table.modality)}::text AS modality"
         return f"(SELECT {columns} FROM {side} s LEFT JOIN {rows} u ON u.{ids} = s.id WHERE s.vector IS NOT NULL) AS t"
 
-    def _of(self, state: PgState, side: Side) -> str:
+    def _of(self, state: PgState, side: VectorSide) -> str:
         return self._source(state) if side == "old" else self._new(state)
 
     @property
@@ -138,7 +138,7 @@ class PgVector(Database):
         modalities = pa.array(names, pa.large_string()) if self._table.modality else None
         return Block(self._ids(ids), vectors, modalities, ids[-1] if ids else 0)
 
-    def _shape(self, cursor: Any, state: PgState, side: Side) -> tuple[str, int]:
+    def _shape(self, cursor: Any, state: PgState, side: VectorSide) -> tuple[str, int]:
         """Return the type and width of a side's vectors."""
         if side == "new":
             return state.kind or self._table.kind, state.dim or self._dim(cursor, state)
@@ -194,7 +194,7 @@ class PgVector(Database):
     def note(self) -> Mapping[str, str]:
         return self._state().note
 
-    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         while True:
             with self._client.reading() as cursor:
                 state = read_state(cursor, self._table)
@@ -213,7 +213,7 @@ class PgVector(Database):
     def _after(self, after: Cursor | None) -> str:
         return "" if after is None else f"WHERE t.id > $1::{self._id_type}"
 
-    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
+    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         with self._client.reading() as cursor:
             state = read_state(cursor, self._table)
             kind, dim = self._shape(cursor, state, side)
@@ -224,7 +224,7 @@ class PgVector(Database):
             query = f"SELECT {self._id}, t.vector, t.modality FROM {source} {where}"
             return self._block(cursor.execute(query, [self._parameter(ids)]).fetchall(), kind, dim)
 
-    def count(self, side: Side = "old") -> int:
+    def count(self, side: VectorSide = "old") -> int:
         with self._client.reading() as cursor:
             state = read_state(cursor, self._table)
             if side == "new" and state.kind is None:
@@ -401,7 +401,7 @@ class PgVector(Database):
             indexes = self._side_indexes(cursor)
         return "; ".join(map(str, indexes)) or None
 
-    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
+    def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
         """Search with the distance of the index; ``hnsw.ef_search`` is ``k``, but at least 40 and at most 1,000."""
         table = self._table
         with self._client.reading() as cursor:

@@ -30,7 +30,7 @@ from congruence.databases._base import (
     DatabaseInfo,
     Name,
     PairedBlock,
-    Side,
+    VectorSide,
     free_bytes,
     refuse_secrets,
     space_in,
@@ -227,7 +227,7 @@ class Qdrant(CollectionDatabase):
     def _info_of(self, collection: str) -> CollectionInfo:
         return self._call(self._client.get_collection, collection)
 
-    def _side(self, side: Side) -> tuple[str, CollectionInfo | None]:
+    def _side(self, side: VectorSide) -> tuple[str, CollectionInfo | None]:
         """Return the name of a side's collection and its description, which is None if it does not exist."""
         place = self._place()
         return (place.old, place.old_info) if side == "old" else (place.new, place.new_info)
@@ -431,7 +431,7 @@ class Qdrant(CollectionDatabase):
             free_bytes=free_bytes(self._folder),
         )
 
-    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         collection, info = self._side(side)
         if info is None:
             return
@@ -439,14 +439,14 @@ class Qdrant(CollectionDatabase):
         for records in self._pages(collection, self._having(), after=after, batch=batch, **self._block_fields()):
             yield self._block(records, width)
 
-    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
+    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         collection, info = self._side(side)
         if info is None:
             return self._block([], 0)
         records = self._retrieve(collection, self._point_ids(ids), **self._block_fields())
         return self._block([record for record in records if self._vector(record)], self._params(info).size)
 
-    def count(self, side: Side = "old") -> int:
+    def count(self, side: VectorSide = "old") -> int:
         collection, info = self._side(side)
         return 0 if info is None else self._count(collection, self._having())
 
@@ -468,7 +468,7 @@ class Qdrant(CollectionDatabase):
                     has_new[k] = self._same_others(record, copy)
             yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
 
-    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
+    def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
         collection = self._place().old if side == "old" else self._place_with_new().new
         found: list[pa.Array] = []
         for start in range(0, len(queries), _QUERIES):

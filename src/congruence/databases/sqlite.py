@@ -30,8 +30,8 @@ from congruence.databases._base import (
     Database,
     DatabaseInfo,
     Name,
-    Side,
     Stage,
+    VectorSide,
     free_bytes,
     pack,
     quoted,
@@ -134,11 +134,11 @@ class SQLite(Database):
         )
         return {name: text for name, text in tables if re.search(r"\busing\s+vec0\s*\(", text, re.IGNORECASE)}
 
-    def _vec0(self, column: str | None = None, side: Side = "old") -> Vec0:
+    def _vec0(self, column: str | None = None, side: VectorSide = "old") -> Vec0:
         name = self._name(side)
         return Vec0.parse(name, self._statements()[name], column or self._column)
 
-    def _name(self, side: Side) -> str:
+    def _name(self, side: VectorSide) -> str:
         """Return the current name of a side's table."""
         switched = self.stage() is Stage.SWITCHED
         if side == "old":
@@ -178,7 +178,7 @@ class SQLite(Database):
         rows = self._read(f"SELECT note FROM {quoted(self._note_table)}")
         return dict(json.loads(rows[0][0])) if rows else {}
 
-    def _read_rows(self, side: Side, id_query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+    def _read_rows(self, side: VectorSide, id_query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         """Return modality, id, vector and the other columns of the rows whose ids a subquery returns, in its order."""
         name, vec0 = self._name(side), self._vec0(side=side)
         modality = f"CAST(t.{quoted(self._modality)} AS TEXT)" if self._modality else "NULL"
@@ -187,7 +187,7 @@ class SQLite(Database):
         join = f"CROSS JOIN {quoted(name)} AS t ON t.{vec0.ids} = k.id"
         return self._read(f"SELECT {modality}, {columns} FROM {id_query} AS k {join}", values)
 
-    def _read_block(self, side: Side, id_query: str, values: Sequence[object]) -> Block:
+    def _read_block(self, side: VectorSide, id_query: str, values: Sequence[object]) -> Block:
         """Return the rows whose ids a subquery returns, and cache the other columns of old ones."""
         vec0, rows = self._vec0(side=side), self._read_rows(side, id_query, values)
         # Not if there are other vector columns, which would need too much memory.
@@ -204,7 +204,7 @@ class SQLite(Database):
             ids[-1] if ids else 0,
         )
 
-    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         if side == "new" and self.stage() is Stage.UNTOUCHED:
             return
         while True:
@@ -220,18 +220,18 @@ class SQLite(Database):
             yield block
             after = block.cursor
 
-    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
+    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         if side == "new" and self.stage() is Stage.UNTOUCHED:
             vec0 = self._vec0()
             return Block(ids.slice(0, 0), np.empty((0, vec0.dim), np.float32), None, 0)
         return self._read_block(side, "(SELECT value AS id FROM json_each(?))", [json.dumps(ids.to_pylist())])
 
-    def count(self, side: Side = "old") -> int:
+    def count(self, side: VectorSide = "old") -> int:
         if side == "new" and self.stage() is Stage.UNTOUCHED:
             return 0
         return int(self._read(f"SELECT count(*) FROM {quoted(self._name(side) + '_rowids')}")[0][0])
 
-    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
+    def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
         """Search exactly, as vec0 does: it has no index."""
         name, vec0 = self._name(side), self._vec0(side=side)
         where = f"{vec0.column} MATCH {vec0.value} AND k = {int(k)}"
