@@ -1,4 +1,4 @@
-"""The contract that every database must fulfill for a migration; a subclass per kind creates and reads it as its users do."""
+"""The contract that every database fulfills in a migration; a subclass creates and reads it as its users do."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def run(database, dim=DIM_NEW):
 
 
 class DatabaseContract:
-    """Base class of the tests; a subclass provides the database, and the tests that use ids run for each of its ``id_types``."""
+    """Base class of the tests, which run for each of ``id_types`` if they use ids; a subclass provides the database."""
 
     id_types = ("int", "text")
     #: Whether names of tables and columns may hold anything.
@@ -100,7 +100,7 @@ class DatabaseContract:
         raise NotImplementedError
 
     def user_add(self, where, one, vector, others, *, table="items", column="embedding", id_column="id") -> None:
-        """Add or replace a row with the user's own client; ``vector`` may be None if rows without a vector are possible."""
+        """Add or replace a row with the user's own client; ``vector`` may be None if rows may have none."""
         raise NotImplementedError
 
     def user_delete(self, where, one, *, table="items", id_column="id") -> None:
@@ -304,7 +304,7 @@ class DatabaseContract:
         assert self.user_rows(where) == before
 
     def test_every_element_type(self, tmp_path):
-        """Vectors of this type are written, read, searched, switched and rolled back; after drop_old it is the type of the old side."""
+        """Vectors are written, read, searched, switched and rolled back; then this is the type of the old side."""
         wide = 16
         drawn = np.random.default_rng(5).normal(size=(40, wide)).astype(np.float32)
         stored = {
@@ -502,7 +502,7 @@ class DatabaseContract:
 
 
 class RenamesContract:
-    """Tests of collections that a switch renames; a subclass has a fixture ``items``, the address of a collection of 25 rows."""
+    """Tests of collections that a switch renames; ``items`` is the address of a collection of 25 rows."""
 
     def renaming(self):
         """Return the class and the name of the client's method that renames a collection."""

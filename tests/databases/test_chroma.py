@@ -30,7 +30,7 @@ def make_collection(folder, ids, vectors, others, table="items", **options):
 
 
 class TestFolder(RenamesContract, DatabaseContract):
-    """Other processes cannot write at the same time, so the contract's test of that is skipped; tests below cover repairs by a later pass."""
+    """Other processes cannot write at the same time; tests below cover repairs by a later pass."""
 
     id_types = ("text",)
     any_names = False

@@ -1,4 +1,4 @@
-"""Files as databases: kills at every step that changes a name, with and without an exchange of names, and writes by other programs."""
+"""Files as databases: kills at every step that changes a name, and writes by other programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of a whole migration on real files: a full disk, repeated ids, an interrupted switch, and edited journals with a valid digest."""
+"""Faults of a whole migration on files: a full disk, repeated ids, an interrupted switch, edited journals."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("step", ["switch", "rollback"])
 def test_what_a_kill_between_two_commits_left_is_completed(tmp_path, rows, mapping, monkeypatch, step):
-    """A kill after the columns were renamed, before the metadata changed by which a search without a column name finds its column."""
+    """A kill after the columns were renamed, before a search without a column name finds the other one."""
     where = lance_table(tmp_path, rows)
     lance, lancedb = pytest.importorskip("lance"), pytest.importorskip("lancedb")
     new = unit(mapping.transform(rows))

@@ -79,7 +79,7 @@ def rows_shown(where, table="items"):
 
 
 class TestFile(RenamesContract, DatabaseContract):
-    """Other processes cannot write at the same time, so the contract's test of that is skipped; tests below cover repairs by a later pass."""
+    """Other processes cannot write at the same time; tests below cover repairs by a later pass."""
 
     any_names = False
     rows_without = False

@@ -1,4 +1,4 @@
-"""PostgreSQL with pgvector: the contract, and the application's use of its table before, during and after the switch."""
+"""PostgreSQL with pgvector: the contract, and the application's use of its table throughout."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ class TestPgVector(DatabaseContract):
                     )
             connection.execute(
                 sql.SQL(
-                    "CREATE INDEX items_hnsw ON {t} USING hnsw ({v} vector_cosine_ops) WITH (m = 8, ef_construction = 32)"
+                    "CREATE INDEX items_hnsw ON {t} USING hnsw ({v} vector_cosine_ops) WITH (m = 8, "
+                    "ef_construction = 32)"
                 ).format(**quoted)
             )
         return where
@@ -198,7 +199,8 @@ def test_an_application_goes_on_writing_behind_the_switch(shop):
         assert rows(connection, "id, embedding, title") == shown
     # A plain table as before: upserts, NOT NULL, the index under its name, nothing left beside.
     connection.execute(
-        "INSERT INTO items (id, embedding) VALUES (1, '[1,2,3]') ON CONFLICT (id) DO UPDATE SET embedding = EXCLUDED.embedding"
+        "INSERT INTO items (id, embedding) VALUES (1, '[1,2,3]') ON CONFLICT (id) DO UPDATE SET embedding = "
+        "EXCLUDED.embedding"
     )
     with pytest.raises(psycopg.errors.NotNullViolation):
         connection.execute("INSERT INTO items (embedding) VALUES (NULL)")
@@ -214,7 +216,10 @@ def test_a_rollback_without_writes_restores_the_schema(shop):
     where, connection = shop()
 
     def schema():
-        attributes = "SELECT attname, atttypid, atttypmod, attnotnull, attacl::text FROM pg_attribute WHERE attrelid = 'items'::regclass AND attnum > 0"
+        attributes = (
+            "SELECT attname, atttypid, atttypmod, attnotnull, attacl::text FROM pg_attribute WHERE attrelid = "
+            "'items'::regclass AND attnum > 0"
+        )
         indexes = (
             "SELECT indexrelid, pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = 'items'::regclass ORDER BY 1"
         )
@@ -459,10 +464,10 @@ def test_halves_are_read_and_other_types_are_not_offered(shop):
 def test_bits_are_as_binary_quantize_has_them_and_indexed_by_hamming(shop):
     """A column of bits counts as vectors only if it is named; the application's own queries find the new ones."""
     where, connection = shop(
-        "CREATE TABLE items (id int PRIMARY KEY, embedding vector(16), flags bit(8));"
-        "INSERT INTO items SELECT k, (SELECT array_agg(sin(k * 16 + j)) FROM generate_series(1, 16) j)::vector, B'10000011' FROM generate_series(1, 40) k;"
-        "CREATE INDEX ON items USING hnsw (embedding vector_cosine_ops) WITH (m = 7);"
-        "CREATE INDEX ON items USING hnsw ((binary_quantize(embedding)::bit(16)) bit_hamming_ops)"
+        "CREATE TABLE items (id int PRIMARY KEY, embedding vector(16), flags bit(8));INSERT INTO items SELECT k, "
+        "(SELECT array_agg(sin(k * 16 + j)) FROM generate_series(1, 16) j)::vector, B'10000011' FROM "
+        "generate_series(1, 40) k;CREATE INDEX ON items USING hnsw (embedding vector_cosine_ops) WITH (m = "
+        "7);CREATE INDEX ON items USING hnsw ((binary_quantize(embedding)::bit(16)) bit_hamming_ops)"
     )
     expected = connection.execute(
         "SELECT id, binary_quantize(embedding)::bit(16)::text FROM items ORDER BY id"
@@ -488,7 +493,8 @@ def test_bits_are_as_binary_quantize_has_them_and_indexed_by_hamming(shop):
 
 def test_widths_that_differ_are_refused(shop):
     where, _ = shop(
-        "CREATE TABLE items (id int PRIMARY KEY, v vector); INSERT INTO items VALUES (1, '[1,2]'), (2, '[1,2]'), (3, '[1]')"
+        "CREATE TABLE items (id int PRIMARY KEY, v vector); INSERT INTO items VALUES (1, '[1,2]'), (2, "
+        "'[1,2]'), (3, '[1]')"
     )
     with open_database(where) as database, pytest.raises(DatabaseError, match="vectors of 1 and 2 dimensions"):
         list(database.scan())
@@ -516,8 +522,8 @@ def test_a_condition_is_the_users_own_and_cannot_write(shop):
 
 def test_tables_are_found_and_chosen(shop):
     where, connection = shop(
-        SHOP + "CREATE TABLE pairs (a int, b int, v vector(2), PRIMARY KEY (a, b));"
-        "CREATE TABLE two (id uuid PRIMARY KEY, v vector(2), w vector(3)); CREATE TABLE odd (id numeric PRIMARY KEY, v vector(2))"
+        SHOP + "CREATE TABLE pairs (a int, b int, v vector(2), PRIMARY KEY (a, b));CREATE TABLE two (id uuid PRIMARY "
+        "KEY, v vector(2), w vector(3)); CREATE TABLE odd (id numeric PRIMARY KEY, v vector(2))"
     )
     with pytest.raises(ParameterError, match=r"shop.items, shop.odd, shop.pairs, shop.two"):
         open_database(where)

@@ -1,4 +1,4 @@
-"""Qdrant: the contract over its REST API and on a folder of its client, and special cases of collections and aliases."""
+"""Qdrant: the contract over its REST API and on a folder, and special cases of collections and aliases."""
 
 from __future__ import annotations
 

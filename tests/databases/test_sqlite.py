@@ -69,7 +69,8 @@ def items(tmp_path):
     where = str(tmp_path / "photos.db")
     connection = connect(where)
     connection.execute(
-        "CREATE VIRTUAL TABLE items USING vec0(id integer primary key, owner integer partition key, embedding float[4], other float[2])"
+        "CREATE VIRTUAL TABLE items USING vec0(id integer primary key, owner integer partition key, embedding "
+        "float[4], other float[2])"
     )
     connection.execute("CREATE VIEW shown AS SELECT id, embedding FROM items")
     for k in range(1, 6):
