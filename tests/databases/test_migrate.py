@@ -278,7 +278,8 @@ def test_held_out_vectors_of_the_new_model_find_their_rows(mapping, tmp_path):
             migration.verify(heldout=Embeddings(target))
 
 
-# ---- int8, bits, and what a plan measures ------------------------------------------------------------------------------
+# ---- int8, bits, and what a plan measures
+# ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "least"), [("float16", 0.99), ("int8", 0.9), ("binary", 0.1)])

@@ -1,5 +1,5 @@
 # ruff: noqa: F811  # fixtures of another module
-"""Progressive re-embedding of a database: the vector of each row at each stage, kills at every step, and rows that are encoded twice."""
+"""Progressive re-embedding of a database: the vector of each row at each stage, and kills at every step."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def images(made):
 
 
 def check(made, plan, truth, before):
-    """Check that each row has the new model's vector if there is one, else that of the latest map, and that texts and old vectors are unchanged."""
+    """Check that each row has the new model's vector or that of the latest map, and all else is unchanged."""
     done = dict(zip(plan.ids.tolist(), plan.embedded.tolist(), strict=True))
     held = plan.transform(np.stack([made.old[int(one)] for one in plan.ids.tolist()]))
     for k, one in enumerate(plan.ids.tolist()):
@@ -119,7 +119,7 @@ def test_a_further_call_goes_on_where_it_was(switched, mapping, truth, tmp_path)
 
 
 def test_old_vectors_in_a_file_give_the_same_store(mapping, truth, tmp_path, monkeypatch):
-    """Above IN_MEMORY rows are read from a file, which is gone afterwards; new vectors are read from the journal's folder."""
+    """Above IN_MEMORY rows are read from a file, which is gone afterwards."""
     stores = []
     for name, size in (("memory", 2**26), ("file", 0)):
         monkeypatch.setattr(stages, "IN_MEMORY", size)
@@ -149,7 +149,7 @@ def test_a_full_disk_is_named_and_leaves_no_copy(switched, mapping, truth, tmp_p
 
 
 def test_a_run_that_goes_on_writes_no_row_again(switched, mapping, truth, tmp_path):
-    """Between two batches each row holds what the map that wrote it gives: the next call finds nothing to repair, and remaps what an unbroken run does."""
+    """Between two batches each row holds what the map that wrote it gives: the next call has nothing to repair."""
     made = switched
 
     class Killed(BaseException):
@@ -200,14 +200,7 @@ def test_texts_choose_and_stay_known(switched, mapping, truth, tmp_path):
 @pytest.mark.parametrize("step", ["write", "flush", "encode", "journal", "save"])
 @pytest.mark.parametrize(("nth", "in_memory"), [(0, 2**26), (3, 0)])
 def test_killed_at_any_step_nothing_is_lost_and_nothing_encoded_twice(
-    switched,
-    mapping,
-    truth,
-    tmp_path,
-    step,
-    nth,
-    in_memory,
-    monkeypatch,
+    switched, mapping, truth, tmp_path, step, nth, in_memory, monkeypatch
 ):
     made, before = switched, bits(switched.new)
     model = Model(truth)
@@ -267,10 +260,7 @@ def test_an_encoder_that_fails_loses_nothing(switched, mapping, truth, tmp_path,
 
 
 def test_rows_that_others_change_meanwhile_begin_a_new_plan_that_knows_what_was_paid_for(
-    switched,
-    mapping,
-    truth,
-    tmp_path,
+    switched, mapping, truth, tmp_path
 ):
     made, model = switched, Model(truth)
     with begin(made, mapping, tmp_path) as migration:
@@ -371,7 +361,8 @@ def test_a_damaged_folder_is_refused_and_nothing_touched(switched, mapping, trut
     assert bits(made.new) == held
 
 
-# ---- what encodes ----------------------------------------------------------------------------------------------------------
+# ---- what encodes
+# ----------------------------------------------------------------------------------------------------------
 
 
 SCRIPT = """
@@ -422,7 +413,8 @@ def test_a_file_and_items_are_asked_by_id():
         ItemsEncoder(Encoder(), items)(["3"])
 
 
-# ---- the command -----------------------------------------------------------------------------------------------------------
+# ---- the command
+# -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A progressive re-embedding of a DuckDB file is killed with SIGKILL repeatedly until it completes; old vectors are read from a separate file."""
+"""A progressive re-embedding of a DuckDB file is killed with SIGKILL repeatedly until it completes."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.ahead import run_ahead
-from congruence.databases import Block, Database, PairedBlock, Side
+from congruence.databases import Block, Database, PairedBlock, VectorSide
 from congruence.errors import DatabaseUnavailableError, MigrationError, StorageError
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.mapper import RowMapper
@@ -327,7 +327,7 @@ def check_room(free: int | None, size: int) -> None:
         )
 
 
-def checksum_of(database: Database, side: Side, dim: int) -> Checksum:
+def checksum_of(database: Database, side: VectorSide, dim: int) -> Checksum:
     """Return the checksum of all vectors of one side, in one pass."""
     checksum = Checksum()
     for block in database.scan(side, batch=rows_per_block(dim)):

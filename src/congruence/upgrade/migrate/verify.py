@@ -20,7 +20,7 @@ from congruence.upgrade.migrate.passes import Checksum, rows_per_block
 from congruence.upgrade.migrate.quantize import recall_of
 
 if TYPE_CHECKING:
-    from congruence.databases import Side
+    from congruence.databases import VectorSide
 
 __all__ = ["Verification", "verify"]
 
@@ -167,7 +167,7 @@ def verify(
 
 def _exact(
     database: Database,
-    side: Side,
+    side: VectorSide,
     queries: np.ndarray,
     k: int,
     distance: str | None,
@@ -207,7 +207,7 @@ def _similar(queries: np.ndarray, vectors: np.ndarray, distance: str | None) -> 
 
 def _as_near(
     database: Database,
-    side: Side,
+    side: VectorSide,
     queries: np.ndarray,
     results: list[pa.Array],
     least: np.ndarray,
