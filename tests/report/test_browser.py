@@ -20,7 +20,7 @@ from congruence.report import (
 )
 from congruence.report.examples import data_uri
 from congruence.upgrade.migrate.journal import Journal
-from congruence.upgrade.migrate.summary import summarize as summarize_journal
+from congruence.upgrade.migrate.journal import summarize as summarize_journal
 
 
 def report(path):

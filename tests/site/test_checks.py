@@ -75,7 +75,7 @@ def test_marks_of_docstrings_are_told(site, mark):
         (":class:`congruence.maps.OrthogonalMap`", "[`maps.OrthogonalMap`][congruence.maps.orthogonal.OrthogonalMap]"),
         (":func:`~congruence.transport.balanced.sinkhorn`", "[`sinkhorn`][congruence.transport.balanced.sinkhorn]"),
         (":meth:`Database.write`", "[`Database.write`][congruence.databases.Database]"),
-        (":func:`congruence.load`", "[`load`][congruence.upgrade.bridge.loading.load]"),
+        (":func:`congruence.load`", "[`load`][congruence.upgrade.bridge.bridge.load]"),
         (":class:`a map <congruence.maps.Map>`", "[`a map`][congruence.maps.Map]"),
         (":meth:`transform`", "`transform`"),
         (":func:`congruence._utils.ids.to_ids`", "`_utils.ids.to_ids`"),

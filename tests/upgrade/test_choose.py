@@ -14,8 +14,7 @@ from congruence.linalg.moments import CrossMoments
 from congruence.maps.evidence import choice_rows
 from congruence.metrics import class_retrieval
 from congruence.synthetic import random_rotation
-from congruence.upgrade._candidates import LINEAR, ROTATIONS, Pairs, moves
-from congruence.upgrade.choose import Other, choose_map
+from congruence.upgrade.choose import LINEAR, ROTATIONS, Other, Pairs, choose_map, moves
 
 RNG = np.random.default_rng(0)
 

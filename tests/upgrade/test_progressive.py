@@ -21,8 +21,8 @@ from congruence.errors import (
 )
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import ORDERS, Mixture, Progressive, View, fit_origin_scale
-from congruence.upgrade.progressive._row_states import LEARN, METER, RowStates
 from congruence.upgrade.progressive.order import take_in_order
+from congruence.upgrade.progressive.state import LEARN, METER, RowStates
 from congruence.upgrade.progressive.texts import Scale, read_facts
 
 WORDS = 40

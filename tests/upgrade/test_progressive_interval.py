@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from congruence.upgrade.progressive._interval import rest_interval
+from congruence.upgrade.progressive.meter import rest_interval
 
 MANY = 10**9
 

@@ -10,11 +10,10 @@ from congruence.embeddings import normalize_rows
 from congruence.errors import ParameterError
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import Forecast, Progressive, Reading
-from congruence.upgrade.progressive._interval import rest_interval
-from congruence.upgrade.progressive._measure import ScoredRows
-from congruence.upgrade.progressive._row_states import LEARN, METER, SELECTED, WAITING, RowStates
 from congruence.upgrade.progressive.forecast import make_forecast
+from congruence.upgrade.progressive.meter import ScoredRows, rest_interval
 from congruence.upgrade.progressive.order import take_in_order
+from congruence.upgrade.progressive.state import LEARN, METER, SELECTED, WAITING, RowStates
 
 WORDS = 40
 

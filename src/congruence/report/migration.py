@@ -14,7 +14,7 @@ from congruence.plotting.data import ProgressPicture
 from congruence.report.rendering import fill, svg, write_page
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.native import read_stages
-from congruence.upgrade.migrate.summary import summarize
+from congruence.upgrade.migrate.journal import summarize
 
 __all__ = ["read_migration", "read_reembedding", "render_migration", "write_migration"]
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from congruence._utils.typing import Labels, RowsLike
 
-__all__ = ["METHODS", "Anchors", "check_anchors_output", "choose_anchors"]
 
 #: λ of ``variance``, ``volume`` and ``leverage`` as a multiple of the rows' mean squared norm: about the share of the variance that a rotation
 #: leaves unexplained between the models in docs/anchors.md, where values from 0.1 to 1 give the same results.
@@ -57,25 +56,13 @@ METHODS: dict[str, Callable[[np.ndarray, int, np.random.Generator], np.ndarray]]
 class Anchors:
     """Rows of a store to encode with both models, the most informative first: for any k, the first k are a choice of k anchors.
 
-    Attributes
-    ----------
-    embeddings : Embeddings, shape (n, d)
-        Their vectors in the source model, in order, with the store's ids or, if it has none, row numbers.
-    rows : ndarray of int64, shape (n,)
-        Their row numbers in the store.
-    covered : ndarray, shape (n,)
-        Share of the candidates' variance, about their mean, in the span of the first k anchors, k = 1 … n.
-    covered_by_random : ndarray, shape (n,)
-        The same for candidates in random order, for comparison.
-    method : str
-    n_rows : int
-        Number of rows of the store.
-    n_candidates : int
-        Number of candidate rows: distinct rows, sampled at random if the store has more than ``max_rows``.
-    n_identical, n_zero : int
-        Numbers of sampled rows that were not candidates because their vector repeats another row's or is zero.
-    has_ids : bool
-        Whether the ids come from the store.
+    ``embeddings`` (n, d): their vectors in the source model, in order, with the store's ids or, if it has none, row
+    numbers; ``rows`` (n,): their row numbers in the store; ``covered`` (n,): share of the candidates' variance, about
+    their mean, in the span of the first k anchors, k = 1 … n; ``covered_by_random`` (n,): the same for candidates in
+    random order, for comparison; ``n_rows``: number of rows of the store; ``n_candidates``: number of candidate rows:
+    distinct rows, sampled at random if the store has more than ``max_rows``; ``n_identical``, ``n_zero``: numbers of
+    sampled rows that were not candidates because their vector repeats another row's or is zero; ``has_ids``: whether
+    the ids come from the store.
     """
 
     embeddings: Embeddings
@@ -122,22 +109,8 @@ class Anchors:
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the anchors in order, atomically.
 
-        Parameters
-        ----------
-        path : path-like
-            ``.txt``: one id or row number per line. Any other suffix of :data:`congruence.stores.FORMATS`: vectors and ids, which
-            ``congruence fit`` and :func:`congruence.fit` accept as the source.
-        force : bool, default=False
-            Replace existing output.
-
-        Raises
-        ------
-        IdError
-            If an id contains a line break and the output is a ``.txt``.
-        ParameterError
-            If the suffix is not supported.
-        OutputExistsError, FileError, StorageError
-            If the output already exists; a file cannot be read; or the output cannot be written.
+        ``path``: ``.txt``: one id or row number per line. Any other suffix of :data:`congruence.stores.FORMATS`:
+        vectors and ids, which ``congruence fit`` and :func:`congruence.fit` accept as the source.
         """
         check_anchors_output(path)
         if Path(path).suffix.lower() != ".txt":

@@ -18,10 +18,7 @@ from congruence.errors import ModalityError, ParameterError
 from congruence.maps import METHODS, Map, OrthogonalMap, RefinedMap, TwoSidedMap, make_map
 from congruence.maps.refinement import read_pools
 from congruence.splits import Split, duplicate_groups, warn_duplicates
-from congruence.upgrade._candidates import OFFSET
-from congruence.upgrade.choose import FEWEST, Other, choose_map
-
-__all__ = ["fit"]
+from congruence.upgrade.choose import FEWEST, OFFSET, Other, choose_map
 
 
 def fit(

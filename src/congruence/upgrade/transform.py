@@ -1,7 +1,9 @@
-"""Map a file of vectors to another file, in bounded memory."""
+"""Map a file of vectors to another file in bounded memory, or blocks of rows in this process or in others."""
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,13 +16,162 @@ import pyarrow as pa
 from numpy.typing import DTypeLike
 
 from congruence._utils.ahead import run_ahead
-from congruence._utils.validation import RowNames
-from congruence.errors import ColumnsWarning
-from congruence.maps import Map, OrthogonalMap
+from congruence._utils.arrays import as_dtype
+from congruence._utils.validation import RowNames, check_rows
+from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
+from congruence.errors import ColumnsWarning, ParameterError
+from congruence.maps import AffineMap, Map, OrthogonalMap, TwoSidedMap
 from congruence.stores import Rows, Source, check_output_place, open_sink
-from congruence.upgrade.blocks import BlockMap
 
-__all__ = ["TransformReport", "transform_file"]
+
+def block_function(mapped: Map, compute: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function that maps a block of rows of dtype ``compute``, shape (b, d_source) to (b, d_out), by one matrix product if the map is affine."""
+    if not isinstance(mapped, AffineMap):
+        return mapped.transform
+    # Converted once, not for each block.
+    matrix = np.ascontiguousarray(mapped.matrix, dtype=compute)
+    offset = mapped.offset.astype(compute)
+
+    def transform(block: np.ndarray) -> np.ndarray:
+        out: np.ndarray = block @ matrix
+        out += offset
+        return out
+
+    return transform
+
+
+#: Device files of the drivers of NVIDIA, of WSL and of AMD.
+_GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+
+#: Bytes of source vectors in a block; a few blocks are in memory at a time.
+BLOCK_BYTES = 8 * 2**20
+
+
+class BlockMap:
+    """A map applied to blocks of rows, with fixed side, means, precision and normalization.
+
+    It can be pickled, which is how engines send it to their workers; prepared products are computed again there.
+
+    ``space``: space of the vectors, as far as it is known; ``dim`` must be set; ``source_dtype``: type in which the
+    vectors are stored: float16, float32 or float64; ``modality``: modality whose means are used; by default that of
+    ``space``; ``normalize``: scale mapped rows to unit norm (:meth:`~congruence.maps.Map.gives_unit_rows`); ``dtype``:
+    type in which mapped vectors are stored; by default ``source_dtype``; ``side``: which head of a joint-space map to
+    use; ``check``: refuse vectors that are known to belong to another space; ``device``: "cpu" or "cuda": compute
+    products of affine maps with torch on that device; "auto" does so if the process sees a GPU. By default NumPy
+    computes them. ``space``: space of the mapped vectors; ``expected``: space that the vectors must belong to;
+    ``dim_in``, ``dim``: widths of the input and of the output; ``source_dtype``, ``dtype``, ``compute``: types of the
+    stored input, of the stored output, and of the computation; ``unit``: whether mapped rows are scaled to unit norm;
+    ``head``: for a joint-space map: the head that maps the rows.
+    """
+
+    def __init__(
+        self,
+        mapping: Map,
+        space: Space,
+        source_dtype: DTypeLike,
+        *,
+        modality: str | None = None,
+        normalize: bool | str = "auto",
+        dtype: DTypeLike | None = None,
+        side: str | None = None,
+        check: bool = True,
+        allow_zero_rows: bool = False,
+        device: str | None = None,
+    ) -> None:
+        assert space.dim is not None
+        wanted = modality or space.modality
+        self.mapped = mapping.for_modality(wanted)
+        # A width that does not fit is caught here too, before any work.
+        known = replace(space, modality=wanted) if check else Space(dim=space.dim)
+        self.expected, output, self.head = _sides(self.mapped, known, side)
+        self.source_dtype = as_dtype(source_dtype)
+        self.compute = as_dtype("float64" if self.source_dtype == np.float64 else "float32")
+        self.dtype = as_dtype(dtype) if dtype is not None else self.source_dtype
+        self.unit = self.mapped.gives_unit_rows(normalize)
+        self.dim_in, self.dim = space.dim, self.mapped.d_out
+        self.space = replace(output, dim=self.dim, modality=wanted, normalized=True if self.unit else None)
+        self.check, self.allow_zero_rows, self.device = check, allow_zero_rows, device
+        self._function: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def rows_of_block(self, row_bytes: int | None = None) -> int:
+        """Return the number of rows per block, the same for every kind of run so that all compute the same products.
+
+        ``row_bytes``: bytes of a row of the table with all its columns, if these are read too.
+        """
+        rows = max(256, BLOCK_BYTES // (self.dim_in * self.compute.itemsize))
+        return rows if row_bytes is None else max(1, min(rows, BLOCK_BYTES // row_bytes))
+
+    def check_block(self, block: np.ndarray, name: str, names: RowNames | None = None, *, first: bool = False) -> None:
+        """Refuse rows with NaN, infinity or only zeros; for the first block, also norms that differ from those at the fit."""
+        check_rows(block, name, ids=names, allow_zero_rows=self.allow_zero_rows)
+        if first and self.check:
+            check_space(Space(normalized=has_unit_rows(block)), self.expected, Space(), modality=False)
+
+    def __call__(self, block: np.ndarray) -> np.ndarray:
+        """Map rows.
+
+        Shapes: ``block`` (b, d_source); returns (b, d_out).
+        """
+        if self._function is None:
+            self._function = self._prepare()
+        out = self._function(block.astype(self.compute, copy=False))
+        return normalize_rows(out) if self.unit else out
+
+    def _prepare(self) -> Callable[[np.ndarray], np.ndarray]:
+        if self.head is not None:
+            return self.mapped.transform if self.head == "source" else self.mapped.transform_target
+        if self.device is not None and isinstance(self.mapped, AffineMap) and (self.device != "auto" or _sees_gpu()):
+            return _torch_function(self.mapped, self.compute, "cuda" if self.device == "auto" else self.device)
+        return block_function(self.mapped, self.compute)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_function": None}
+
+
+def _sides(mapped: Map, space: Space, side: str | None) -> tuple[Space, Space, str | None]:
+    """Return the space the vectors must belong to, the space of the mapped vectors, and the head that maps them if there are two."""
+    if isinstance(mapped, TwoSidedMap):
+        if mapped.side_of(space, side) == "source":
+            return mapped.source_space_, mapped.joint_space(), "source"
+        return mapped.target_space_, mapped.joint_space(), "target"
+    if side not in (None, "source"):
+        raise ParameterError(
+            f"Got side={side!r} for a {mapped.kind} map; expected 'source', the only side it maps. Leave out side=…, or use the inverse map."
+        )
+    check_space(space, mapped.source_space_, mapped.target_space_, modality=False)
+    return mapped.source_space_, mapped.target_space_, None
+
+
+def _sees_gpu() -> bool:
+    """Return whether torch is installed and sees a GPU; engines hide GPUs that a task did not request.
+
+    Importing torch takes seconds, so it is skipped on a Linux machine without a driver's device.
+    """
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return False
+    if sys.platform == "linux" and not any(map(os.path.exists, _GPU_DEVICES)):
+        return False
+    try:
+        import torch
+    except ImportError:
+        return False
+    return bool(torch.cuda.is_available())
+
+
+def _torch_function(mapped: AffineMap, compute: np.dtype, device: str) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the product on a device, in the precision of ``compute``: torch rounds to TF32 only if that is enabled."""
+    import torch
+
+    matrix = torch.from_numpy(np.ascontiguousarray(mapped.matrix, dtype=compute)).to(device)
+    offset = torch.from_numpy(mapped.offset.astype(compute)).to(device)
+
+    def transform(block: np.ndarray) -> np.ndarray:
+        rows = torch.from_numpy(np.require(block, requirements=["C", "W"])).to(device)
+        out: np.ndarray = torch.addmm(offset, rows, matrix).cpu().numpy()
+        return out
+
+    return transform
+
 
 #: Number of rows from which the share of variance in covered directions is estimated.
 _COVERED_ROWS = 1000
@@ -33,19 +184,9 @@ _Block: TypeAlias = tuple[pa.Array | None, np.ndarray, Rows | None]
 class TransformReport:
     """Summary of a call to :func:`transform_file`.
 
-    Attributes
-    ----------
-    output : str
-    rows, dim : int
-        Size of the output.
-    dtype : str
-    seconds : float
-    covered_share : float or None
-        Mean share of the first rows' variance (norm²) in directions that the anchors cover.
-    normalized : bool
-        Whether the mapped rows were scaled to unit norm.
-    left_out : list of str
-        Columns of the source table that the output cannot hold.
+    ``covered_share``: mean share of the first rows' variance (norm²) in directions that the anchors cover;
+    ``normalized``: whether the mapped rows were scaled to unit norm; ``left_out``: columns of the source table that the
+    output cannot hold.
     """
 
     output: str

@@ -8,7 +8,7 @@ import pytest
 from congruence import Embeddings
 from congruence.errors import IdError, ParameterError
 from congruence.upgrade.certify import split_anchors
-from congruence.upgrade.certify.anchors import split_texts
+from congruence.upgrade.certify.design import split_texts
 
 
 def embed(n, first=0, d=8, prefix="item", seed=0):

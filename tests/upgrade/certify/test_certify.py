@@ -77,11 +77,9 @@ def test_few_anchors_of_a_true_rotation_ask_for_more():
 def test_estimates_are_near_what_other_items_show():
     p = problem(n=2300, source_noise=1.0, target_noise=0.7, shared=0.5)
     certificate = certify(*sides(p, slice(0, 300)), **QUICK)
-    from congruence.upgrade.certify.evaluation_set import EvaluationSet
+    from congruence.upgrade.certify.design import EvaluationSet, make_tables
     from congruence.upgrade.certify.recipe import Recipe
-    from congruence.upgrade.certify.scoring import score
-    from congruence.upgrade.certify.strategies import vectors_of
-    from congruence.upgrade.certify.tables import make_tables
+    from congruence.upgrade.certify.scoring import score, vectors_of
 
     tables = make_tables(*sides(p, slice(0, 300)), None)
     mapping = Recipe(certificate.fitted, random_state=0).fit(tables, np.arange(300))

@@ -10,9 +10,8 @@ import pytest
 from congruence import Embeddings, fit
 from congruence.report import render_certificate
 from congruence.synthetic import upgrade_problem
-from congruence.upgrade.certify import Thresholds, certification, certify
-from congruence.upgrade.certify.mixed import METER, SHARES, first_rows, measure_mixed, reached
-from congruence.upgrade.certify.refitted import refit_unseen
+from congruence.upgrade.certify import Thresholds, certify
+from congruence.upgrade.certify.mixed import METER, SHARES, first_rows, measure_mixed, reached, refit_unseen
 from congruence.upgrade.progressive import Progressive
 from congruence.upgrade.progressive.forecast import make_forecast
 from congruence.upgrade.progressive.refit import Refit
@@ -121,7 +120,7 @@ def test_without_the_stores_size_no_costs_are_made_up():
 def test_it_takes_its_draws_from_re_embedding_alone(big, retention, monkeypatch):
     level = Thresholds(retention=retention)
     found = certified(big, 160, thresholds=level)
-    monkeypatch.setattr(certification, "measure_mixed", lambda *given: None)
+    monkeypatch.setattr("congruence.upgrade.certify.certificate.measure_mixed", lambda *given: None)
     before = certified(big, 160, thresholds=level)
     share = dict(found.verdict.confidence)
     share["re-embed"] = share.get("re-embed", 0) + share.pop("progressive", 0)
@@ -224,7 +223,7 @@ def test_what_anchors_add_is_measured_with_the_descriptions(monkeypatch):
         asked.append(given)
         return measure_mixed(*given)
 
-    monkeypatch.setattr(certification, "measure_mixed", spy)
+    monkeypatch.setattr("congruence.upgrade.certify.certificate.measure_mixed", spy)
     certified(problem(300, source_noise=0.8), 60, repeats=1, draws=50)
     question, measured, task, *rest = asked[0]
     base = f"{task}/stored"

@@ -7,13 +7,10 @@ import pytest
 
 from congruence import Embeddings
 from congruence.upgrade.certify.cross_fit import cross_fit
-from congruence.upgrade.certify.evaluation_set import EvaluationSet
-from congruence.upgrade.certify.groups import deal, near_duplicates, shuffle
+from congruence.upgrade.certify.design import EvaluationSet, deal, make_tables, near_duplicates, shuffle
 from congruence.upgrade.certify.intervals import mean_interval
 from congruence.upgrade.certify.recipe import Recipe
-from congruence.upgrade.certify.scoring import score
-from congruence.upgrade.certify.strategies import cosines, vectors_of
-from congruence.upgrade.certify.tables import make_tables
+from congruence.upgrade.certify.scoring import cosines, score, vectors_of
 
 
 def tables(source, target):

@@ -11,11 +11,9 @@ from congruence.evaluation import Ranking
 from congruence.metrics import CSLS, QBNorm
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify.cross_fit import cross_fit
-from congruence.upgrade.certify.evaluation_set import EvaluationSet
+from congruence.upgrade.certify.design import EvaluationSet, make_tables
 from congruence.upgrade.certify.recipe import Recipe
-from congruence.upgrade.certify.scoring import score
-from congruence.upgrade.certify.strategies import part_seen, vectors_of
-from congruence.upgrade.certify.tables import make_tables
+from congruence.upgrade.certify.scoring import part_seen, score, vectors_of
 
 
 def tables(p, rows, modalities=("image", "text"), what="anchors"):

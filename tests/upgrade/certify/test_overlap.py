@@ -9,11 +9,10 @@ from congruence import Embeddings, Space
 from congruence.errors import InputError, ModalityError
 from congruence.synthetic import random_rotation, upgrade_problem
 from congruence.upgrade.certify import certify, cross_fit_lists
-from congruence.upgrade.certify.evaluation_set import EvaluationSet
-from congruence.upgrade.certify.heldout import score_heldout
-from congruence.upgrade.certify.overlap import compare_lists
+from congruence.upgrade.certify.cross_fit import score_heldout
+from congruence.upgrade.certify.design import EvaluationSet, make_tables
 from congruence.upgrade.certify.recipe import Recipe
-from congruence.upgrade.certify.tables import make_tables
+from congruence.upgrade.certify.scoring import compare_lists
 
 QUICK = {"method": "orthogonal", "repeats": 2, "folds": 5, "draws": 300}
 

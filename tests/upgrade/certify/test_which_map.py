@@ -11,12 +11,10 @@ from congruence.errors import ModalityError, ParameterError
 from congruence.metrics import recall_at_k
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import certify
-from congruence.upgrade.certify.cross_fit import cross_fit
-from congruence.upgrade.certify.cross_fit_lists import cross_fit_lists
-from congruence.upgrade.certify.evaluation_set import EvaluationSet
+from congruence.upgrade.certify.cross_fit import cross_fit, cross_fit_lists
+from congruence.upgrade.certify.design import EvaluationSet, make_tables
 from congruence.upgrade.certify.recipe import Recipe
-from congruence.upgrade.certify.strategies import part_seen, vectors_of
-from congruence.upgrade.certify.tables import make_tables
+from congruence.upgrade.certify.scoring import part_seen, vectors_of
 from congruence.upgrade.choose import Choice
 
 QUICK = {"repeats": 1, "draws": 50}

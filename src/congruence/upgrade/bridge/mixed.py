@@ -14,11 +14,8 @@ from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice, check_positive, check_seed
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import DirectionError, InputError, ParameterError, ShapeError, SpaceMismatchError
-from congruence.upgrade.bridge._bridge import Bridge
-from congruence.upgrade.bridge._queries import as_rows
+from congruence.upgrade.bridge.bridge import Bridge, as_rows
 from congruence.upgrade.bridge.search import find
-
-__all__ = ["MERGES", "MixedResult", "search_mixed"]
 
 #: How scores of the two parts are brought onto one scale.
 MERGES = ("standardize", "none")

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-__all__ = ["SearchResult", "find", "rerank_rows"]
 
 #: Function of bridged queries and a number n of results; returns scores and ids, each of shape (m, n), nearest first.
 Searcher: TypeAlias = "Callable[[np.ndarray, int], tuple[ArrayLike, ArrayLike]]"
@@ -36,15 +35,11 @@ Lookup: TypeAlias = "Callable[[np.ndarray], Sequence[ArrayLike | None] | np.ndar
 class SearchResult:
     """Result of a search, nearest first.
 
-    Attributes
-    ----------
-    scores : ndarray of float64, shape (m, k), or (k,) for one query
-        Larger is nearer. Where ``reranked`` is True, cosines in the new model, else similarities of bridged queries and the index's rows; the two are on
-        different scales. A FAISS index with Euclidean distances gives negative squared distances.
-    ids : ndarray, shape (m, k) or (k,)
-        Ids in the index, or row numbers if it has none; −1 if an index found fewer rows than requested.
-    reranked : ndarray of bool, shape (m, k) or (k,)
-        Whether the score is from the new model, after the row was found through the bridge.
+    ``scores`` (m, k): larger is nearer. Where ``reranked`` is True, cosines in the new model, else similarities of
+    bridged queries and the index's rows; the two are on different scales. A FAISS index with Euclidean distances gives
+    negative squared distances; ``ids`` (m, k): ids in the index, or row numbers if it has none; −1 if an index found
+    fewer rows than requested; ``reranked`` (m, k): whether the score is from the new model, after the row was found
+    through the bridge.
     """
 
     scores: np.ndarray
@@ -72,36 +67,9 @@ def find(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the n nearest rows in an index of any kind.
 
-    Parameters
-    ----------
-    vectors : ndarray, shape (m, d)
-        Bridged queries.
-    index : Embeddings, array_like of shape (r, d), FAISS index, or callable
-    n : int
-        At most the number of rows, if it is known.
-    metric : {"cosine", "inner", "euclidean"}, default="cosine"
-    center, hubness
-        As for :func:`congruence.metrics.class_retrieval`.
-    bank : ndarray, shape (b, d), optional
-        Bridged queries from which the mean and the correction are computed; by default ``vectors``.
-    source_dim : int, optional
-        Width of the queries' model, for error messages.
-
-    Returns
-    -------
-    ndarray of float64, shape (m, n)
-        Scores, largest first.
-    ndarray, shape (m, n)
-        Ids.
-
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
-    ParameterError
-        If an option is not supported for this kind of index.
-    InputError
-        If an index returns something other than scores and ids.
+    ``vectors`` (m, d); ``index`` (r, d); ``n``: at most the number of rows, if it is known; ``bank`` (b, d): bridged
+    queries from which the mean and the correction are computed; by default ``vectors``; ``source_dim``: width of the
+    queries' model, for error messages. Shapes: Returns (m, n), Returns (m, n).
     """
     check_choice(metric, NEIGHBORS, "metric")
     if callable(getattr(index, "search", None)) or callable(index):
@@ -208,27 +176,11 @@ def rerank_rows(
 ) -> SearchResult:
     """Rank candidates by their cosine in the new model.
 
-    Parameters
-    ----------
-    queries : ndarray, shape (m, d)
-        Queries in the new model, before bridging.
-    scores, ids : ndarray, shape (m, c)
-        Candidates of the first stage, nearest first.
-    rerank : Embeddings, array_like of shape (r, d), or callable
-        The new model's vectors: by id, by row number of the index, or as a function of an array of ids. A row of NaN (or None from a callable),
-        and an id that embeddings do not have, mean that there is no vector.
-    k : int
-
-    Returns
-    -------
-    SearchResult
-        First the candidates that have a vector, by its cosine with the query; then the others, in the order and with the scores of the first
-        stage.
-
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError, InputError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the input cannot be used otherwise.
+    ``queries`` (m, d): queries in the new model, before bridging; ``scores``, ``ids`` (m, c): candidates of the first
+    stage, nearest first; ``rerank`` (r, d): the new model's vectors: by id, by row number of the index, or as a
+    function of an array of ids. A row of NaN (or None from a callable), and an id that embeddings do not have, mean
+    that there is no vector. Returns: first the candidates that have a vector, by its cosine with the query; then the
+    others, in the order and with the scores of the first stage.
     """
     take = min(k, ids.shape[1])
     lookup = _lookup(rerank, queries.shape[1])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from congruence.upgrade._estimate import Estimate
-from congruence.upgrade.certify._certificate import Certificate
-from congruence.upgrade.certify.anchors import split_anchors
-from congruence.upgrade.certify.certification import certify
-from congruence.upgrade.certify.measured import STRATEGIES
+from congruence.upgrade.certify.certificate import Certificate, certify
+from congruence.upgrade.certify.design import split_anchors
+from congruence.upgrade.certify.intervals import STRATEGIES
 from congruence.upgrade.certify.verdict import ACTIONS, Thresholds, Verdict
+from congruence.upgrade.progressive.meter import Estimate
 
 __all__ = ["ACTIONS", "STRATEGIES", "Certificate", "Estimate", "Thresholds", "Verdict", "certify", "split_anchors"]

@@ -9,16 +9,10 @@ from typing import TypedDict, overload
 import numpy as np
 from scipy.stats import t
 
-from congruence.upgrade.certify.design import Design
-from congruence.upgrade.certify.evaluation_set import EvaluationSet
-from congruence.upgrade.certify.groups import shuffle
-from congruence.upgrade.certify.overlap import overlap_of
+from congruence.upgrade.certify.design import Design, EvaluationSet, shuffle
 from congruence.upgrade.certify.recipe import Recipe
-from congruence.upgrade.certify.scoring import score
-from congruence.upgrade.certify.strategies import cosines, vectors_of
+from congruence.upgrade.certify.scoring import cosines, overlap_of, score, vectors_of
 from congruence.upgrade.choose import Choice
-
-__all__ = ["Curve", "CurveRecord", "PowerLawRecord", "gains", "measure_curves"]
 
 #: Exponents tried for score(n) = a − b·n^−c. The error of a rotation falls as n^−1/2, and its effect on the score as the square of that. Slower laws
 #: fit the beginning of some curves but not their end, and predicted larger gains than further anchors brought (docs/certify.md).
@@ -53,18 +47,9 @@ class CurveRecord(TypedDict):
 class Curve:
     """Held-out scores by number of anchors, and a power law fitted to them.
 
-    Attributes
-    ----------
-    sizes : ndarray of int, shape (s,)
-        Numbers of anchors.
-    scores : ndarray, shape (repeats, s)
-        In each repeat, maps are fitted on the first anchors of a random order.
-    n : int
-        Number of anchors available, where the extrapolation starts.
-    exponent, drop : float
-        Parameters of ``a − drop·n^−exponent``.
-    best : float
-        a, the limit of the curve for many anchors.
+    ``sizes`` (s,); ``scores`` (repeats, s): in each repeat, maps are fitted on the first anchors of a random order;
+    ``n``: number of anchors available, where the extrapolation starts; ``exponent``, ``drop``: parameters of ``a −
+    drop·n^−exponent``; ``best``: a, the limit of the curve for many anchors.
     """
 
     sizes: np.ndarray
@@ -78,17 +63,7 @@ class Curve:
     def through(cls, sizes: np.ndarray, scores: np.ndarray, n: int, exponents: Sequence[float] = EXPONENTS) -> Curve:
         """Fit the power law by least squares, with larger weights for larger sizes.
 
-        Parameters
-        ----------
-        sizes : ndarray of int, shape (s,)
-        scores : ndarray, shape (repeats, s)
-        n : int
-        exponents : sequence of float, optional
-            Exponents to choose from.
-
-        Returns
-        -------
-        Curve
+        Shapes: ``sizes`` (s,), ``scores`` (repeats, s).
         """
         mean = scores.mean(axis=0)
         # The curve is extrapolated beyond the largest size, so large sizes have more weight: a law fitted to the first sizes misses the last rise.
@@ -120,15 +95,8 @@ class Curve:
     def most(self, more: int) -> float:
         """Return an upper bound on the gain from further anchors, assuming that no doubling adds more than the previous one.
 
-        Parameters
-        ----------
-        more : int
-
-        Returns
-        -------
-        float
-            The rise over the last doubling, including its one-sided 95 % error, times the number of doublings to come; never less
-            than the expected gain.
+        Returns: the rise over the last doubling, including its one-sided 95 % error, times the number of doublings to
+        come; never less than the expected gain.
 
         References
         ----------
@@ -146,17 +114,7 @@ class Curve:
         return max(self.gain(more), (float(rise.mean()) + error) * float(doublings))
 
     def enough(self, wanted: float, most: int) -> int | None:
-        """Return how many further anchors raise the curve to a score, or None if ``most`` are not enough.
-
-        Parameters
-        ----------
-        wanted : float
-        most : int
-
-        Returns
-        -------
-        int or None
-        """
+        """Return how many further anchors raise the curve to a score, or None if ``most`` are not enough."""
         if wanted >= self.best or self.drop <= 0:
             return None
         more = int(np.ceil((self.drop / (self.best - wanted)) ** (1 / self.exponent))) - self.n
@@ -193,22 +151,9 @@ def measure_curves(
 ) -> tuple[Curve, Curve]:
     """Score maps fitted on random subsets of the anchors of increasing size.
 
-    Parameters
-    ----------
-    design : Design
-        Without held-out items, a fifth of the anchors is held out and scored. Groups of near-duplicate anchors are kept together.
-    recipe : Recipe
-        The map is chosen once per size, on the anchors of the first repeat.
-    task : str
-        The measure.
-    repeats : int
-    callback : callable, optional
-        Called with 1 after each repeat.
-
-    Returns
-    -------
-    Curve, Curve
-        Of the score with mapped stored vectors, and of the cosine of mapped rows.
+    ``design``: without held-out items, a fifth of the anchors is held out and scored. Groups of near-duplicate anchors
+    are kept together; ``recipe``: the map is chosen once per size, on the anchors of the first repeat. Returns: of the
+    score with mapped stored vectors, and of the cosine of mapped rows.
     """
     items, anchors, n = design.items, design.anchors, design.n_anchors
     rng = np.random.default_rng(items.random_state)
@@ -243,13 +188,7 @@ def _rows_to_score(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return rows of the store, and of the modality whose cosine is shown, on which the map may be scored.
 
-    Parameters
-    ----------
-    items : EvaluationSet
-    fitted : sequence of str
-    left_out : ndarray of int, or None
-        Anchors that are not fitted on, if the items are the anchors.
-    rng : numpy.random.Generator
+    ``left_out``: anchors that are not fitted on, if the items are the anchors.
     """
     tables, shown = items.tables, items.tables.shown
     if left_out is None:

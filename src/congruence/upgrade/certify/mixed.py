@@ -7,25 +7,56 @@ their new vectors, and the mixed store is searched, so that competition between 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from congruence.upgrade._estimate import Estimate
-from congruence.upgrade.certify.evaluation_set import EvaluationSet
-from congruence.upgrade.certify.groups import deal
-from congruence.upgrade.certify.intervals import freedom, joint_covariance, rate_interval
-from congruence.upgrade.certify.measured import Measured
-from congruence.upgrade.certify.overlap import influence_of, list_hits
-from congruence.upgrade.certify.refitted import refit_unseen
-from congruence.upgrade.certify.scoring import correction, hits_of
-from congruence.upgrade.certify.strategies import unit_rows
+from congruence.upgrade.certify.design import EvaluationSet, deal
+from congruence.upgrade.certify.intervals import Measured, freedom, joint_covariance, rate_interval
+from congruence.upgrade.certify.scoring import correction, hits_of, influence_of, list_hits, unit_rows
 from congruence.upgrade.progressive.forecast import MOST
+from congruence.upgrade.progressive.meter import Estimate
 from congruence.upgrade.progressive.order import ORDERS, View
-from congruence.upgrade.progressive.refit import Refit
+from congruence.upgrade.progressive.refit import FEWEST, Refit
 from congruence.upgrade.progressive.texts import Gate, Scale, TextFacts, Texts, read_facts, unit
 
-__all__ = ["METER", "SHARES", "MixedStore", "first_rows", "measure_mixed", "middle_interval", "reached"]
+#: Most items that a refit is made on here: its time grows with their cube.
+_MOST = 500
+
+
+def refit_unseen(
+    refit: Refit,
+    old: np.ndarray,
+    new: np.ndarray,
+    mapped: np.ndarray,
+    take: Callable[[np.ndarray, int], np.ndarray],
+    part: np.ndarray,
+    sizes: Iterable[int],
+) -> dict[int, np.ndarray]:
+    """Map items after refits that have not seen them.
+
+    ``old`` (n, d_old); ``new`` (n, d_new); ``mapped`` (n, d_new): each item mapped by a first map that has not seen it;
+    ``take``: function of some items and a number; returns those of them that are re-embedded first; ``part`` (n,):
+    items of one part are mapped after a refit on items of the other parts; ``sizes``: numbers of re-embedded rows to
+    refit on; at most all items outside a part are taken. Returns (n, d_new): by size. For sizes too small to refit on,
+    rows keep their first mapping.
+    """
+    sizes = sorted(set(sizes), reverse=True)
+    kind = refit.first()
+    out = {size: refit.transform(old, kind, mapped) for size in sizes}
+    for k in np.unique(part):
+        test, others = np.flatnonzero(part == k), np.flatnonzero(part != k)
+        for size in sizes:
+            rows = take(others, min(size, len(others), _MOST))
+            if len(rows) < FEWEST:
+                continue
+            # Kind and penalty are chosen once, on the most rows of the first part: few candidates, hardly moved by an item of their own.
+            every, choose = np.ones(len(rows), bool), k == part.min() and size == sizes[0]
+            kind = refit.fit(old[rows], new[rows], every.astype(float), every, kind, choose=choose, mapped=mapped[rows])
+            out[size][test] = refit.transform(old[test], kind, mapped[test])
+    return out
+
 
 #: Shares of the store that are re-embedded, from none to the largest for which progressive re-embedding is recommended.
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, MOST)
@@ -41,21 +72,8 @@ _FOLDS = 5
 class MixedStore:
     """Scores of a store by the share of its rows that is re-embedded, with the map refitted on these rows.
 
-    Attributes
-    ----------
-    order : str
-        Key of :data:`congruence.upgrade.progressive.ORDERS`.
-    values : ndarray, shape (s,)
-        At :data:`SHARES`.
-    influence : ndarray, shape (n, s)
-        Pseudo-values of each query.
-    known : ndarray, shape (n, q)
-        Pseudo-values of the strategies measured on the same queries.
-    names : list of str
-        Names of these strategies.
-    groups : ndarray of int, shape (n,), or None
-    each : int
-        Number of results over which the score of a query is averaged.
+    ``values`` (s,); ``influence`` (n, s); ``known`` (n, q): pseudo-values of the strategies measured on the same
+    queries; ``groups`` (n,); ``each``: number of results over which the score of a query is averaged.
     """
 
     order: str
@@ -126,21 +144,10 @@ def middle_interval(shares: list[float]) -> tuple[float | None, float | None]:
 def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: int | None = None) -> MixedStore | None:
     """Score stores with increasing shares of re-embedded rows.
 
-    Parameters
-    ----------
-    items : EvaluationSet
-        Its random state draws the random rows and folds.
-    measured : Measured
-        The mapped items, and the scores of mapping.
-    task : str
-        The decisive measure.
-    n_rows : int, optional
-        Number of rows of the store: a share of it is the number of rows to refit on. By default, every refit uses all items of the other folds.
-
-    Returns
-    -------
-    MixedStore or None
-        None if the target model has no vectors of the store, or mapping was not scored.
+    ``items``: its random state draws the random rows and folds; ``measured``: the mapped items, and the scores of
+    mapping; ``n_rows``: number of rows of the store: a share of it is the number of rows to refit on. By default, every
+    refit uses all items of the other folds. Returns: None if the target model has no vectors of the store, or mapping
+    was not scored.
 
     Notes
     -----

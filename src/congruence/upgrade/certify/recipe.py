@@ -2,20 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from congruence.errors import ModalityError, ParameterError
-from congruence.maps import METHODS, LinearMap, OrthogonalMap
-from congruence.upgrade._candidates import OFFSET
-from congruence.upgrade.certify.tables import Tables
-from congruence.upgrade.certify.two_way import TwoWay
-from congruence.upgrade.choose import Choice, Other, choose_map
+from congruence.maps import METHODS, AffineMap, LinearMap, OrthogonalMap
+from congruence.upgrade.certify.design import Tables
+from congruence.upgrade.choose import OFFSET, Choice, Other, choose_map
 
-__all__ = ["CERTIFIED", "Recipe"]
+
+class TwoWay:
+    """A fitted map and its reverse: the inverse or, if there is none, the same method fitted in the other direction.
+
+    ``backward``: fits the map from the target to the source, on first use. By default ``forward.inverse()`` is used;
+    ``anchors``: returns the source rows that were fitted on, for :meth:`covered_share` of maps that do not store it.
+    """
+
+    def __init__(
+        self,
+        forward: OrthogonalMap | LinearMap,
+        backward: Callable[[], LinearMap] | None = None,
+        anchors: Callable[[], np.ndarray] | None = None,
+    ) -> None:
+        self.forward = forward
+        self._backward, self._anchors = backward, anchors
+        self._fitted_backward: LinearMap | None = None
+        self._inverses: dict[str | None, AffineMap] = {}
+
+    @property
+    def d_source(self) -> int:
+        """Width of the source model's vectors."""
+        return self.forward.n_features_in_
+
+    @property
+    def d_target(self) -> int:
+        """Width of the target model's vectors."""
+        return self.forward.d_target
+
+    def to_target(self, modality: str | None) -> AffineMap:
+        """Return the map for stored vectors of a modality."""
+        found = self.forward.for_modality(modality)
+        assert isinstance(found, AffineMap)
+        return found
+
+    def to_source(self, modality: str | None) -> AffineMap:
+        """Return the map for the target model's queries of a modality."""
+        if isinstance(self.forward, OrthogonalMap):
+            if modality not in self._inverses:
+                self._inverses[modality] = self.forward.for_modality(modality).inverse()
+            return self._inverses[modality]
+        if self._fitted_backward is None:
+            assert self._backward is not None
+            self._fitted_backward = self._backward()
+        return self._fitted_backward
+
+    def recentered(self, source: np.ndarray, target: np.ndarray, modality: str) -> TwoWay:
+        """Return the map with the means of a further modality, computed from rows; the same map if it keeps no means."""
+        if isinstance(self.forward, OrthogonalMap):
+            return TwoWay(self.forward.recenter(source.mean(axis=0), target.mean(axis=0), modality=modality))
+        return self
+
+    def covered_share(self, modality: str | None, rows: np.ndarray) -> np.ndarray:
+        """Return the share of each row's variance (norm²) in directions the anchors cover, shape (m,)."""
+        if isinstance(self.forward, OrthogonalMap):
+            return self.forward.for_modality(modality).covered_share(rows)
+        assert self._anchors is not None
+        anchors = self._anchors() - self.forward.source_mean_
+        _, s, basis = np.linalg.svd(anchors, full_matrices=False)
+        centered = rows - self.forward.source_mean_
+        inside = np.square(centered @ basis[s > 1e-8 * s[0]].T).sum(axis=1)
+        total = np.einsum("ij,ij->i", centered, centered)
+        return np.asarray(np.minimum(np.divide(inside, total, out=np.ones(len(rows)), where=total > 0), 1.0))
+
 
 #: Methods that can be certified: maps of one model's vectors into the other's space, of which there is one for queries too.
 CERTIFIED = ("auto", "orthogonal", "linear")
@@ -25,18 +86,9 @@ CERTIFIED = ("auto", "orthogonal", "linear")
 class Recipe:
     """How a map is chosen and fitted on anchors.
 
-    Attributes
-    ----------
-    fitted : sequence of str
-        Modalities to fit on.
-    method : str
-        One of :data:`CERTIFIED`.
-    parameters : mapping
-        Parameters of the method, as for :func:`congruence.fit`.
-    single_modality : bool
-        Only rows of the fitted modality will be mapped, so that linear maps may be chosen.
-    random_state : int
-        Determines the folds of the choice.
+    ``parameters``: parameters of the method, as for :func:`congruence.fit`; ``single_modality``: only rows of the
+    fitted modality will be mapped, so that linear maps may be chosen; ``random_state``: determines the folds of the
+    choice.
     """
 
     fitted: Sequence[str]
@@ -46,15 +98,7 @@ class Recipe:
     random_state: int = 0
 
     def check(self, tables: Tables) -> None:
-        """Refuse methods and modalities that cannot be fitted or certified.
-
-        Raises
-        ------
-        ParameterError
-            If the method cannot be certified.
-        ModalityError
-            If there are several modalities with ``single_modality`` or for a linear map.
-        """
+        """Refuse methods and modalities that cannot be fitted or certified."""
         if self.method not in CERTIFIED:
             known = "a one-sided linear method" if self.method in METHODS else "a method"
             raise ParameterError(
@@ -78,17 +122,9 @@ class Recipe:
     def choose(self, tables: Tables, train: np.ndarray) -> Choice:
         """Choose the map from the given rows only.
 
-        Parameters
-        ----------
-        tables : Tables
-        train : ndarray of int, shape (t,)
-            Rows of the fitted modality.
-
-        Returns
-        -------
-        Choice
-            For pairs of one modality, the choice of :func:`congruence.fit`, with the other modality's rows of the same items as its ``means``. Several
-            modalities together are fitted by a rotation only; it is chosen on the pairs of the first, with the others' rows as further evidence.
+        Shapes: ``train`` (t,). Returns: for pairs of one modality, the choice of :func:`congruence.fit`, with the other
+        modality's rows of the same items as its ``means``. Several modalities together are fitted by a rotation only;
+        it is chosen on the pairs of the first, with the others' rows as further evidence.
         """
         if self.method != "auto":
             given = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
@@ -121,17 +157,7 @@ class Recipe:
     def fit(self, tables: Tables, train: np.ndarray, choice: Choice | None = None) -> TwoWay:
         """Fit on the given rows. A rotation also gets the means of the other modality, from the same rows if they are the same items.
 
-        Parameters
-        ----------
-        tables : Tables
-        train : ndarray of int, shape (t,)
-            Rows of the fitted modality.
-        choice : Choice, optional
-            By default the result of :meth:`choose` on these rows.
-
-        Returns
-        -------
-        TwoWay
+        ``train`` (t,); ``choice``: by default the result of :meth:`choose` on these rows.
         """
         choice = self.choose(tables, train) if choice is None else choice
         if choice.method == "linear":

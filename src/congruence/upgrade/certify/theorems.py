@@ -26,9 +26,7 @@ from congruence.theory import (
     sym_spanning,
     text_bound,
 )
-from congruence.upgrade.certify.tables import Tables
-
-__all__ = ["Entry", "theory_entries"]
+from congruence.upgrade.certify.design import Tables
 
 #: Largest number of rows of a modality that are used.
 _MOST = 2000
@@ -51,22 +49,10 @@ def theory_entries(
 ) -> list[Entry]:
     """Evaluate the theorems' conditions on the anchors.
 
-    Parameters
-    ----------
-    tables : Tables
-    mapping : OrthogonalMap
-        A rotation about the means, fitted on all anchors.
-    random_state : int
-        Determines the sample of rows if there are very many.
-    full : bool, default=False
-        Also compute κ: two linear programs for each of several directions, which take minutes.
-    instead : str, optional
-        The certified map, in words, if it is another one; the first entry then says so.
-
-    Returns
-    -------
-    list of dict
-        Each with ``theorem``, ``quantity``, ``sentence`` and ``numbers``.
+    ``mapping``: A rotation about the means, fitted on all anchors; ``random_state``: determines the sample of rows if
+    there are very many; ``full``: also compute κ: two linear programs for each of several directions, which take
+    minutes; ``instead``: the certified map, in words, if it is another one; the first entry then says so. Returns: each
+    with ``theorem``, ``quantity``, ``sentence`` and ``numbers``.
 
     Notes
     -----

@@ -1,9 +1,10 @@
-"""The rule that turns measured scores, and draws of the true scores, into a recommendation. docs/certify.md explains it."""
+"""The rule that turns measured scores, and draws of the true scores, into a recommendation, and what each strategy costs. docs/certify.md explains it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import TypedDict
 
 import numpy as np
 
@@ -11,11 +12,9 @@ from congruence._inputs import UNNAMED
 from congruence._utils.validation import check_positive
 from congruence.compare.pairing import PairingReport
 from congruence.errors import ParameterError
-from congruence.upgrade._estimate import Estimate
 from congruence.upgrade.certify.curve import Curve
-from congruence.upgrade.certify.mixed import MixedStore, middle_interval, reached
-
-__all__ = ["ACTIONS", "Decision", "Thresholds", "Verdict", "decide", "is_of_lists", "judge", "with_known"]
+from congruence.upgrade.certify.mixed import SHARES, MixedStore, middle_interval, reached
+from congruence.upgrade.progressive.meter import Estimate
 
 ACTIONS = {
     "map": "map the stored vectors",
@@ -130,16 +129,8 @@ class Verdict:
 class Decision:
     """The recommended action.
 
-    Attributes
-    ----------
-    action : str
-        A key of :data:`ACTIONS`.
-    more : int or None
-        For ``"collect"``: number of further anchors.
-    wanted : float
-        The required score.
-    share : float or None
-        For ``"progressive"``: share of the store to re-embed.
+    ``more``: for ``"collect"``: number of further anchors; ``share``: for ``"progressive"``: share of the store to
+    re-embed.
     """
 
     action: str
@@ -170,27 +161,14 @@ def decide(
 ) -> Decision:
     """Apply the rule to a set of scores.
 
-    Parameters
-    ----------
-    strategies : dict of str to float
-        Score of each strategy that was measured: ``"stored"`` and, if the data allow, ``"queries"``, ``"keep"`` and
-        ``"re-embed"``.
-    enough : callable
-        Function of a score; returns the number of further anchors with which mapping reaches it, or None.
-    thresholds : Thresholds
-    narrows : bool
-        The target has fewer dimensions, so mapped vectors cannot be mapped back.
-    of_lists : bool, default=False
-        The scores are overlaps with the re-embedded store, which show how similar models are, but not which is better. The old model
-        is then kept only if its own results are sufficiently close to the target's and mapping brings them no closer.
-    share : callable, optional
-        Function of a score; returns the share of the store at which progressive re-embedding reaches it, or None.
-    rows : int, optional
-        Number of rows of the store. Progressive re-embedding is preferred if it encodes no more rows than the number of anchors that would have to be collected.
-
-    Returns
-    -------
-    Decision
+    ``strategies``: score of each strategy that was measured: ``"stored"`` and, if the data allow, ``"queries"``,
+    ``"keep"`` and ``"re-embed"``; ``enough``: function of a score; returns the number of further anchors with which
+    mapping reaches it, or None; ``narrows``: the target has fewer dimensions, so mapped vectors cannot be mapped back;
+    ``of_lists``: the scores are overlaps with the re-embedded store, which show how similar models are, but not which
+    is better. The old model is then kept only if its own results are sufficiently close to the target's and mapping
+    brings them no closer; ``share``: function of a score; returns the share of the store at which progressive
+    re-embedding reaches it, or None; ``rows``: number of rows of the store. Progressive re-embedding is preferred if it
+    encodes no more rows than the number of anchors that would have to be collected.
     """
     keep = None if thresholds.must_move else strategies.get("keep")
     best = strategies.get("re-embed")
@@ -243,31 +221,10 @@ def judge(
 ) -> Verdict:
     """Apply the rule, and count in what share of draws it recommends each action.
 
-    Parameters
-    ----------
-    measured : dict of str to dict of str to Estimate
-        By measure and strategy.
-    drawn : dict of str to ndarray, shape (draws,)
-        Draws of the decisive measure by strategy, from :func:`~congruence.upgrade.certify.intervals.draw_scores`.
-    curve : Curve
-        Learning curve through the measured score of mapped stored vectors.
-    thresholds : Thresholds
-    narrows : bool
-        The target has fewer dimensions.
-    pairing : PairingReport
-    task : str
-        The decisive measure.
-    covered : dict of str to float
-        Share of variance in covered directions, by modality.
-    rng : numpy.random.Generator
-    mixed : MixedStore, optional
-        Scores of the decisive measure if part of the store is re-embedded.
-    rows : int, optional
-        Number of rows of the store.
-
-    Returns
-    -------
-    Verdict
+    ``drawn`` (draws,): draws of the decisive measure by strategy, from
+    :func:`~congruence.upgrade.certify.intervals.draw_scores`; ``curve``: learning curve through the measured score of
+    mapped stored vectors; ``covered``: share of variance in covered directions, by modality; ``mixed``: scores of the
+    decisive measure if part of the store is re-embedded.
     """
     values = {strategy: estimate.value for strategy, estimate in measured[task].items()}
     if pairing.decided and not pairing.looks_paired:
@@ -398,3 +355,67 @@ def _in_words(
         ACTIONS["keep"],
         f"{named} is {keep:.3f} with the source model and {mapped:.3f} after mapping; the score after re-embedding is unknown.",
     )
+
+
+#: Share shown where mapping alone is enough.
+_SOME = 0.1
+
+
+class StrategyCost(TypedDict):
+    """One strategy: its name, the expected score, and what must be encoded.
+
+    ``share`` is the share of the store to encode, ``items`` the number of rows, ``minutes`` and ``price`` the time and cost; None if unknown.
+    """
+
+    strategy: str
+    score: Estimate | None
+    share: float
+    items: int | None
+    minutes: float | None
+    price: float | None
+
+
+def strategy_costs(
+    scores: dict[str, Estimate],
+    mixed: MixedStore | None,
+    verdict: Verdict,
+    *,
+    by_definition: bool,
+    rows: int | None = None,
+    encode_rate: float | None = None,
+    price: float | None = None,
+) -> list[StrategyCost]:
+    """Return the strategies for changing models, the cheapest first.
+
+    ``scores``: scores on the decisive measure, by strategy; ``by_definition``: the re-embedded store scores 1 by
+    definition, because results are compared with its own; ``encode_rate``: items per second that the new model encodes.
+    Returns: ``"keep"``, ``"map"`` (the stored vectors), ``"progressive"`` and ``"re-embed"``. The share of
+    ``"progressive"`` is that at which the required score is reached; one tenth if mapping alone is sufficient, and one
+    half if no smaller share is.
+    """
+    n = scores["stored"].n
+    best = Estimate(1.0, 1.0, 1.0, n) if by_definition else scores.get("re-embed")
+    found: list[tuple[str, Estimate | None, float]] = [
+        ("keep", scores.get("keep"), 0.0),
+        ("map", scores["stored"], 0.0),
+    ]
+    if mixed is not None:
+        wanted = np.inf if verdict.wanted is None else verdict.wanted
+        enough = _SOME if scores["stored"].value >= wanted else mixed.needed(wanted)
+        share = SHARES[-1] if enough is None else enough
+        found.append(("progressive", mixed.at(share), share))
+    found.append(("re-embed", best, 1.0))
+    out: list[StrategyCost] = []
+    for strategy, score, share in found:
+        items = 0 if share == 0 else None if rows is None else round(share * rows)
+        out.append(
+            {
+                "strategy": strategy,
+                "score": score,
+                "share": share,
+                "items": items,
+                "minutes": None if items is None or encode_rate is None else items / encode_rate / 60,
+                "price": None if items is None or price is None else items * price,
+            }
+        )
+    return out

@@ -15,8 +15,6 @@ from congruence.embeddings import Embeddings
 from congruence.encoders import Encoder
 from congruence.errors import FileError, IdError, ParameterError
 
-__all__ = ["CommandEncoder", "FileEncoder", "ItemsEncoder"]
-
 #: Number of characters at the end of a command's output that an error message shows.
 _TAIL = 400
 
@@ -24,16 +22,9 @@ _TAIL = 400
 class CommandEncoder:
     """Encode rows by running a command for each chunk of ids.
 
-    Parameters
-    ----------
-    command : str
-        Split like a shell command, but run without a shell. ``{ids}`` is replaced by the path of a file with one id per line, ``{out}`` by the path
-        of the ``.npy`` file that the command must write, with one row per id, in the same order.
-
-    Raises
-    ------
-    ParameterError
-        If ``{ids}`` or ``{out}`` is missing, or the command cannot be split.
+    ``command``: split like a shell command, but run without a shell. ``{ids}`` is replaced by the path of a file with
+    one id per line, ``{out}`` by the path of the ``.npy`` file that the command must write, with one row per id, in the
+    same order.
     """
 
     def __init__(self, command: str) -> None:
@@ -50,15 +41,7 @@ class CommandEncoder:
                 )
 
     def __call__(self, ids: list[str]) -> np.ndarray:
-        """Encode rows.
-
-        Raises
-        ------
-        FileError
-            If the command cannot be run, fails, or writes no array.
-        ParameterError
-            If an id contains a line break.
-        """
+        """Encode rows."""
         if any("\n" in name or "\r" in name for name in ids):
             raise ParameterError(
                 "Got an id with a line break; expected ids of one line for a command. Pass a function in Python instead."
@@ -89,15 +72,7 @@ class CommandEncoder:
 class FileEncoder:
     """Look up the vectors of rows by id, in vectors that are already encoded.
 
-    Parameters
-    ----------
-    vectors : Embeddings
-        Vectors of the new model, with ids.
-
-    Raises
-    ------
-    IdError
-        If the vectors have no ids.
+    ``vectors``: vectors of the new model, with ids.
     """
 
     def __init__(self, vectors: Embeddings) -> None:
@@ -114,14 +89,7 @@ class FileEncoder:
 
 
 class ItemsEncoder:
-    """Encode the items of rows, given as a table or folder of items with the same ids.
-
-    Parameters
-    ----------
-    encoder : Encoder
-    items : Items
-    batch_size : int, default=64
-    """
+    """Encode the items of rows, given as a table or folder of items with the same ids."""
 
     def __init__(self, encoder: Encoder, items: Items, batch_size: int = 64) -> None:
         self.encoder, self.items, self.batch_size = encoder, items, batch_size

@@ -1,9 +1,11 @@
-"""The journal of a migration: a small file with its state, replaced atomically at each step."""
+"""The journal of a migration, a small file with its state that is replaced atomically at each step, and its summary."""
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
+import os
 import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -18,8 +20,6 @@ from congruence._version import __version__
 from congruence.databases import Cursor, Stage
 from congruence.errors import CorruptFileError, FileError, MigrationError
 from congruence.upgrade.migrate.quantize import check_ranges
-
-__all__ = ["PROGRESSIVE", "STATES", "Journal", "default_folder", "digest_of", "lock_folder", "make_folder"]
 
 #: Possible states of a migration.
 STATES = ("filling", "filled", "verified", "switched", "rolled back", "dropped")
@@ -62,37 +62,15 @@ def make_folder(folder: Path) -> None:
 class Journal:
     """The state of a migration.
 
-    Attributes
-    ----------
-    place : str
-        The database, table and column, without credentials.
-    map_digest : str
-    dim : int
-    element_type : str
-    normalize, scale : bool
-        Whether rows are scaled to unit norm after mapping, and before mapping.
-    modality : str or None
-        Modality of all rows, if no column states it.
-    ranges, old_ranges : list or None
-        int8 ranges of the new and the old vectors: smallest and largest value, each a number or a list with one number per component.
-    state : str
-        One of :data:`STATES`.
-    cursor : Cursor or None
-        Position at which the first pass continues.
-    rows : int
-        Number of rows that the first pass has written.
-    resumed : int
-        How often the first pass was resumed.
-    sample : list of int or str
-        Ids drawn uniformly from the rows of the first pass, for :meth:`~congruence.upgrade.migrate.Migration.verify`.
-    passes : list of dict
-        Results of the latest repair passes: numbers of rows, of rows written and removed, and checksum of the old vectors.
-    verification, summary : dict
-        Latest verification and summary; empty before the first.
-    events : list of dict
-        Time and description.
-    version : str
-        Version of congruence that began the migration.
+    ``place``: the database, table and column, without credentials; ``normalize``, ``scale``: whether rows are scaled to
+    unit norm after mapping, and before mapping; ``modality``: modality of all rows, if no column states it; ``ranges``,
+    ``old_ranges``: int8 ranges of the new and the old vectors: smallest and largest value, each a number or a list with
+    one number per component; ``cursor``: position at which the first pass continues; ``rows``: number of rows that the
+    first pass has written; ``resumed``: how often the first pass was resumed; ``sample``: ids drawn uniformly from the
+    rows of the first pass, for :meth:`~congruence.upgrade.migrate.Migration.verify`; ``passes``: results of the latest
+    repair passes: numbers of rows, of rows written and removed, and checksum of the old vectors; ``verification``,
+    ``summary``: latest verification and summary; empty before the first; ``version``: version of congruence that began
+    the migration.
     """
 
     place: str
@@ -130,15 +108,7 @@ class Journal:
 
     @classmethod
     def read(cls, folder: Path) -> Journal | None:
-        """Return the journal in a folder, or None if there is none.
-
-        Raises
-        ------
-        CorruptFileError
-            If the journal is damaged or was edited, or the file is not a journal.
-        FileError
-            If a file cannot be read.
-        """
+        """Return the journal in a folder, or None if there is none."""
         path = folder / _NAME
         try:
             with path.open("rb") as file:
@@ -240,3 +210,38 @@ def lock_folder(folder: Path) -> AbstractContextManager[None]:
         folder,
         f"Got a migration that another run is working on ({folder}); expected it to be free. Wait for that run, or stop it.",
     )
+
+
+#: Environment variable with a key: the summary is then signed with it (HMAC-SHA256).
+SIGNING_KEY = "CONGRUENCE_SIGNING_KEY"
+
+
+def summarize(journal: Journal) -> dict[str, Any]:
+    """Return rows, checksums, the map's digest, all events, and a SHA-256 over them; signed if the environment contains a key."""
+    last = journal.passes[-1] if journal.passes else {}
+    summary: dict[str, Any] = {
+        "place": journal.place,
+        "map": journal.map_digest,
+        "element_type": journal.element_type,
+        "ranges": journal.ranges,
+        "state": journal.state,
+        "rows": last.get("rows", journal.rows),
+        "checksum_old": last.get("old"),
+        "checksum_new": journal.verification.get("checksum_new"),
+        "verification": journal.verification,
+        "resumed": journal.resumed,
+        "passes": journal.passes,
+        "version": journal.version,
+        "events": journal.events,
+    }
+    summary["sha256"] = digest_of(summary)
+    if key := os.environ.get(SIGNING_KEY):
+        summary["hmac_sha256"] = hmac.new(key.encode(), summary["sha256"].encode(), "sha256").hexdigest()
+    return summary
+
+
+def write_summary(journal: Journal, folder: Path) -> None:
+    """Write ``summary.json`` next to the journal. Raises StorageError."""
+    text = json.dumps(summarize(journal), indent=1) + "\n"
+    with atomic_path(folder / "summary.json", force=True) as temporary:
+        temporary.write_text(text, encoding="utf-8")

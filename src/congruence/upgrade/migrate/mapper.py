@@ -16,14 +16,12 @@ from congruence.databases import DatabaseInfo
 from congruence.embeddings import MODALITIES, Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import ModalityError, ParameterError, SpaceMismatchError
 from congruence.maps import Map, TwoSidedMap
-from congruence.upgrade._blocks import block_function
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.quantize import Quantizer
+from congruence.upgrade.transform import block_function
 
 if TYPE_CHECKING:
     from congruence.upgrade.migrate.native import NativeRows
-
-__all__ = ["RowMapper", "map_digest"]
 
 
 def map_digest(mapping: Map) -> str:
@@ -40,33 +38,11 @@ def map_digest(mapping: Map) -> str:
 class RowMapper:
     """Maps blocks of old vectors to new vectors.
 
-    Parameters
-    ----------
-    mapping : Map
-        Fitted map from the space of the old vectors.
-    modality : str, optional
-        Modality of all rows, if there is no column of modalities.
-    normalize : {"auto", True, False}, default="auto"
-        Whether to scale mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
-    allow_zero_rows : bool, default=False
-    old, new : Quantizer, optional
-        Types in which the old vectors are stored and the new ones will be; by default float32.
-
-    Attributes
-    ----------
-    dim : int
-        Width of mapped rows.
-    unit : bool
-        Whether mapped rows are scaled to unit norm.
-    scale : bool
-        Whether rows are scaled to unit norm before they are mapped.
-
-    Raises
-    ------
-    ParameterError
-        If the map is a joint-space map, the modality is unknown, or new vectors are stored as bits and their width is not a multiple of 8.
-    ModalityError
-        If the map has no means of the modality.
+    ``mapping``: fitted map from the space of the old vectors; ``modality``: modality of all rows, if there is no column
+    of modalities; ``normalize``: whether to scale mapped rows to unit norm; "auto" does so if the target's rows had
+    unit norm at the fit; ``old``, ``new``: types in which the old vectors are stored and the new ones will be; by
+    default float32. ``unit``: whether mapped rows are scaled to unit norm; ``scale``: whether rows are scaled to unit
+    norm before they are mapped.
     """
 
     @classmethod
@@ -136,16 +112,7 @@ class RowMapper:
         return {**self.__dict__, "_functions": {}}
 
     def check(self, info: DatabaseInfo, sample: np.ndarray) -> None:
-        """Raise an error if the vectors of a database do not come from the map's source space.
-
-        Raises
-        ------
-        SpaceMismatchError, DirectionError
-            If the vectors belong to another space, or to the map's target space; if their norms differ from those at the fit; or if they are binary and the
-            map was not fitted on unit rows.
-        ParameterError
-            If the vectors are int8, their ranges are unknown, and the map was not fitted on unit rows.
-        """
+        """Raise an error if the vectors of a database do not come from the map's source space."""
         space = replace(info.space, dim=info.dim, normalized=None)
         check_space(space, self.map.source_space_, self.map.target_space_, modality=False)
         if len(sample):
@@ -182,21 +149,7 @@ class RowMapper:
     def __call__(self, ids: pa.Array, vectors: np.ndarray, modalities: pa.Array | None) -> np.ndarray:
         """Map a block. Before it is written to the database, the result is encoded by :attr:`new`.
 
-        Parameters
-        ----------
-        ids : pyarrow.Array, shape (b,)
-            Used in error messages.
-        vectors : ndarray of float32, shape (b, d_source)
-        modalities : pyarrow.Array of large_string, shape (b,), or None
-
-        Returns
-        -------
-        ndarray of float32, shape (b, dim)
-
-        Raises
-        ------
-        NotFiniteError, ZeroRowError, ModalityError
-            If a row contains NaN or infinity, is zero, or has a missing or unknown modality.
+        Shapes: ``ids`` (b,), ``vectors`` (b, d_source), ``modalities`` (b,); returns (b, dim).
         """
         check_rows(vectors, "the database", ids=RowNames(ids, 0), allow_zero_rows=self.allow_zero_rows)
         vectors = self.rows(vectors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,15 @@ import pyarrow as pa
 import safetensors.numpy
 
 from congruence import persist
+from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_rows, id_texts
 from congruence.errors import CorruptFileError
 from congruence.maps import Map
 from congruence.upgrade.migrate.journal import PROGRESSIVE, make_folder
-from congruence.upgrade.progressive import Progressive, Reading, saving
-from congruence.upgrade.progressive._pieces import STATE, read_piece, write_piece
-from congruence.upgrade.progressive._received import Received
+from congruence.upgrade.progressive import Progressive, Reading
 from congruence.upgrade.progressive.refit import Correction, Refit
+from congruence.upgrade.progressive.state import STATE, Received, read_piece, write_piece
 from congruence.upgrade.progressive.texts import Scale, Texts, unit
-
-__all__ = ["NativeRows", "read_native", "read_stages", "save_plan"]
 
 #: Value of ``kind`` in ``config.json``.
 KIND = "progressive migration"
@@ -35,22 +34,11 @@ POINT = ("share", "value", "low", "high")
 class NativeRows:
     """Rows of a progressive migration, which replace rows mapped by the migration's own map.
 
-    Attributes
-    ----------
-    ids : ndarray of str, shape (m,)
-        Ids of the re-embedded rows.
-    new : Received
-        Vectors of these rows, with unit norm, in the same order; in memory or in files.
-    refit : Refit
-        Applies a map of ``maps`` to rows.
-    maps : dict of int to Correction
-        All maps by which the rows in the database were written, by number; the last is the current map.
-    earlier : ndarray of str, shape (e,)
-        Ids of the rows that were written by an earlier map than the current one.
-    slots : ndarray of uint8, shape (e,)
-        Number of the map by which these rows were written.
-    among : str or None
-        Modality of the rows to re-embed; rows of other modalities are mapped by the migration's own map.
+    ``ids`` (m,): ids of the re-embedded rows; ``new``: vectors of these rows, with unit norm, in the same order; in
+    memory or in files; ``refit``: applies a map of ``maps`` to rows; ``maps``: all maps by which the rows in the
+    database were written, by number; the last is the current map; ``earlier`` (e,): ids of the rows that were written
+    by an earlier map than the current one; ``slots`` (e,): number of the map by which these rows were written;
+    ``among``: modality of the rows to re-embed; rows of other modalities are mapped by the migration's own map.
     """
 
     ids: np.ndarray
@@ -76,17 +64,8 @@ class NativeRows:
     def replace(self, ids: pa.Array, rows: np.ndarray, modalities: pa.Array | None, out: np.ndarray) -> np.ndarray:
         """Replace mapped rows by the vectors that the plan has for them.
 
-        Parameters
-        ----------
-        ids : pyarrow.Array, shape (b,)
-        rows : ndarray of float32, shape (b, d_old)
-        modalities : pyarrow.Array, shape (b,), or None
-        out : ndarray of float32, shape (b, d_new)
-            The rows mapped by the migration's own map; modified in place.
-
-        Returns
-        -------
-        ndarray of float32, shape (b, d_new)
+        ``ids`` (b,); ``rows`` (b, d_old); ``modalities`` (b,); ``out`` (b, d_new): the rows mapped by the migration's
+        own map; modified in place; returns (b, d_new).
         """
         which = np.arange(len(rows))
         if self.among is not None and modalities is not None:
@@ -114,24 +93,10 @@ def save_plan(
 ) -> None:
     """Save what has changed in a plan: everything that :func:`read_native` needs, including ids and texts, and the plot data.
 
-    Parameters
-    ----------
-    plan : Progressive
-    folder : Path
-        Folder of the journal.
-    among, modality : str or None
-        Modality of the rows to re-embed, if the table has several, and modality whose means the map uses.
-    texts : (ndarray, ndarray), shapes (t, d_source) and (t, d_target), or None
-        The texts of both models as they were passed.
-    files : dict of str to str, optional
-        Names of the files of ids and texts, which are written once; names of new files are added.
-    forecast : bool, default=False
-        Include the forecast in the plot data, for which all rows are scored.
-
-    Raises
-    ------
-    StorageError, FileError
-        If the folder cannot be written, or a file cannot be read.
+    ``among``, ``modality``: modality of the rows to re-embed, if the table has several, and modality whose means the
+    map uses; ``texts``: the texts of both models as they were passed; ``files``: names of the files of ids and texts,
+    which are written once; names of new files are added; ``forecast``: include the forecast in the plot data, for which
+    all rows are scored.
     """
     files = {} if files is None else files
     picture = plan.picture(forecast=forecast) if plan.history_ else None
@@ -146,7 +111,7 @@ def save_plan(
     if not _is_saved(files, path, "ids"):
         files["ids"] = write_piece(path, json.dumps(plan.ids.tolist()).encode(), ".json")
     config = {"kind": KIND, "among": among, "modality": modality, "picture": picture}
-    saving.write(plan, path, config, arrays, files)
+    plan.write(path, config, arrays, files)
 
 
 def _is_saved(files: dict[str, str], path: Path, name: str) -> bool:
@@ -156,23 +121,8 @@ def _is_saved(files: dict[str, str], path: Path, name: str) -> bool:
 def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]] | None:
     """Return what :func:`save_plan` wrote, or None if it wrote nothing.
 
-    Parameters
-    ----------
-    folder : Path
-        Folder of the journal.
-    mapping : Map
-        Map of the migration.
-
-    Returns
-    -------
-    (NativeRows, dict) or None
-        The dict has ``ids`` (of all rows of the plan), ``state`` and ``folder`` (for
-        :func:`congruence.upgrade.progressive.saving.restore`), ``among``, ``texts`` and ``new_texts``.
-
-    Raises
-    ------
-    CorruptFileError, FileError, VersionError
-        If a file is damaged; a file cannot be read; or a file was written by a newer version.
+    Returns: the dict has ``ids`` (of all rows of the plan), ``state`` and ``folder`` (for
+    :func:`congruence.upgrade.progressive.progressive.restore`), ``among``, ``texts`` and ``new_texts``.
     """
     path = folder / PROGRESSIVE
     if not _has_state(folder):
@@ -191,7 +141,7 @@ def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]]
             texts = Texts(unit(both["old"]), unit(both["new"]), scale)
             known |= {"texts": both["old"], "new_texts": both["new"]}
         size, slot = float(arrays["size"][0]), arrays["slot"]
-        maps = {int(key): saving.read_map(path, name, record) for key, name, record in facts["maps"]}
+        maps = {int(key): Correction.load(path, name, record) for key, name, record in facts["maps"]}
         new = Received(len(names), mapping.d_out, keep=False)
         new.load(path, facts["vectors"])
         if slot.shape != (len(names),) or not set(np.unique(slot).tolist()) <= set(maps):
@@ -217,21 +167,8 @@ def _has_state(folder: Path) -> bool:
 def read_stages(folder: Path) -> dict[str, Any] | None:
     """Return the measured quality at each stage of a progressive migration.
 
-    Parameters
-    ----------
-    folder : Path
-        Folder of the journal.
-
-    Returns
-    -------
-    dict or None
-        ``stages``: :meth:`congruence.upgrade.progressive.Reading.to_dict` of each stage, with None for unknown values; ``picture``:
-        :meth:`congruence.upgrade.progressive.Progressive.picture`. None if nothing was re-embedded.
-
-    Raises
-    ------
-    CorruptFileError, FileError, VersionError
-        If a file is damaged; a file cannot be read; or a file was written by a newer version.
+    Returns: ``stages``: :meth:`congruence.upgrade.progressive.Reading.to_dict` of each stage, with None for unknown
+    values; ``picture``: :meth:`congruence.upgrade.progressive.Progressive.picture`. None if nothing was re-embedded.
     """
     path = folder / PROGRESSIVE / STATE
     if not _has_state(folder):
@@ -260,3 +197,49 @@ def read_stages(folder: Path) -> dict[str, Any] | None:
             f"Got a damaged folder of a progressive migration, {path} ({type(error).__name__}); expected one as congruence wrote it. Restore it from a backup."
         ) from error
     return {"stages": stages, "picture": picture} if stages else None
+
+
+#: Name of the folder, in the journal's folder.
+_FOLDER = "encoded"
+
+
+class EncodedRows:
+    """Encoded rows by id, stored as one small folder per chunk.
+
+    ``dim``: width of the new model. Shapes: ``rows`` (dim,).
+    """
+
+    def __init__(self, folder: Path, dim: int) -> None:
+        self.folder = folder / _FOLDER
+        self.rows: dict[str, np.ndarray] = {}
+        self._count = 0
+        for path in sorted(self.folder.glob("part-*")) if self.folder.is_dir() else []:
+            arrays, config = persist.read_folder(path)
+            self._count = max(self._count, int(path.name.removeprefix("part-")) + 1)
+            names, vectors = config.get("ids"), arrays.get("vectors")
+            if isinstance(names, list) and vectors is not None and vectors.shape == (len(names), dim):
+                self.rows |= {str(name): row for name, row in zip(names, vectors, strict=True)}
+
+    def add(self, ids: list[str], vectors: np.ndarray) -> None:
+        """Store a chunk, on disk before in memory. Raises StorageError."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"part-{self._count:06d}"
+        persist.write_folder(path, {"vectors": vectors}, {"kind": "encoded rows", "ids": ids}, "# Encoded rows\n")
+        self._count += 1
+        self.rows |= dict(zip(ids, vectors, strict=True))
+
+    def forget(self, ids: list[str]) -> None:
+        """Remove rows that are now in the plan; the files are deleted with the last of them."""
+        for name in ids:
+            self.rows.pop(name, None)
+        if not self.rows:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def keep_encoded(folder: Path, native: NativeRows) -> None:
+    """Remove a plan, but keep the vectors that were encoded for it. Raises StorageError."""
+    encoded = EncodedRows(folder, native.new.width)
+    for part in blocks(len(native.ids), 4 * native.new.width):
+        names = [str(name) for name in native.ids[part].tolist()]
+        encoded.add(names, native.take(np.arange(len(native.ids))[part]))
+    shutil.rmtree(folder / PROGRESSIVE, ignore_errors=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,20 +21,6 @@ from congruence.upgrade.migrate.mapper import RowMapper
 if TYPE_CHECKING:
     from congruence.databases import Cursor
 
-__all__ = [
-    "Checksum",
-    "Reservoir",
-    "Retry",
-    "check_room",
-    "checksum_of",
-    "fill",
-    "repair",
-    "repair_block",
-    "repair_until_equal",
-    "rows_per_block",
-    "scan_with_retry",
-    "wrong_rows",
-]
 
 #: Maximum number of repair passes; a table that changes faster than it is read would never be complete.
 PASSES = 5
@@ -60,16 +46,9 @@ def _transient_errors(database: Database) -> tuple[type[Exception], ...]:
 class Retry:
     """Retry with exponential backoff while a database does not answer.
 
-    Attributes
-    ----------
-    attempts : int
-        Maximum number of attempts per step, including the first.
-    first : float
-        Seconds before the second attempt; each further wait is twice as long, up to a minute.
-    sleep : callable
-        Called with the seconds to wait.
-    log : callable or None
-        Called with a message before each wait.
+    ``attempts``: maximum number of attempts per step, including the first; ``first``: seconds before the second
+    attempt; each further wait is twice as long, up to a minute; ``sleep``: called with the seconds to wait; ``log``:
+    called with a message before each wait.
     """
 
     attempts: int = 6
@@ -104,10 +83,7 @@ class Checksum:
     def add(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Add rows.
 
-        Parameters
-        ----------
-        ids : pyarrow.Array, shape (b,)
-        vectors : ndarray of float32, shape (b, dim)
+        Shapes: ``ids`` (b,), ``vectors`` (b, dim).
         """
         flat = np.ascontiguousarray(vectors, np.float32).tobytes()
         size = vectors.shape[1] * 4
@@ -224,22 +200,8 @@ def repair(
 ) -> dict[str, object]:
     """Compare each new vector with the mapped old one, write those that differ, and remove those whose rows no longer exist.
 
-    Parameters
-    ----------
-    database : Database
-    mapper : RowMapper
-    dim : int
-        Width of the old vectors.
-    retry : Retry
-    callback : callable, optional
-        Called with the number of rows of each block.
-    write : bool, default=True
-        If False, only count the differences.
-
-    Returns
-    -------
-    dict
-        ``rows``, ``written`` (missing or different vectors), ``removed``, and ``old``, the checksum of the old vectors.
+    ``callback``: called with the number of rows of each block. Returns: ``rows``, ``written`` (missing or different
+    vectors), ``removed``, and ``old``, the checksum of the old vectors.
     """
     reader = database.reader()
 
@@ -291,20 +253,8 @@ def repair_until_equal(
 ) -> None:
     """Repeat repair passes until one finds no differences, and record each in the journal.
 
-    Parameters
-    ----------
-    pass_over : callable
-        Runs one repair pass, and returns the result of :func:`repair`.
-    journal : Journal
-    folder : Path
-        Folder of the journal.
-    tell : callable
-        Called with a message before each pass.
-
-    Raises
-    ------
-    MigrationError
-        If differences remain in the last pass, because others keep changing the table.
+    ``pass_over``: runs one repair pass, and returns the result of :func:`repair`; ``tell``: called with a message
+    before each pass.
     """
     for number in range(1, PASSES + 1):
         tell(f"comparing, pass {number}")
@@ -333,3 +283,48 @@ def checksum_of(database: Database, side: Side, dim: int) -> Checksum:
     for block in database.scan(side, batch=rows_per_block(dim)):
         checksum.add(block.ids, block.vectors)
     return checksum
+
+
+class Executor(Protocol):
+    """Runs the passes of a migration over all rows, each of which can be repeated after it was interrupted."""
+
+    def begin(self, database: Database) -> None:
+        """Prepare for a database, or refuse one that is not supported."""
+
+    def fill(
+        self,
+        database: Database,
+        mapper: RowMapper,
+        journal: Journal,
+        folder: Path,
+        dim: int,
+        retry: Retry,
+        callback: Callable[[int], object] | None,
+    ) -> None:
+        """Write the new vectors of all rows, as :func:`fill` does in this process."""
+
+    def repair(
+        self,
+        database: Database,
+        mapper: RowMapper,
+        dim: int,
+        retry: Retry,
+        callback: Callable[[int], object] | None,
+    ) -> dict[str, object]:
+        """Compare each new vector with the mapped old one, and write those that differ, as :func:`repair` does in this process."""
+
+    def checksum(self, database: Database, dim: int, retry: Retry) -> Checksum:
+        """Return the checksum of the old vectors, of width ``dim``."""
+
+
+class LocalExecutor:
+    """Runs the passes in this process."""
+
+    fill, repair = staticmethod(fill), staticmethod(repair)
+
+    def begin(self, database: Database) -> None:
+        """Accept every database."""
+
+    def checksum(self, database: Database, dim: int, retry: Retry) -> Checksum:
+        """Return the checksum of the old vectors, of width ``dim``."""
+        return retry(database, lambda: checksum_of(database, "old", dim))

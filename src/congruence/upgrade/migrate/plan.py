@@ -1,4 +1,4 @@
-"""Report what a migration would do and cost, without changing anything."""
+"""Report what a migration would do and cost, without changing anything, and refuse one whose plan has a failed check."""
 
 from __future__ import annotations
 
@@ -12,14 +12,22 @@ import numpy as np
 from congruence._utils.memory import say_size
 from congruence.compare.origins import NEAR, OriginDetector
 from congruence.databases import Block, Database, DatabaseInfo, Stage
-from congruence.errors import CongruenceError, DatabaseUnavailableError, ParameterError, ShapeError
+from congruence.errors import (
+    CongruenceError,
+    DatabaseUnavailableError,
+    IdError,
+    MigrationError,
+    ParameterError,
+    ShapeError,
+    SpaceMismatchError,
+)
 from congruence.upgrade.migrate.mapper import RowMapper, map_digest
+from congruence.upgrade.migrate.passes import check_room
 from congruence.upgrade.migrate.quantize import recall_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["SAMPLE", "Plan", "bytes_a_row", "make_plan", "read_verdict"]
 
 #: Number of rows that are read and mapped to measure the rate.
 SAMPLE = 4096
@@ -113,13 +121,7 @@ def bytes_a_row(dim: int, element_type: str) -> int:
 
 
 def read_verdict(certificate: Mapping[str, Any]) -> dict[str, str]:
-    """Return action, headline and reason of a certificate, and the models it refers to.
-
-    Raises
-    ------
-    ParameterError
-        If the mapping is not a certificate.
-    """
+    """Return action, headline and reason of a certificate, and the models it refers to."""
     try:
         verdict, facts = certificate["verdict"], certificate["facts"]
         content = {"action": verdict["action"], "headline": verdict["headline"], "reason": verdict["reason"]}
@@ -147,26 +149,8 @@ def make_plan(
 
     If int8 ranges were not given, those of ``mapper.new`` are set from the mapped sample.
 
-    Parameters
-    ----------
-    database : Database
-    mapper : RowMapper
-    info : DatabaseInfo
-    certificate, encode_rate, price
-        See :meth:`Migration.plan`.
-    measure : bool, default=True
-        Also write the sample to a scratch table, and measure search in the type in which the vectors will be stored.
-
-    Returns
-    -------
-    Plan
-
-    Raises
-    ------
-    ShapeError
-        If no row has a vector.
-    ParameterError
-        If ``certificate`` is not a certificate.
+    ``measure``: also write the sample to a scratch table, and measure search in the type in which the vectors will be
+    stored.
     """
     element_type = mapper.new.element_type
     checks: list[dict[str, str]] = []
@@ -331,3 +315,33 @@ def _check_origin(mapper: RowMapper, sample: Block, note: Callable[[str, str, st
                 )
             else:
                 note("origin", "good", f"these rows{words} look like the old model's, by their mean")
+
+
+def refuse(plan: Plan, *, anyway: bool = False) -> None:
+    """Raise an error for the first bad check of a plan.
+
+    ``anyway``: ignore a certificate that advises against mapping; all other checks still apply.
+    """
+    for check in plan.checks:
+        if check["outcome"] != "bad":
+            continue
+        if check["check"] == "stage":
+            raise MigrationError(
+                f"Got {plan.place}, where {check['detail']}, without the journal of that migration; expected only old vectors. "
+                "Pass journal=… with its folder, or remove the new vectors with the database's own client."
+            )
+        if check["check"] == "ids":
+            raise IdError(
+                f"Got {plan.place}, where {check['detail']}; expected each id once. Make the ids unique first."
+            )
+        if check["check"] == "certificate":
+            if not anyway:
+                raise MigrationError(
+                    f"Got a certificate that advises against mapping ({check['detail']}); expected one that supports it. Follow its advice, or pass anyway=True."
+                )
+        elif check["check"] == "disk":
+            check_room(plan.free_bytes, plan.bytes_new)
+        elif check["check"] == "origin":
+            raise SpaceMismatchError(
+                f"Got {plan.place}, where {check['detail']}; expected the old model's rows. Use a map from the model of these rows."
+            )

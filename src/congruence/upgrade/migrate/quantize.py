@@ -9,8 +9,6 @@ from congruence._utils.top_k import top_k
 from congruence.embeddings import normalize_rows
 from congruence.errors import ParameterError
 
-__all__ = ["Quantizer", "check_ranges", "recall_of"]
-
 #: Maximum number of queries with which the recall of a type is measured.
 QUERIES = 200
 
@@ -24,25 +22,10 @@ _NEAR_HALF = 0.01
 class Quantizer:
     """Convert vectors to the form in which a database stores them, and back.
 
-    Parameters
-    ----------
-    element_type : {"float32", "float16", "int8", "binary"}
-        int8 is ``round((x - low) / step - 128)``, clipped to -128 to 127, with ``step = (high - low) / 255``; binary is one bit,
-        ``x > 0``. Same as sentence-transformers' ``quantize_embeddings``, except that the latter truncates instead of rounding.
-    dim : int
-    ranges : array-like, shape (2, dim), optional
-        For int8: the smallest and the largest value of each component.
-    name : str, default="ranges"
-        Name of the parameter, for error messages.
-
-    Attributes
-    ----------
-    ranges : ndarray of float64, shape (2, dim), or None
-
-    Raises
-    ------
-    ParameterError
-        If the ranges have a wrong shape, are not finite or in order, or are given for another type.
+    ``element_type``: int8 is ``round((x - low) / step - 128)``, clipped to -128 to 127, with ``step = (high - low) /
+    255``; binary is one bit, ``x > 0``. Same as sentence-transformers' ``quantize_embeddings``, except that the latter
+    truncates instead of rounding; ``ranges`` (2, dim): for int8: the smallest and the largest value of each component;
+    ``name``: name of the parameter, for error messages. Shapes: ``ranges`` (2, dim).
     """
 
     def __init__(self, element_type: str, dim: int, ranges: ArrayLike | None = None, name: str = "ranges") -> None:
@@ -76,9 +59,7 @@ class Quantizer:
         With the same step for all components, cosines, inner products and distances keep their proportions, so that the codes can be searched directly.
         If the type is not int8 or ranges are given, returns the quantizer itself.
 
-        Parameters
-        ----------
-        sample : ndarray of float32, shape (n, dim)
+        Shapes: ``sample`` (n, dim).
         """
         if self.element_type != "int8" or self.ranges is not None:
             return self
@@ -95,13 +76,7 @@ class Quantizer:
     def encode(self, vectors: np.ndarray) -> np.ndarray:
         """Return the values to store: whole numbers from -128 to 127 for int8, 1 and -1 for bits, otherwise the vectors unchanged.
 
-        Parameters
-        ----------
-        vectors : ndarray of float32, shape (b, dim)
-
-        Returns
-        -------
-        ndarray of float32, shape (b, dim)
+        Shapes: ``vectors`` (b, dim); returns (b, dim).
         """
         if self.element_type == "binary":
             return np.where(vectors > 0, np.float32(1), np.float32(-1))
@@ -117,13 +92,7 @@ class Quantizer:
     def decode(self, codes: np.ndarray) -> np.ndarray:
         """Return the vectors that stored values represent; int8 without ranges is divided by 127, and bits remain 1 and -1.
 
-        Parameters
-        ----------
-        codes : ndarray of float32, shape (b, dim)
-
-        Returns
-        -------
-        ndarray of float32, shape (b, dim)
+        Shapes: ``codes`` (b, dim); returns (b, dim).
         """
         if self.element_type != "int8":
             return codes
@@ -140,16 +109,7 @@ class Quantizer:
     def differs(self, stored: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         """Return for each stored vector whether it differs from the mapped one by more than rounding.
 
-        Parameters
-        ----------
-        stored : ndarray of float32, shape (b, dim)
-            Stored vectors, as returned by the database.
-        wanted : ndarray of float32, shape (b, dim)
-            Mapped vectors, not encoded.
-
-        Returns
-        -------
-        ndarray of bool, shape (b,)
+        ``stored`` (b, dim): stored vectors, as returned by the database; ``wanted`` (b, dim); returns (b,).
         """
         size = np.abs(wanted).max(axis=1, keepdims=True)
         if self.element_type == "binary":
@@ -208,18 +168,8 @@ def recall_of(exact: np.ndarray, stored: np.ndarray, distance: str | None, k: in
 
     Up to 200 rows, at most a quarter of all, serve as queries; the others are searched.
 
-    Parameters
-    ----------
-    exact, stored : ndarray of float32, shape (n, dim)
-        The same rows before and after quantization.
-    distance : {"cosine", "dot", "l2"} or None
-        None means the inner product.
-    k : int, default=10
-
-    Returns
-    -------
-    float or None
-        None if there are fewer than 4 ``k`` rows.
+    ``exact``, ``stored`` (n, dim): the same rows before and after quantization. Returns: None if there are fewer than 4
+    ``k`` rows.
     """
     if len(exact) < 4 * k:
         return None

@@ -25,15 +25,11 @@ from congruence.errors import (
     ShapeError,
     StorageError,
 )
-from congruence.upgrade.migrate._migration import Migration
-from congruence.upgrade.migrate.encoded import EncodedRows
-from congruence.upgrade.migrate.native import NativeRows, read_native, save_plan
+from congruence.upgrade.migrate.migration import Migration
+from congruence.upgrade.migrate.native import EncodedRows, NativeRows, read_native, save_plan
 from congruence.upgrade.migrate.passes import repair, rows_per_block
 from congruence.upgrade.progressive import Order, Progressive
-from congruence.upgrade.progressive._lazy import is_on_disk
-from congruence.upgrade.progressive.saving import restore
-
-__all__ = ["Encode", "reembed"]
+from congruence.upgrade.progressive.rows import is_on_disk
 
 #: Function from row ids to the new model's vectors of these rows, array_like of shape (len(ids), d_new).
 Encode: TypeAlias = Callable[[list[str]], RowsLike]
@@ -319,7 +315,7 @@ def _open_plan(
     native, facts = saved
     if same_ids(store.ids, facts["ids"]):
         with suppress(CorruptFileError):  # the vectors or texts have changed since then
-            return restore(Progressive, facts["state"], mapping, store, {"order": order, **inputs}, facts["folder"])
+            return Progressive.from_state(facts["state"], mapping, store, folder=facts["folder"], order=order, **inputs)
     plan = Progressive(mapping, store, order=order, random_state=random_state, **inputs)
     remaining = np.flatnonzero(id_rows(plan.ids, native.ids) >= 0)
     for start in range(0, len(remaining), ROWS_PER_UPDATE):

@@ -11,10 +11,9 @@ import pyarrow as pa
 
 from congruence._utils.ids import id_rows, id_texts
 from congruence._utils.top_k import top_k
-from congruence.databases import Database
+from congruence.databases import Block, Database
 from congruence.embeddings import Embeddings, normalize_rows
-from congruence.errors import IdError, ShapeError
-from congruence.upgrade.migrate._sample import read_sample
+from congruence.errors import CorruptFileError, IdError, ShapeError
 from congruence.upgrade.migrate.mapper import RowMapper
 from congruence.upgrade.migrate.passes import Checksum, rows_per_block
 from congruence.upgrade.migrate.quantize import recall_of
@@ -22,7 +21,26 @@ from congruence.upgrade.migrate.quantize import recall_of
 if TYPE_CHECKING:
     from congruence.databases import Side
 
-__all__ = ["Verification", "verify"]
+
+def read_sample(database: Database, sample: list[int | str]) -> tuple[Block, Block, np.ndarray]:
+    """Return the sampled rows with their old and with their new vectors.
+
+    ``old``, ``new``: rows that are no longer in the table are missing, and ``new`` may have fewer rows than ``old``;
+    ``place`` (len(old.ids),): position in ``new`` of each row of ``old``, −1 for rows without a new vector.
+    """
+    first = next(iter(database.scan("old", batch=1)), None)
+    if first is None:
+        raise ShapeError("Got a table without rows; expected at least one. Check the table and the condition.")
+    try:
+        ids = pa.array(sample, first.ids.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise CorruptFileError(
+            f"Got a journal whose sample has other ids than the table, whose ids are {first.ids.type}; expected ids of the table. Restore the journal, or "
+            "remove the new vectors (discard) and run the migration again with another journal folder."
+        ) from error
+    old, new = database.fetch(ids, "old"), database.fetch(ids, "new")
+    return old, new, id_rows(id_texts(new.ids.to_pylist()), id_texts(old.ids.to_pylist()))
+
 
 #: Number of queries for which the results of the index are compared with exact search.
 QUERIES = 200

@@ -13,8 +13,6 @@ from congruence._utils.validation import as_matrix, check_choice, check_same_row
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.upgrade.progressive.texts import unit
 
-__all__ = ["KINDS", "OriginScale", "fit_origin_scale"]
-
 #: Kinds of conversion.
 KINDS = ("query", "affine", "monotone", "factor")
 

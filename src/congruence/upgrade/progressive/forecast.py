@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence.upgrade.progressive._interval import rest_interval
-
-__all__ = ["Forecast", "make_forecast"]
+from congruence.upgrade.progressive.meter import rest_interval
 
 #: Minimum number of random rows for a verdict.
 FEWEST = 20
@@ -100,30 +98,11 @@ def make_forecast(
 ) -> Forecast:
     """Forecast from the meter's rows that are still mapped.
 
-    Parameters
-    ----------
-    values : ndarray, shape (m,)
-        Quality of these rows, 1 if mapping loses nothing.
-    ahead : ndarray, shape (m,)
-        Share of the rows not yet chosen that the order takes before each.
-    n_rows, n_embedded, rest : int
-        Numbers of rows in the store, re-embedded, and still mapped.
-    metric : str
-    meter_share : float
-        Share of random rows in further batches.
-    target : float
-    further : sequence of float
-        Shares of the store to forecast for.
-    support : (float, float), default=(0, 1)
-        Minimum and maximum value that a row can have.
-    rate, price : float, optional
-        Rows per minute, and price per row.
-    better : (float, float), optional
-        Accuracy of the old model, and upper bound of the new model's.
-
-    Returns
-    -------
-    Forecast
+    ``values`` (m,): quality of these rows, 1 if mapping loses nothing; ``ahead`` (m,): share of the rows not yet chosen
+    that the order takes before each; ``n_rows``, ``n_embedded``, ``rest``: numbers of rows in the store, re-embedded,
+    and still mapped; ``meter_share``: share of random rows in further batches; ``further``: shares of the store to
+    forecast for; ``support``: minimum and maximum value that a row can have; ``rate``, ``price``: rows per minute, and
+    price per row; ``better``: accuracy of the old model, and upper bound of the new model's.
     """
     values, ahead = np.asarray(values, float), np.asarray(ahead, float)
 

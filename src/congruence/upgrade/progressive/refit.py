@@ -3,16 +3,159 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from congruence._utils.arrays import blocks, normalize_rows
+from congruence.errors import CorruptFileError
 from congruence.maps import Map
-from congruence.upgrade.progressive._correction import GATED, PLAIN, TEXTS, Correction, Parts, Solved, transform_parts
+from congruence.upgrade.progressive.rows import Rows, row_blocks
+from congruence.upgrade.progressive.state import Received, read_piece, write_piece
 from congruence.upgrade.progressive.texts import Gate, Texts, nearest_texts, overlap, unit
 
-__all__ = ["FEWEST", "FEWEST_CHOOSING", "FOLDS", "RIDGES", "Correction", "Refit"]
+#: Kinds of map: with mixtures of texts, without them, and both weighted by the probability that a row's own text is among the known ones.
+TEXTS, PLAIN, GATED = "texts", "plain", "gated"
+
+
+@dataclass(frozen=True)
+class Correction:
+    """A kind of map, and the ridge regression that it adds to the first map.
+
+    ``kind``: "texts": a mixture of the texts nearest in the old model is added to the first map, and used as features.
+    "plain": no texts are used. "gated": a mixture of both, weighted by the gate; ``ridge``: penalty, as a multiple of
+    the rows' mean squared norm; ``gate``: the gate of a gated map; ``feature_mean`` (p,): this and the following arrays
+    are None if nothing was fitted yet; ``residual_mean`` (d_new,); ``coef`` (p, d_new); ``plain_coef`` (d_old, d_new):
+    coefficients of the part without texts of a gated map; ``evidence``: data on which kind and penalty were chosen.
+    """
+
+    kind: str
+    ridge: float
+    gate: Gate | None = None
+    feature_mean: np.ndarray | None = None
+    residual_mean: np.ndarray | None = None
+    coef: np.ndarray | None = None
+    plain_coef: np.ndarray | None = None
+    evidence: str = "too few re-embedded rows to choose by"
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the fitted arrays by name, for saving; empty before a fit."""
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        return {name: array for name, array in arrays.items() if array is not None}
+
+    def facts(self) -> dict[str, Any]:
+        """Return all other fields as plain data, for saving."""
+        gate = None if self.gate is None else [self.gate.slope, self.gate.level, self.gate.share]
+        return {"kind": self.kind, "ridge": self.ridge, "gate": gate, "evidence": self.evidence}
+
+    def solved(self) -> dict[str, Solved]:
+        """Return the fitted regressions by kind; empty before a fit."""
+        if self.feature_mean is None or self.residual_mean is None or self.coef is None:
+            return {}
+        regressions = {PLAIN if self.kind == PLAIN else TEXTS: Solved(self.feature_mean, self.residual_mean, self.coef)}
+        if self.plain_coef is not None:
+            # Residuals without texts are y − f(x); their mean is the mean of y − f(x) − t(x) plus that of t(x).
+            d = len(self.plain_coef)
+            offset = self.residual_mean + self.feature_mean[d:]
+            regressions[PLAIN] = Solved(self.feature_mean[:d], offset, self.plain_coef)
+        return regressions
+
+    @classmethod
+    def restore(cls, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> Correction:
+        """Rebuild a correction from :meth:`arrays` and :meth:`facts`. Raises KeyError, ValueError, TypeError."""
+        kind, gate = facts["kind"], facts["gate"]
+        if kind not in (TEXTS, PLAIN, GATED) or (kind == GATED and gate is None):
+            raise ValueError(f"a map of kind {kind!r}")
+        expected = _ARRAYS if kind == GATED else _ARRAYS[:3]
+        if arrays and set(arrays) != set(expected):
+            raise ValueError(f"a map of kind {kind!r} with {sorted(arrays)}")
+        return cls(
+            kind,
+            float(facts["ridge"]),
+            None if gate is None else Gate(*map(float, gate)),
+            **arrays,
+            evidence=str(facts["evidence"]),
+        )
+
+    def save(self, folder: Path) -> str:
+        """Write the fitted arrays to a file of a plan's folder, and return its name; before a fit, it has no arrays."""
+        import safetensors.numpy
+
+        raw = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in self.arrays().items()})
+        return write_piece(folder, raw, ".safetensors")
+
+    @classmethod
+    def load(cls, folder: Path, name: str, facts: Mapping[str, Any]) -> Correction:
+        """Read what :meth:`save` wrote, with the :meth:`facts` of the same map."""
+        import safetensors.numpy
+
+        raw = read_piece(folder, name)
+        try:
+            return cls.restore(safetensors.numpy.load(raw), facts)
+        except (KeyError, TypeError, IndexError, ValueError, AttributeError, safetensors.SafetensorError) as error:
+            raise CorruptFileError(
+                f"The map {folder / name} cannot be read ({error}).", "Restore the folder of the plan from a backup."
+            ) from error
+
+
+#: Arrays of a correction; only a gated map has the last one.
+_ARRAYS = ("feature_mean", "residual_mean", "coef", "plain_coef")
+
+
+class Parts(NamedTuple):
+    """The terms of a map for some rows.
+
+    ``rows`` (n, d_old): rows of the old model; ``mixed`` (n, d_new): mixtures of texts; None for a map without texts;
+    ``known`` (n, 1): weights of the texts, from the gate of a gated map; ``base`` (n, d_new): rows mapped by the first
+    map.
+    """
+
+    rows: np.ndarray
+    mixed: np.ndarray | None
+    known: np.ndarray | None
+    base: np.ndarray
+
+    def features(self, kind: str) -> np.ndarray:
+        """Return the features of the regression, shape (n, p)."""
+        return self.rows if kind == PLAIN or self.mixed is None else np.hstack([self.rows, self.mixed])
+
+    def start(self, kind: str) -> np.ndarray:
+        """Return the mapped rows without the regression, from which residuals are taken, shape (n, d_new)."""
+        return self.base if kind == PLAIN or self.mixed is None else self.base + self.mixed
+
+    def take(self, rows: np.ndarray) -> Parts:
+        """Return the terms for some of the rows."""
+        mixed, known = (None if term is None else term[rows] for term in (self.mixed, self.known))
+        return Parts(self.rows[rows], mixed, known, self.base[rows])
+
+
+class Solved(NamedTuple):
+    """A fitted ridge regression: means of features and of residuals, and coefficients."""
+
+    mean: np.ndarray
+    offset: np.ndarray
+    coef: np.ndarray
+
+
+def transform_parts(parts: Parts, kind: str, solved: Mapping[str, Solved]) -> np.ndarray:
+    """Return rows mapped by a kind of map, shape (n, d_new), without normalization.
+
+    ``solved``: regressions with texts and without; empty before the first fit.
+    """
+    if kind == GATED:
+        assert parts.known is not None
+        return np.asarray(
+            parts.known * transform_parts(parts, TEXTS, solved)
+            + (1 - parts.known) * transform_parts(parts, PLAIN, solved)
+        )
+    out = parts.start(kind)
+    if kind in solved:
+        mean, offset, coef = solved[kind]
+        out = out + (parts.features(kind) - mean) @ coef + offset
+    return np.asarray(out)
+
 
 #: Ridge penalties to choose from, as multiples of the old rows' mean squared norm; the first is used if there are too few rows to compare them.
 RIDGES = (3.0, 1.0, 10.0, 30.0, 100.0)
@@ -34,15 +177,9 @@ NEIGHBORS = 10
 class Refit:
     """The first map, corrected with re-embedded rows.
 
-    Parameters
-    ----------
-    mapping : Map or None
-        From the old model to the new one, as used for the store's modality; None if every call passes ``mapped``.
-    texts : Texts or None
-    size : float
-        Mean squared norm of the store's old rows.
-    gate : Gate, optional
-        Probability that rows have their own text among ``texts``; if omitted, all rows are assumed to have one.
+    ``mapping``: from the old model to the new one, as used for the store's modality; None if every call passes
+    ``mapped``; ``size``: mean squared norm of the store's old rows; ``gate``: probability that rows have their own text
+    among ``texts``; if omitted, all rows are assumed to have one.
 
     Notes
     -----
@@ -84,16 +221,8 @@ class Refit:
     def transform(self, rows: np.ndarray, correction: Correction, mapped: np.ndarray | None = None) -> np.ndarray:
         """Map old rows to unit rows of the new model, one block at a time.
 
-        Parameters
-        ----------
-        rows : ndarray, shape (n, d_old)
-        correction : Correction
-        mapped : ndarray, shape (n, d_new), optional
-            The rows mapped by their first map, if it is not the same for all rows, as in cross-validation.
-
-        Returns
-        -------
-        ndarray of float32, shape (n, d_new)
+        ``rows`` (n, d_old); ``mapped`` (n, d_new): the rows mapped by their first map, if it is not the same for all
+        rows, as in cross-validation; returns (n, d_new).
         """
         out = np.empty((len(rows), self.mapping.d_target if mapped is None else mapped.shape[1]), np.float32)
         width = 8 * (2 * rows.shape[1] + 4 * out.shape[1] + (2 * len(self.texts) if self.texts is not None else 0))
@@ -117,24 +246,10 @@ class Refit:
     ) -> Correction:
         """Fit the correction on re-embedded rows.
 
-        Parameters
-        ----------
-        X : ndarray, shape (n, d_old)
-        Y : ndarray, shape (n, d_new)
-            Unit rows.
-        weights : ndarray, shape (n,)
-        random : ndarray of bool, shape (n,)
-            Rows drawn at random, on which the kind of map and its penalty are chosen.
-        last : Correction
-            The previous correction. Its kind and penalty are kept unless ``choose`` is set; it is returned unchanged if there are too few rows.
-        choose : bool
-            Choose the kind of map and its penalty again, if there are enough random rows.
-        mapped : ndarray, shape (n, d_new), optional
-            As for :meth:`transform`.
-
-        Returns
-        -------
-        Correction
+        ``X`` (n, d_old); ``Y`` (n, d_new); ``weights`` (n,); ``random`` (n,): rows drawn at random, on which the kind
+        of map and its penalty are chosen; ``last``: the previous correction. Its kind and penalty are kept unless
+        ``choose`` is set; it is returned unchanged if there are too few rows; ``choose``: choose the kind of map and
+        its penalty again, if there are enough random rows; ``mapped`` (n, d_new).
         """
         if len(X) < FEWEST:
             return last
@@ -236,3 +351,248 @@ def _ridge(
     rotated = vectors.T @ (E if n < p else A.T @ E)
     solved = [vectors @ (rotated / (values + ridge)[:, None]) for ridge in ridges]
     return mean, offset, [A.T @ coef for coef in solved] if n < p else solved
+
+
+#: Number of rows that are added, or compared, at a time.
+BLOCK = 4096
+
+#: Groups with sums of their own: chosen rows, and random rows, whose weight changes from stage to stage.
+CHOSEN, RANDOM = 0, 1
+
+
+class _Moments:
+    """Number of rows, sum of z = [features, residuals], and sum of the outer products of features and z."""
+
+    def __init__(self, p: int, q: int) -> None:
+        self.n = 0.0
+        self.first = np.zeros(p + q)
+        self.second = np.zeros((p, p + q))
+
+    def add(self, z: np.ndarray, sign: float = 1.0) -> None:
+        p = len(self.second)
+        self.n += sign * len(z)
+        self.first += sign * z.sum(axis=0)
+        self.second += sign * (z[:, :p].T @ z)
+
+    def plus(self, other: _Moments, weight: float) -> _Moments:
+        """Return the sums over both sets of rows, with a weight on the other's."""
+        out = _Moments(*self.second.shape[:1], len(self.first) - len(self.second))
+        out.n = self.n + weight * other.n
+        out.first = self.first + weight * other.first
+        out.second = self.second + weight * other.second
+        return out
+
+    def solve(self, rows: float, ridges: list[float]) -> list[Solved]:
+        """Return the ridge regression for each penalty; ``rows`` is the unweighted number of rows."""
+        p, mean = len(self.second), self.first / self.n
+        centered = (self.second - self.n * np.outer(mean[:p], mean)) * (rows / self.n)
+        gram, cross = centered[:, :p], centered[:, p:]
+        values, vectors = np.linalg.eigh(gram)
+        values, rotated = np.maximum(values, 0.0), vectors.T @ cross
+        coefs = [vectors @ (rotated / (values + ridge)[:, None]) for ridge in ridges]
+        return [Solved(mean[:p], mean[p:], coef) for coef in coefs]
+
+
+class Sums:
+    """Fits the correction of a :class:`Refit` from sums instead of the rows.
+
+    Shapes: ``old`` (n, d_old).
+
+    Notes
+    -----
+    With texts, features are [x, t(x)] and residuals y − b(x). The map without texts has features x and residuals y − b(x) + t(x), whose sums follow from
+    the sums with texts by addition, so one set serves all kinds of map. The choice between kinds and penalties leaves out one fold of random rows at a time,
+    and reads these rows again.
+    """
+
+    def __init__(self, refit: Refit, old: Rows, new: Received) -> None:
+        self._refit, self._old, self._new = refit, old, new
+        self._d, self._q = old.shape[1], refit.mapping.d_target
+        self._p = self._d + (self._q if refit.texts is not None else 0)
+        self._sums = [_Moments(self._p, self._q) for _ in (CHOSEN, RANDOM)]
+        #: Group to whose sums each row of the store was added, −1 for none.
+        self._group = np.full(len(old), -1, np.int8)
+
+    def _parts(self, rows: np.ndarray) -> Parts:
+        refit = self._refit
+        return refit.parts(self._old[rows], refit.kinds[0], refit.gate)
+
+    def _z(self, rows: np.ndarray) -> np.ndarray:
+        parts, kind = self._parts(rows), PLAIN if self._refit.texts is None else TEXTS
+        return np.hstack([parts.features(kind), self._new.take(rows) - parts.start(kind)])
+
+    def _add(self, sums: _Moments, rows: np.ndarray, sign: float = 1.0) -> None:
+        for start in range(0, len(rows), BLOCK):
+            sums.add(self._z(rows[start : start + BLOCK]), sign)
+
+    def remove(self, rows: np.ndarray) -> None:
+        """Remove rows from the sums, before they get other vectors."""
+        for group, sums in enumerate(self._sums):
+            self._add(sums, rows[self._group[rows] == group], -1.0)
+        self._group[rows] = -1
+
+    def add_new(self, rows: np.ndarray, random: np.ndarray) -> None:
+        """Add those of the rows, shape (e,), that were not added yet; ``random``, shape (e,), marks those drawn at random."""
+        for group, which in ((CHOSEN, ~random), (RANDOM, random)):
+            fresh = rows[which & (self._group[rows] < 0)]
+            self._add(self._sums[group], fresh)
+            self._group[fresh] = group
+
+    def fit(self, learn: np.ndarray, weight: float, last: Correction, *, choose: bool) -> Correction:
+        """Fit the correction on the rows that were added.
+
+        ``learn`` (m,): rows drawn at random, in order of arrival; ``weight``: weight of each of them; chosen rows have
+        weight 1; ``last``: its kind and penalty are kept unless ``choose`` is set.
+        """
+        rows = sum(sums.n for sums in self._sums)
+        if rows < FEWEST:
+            return last
+        kind = self._choose(learn, weight) if choose and len(learn) >= FEWEST_CHOOSING else last
+        whole = self._sums[CHOSEN].plus(self._sums[RANDOM], weight)
+        regressions = (TEXTS, PLAIN) if kind.kind == GATED else (kind.kind,)
+        return self._refit.correction(kind, self._solve(whole, rows, regressions, [kind.ridge * self._refit.size])[0])
+
+    def _solve(
+        self, sums: _Moments, rows: float, regressions: tuple[str, ...], ridges: list[float]
+    ) -> list[dict[str, Solved]]:
+        """Return the regressions by kind, for each penalty."""
+        by_kind = [self._for_kind(sums, kind).solve(rows, ridges) for kind in regressions]
+        return [dict(zip(regressions, solved, strict=True)) for solved in zip(*by_kind, strict=True)]
+
+    def _for_kind(self, sums: _Moments, kind: str) -> _Moments:
+        """Return the sums for one kind of regression."""
+        if kind == TEXTS or self._refit.texts is None:
+            return sums
+        d, p = self._d, self._p
+        out = _Moments(d, self._q)
+        out.n = sums.n
+        out.first = np.concatenate([sums.first[:d], sums.first[p:] + sums.first[d:p]])
+        out.second = np.hstack([sums.second[:d, :d], sums.second[:d, p:] + sums.second[:d, d:p]])
+        return out
+
+    def _choose(self, learn: np.ndarray, weight: float) -> Correction:
+        """Choose the kind of map and its penalty by cross-validation on random rows."""
+        kinds = self._refit.kinds
+        kept = np.empty((len(kinds), len(RIDGES), len(learn), 2))
+        ridges = [ridge * self._refit.size for ridge in RIDGES]
+        rows = sum(sums.n for sums in self._sums)
+        for fold in range(FOLDS):
+            places = np.arange(fold, len(learn), FOLDS)
+            test = _Moments(self._p, self._q)
+            self._add(test, learn[places])
+            train = self._sums[CHOSEN].plus(self._sums[RANDOM], weight).plus(test, -weight)
+            solved = self._solve(train, rows - len(places), kinds[-2:], ridges)
+            for start in range(0, len(places), BLOCK):
+                part = places[start : start + BLOCK]
+                theirs = self._new.take(learn[part]).astype(np.float64)
+                kept[:, :, part] = self._refit.compare(self._parts(learn[part]), theirs, solved)
+        return self._refit.decide(kept)
+
+
+#: Largest number of maps that are kept. If there are more, rows written with the oldest map are written again, however little they moved.
+MOST = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """Rows to write again after an update.
+
+    Attributes
+    ----------
+    remap : ndarray
+        Ids of rows that are still mapped and either moved noticeably or were written with the oldest of more than 16 maps: replace their vectors in the store
+        by :meth:`Progressive.mapped` of these ids.
+    moved : ndarray, shape (len(remap),)
+        1 − cosine between the vector that was written and that of the current map.
+    n_waiting : int
+        Number of rows that are still mapped vectors.
+    """
+
+    remap: np.ndarray
+    moved: np.ndarray
+    n_waiting: int
+
+
+class Written:
+    """Mapped rows as they were written to the store.
+
+    ``refit``: applies a map to rows; ``old`` (n, d_old): rows of the old model; ``rows`` (n, d_new): rows mapped by the
+    first map; updated in place. If omitted, rows are mapped again whenever they are needed. ``slot`` (n,): key in
+    ``maps`` of the map with which each row was written; ``maps``: oldest first; the last is the current map.
+    """
+
+    def __init__(self, refit: Refit, old: Rows, first: Correction, rows: np.ndarray | None) -> None:
+        self._refit, self._old, self._rows = refit, old, rows
+        self.slot = np.zeros(len(old), np.uint8)
+        self.maps = {0: first}
+
+    @property
+    def current(self) -> int:
+        """Key in ``maps`` of the current map."""
+        return next(reversed(self.maps))
+
+    def restore(self, slot: np.ndarray, maps: dict[int, Correction]) -> None:
+        """Restore a saved state. Raises ValueError if it does not fit."""
+        if slot.shape != self.slot.shape or not set(np.unique(slot).tolist()) <= set(maps):
+            raise ValueError(f"slots of shape {slot.shape} for the maps {sorted(maps)}")
+        self.slot, self.maps = np.array(slot, np.uint8), maps
+        if self._rows is not None:
+            for part in row_blocks(self._old):
+                rows = np.arange(len(self.slot))[part]
+                self._rows[part] = self._map(rows, self._old[part])
+
+    def mark_written(self, mapped: Rows) -> None:
+        """Mark all rows as written with the current map; ``mapped``, shape (n, d_new), holds them as it maps them."""
+        self.maps = {self.current: self.maps[self.current]}
+        self.slot[:] = self.current
+        if self._rows is not None:
+            self._rows[:] = mapped[:]
+
+    def take(self, rows: slice | np.ndarray) -> np.ndarray:
+        """Return rows as they were, or should be, written, shape (b, d_new)."""
+        if self._rows is not None:
+            return np.array(self._rows[rows])
+        numbers = np.arange(len(self.slot))[rows] if isinstance(rows, slice) else rows
+        return self._map(numbers, self._old[rows])
+
+    def _map(self, rows: np.ndarray, old: np.ndarray) -> np.ndarray:
+        """Map old rows, each with the map with which it was written."""
+        out = np.empty((len(rows), self._refit.mapping.d_target), np.float32)
+        slots = self.slot[rows]
+        for slot in np.unique(slots).tolist():
+            here = np.flatnonzero(slots == slot)
+            out[here] = self._refit.transform(old[here], self.maps[slot])
+        return out
+
+    def advance(
+        self, correction: Correction, mapped: Rows, waits: np.ndarray, tolerance: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Add a new map, and mark the rows that it moves noticeably as written with it, one block at a time.
+
+        ``mapped`` (n, d_new); ``waits`` (n,); ``tolerance``: rows are written again if 1 − cosine exceeds this.
+        ``rows`` (b,); ``moved`` (b,): 1 − cosine between their written and their new vectors.
+        """
+        if correction is not self.maps[self.current]:
+            self.maps[next(slot for slot in range(256) if slot not in self.maps)] = correction
+        oldest = next(iter(self.maps)) if len(self.maps) > MOST else None
+        moved_rows, distances = [np.empty(0, np.intp)], [np.empty(0)]
+        for part in row_blocks(self._old):
+            rows = part.start + np.flatnonzero(waits[part])
+            if not len(rows):
+                continue
+            old = None if self._rows is not None else self._old[rows]
+            current = mapped[rows] if old is None else self._refit.transform(old, correction)
+            written = self._rows[rows] if old is None else self._map(rows, old)  # type: ignore[index]
+            moved = 1 - np.einsum("ij,ij->i", current, written)
+            noticed = (moved > tolerance) | (self.slot[rows] == (256 if oldest is None else oldest))
+            moved_rows.append(rows[noticed])
+            distances.append(moved[noticed])
+        rows = np.concatenate(moved_rows)
+        updated = ~waits  # re-embedded rows are assigned to the current map, so that they keep no older map in use
+        updated[rows] = True
+        self.slot[updated] = self.current
+        if self._rows is not None:
+            self._rows[updated] = mapped[updated]
+        used = {*np.unique(self.slot).tolist(), self.current}
+        self.maps = {slot: kept for slot, kept in self.maps.items() if slot in used}
+        return rows, np.concatenate(distances)

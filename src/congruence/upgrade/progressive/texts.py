@@ -7,21 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from congruence._utils.arrays import blocks, normalize_rows
-from congruence.upgrade.progressive._lazy import Rows
-
-__all__ = [
-    "SHARPNESS",
-    "Gate",
-    "Scale",
-    "TextFacts",
-    "Texts",
-    "nearest_texts",
-    "overlap",
-    "read_facts",
-    "softmax",
-    "some_rows",
-    "unit",
-]
+from congruence.upgrade.progressive.rows import Rows
 
 #: Standardized scores are multiplied by this before the softmax. Chosen among 3, 5 and 8 on the emoji sample and three splits of Caltech-101.
 SHARPNESS = 5.0
@@ -44,10 +30,7 @@ class Scale:
 
     A text that is near every row has a high mean and does not distinguish rows, so means are subtracted.
 
-    Attributes
-    ----------
-    mean : ndarray, shape (m,)
-    spread : float
+    Shapes: ``mean`` (m,).
     """
 
     mean: np.ndarray
@@ -70,12 +53,8 @@ class Scale:
 class Gate:
     """Probability that a row's own text is among the known ones, given its best score.
 
-    Attributes
-    ----------
-    slope, level : float
-        Slope and midpoint of a logistic function of the best standardized score.
-    share : float
-        Share of all rows that have their own text among the known ones.
+    ``slope``, ``level``: slope and midpoint of a logistic function of the best standardized score; ``share``: share of
+    all rows that have their own text among the known ones.
 
     Notes
     -----
@@ -122,12 +101,7 @@ class Gate:
 class Texts:
     """The same texts in both models, unit rows.
 
-    Attributes
-    ----------
-    old : ndarray of float64, shape (m, d_old)
-    new : ndarray of float64, shape (m, d_new)
-    scale : Scale
-        Scale of the store's rows in the old model.
+    ``old`` (m, d_old); ``new`` (m, d_new); ``scale``: scale of the store's rows in the old model.
     """
 
     old: np.ndarray
@@ -154,14 +128,8 @@ class Texts:
 class TextFacts:
     """Facts computed from the scores of one model.
 
-    Attributes
-    ----------
-    near : ndarray of int, shape (n, k)
-        Nearest texts, nearest first.
-    margin : ndarray, shape (n,)
-        Standardized score of the nearest text minus that of the second.
-    entropy : ndarray, shape (n,)
-        Entropy of the softmax over texts, in nats.
+    ``near`` (n, k); ``margin`` (n,): standardized score of the nearest text minus that of the second; ``entropy`` (n,):
+    entropy of the softmax over texts, in nats.
     """
 
     near: np.ndarray
@@ -172,17 +140,7 @@ class TextFacts:
 def read_facts(rows: Rows, texts: np.ndarray, scale: Scale, k: int) -> TextFacts:
     """Compute facts from the scores of unit rows, one block at a time.
 
-    Parameters
-    ----------
-    rows : ndarray or Lazy, shape (n, d)
-    texts : ndarray, shape (m, d)
-    scale : Scale
-    k : int
-        Number of nearest texts to return, at most m.
-
-    Returns
-    -------
-    TextFacts
+    ``rows`` (n, d); ``texts`` (m, d); ``k``: number of nearest texts to return, at most m.
     """
     n, m = len(rows), len(texts)
     near = np.empty((n, k), np.uint16 if m <= 2**16 else np.int32)

@@ -2,24 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike
+
+from congruence._inputs import as_embeddings
+from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import RowsLike
-from congruence.embeddings import Embeddings
-from congruence.errors import MigrationError, ParameterError
-from congruence.evaluation.thresholds import Thresholds
-from congruence.upgrade.migrate._opened import OpenMigration
-from congruence.upgrade.migrate.cutoffs import fit_cutoffs
-from congruence.upgrade.migrate.journal import Journal
-from congruence.upgrade.migrate.plan import Plan, make_plan
-from congruence.upgrade.migrate.summary import summarize, write_summary
-from congruence.upgrade.migrate.verify import Verification, verify
+from congruence.databases import Database, open_database
+from congruence.embeddings import Embeddings, Pairs
+from congruence.errors import (
+    MigrationError,
+    ModalityError,
+    ParameterError,
+    ShapeError,
+    SpaceMismatchError,
+    TooFewAnchorsError,
+)
+from congruence.evaluation.judgments import judge
+from congruence.evaluation.thresholds import Thresholds, fit_thresholds
+from congruence.maps import Map, load
+from congruence.upgrade.migrate.journal import (
+    PROGRESSIVE,
+    Journal,
+    default_folder,
+    lock_folder,
+    make_folder,
+    summarize,
+    write_summary,
+)
+from congruence.upgrade.migrate.mapper import RowMapper, map_digest
+from congruence.upgrade.migrate.passes import Executor, LocalExecutor, Retry, repair_until_equal
+from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row, make_plan, refuse
+from congruence.upgrade.migrate.quantize import Quantizer
+from congruence.upgrade.migrate.verify import Verification, read_sample, verify
 
-__all__ = ["Migration"]
 
-
-class Migration(OpenMigration):
+class Migration:
     """A migration of a database's vectors to a new model's space; a context manager.
 
     The steps are :meth:`plan`, :meth:`run`, :meth:`verify`, :meth:`switch`, and then :meth:`rollback` or :meth:`drop_old`. Old and new
@@ -70,6 +95,79 @@ class Migration(OpenMigration):
     ...     migration.verify()
     ...     migration.switch()
     """
+
+    def __init__(
+        self,
+        database: Database,
+        mapping: Map | None = None,
+        *,
+        journal: str | Path | None = None,
+        modality: str | None = None,
+        normalize: bool | str = "auto",
+        element_type: str | None = None,
+        ranges: ArrayLike | None = None,
+        old_ranges: ArrayLike | None = None,
+        allow_zero_rows: bool = False,
+        retry: Retry | None = None,
+        executor: Executor | None = None,
+    ) -> None:
+        self.database = database
+        self.retry = retry or Retry()
+        self.executor: Executor = executor or LocalExecutor()
+        self.executor.begin(database)
+        self.info = self.retry(database, database.info)
+        self.folder = Path(journal) if journal is not None else default_folder(self.info.place)
+        self.journal = Journal.read(self.folder)
+        kept = self.journal
+        if mapping is None:
+            if kept is None:
+                raise ParameterError(
+                    f"Got no map, and no journal at {self.folder}; expected one of the two. Pass a map, or journal=… with the folder of a migration that was begun."
+                )
+            mapping = load(self.folder / "map")
+        digest = map_digest(mapping)
+        if kept is not None and kept.map_digest != digest:
+            raise SpaceMismatchError(
+                f"Got another map than the one this migration was begun with ({self.folder}); expected the same. Leave the map out, or discard the new vectors first."
+            )
+        if kept is not None and kept.place != self.info.place:
+            raise MigrationError(
+                f"Got the journal of {kept.place} for {self.info.place}; expected its own. Pass journal=… with another folder."
+            )
+        supported = database.capabilities.element_types
+        default = self.info.element_type if self.info.element_type in supported else supported[0]
+        self.element_type = element_type or (kept.element_type if kept else default)
+        if self.element_type not in supported:
+            raise ParameterError(
+                f"Got element_type={self.element_type!r} for {database.kind}; expected one of {', '.join(supported)}. Choose one of these."
+            )
+        if kept is not None:
+            self.mapper = RowMapper.of_journal(mapping, self.info, kept, allow_zero_rows=allow_zero_rows)
+        else:
+            self.mapper = RowMapper(
+                mapping,
+                modality=modality,
+                normalize=normalize,
+                allow_zero_rows=allow_zero_rows,
+                old=Quantizer(self.info.element_type, self.info.dim, old_ranges, "old_ranges"),
+                new=Quantizer(self.element_type, int(mapping.d_out), ranges),
+            )
+        self._digest = digest
+        if kept is not None and (self.folder / PROGRESSIVE).is_dir():
+            from congruence.upgrade.migrate.native import read_native
+
+            saved = read_native(self.folder, mapping)
+            self.mapper.native = None if saved is None else saved[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.database.close()
+
+    # ------------------------------------------------------------------ steps
 
     def plan(
         self,
@@ -312,7 +410,7 @@ class Migration(OpenMigration):
             journal.require_state("filling", "filled", "verified", "rolled back", to="discard the new vectors")
             self.retry(self.database, self.database.discard)
             if self.mapper.native is not None:
-                from congruence.upgrade.migrate.encoded import keep_encoded
+                from congruence.upgrade.migrate.native import keep_encoded
 
                 keep_encoded(self.folder, self.mapper.native)
                 self.mapper.native = None
@@ -367,7 +465,7 @@ class Migration(OpenMigration):
             journal.require_state("filled", "verified", "switched", "rolled back", to="translate score thresholds")
             return self.retry(
                 self.database,
-                lambda: fit_cutoffs(
+                lambda: _fit_cutoffs(
                     self.database,
                     self.mapper,
                     journal.sample,
@@ -398,3 +496,183 @@ class Migration(OpenMigration):
         If the environment variable CONGRUENCE_SIGNING_KEY is set, the summary is also signed (HMAC-SHA256).
         """
         return summarize(self._journal())
+
+    # ------------------------------------------------------------------ what the steps share
+
+    def _journal(self) -> Journal:
+        if self.journal is None:
+            raise MigrationError(
+                f"Got no migration at {self.folder}; expected one that was begun. Run it first, or pass journal=… with its folder."
+            )
+        return self.journal
+
+    def _begin(self, plan: Plan, anyway: bool) -> None:
+        """Check the plan, and create the journal's folder with the map in it."""
+        refuse(plan, anyway=anyway)
+        # These raise errors that name the argument to change.
+        sample = next(iter(self.database.scan("old", batch=SAMPLE)))
+        self.mapper.check(self.info, sample.vectors)
+        self.mapper(sample.ids, sample.vectors, sample.modalities)
+        make_folder(self.folder)
+        ranges = self.mapper.new.ranges
+        if ranges is not None:
+            np.save(self.folder / "ranges.npy", ranges.astype(np.float32))
+        self.mapper.map.save(self.folder / "map", force=True)
+        self.journal = Journal(
+            place=self.info.place,
+            map_digest=self._digest,
+            dim=self.mapper.dim,
+            element_type=self.element_type,
+            normalize=self.mapper.unit,
+            scale=self.mapper.scale,
+            modality=self.mapper.modality,
+            ranges=self.mapper.new.plain_ranges(),
+            old_ranges=self.mapper.old.plain_ranges(),
+        )
+        self.journal.log(f"begun: {plan.rows:,} rows, {bytes_a_row(self.mapper.dim, self.element_type)} bytes a row")
+        self.journal.write(self.folder)
+
+    def _prepare(self) -> None:
+        target = self.mapper.map.target_space_
+        note = {"map": self._digest, "model": target.model or "", "version": self._journal().version}
+        self.retry(self.database, lambda: self.database.prepare(self.mapper.dim, self.element_type, note))
+
+    def _repair(self, tell: Callable[[str], object], callback: Callable[[int], object] | None) -> None:
+        def pass_over() -> dict[str, object]:
+            return self.executor.repair(self.database, self.mapper, self.info.dim, self.retry, callback)
+
+        repair_until_equal(pass_over, self._journal(), self.folder, tell)
+
+    @contextmanager
+    def _at_work(self) -> Iterator[Journal]:
+        """Lock the journal's folder against other runs, and yield the journal, updated to the state of the database."""
+        journal = self._journal()
+        with lock_folder(self.folder):
+            self._sync()
+            yield journal
+
+    def _sync(self) -> None:
+        self._journal().sync(self.retry(self.database, self.database.stage))
+
+
+def migrate(
+    where: str | Path,
+    mapping: Map,
+    *,
+    journal: str | Path | None = None,
+    modality: str | None = None,
+    element_type: str | None = None,
+    switch: bool = False,
+    resume: bool = False,
+    callback: Callable[[int], object] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Write mapped vectors next to the old ones of a database, verify them and, with ``switch``, make readers see them.
+
+    Parameters
+    ----------
+    where : str or path-like
+        Address of the database; see :func:`congruence.databases.open_database`.
+    mapping : Map
+    journal, modality, element_type
+        See :class:`Migration`.
+    switch : bool, default=False
+        Switch if verification passes.
+    resume : bool, default=False
+        Resume a run that was interrupted.
+    callback : callable, optional
+        Called with the number of rows of each block.
+    **options
+        Options of :func:`congruence.databases.open_database`: ``table``, ``column``, ``ids``, ``modality_column``, ``rows``.
+
+    Returns
+    -------
+    dict
+        The result of :meth:`Migration.status`.
+
+    Raises
+    ------
+    MigrationError
+        If a check of the plan is bad, or the new vectors do not pass verification.
+    CongruenceError
+        If one of the steps fails; see the methods of :class:`Migration`.
+    """
+    database = open_database(where, **options)
+    with Migration(database, mapping, journal=journal, modality=modality, element_type=element_type) as migration:
+        migration.run(resume=resume, callback=callback)
+        verification = migration.verify(callback=callback)
+        if not verification.passed:
+            raise MigrationError(
+                f"Got new vectors that do not pass verification ({'; '.join(verification.problems)}); expected them to pass. Pass resume=True, or discard them."
+            )
+        if switch:
+            migration.switch(callback=callback)
+        return migration.status()
+
+
+def _fit_cutoffs(
+    database: Database,
+    mapper: RowMapper,
+    sample: list[int | str],
+    queries: RowsLike | None,
+    queries_old: RowsLike | None,
+    *,
+    among: str | None,
+    folds: int,
+    random_state: int,
+) -> Thresholds:
+    """Fit the translation of cut-offs on a sample of the table's rows; see :meth:`congruence.Migration.fit_thresholds`."""
+    old, new, place = read_sample(database, sample)
+    kept = place >= 0
+    if among is not None:
+        if old.modalities is None:
+            raise ModalityError(
+                f"Got among={among!r} for a table opened without a column of modalities; expected one. Pass modality_column=…, or leave out among=…."
+            )
+        kept &= np.array([name == among for name in old.modalities.to_pylist()], bool)
+    names = old.ids.filter(pa.array(kept))
+    if len(names) < 2:
+        raise TooFewAnchorsError(
+            f"Got {len(names)} rows of the sample that have both vectors{'' if among is None else f' and are of {among}'}; expected at least 2. Finish the run, or pass another among=…."
+        )
+    before = mapper.old.decode(old.vectors[kept])
+    after = mapper.new.decode(new.vectors[place[kept]])
+    if queries is None and queries_old is None:
+        order = np.random.default_rng(random_state).permutation(len(names))
+        asked, searched = np.array_split(order, 2)  # disjoint halves, so that no row is compared with itself
+        return fit_thresholds(
+            (after[asked], after[searched]),
+            (before[asked], before[searched]),
+            None,
+            folds=folds,
+            random_state=random_state,
+        )
+    if queries is None or queries_old is None:
+        missing, passed = ("queries", "queries_old") if queries is None else ("queries_old", "queries")
+        raise ParameterError(
+            f"Got {passed} without {missing}; expected the same queries in both models, or none in either. Pass {missing}=… too."
+        )
+    ours, theirs = as_embeddings(queries, "queries"), as_embeddings(queries_old, "queries_old")
+    for side, rows, name in ((ours, after, "queries"), (theirs, before, "queries_old")):
+        if side.dim != rows.shape[1]:
+            raise ShapeError(
+                f"Got {side.dim}-d {name}; expected {rows.shape[1]}-d, of the {'new' if name == 'queries' else 'old'} model. Pass {name}=… of that model."
+            )
+    pairs = Pairs.join(ours, theirs)
+    known = Embeddings(after, ids=id_texts(names.to_pylist()), allow_zero_rows=True)
+    judgments = None
+    if pairs.source.has_ids and bool(is_in(pairs.source.ids, known.ids).any()):
+        judgments = judge(pairs.source, known)
+    return fit_thresholds(
+        (_stored(mapper.new, pairs.source.vectors), after),
+        (_stored(mapper.old, pairs.target.vectors), before),
+        judgments,
+        folds=folds,
+        random_state=random_state,
+    )
+
+
+def _stored(side: Quantizer, queries: np.ndarray) -> np.ndarray:
+    """Return queries quantized and decoded, as in a search of quantized vectors; for bits, a cosine is 1 − 2h / d for Hamming distance h."""
+    rows = queries.astype(np.float32, copy=False)
+    return side.decode(side.encode(rows)) if side.coded else rows

@@ -11,14 +11,14 @@ import numpy as np
 from congruence._utils.arrays import BLOCK_BYTES, blocks
 from congruence.stores import Source
 
-__all__ = ["Lazy", "Rows", "RowsOnDisk", "as_rows", "by_block", "is_on_disk", "row_blocks"]
-
 
 class RowsOnDisk(Protocol):
     """Anything that rows can be read from: a memory-mapped array, an HDF5 or a Zarr data set."""
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """Numbers of rows and columns."""
+
     def __getitem__(self, key: Any, /) -> Any: ...
 
 
@@ -27,14 +27,8 @@ class Lazy:
 
     Supports the array operations that plans use: rows by slice or index, the product with a vector or a few columns, and the mean row.
 
-    Parameters
-    ----------
-    read : callable
-        Takes a slice without a step, or an array of row numbers; returns these rows, shape (b, d_in).
-    shape : (int, int)
-        Shape of this matrix, (n, d).
-    make : callable, optional
-        Takes rows as they were read; returns the rows of this matrix, shape (b, d).
+    ``read``: takes a slice without a step, or an array of row numbers; returns these rows, shape (b, d_in); ``shape``:
+    shape of this matrix, (n, d); ``make``: takes rows as they were read; returns the rows of this matrix, shape (b, d).
     """
 
     def __init__(

@@ -1,0 +1,992 @@
+"""A progressive migration: choose the next batch of rows to encode, refit the map, and estimate the quality of the store."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+
+from congruence import persist
+from congruence._inputs import as_embeddings
+from congruence._utils.arrays import blocks
+from congruence._utils.atomic import atomic_path, check_output
+from congruence._utils.ids import as_ids, id_rows
+from congruence._utils.typing import Ids, RowsLike
+from congruence._utils.validation import (
+    RowNames,
+    as_matrix,
+    check_choice,
+    check_positive,
+    check_rows,
+    check_same_rows,
+    check_seed,
+    check_width,
+    name_rows,
+)
+from congruence.errors import CorruptFileError, IdError, InputError, ParameterError, ShapeError
+from congruence.maps import Map, TwoSidedMap
+from congruence.stores import Source
+from congruence.upgrade.progressive.calibration import FEWEST, OriginScale, fit_origin_scale
+from congruence.upgrade.progressive.forecast import Forecast, make_forecast
+from congruence.upgrade.progressive.meter import Estimate, Reading, ScoredRows, losses, read
+from congruence.upgrade.progressive.order import (
+    BY_TEXTS,
+    ORDERS,
+    Order,
+    OrderSelection,
+    View,
+    quantiles,
+    ranks,
+    take_in_order,
+)
+from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Correction, Refit, Sums, Update, Written
+from congruence.upgrade.progressive.rows import Rows, RowsOnDisk, as_rows, by_block, is_on_disk, row_blocks
+from congruence.upgrade.progressive.state import (
+    LEARN,
+    METER,
+    SELECTED,
+    STATE,
+    WAITING,
+    Received,
+    RowStates,
+    sweep,
+    why_no_plan,
+)
+from congruence.upgrade.progressive.texts import Gate, Scale, TextFacts, Texts, read_facts, unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from congruence.plotting.data import ProgressPicture, ProgressPoint
+
+
+#: The kind of map and its penalty are chosen again each time the number of rows has grown by this factor.
+AGAIN = 1.5
+
+#: Shares of the store for which a forecast is made.
+FURTHER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+
+#: Largest number of re-embedded rows used to compute an order; if there are more, a random sample of this size is used.
+SEEN = 16_384
+
+#: Rows are near-duplicates if their distance is at most this fraction of the median distance to the nearest row.
+NEAR = 0.5
+
+#: ``kind`` of a plan in ``config.json``; that of a map is its method.
+KIND = "progressive"
+
+#: Parameters that are part of the state.
+PARAMETERS = ("meter_share", "clip", "tolerance", "n_neighbors", "random_state")
+
+
+class Progressive:
+    """Re-embed a store progressively: map all of it at once, then encode the rows the map is least sure of, and refit.
+
+    Parameters
+    ----------
+    mapping : Map
+        A first map from the old model to the new one, fitted on any data available; texts alone are enough.
+    old : Embeddings, array_like or Source, shape (n, d_old)
+        The store. Without ids, row numbers are used as ids. For stores larger than memory: an array or Embeddings over a memory-mapped file, a
+        :class:`congruence.stores.Source`, or with ``stream=True`` anything that supports slices and increasing row numbers (HDF5, Zarr).
+    texts, new_texts : array_like, shapes (m, d_old) and (m, d_new), optional
+        The same texts in both models: a vocabulary, tags or a query log. Used by the orders and the fit, and by the meter to measure retrieval.
+    labels : array_like of int, shape (n,), optional
+        Index of each row's own text, −1 if unknown; the meter then also estimates accuracies.
+    weights : array_like, shape (n,), optional
+        How often each row is requested. The order multiplies its rank of a row by the weight, and the meter also reports weighted quality.
+    order : str, callable, or "auto", default="auto"
+        A key of :data:`ORDERS`, a :class:`Mixture`, or a function of a :class:`View`. "auto" is "entropy" if the texts of most rows are known, else
+        "random", until the random rows show that another order is better at finding rows that mapping degrades.
+    meter_share : float, default=0.2
+        Share of random rows in each batch. Every second random row is reserved for the meter; the others are used to choose the map and the order.
+    clip : float, default=3.0
+        Random rows represent all rows that were not chosen by the order. Their weight in the fit is set accordingly, but to at most this many times
+        the weight of a chosen row. 1 fits without weights.
+    tolerance : float, default=0.002
+        Rows whose mapped vector moves by less than this (1 − cosine) need not be mapped again.
+    n_neighbors : int, default=10
+        k of ``overlap@k`` and ``recall@k``.
+    modality : str, optional
+        Modality of the store, for maps that have means by modality.
+    stream : bool, optional
+        Read and map rows one block at a time whenever they are needed, and refit from sums; results are equal up to rounding. The default for
+        rows on disk. False reads them into memory, which is several times faster.
+    random_state : int, default=0
+
+    Attributes
+    ----------
+    history_ : list of Reading
+        Readings of the meter, one per stage.
+    correction_ : Correction
+        The current map.
+    order_ : str
+        The order used for the next batch.
+
+    Raises
+    ------
+    ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError, ParameterError
+        If an argument cannot be used.
+    InputError
+        If texts of one model only, or labels without texts, are passed.
+
+    Notes
+    -----
+    For an array in memory, unit rows, mapped rows and new vectors are kept in memory as well. For a stream, memory holds 12 bytes per row besides the ids,
+    sums of d² numbers, while a batch is chosen the orders' scores (with texts about 100 bytes per row at k = 10), and new vectors until :meth:`save` has
+    written them. Texts are compared with rows one block at a time. Orders use at most 16,384 re-embedded rows. Rows are compared by cosine: mapped rows
+    and the rows that :meth:`store` returns have unit norm.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from congruence import fit
+    >>> from congruence.synthetic import upgrade_problem
+    >>> from congruence.upgrade.progressive import Progressive
+    >>> p = upgrade_problem(n=300, d_source=16, random_state=0)
+    >>> first = fit(p.source_texts[:60], p.target_texts[:60], check=False)
+    >>> plan = Progressive(first, p.source_images, texts=p.source_texts[:60], new_texts=p.target_texts[:60])
+    >>> for ids in plan.batches(size=30, share=0.2):
+    ...     update = plan.update(ids, p.target_images[ids])
+    >>> plan.meter().n_embedded
+    60
+    """
+
+    _inputs: str | None = None
+
+    def __init__(
+        self,
+        mapping: Map,
+        old: RowsLike | Source | RowsOnDisk,
+        *,
+        texts: RowsLike | None = None,
+        new_texts: RowsLike | None = None,
+        labels: RowsLike | None = None,
+        weights: RowsLike | None = None,
+        order: str | Order = "auto",
+        meter_share: float = 0.2,
+        clip: float = 3.0,
+        tolerance: float = 0.002,
+        n_neighbors: int = 10,
+        modality: str | None = None,
+        stream: bool | None = None,
+        random_state: int = 0,
+    ) -> None:
+        if isinstance(order, str):
+            check_choice(order, ("auto", *ORDERS), "order")
+        for value, name in ((meter_share, "meter_share"), (clip, "clip"), (n_neighbors, "n_neighbors")):
+            check_positive(value, name, integer=name == "n_neighbors")
+        if meter_share > 1 or clip < 1:
+            raise ParameterError(
+                f"Got meter_share={meter_share} and clip={clip}; expected at most 1, and at least 1. Pass meter_share=0.2 and clip=3.0, for example."
+            )
+        check_positive(tolerance, "tolerance", zero=True)
+        if isinstance(mapping, TwoSidedMap):
+            raise ParameterError(
+                f"Got a {type(mapping).__name__}, which maps both models into a third space; expected a map into the new model's. Pass an OrthogonalMap, for example."
+            )
+        store = open_store(old, stream)
+        mapping = mapping.for_modality(modality or store.modality)
+        check_width(store.rows.shape[1], mapping.n_features_in_, "Progressive", mapping.d_target)
+        self.ids, self._has_ids, n = store.ids, store.has_ids, len(store.rows)
+        self._old, self._unit = store.rows, by_block(store.rows, unit, store.rows.shape[1])
+        self.texts = read_texts(texts, new_texts, mapping, self._unit)
+        if self.texts is None and (labels is not None or (isinstance(order, str) and order in BY_TEXTS)):
+            argument = "labels" if labels is not None else f"order={order!r}"
+            raise InputError(
+                f"Got {argument} without texts; expected the texts of both models. Pass texts=… and new_texts=…."
+            )
+        self.labels = None if labels is None else read_labels(labels, n, len(self.texts or ()))
+        self.weights = None if weights is None else read_weights(weights, n)
+        self.order, self.meter_share, self.clip, self.tolerance = order, meter_share, clip, tolerance
+        self.n_neighbors = n_neighbors if self.texts is None else min(n_neighbors, len(self.texts))
+        self.random_state = check_seed(random_state)
+        gate = None if self.texts is None else Gate.fit(self._unit, self.texts)
+        self.refit = Refit(mapping, self.texts, squared_norm(self._old), gate)
+        self._row_states = RowStates(n, random_state)
+        self.new_vectors = Received(n, mapping.d_target, keep=isinstance(self._old, np.ndarray))
+        self._sums = None if isinstance(self._old, np.ndarray) else Sums(self.refit, self._old, self.new_vectors)
+        self._near = near_duplicate_cosine(self._unit, random_state)
+        self._selection = OrderSelection("entropy" if self.refit.most_are_known else "random", self.texts is not None)
+        self._chosen_at, self._views, self._resumed = 0, 0, False
+        self.correction_ = self.refit.first()
+        self._map()
+        in_memory = self._mapped.copy() if isinstance(self._mapped, np.ndarray) else None
+        self.written = Written(self.refit, self._old, self.correction_, in_memory)
+        self.order_ = (
+            self._selection.current_order() if order == "auto" else order if isinstance(order, str) else "given"
+        )
+        self.history_ = []
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        done = int(np.count_nonzero(self._row_states.embedded))
+        return f"Progressive({done:,} of {len(self):,} rows re-embedded, order={self.order_!r})"
+
+    # ------------------------------------------------------------------ batches
+
+    def batches(
+        self,
+        size: int = 1000,
+        *,
+        budget: int | None = None,
+        share: float | None = None,
+        until: float | None = None,
+        metric: str = "agreement",
+    ) -> Iterator[np.ndarray]:
+        """Yield batches of ids to encode, until a budget is spent or the target quality is reached.
+
+        Parameters
+        ----------
+        size : int, default=1000
+        budget, share : optional
+            Total number of rows to re-embed, or share of the store, including rows re-embedded earlier.
+        until : float, optional
+            Stop when the lower end of the meter's interval for the store's ``metric`` (its 97.5 % confidence bound, not the estimate) reaches this value.
+        metric : str, default="agreement"
+            A key of :attr:`Reading.store`; without texts, ``"cosine"`` replaces the default.
+
+        Yields
+        ------
+        ndarray
+            Ids, each once. Pass their vectors to :meth:`update` before the next batch. Omitted rows are requested again only by a loaded plan's first batch.
+
+        Raises
+        ------
+        ParameterError
+            If a size, budget, share or target is not positive, both a budget and a share are given, or the metric is unknown.
+        """
+        check_positive(size, "size", integer=True)
+        limit = row_limit(len(self), budget, share)
+        if until is not None:
+            check_positive(until, "until")
+        if self.texts is None and metric == "agreement":
+            metric = "cosine"
+        if self._resumed and len(self.missing):  # requested before the interruption
+            yield self.missing
+        self._resumed = False
+        while True:
+            room = limit - int(np.count_nonzero(self._row_states.role))
+            if until is not None and self.history_:
+                check_choice(metric, self.history_[-1].store, "metric")
+                if self.history_[-1].store[metric].low >= until:
+                    return
+            rows = self._next(min(size, room)) if room > 0 else np.empty(0, np.intp)
+            if not len(rows):
+                return
+            yield self.ids[rows]
+
+    def _next(self, size: int) -> np.ndarray:
+        """Choose this many further rows: random ones, and the first ones of the order."""
+        states = self._row_states
+        random = states.draw(min(size, max(1, round(self.meter_share * size))))
+        self._views += 1
+        view = self._view(size)
+        scores = self._score(view)
+        learn = random[states.role[random] == LEARN]
+        if self.order == "auto":
+            self._selection.record(learn, view)
+        eligible = ~states.due & (states.role != LEARN) & (states.role != SELECTED)
+        taken = take_front(
+            scores, eligible, states.role == METER, size - len(random), self._unit, view.native, self._near
+        )
+        states.due[taken] = True
+        selected = taken[states.role[taken] == WAITING]
+        states.role[selected] = SELECTED
+        return np.concatenate([random, selected])
+
+    def _view(self, size: int) -> View:
+        """Return what the order may use to choose this many rows."""
+        positions = self._shown()
+        if len(positions) > SEEN:
+            sample = np.random.default_rng([self.random_state, 9]).permutation(len(positions))[:SEEN]
+            positions = positions[np.sort(sample)]
+        native = self.new_vectors.rows[positions]
+        facts: tuple[TextFacts, TextFacts] | tuple[None, None] = (None, None)
+        if self.texts is not None:
+            scale = Scale.of(self._mapped, self.texts.new)
+            facts = (
+                read_facts(self._unit, self.texts.old, self.texts.scale, self.n_neighbors),
+                read_facts(self._mapped, self.texts.new, scale, self.n_neighbors),
+            )
+        return View(
+            self._unit,  # type: ignore[arg-type]  # Lazy supports the array operations that orders use
+            self._mapped,  # type: ignore[arg-type]
+            native,
+            self.new_vectors.surprise[positions],
+            size,
+            self.random_state + self._views,
+            *facts,
+        )
+
+    def _score(self, view: View) -> np.ndarray:
+        """Return the scores of all rows by the order, weighted. Raises ShapeError."""
+        if self.order == "auto":
+            self.order_ = self._selection.current_order()
+        order = ORDERS[self.order_] if isinstance(self.order, str) else self.order
+        scores = np.asarray(order(view), dtype=np.float64)
+        if scores.shape != (len(self),) or not np.isfinite(scores).all():
+            raise ShapeError(
+                f"Got scores of shape {scores.shape} from the order, or some that are not finite; expected {len(self)} numbers. Pass order=… that returns one score per row."
+            )
+        return scores if self.weights is None else quantiles(scores) * self.weights
+
+    def _shown(self) -> np.ndarray:
+        """Return the positions, in order of arrival, of the rows that the fit and the order may use."""
+        return np.flatnonzero(self._row_states.shown[self.new_vectors.rows])
+
+    # ------------------------------------------------------------------ updates
+
+    def update(self, ids: Ids, vectors: RowsLike) -> Update:
+        """Add the new model's vectors of some rows, refit the map, and return which rows to map again.
+
+        Parameters
+        ----------
+        ids : sequence of str or int
+            Ids of a batch, of part of it, or of other rows, which count as chosen by the order. The meter's sample cannot account for the rule by which you
+            chose such rows: if many are of one kind, the sample no longer represents the remaining rows.
+        vectors : array_like, shape (len(ids), d_new)
+            Vectors of rows that were passed before are replaced.
+
+        Returns
+        -------
+        Update
+
+        Raises
+        ------
+        IdError
+            If an id is not in the store, or is passed twice.
+        ShapeError
+            If there are no vectors, not one per id, or their width differs from the map's.
+        DtypeError, NotFiniteError, ZeroRowError
+            If the vectors cannot be used.
+        """
+        names = as_ids(ids)
+        rows = id_rows(self.ids, names)
+        if (rows < 0).any():
+            unknown = np.flatnonzero(rows < 0)
+            raise IdError(
+                f"Got {len(unknown)} ids that the store does not have ({name_rows(unknown, names)}); expected ids of the store. Pass ids=… of a batch."
+            )
+        Y = as_matrix(vectors, "vectors", ids=names)
+        check_same_rows(len(names), len(Y), "ids", "vectors")
+        if Y.shape[1] != self._mapped.shape[1]:
+            raise ShapeError(
+                f"Got {Y.shape[1]}-d vectors; expected {self._mapped.shape[1]}-d ones, of the map's target. Pass vectors=… of the new model."
+            )
+        Y = unit(Y).astype(np.float32)
+        states = self._row_states
+        if self._sums is not None:
+            self._sums.remove(rows[self.new_vectors.known(rows)])
+        self.new_vectors.add(rows, Y, 1 - np.einsum("ij,ij->i", Y, self._mapped[rows], dtype=np.float64))
+        unrequested = rows[states.role[rows] == WAITING]
+        states.role[unrequested], states.due[unrequested] = SELECTED, True
+        states.embedded[rows] = True
+        if self.order == "auto":
+            self._selection.finish(dict(zip(rows.tolist(), Y, strict=True)), self._mapped, self.texts, self.n_neighbors)  # type: ignore[arg-type]
+        self._fit()
+        reading = self._read()
+        if self.history_ and self.history_[-1].n_embedded == reading.n_embedded:
+            self.history_.pop()
+        self.history_.append(reading)
+        return self._changed()
+
+    def _fit(self) -> None:
+        """Refit the map on the re-embedded rows, and map all rows with it."""
+        native = self.new_vectors.rows[self._shown()]
+        if not len(native):
+            return
+        states = self._row_states
+        random = states.role[native] == LEARN
+        weight = 1.0
+        if random.any():
+            stands_for = (len(self) - int(states.due.sum())) / int(random.sum())
+            weight = float(np.clip(stands_for, 1.0, self.clip))
+        choose = len(native) >= AGAIN * self._chosen_at
+        if self._sums is not None:
+            self._sums.add_new(native, random)
+            self.correction_ = self._sums.fit(native[random], weight, self.correction_, choose=choose)
+        else:
+            new, weights = self.new_vectors.take(native).astype(np.float64), np.where(random, weight, 1.0)
+            self.correction_ = self.refit.fit(self._old[native], new, weights, random, self.correction_, choose=choose)
+        if choose and np.count_nonzero(random) >= FEWEST_CHOOSING:
+            self._chosen_at = len(native)
+        self._map()
+
+    def _changed(self) -> Update:
+        waits = ~self._row_states.embedded
+        rows, moved = self.written.advance(self.correction_, self._mapped, waits, self.tolerance)
+        return Update(self.ids[rows], moved, int(np.count_nonzero(waits)))
+
+    def _map(self) -> None:
+        """Map all rows with the current map: now, or for a stream whenever they are read."""
+        correction, width = self.correction_, self.refit.mapping.d_target
+        self._mapped = by_block(self._old, lambda rows: self.refit.transform(rows, correction), width)
+
+    # ------------------------------------------------------------------ content of the store
+
+    def transform(self, rows: RowsLike) -> np.ndarray:
+        """Map rows of the old model, from the store or not, with the current map.
+
+        Parameters
+        ----------
+        rows : array_like, shape (m, d_old)
+
+        Returns
+        -------
+        ndarray of float32, shape (m, d_new)
+            Unit rows.
+        """
+        X = as_matrix(rows, "rows")
+        check_width(X.shape[1], self._old.shape[1], "Progressive.transform", self._mapped.shape[1])
+        return self.refit.transform(X, self.correction_)
+
+    def mapped(self, ids: Ids | None = None) -> np.ndarray:
+        """Return mapped rows as they should be written, for some ids or for all rows, shape (m, d_new). Raises IdError."""
+        if ids is None:
+            return self.written.take(slice(0, len(self)))
+        rows = id_rows(self.ids, as_ids(ids))
+        if (rows < 0).any():
+            raise IdError("Got ids that the store does not have; expected ids of the store. Pass ids=… of its rows.")
+        return self.written.take(rows)
+
+    def store(self) -> np.ndarray:
+        """Return the current store: new vectors for re-embedded rows, mapped vectors for the others, shape (n, d_new)."""
+        out = np.empty((len(self), self._mapped.shape[1]), np.float32)
+        start = 0
+        for _, rows in self.scan():
+            out[start : start + len(rows)] = rows
+            start += len(rows)
+        return out
+
+    def scan(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the current store one block at a time: ids, and new vectors for re-embedded rows or mapped vectors for the others."""
+        for part in row_blocks(self._old):
+            yield self.ids[part], self.stored(np.arange(len(self))[part])
+
+    def stored(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of :meth:`store` with these numbers, shape (b, d_new)."""
+        native = self._row_states.embedded[rows]
+        out = np.empty((len(rows), self._mapped.shape[1]), np.float32)
+        out[native] = self.new_vectors.take(rows[native])
+        out[~native] = self.written.take(rows[~native])
+        return out
+
+    def mark_written(self) -> None:
+        """Record that all mapped rows are now stored as the current map maps them, including those that moved little."""
+        self.written.mark_written(self._mapped)
+
+    @property
+    def embedded(self) -> np.ndarray:
+        """Mask of the rows that were re-embedded, ndarray of bool, shape (n,)."""
+        return self._row_states.embedded.copy()
+
+    @property
+    def measured(self) -> np.ndarray:
+        """Ids of the random rows from which the meter estimates the quality of rows that are still mapped."""
+        return np.asarray(self.ids[self._row_states.measured])
+
+    @property
+    def missing(self) -> np.ndarray:
+        """Ids that were requested but not yet passed to :meth:`update`."""
+        return np.asarray(self.ids[(self._row_states.role != WAITING) & ~self._row_states.embedded])
+
+    # ------------------------------------------------------------------ quality of the store
+
+    def meter(self) -> Reading:
+        """Return the current quality of the store, estimated from random rows that neither the fit nor the order has used."""
+        return self.history_[-1] if self.history_ else self._read()
+
+    def _rows(self) -> ScoredRows:
+        return ScoredRows(
+            self._row_states,
+            self.new_vectors,
+            self._unit,  # type: ignore[arg-type]  # Lazy supports the array operations used here
+            self._mapped,  # type: ignore[arg-type]
+            self.texts,
+            self.labels,
+            self.n_neighbors,
+            self.weights,
+            self.new_vectors.surprise[self._shown()],
+        )
+
+    def _read(self) -> Reading:
+        return read(self._rows())
+
+    def forecast(
+        self,
+        *,
+        target: float = 0.99,
+        metric: str | None = None,
+        further: Sequence[float] = FURTHER,
+        rate: float | None = None,
+        price: float | None = None,
+    ) -> Forecast:
+        """Forecast what further re-embedding gains and costs, and whether it can reach a target.
+
+        Parameters
+        ----------
+        target : float, default=0.99
+            Target value of ``metric``; with labels, as a share of the new model's accuracy.
+        metric : str, optional
+            "accuracy" (relative to the new model's; the default with labels), "agreement" (the default with texts), or "overlap@k" with this plan's k.
+        further : sequence of float
+            Shares of the store for which to forecast.
+        rate, price : float, optional
+            Rows encoded per minute, and price per row.
+
+        Returns
+        -------
+        Forecast
+
+        Raises
+        ------
+        ParameterError
+            If the metric is unknown, or a rate, price or target is not positive.
+        """
+        for value, name in ((target, "target"), (rate, "rate"), (price, "price")):
+            if value is not None:
+                check_positive(value, name)
+        states = self._row_states
+        measured = states.measured
+        values, supports, old_new = losses(self._rows())
+        metric = metric or ("accuracy" if "accuracy" in values else next(iter(values)))
+        check_choice(metric, values, "metric")
+        waits = ~states.due & (states.role != LEARN)
+        scores = self._score(self._view(1))
+        ahead = 1 - ranks(scores[waits], scores[measured])
+        loss = values[metric]
+        return make_forecast(
+            1 - loss[np.isfinite(loss)],
+            ahead[np.isfinite(loss)],
+            len(self),
+            int(np.count_nonzero(states.embedded)),
+            states.rest,
+            metric=metric,
+            meter_share=self.meter_share,
+            target=target,
+            further=further,
+            support=supports[metric],
+            rate=rate,
+            price=price,
+            better=old_new if metric == "accuracy" else None,
+        )
+
+    def origin_scale(self, kind: str = "query") -> OriginScale:
+        """Fit how to convert scores of mapped rows to the scale of native rows, on the meter's rows (:func:`fit_origin_scale`).
+
+        Raises
+        ------
+        InputError
+            If there are fewer than 20 random rows, or no texts to score with.
+        ParameterError
+            If ``kind`` is unknown.
+        """
+        if self.texts is None:
+            raise InputError(
+                "Got no texts to score rows with; expected some. Pass texts=… and new_texts=…, or call fit_origin_scale with queries."
+            )
+        rows = self._row_states.measured
+        if len(rows) < FEWEST:
+            raise InputError(
+                f"Got {len(rows)} measured random rows; expected {FEWEST} or more. Pass more batches to update, or a larger meter_share=…."
+            )
+        return fit_origin_scale(self.texts.new, self._mapped[rows], self._rows().native(rows), kind)
+
+    def plot(self, ax: Axes | None = None, *, metric: str | None = None) -> Axes:
+        """Draw quality against the share re-embedded, with intervals and forecast (:func:`congruence.plotting.draw_progress`)."""
+        from congruence.plotting import draw_progress
+
+        return draw_progress(self.picture(metric=metric), ax)
+
+    def picture(self, *, metric: str | None = None, forecast: bool = True) -> ProgressPicture:
+        """Return the content of :meth:`plot` as plain data; the forecast, which scores all rows, is optional. Raises InputError before the first update."""
+        if not self.history_:
+            raise InputError("Got a plan without any update; expected a measured stage to plot. Call update first.")
+        name = metric or next(key for key in ("accuracy", "agreement", "cosine") if key in self.history_[-1].store)
+        check_choice(name, self.history_[-1].store, "metric")
+        stages = [_point(reading.share, reading.store[name]) for reading in self.history_]
+        last = self.history_[-1]
+        lines = {"new model": last.new[name].value if name in last.new else 1.0}
+        if name in last.old:
+            lines["old model"] = last.old[name].value
+        further: list[ProgressPoint] = []
+        if forecast and name in ("accuracy", "agreement"):
+            ahead = self.forecast(metric=name)
+            # A forecast of accuracy is relative to the new model's; the shift makes it start at the measured value.
+            level = lines["new model"] if name == "accuracy" else 1.0
+            shift = stages[-1]["value"] - ahead.value[0] * level
+            for share, *values in zip(ahead.share, ahead.value, ahead.low, ahead.high, strict=True):
+                further.append(_point(share, Estimate(*(value * level + shift for value in values), 0)))
+        return {"metric": name, "stages": stages, "forecast": further, "lines": lines}
+
+    # ------------------------------------------------------------------ saving
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return arrays and plain data from which :meth:`from_state` can resume, given the same inputs."""
+        arrays, facts = self._own_state()
+        rows = self.new_vectors.rows
+        arrays |= {"rows": rows, "vectors": self.new_vectors.take(rows), "surprise": self.new_vectors.surprise}
+        for slot, correction in self.written.maps.items():
+            arrays |= {f"map.{slot}.{name}": array for name, array in correction.arrays().items()}
+        facts["maps"] = [[slot, correction.facts()] for slot, correction in self.written.maps.items()]
+        return {name: array.copy() for name, array in arrays.items()}, facts
+
+    def _own_state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return the part of the state that every save writes again: all but new vectors and maps."""
+        states = self._row_states
+        arrays = {"role": states.role, "due": states.due, "embedded": states.embedded, "slot": self.written.slot}
+        facts = {
+            "order": self.order if isinstance(self.order, str) else None,
+            "inputs": self._digest(),
+            "place": states.place,
+            "drawn": states.drawn,
+            "views": self._views,
+            "chosen_at": self._chosen_at,
+            "selection": self._selection.state(),
+            "history": [reading.to_dict() for reading in self.history_],
+            **{name: getattr(self, name) for name in PARAMETERS},
+        }
+        return arrays, facts
+
+    @classmethod
+    def from_state(
+        cls,
+        state: tuple[Mapping[str, np.ndarray], Mapping[str, Any]],
+        mapping: Map,
+        old: RowsLike | Source | RowsOnDisk,
+        *,
+        folder: Path | None = None,
+        **inputs: Any,
+    ) -> Self:
+        """Resume a plan.
+
+        Parameters
+        ----------
+        state : (mapping of str to ndarray, mapping)
+            From :meth:`state`.
+        mapping, old
+            As for the plan that was saved.
+        folder : Path, optional
+            Folder to which :meth:`write` wrote new vectors and maps; by default the state holds them.
+        **inputs
+            ``texts``, ``new_texts``, ``labels`` and ``weights`` as before, and ``order`` if it was a function. Other parameters come from the state.
+
+        Returns
+        -------
+        Progressive
+
+        Raises
+        ------
+        CorruptFileError
+            If the state is damaged, or belongs to another store, map or texts.
+        ParameterError
+            If a parameter is passed that the state contains.
+        """
+        arrays, facts = state
+        if saved := [name for name in PARAMETERS if name in inputs]:
+            raise ParameterError(
+                f"Got {saved[0]}={inputs[saved[0]]!r}, which the saved plan sets; expected inputs only. Leave out {saved[0]}=…."
+            )
+        try:
+            parameters = {name: facts[name] for name in PARAMETERS}
+            order = facts["order"] or inputs.get("order", "auto")
+            plan = cls(mapping, old, **{**inputs, "order": order}, **parameters)
+            if plan._digest() != facts["inputs"]:
+                raise CorruptFileError(
+                    "Got the state of a plan for another store, map or texts; expected the same ones. Pass the mapping, old=…, texts=… and new_texts=… of the saved plan."
+                )
+            if folder is None:
+                plan._check_vectors(arrays)
+                plan.new_vectors.add(arrays["rows"], np.array(arrays["vectors"], np.float32), arrays["surprise"])
+                maps = {
+                    int(slot): Correction.restore(_with_prefix(arrays, f"map.{slot}."), record)
+                    for slot, record in facts["maps"]
+                }
+            else:
+                plan.new_vectors.load(folder, facts["vectors"])
+                maps = {int(slot): Correction.load(folder, name, record) for slot, name, record in facts["maps"]}
+            plan._fill(arrays, facts, maps)
+        except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+            raise CorruptFileError(
+                f"Got a damaged state of a plan ({type(error).__name__}: {error}); expected the result of state(). Start a new plan, and pass the re-embedded rows "
+                "to update."
+            ) from error
+        return plan
+
+    def _check_vectors(self, arrays: Mapping[str, np.ndarray]) -> None:
+        rows, vectors = arrays["rows"], arrays["vectors"]
+        if vectors.shape != (len(rows), self._mapped.shape[1]) or arrays["surprise"].shape != (len(rows),):
+            raise ValueError(f"vectors have shape {vectors.shape}")
+        if len(rows) and (len(np.unique(rows)) < len(rows) or not 0 <= rows.min() <= rows.max() < len(self)):
+            raise ValueError("vectors are not those of the re-embedded rows")
+
+    def _fill(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any], maps: dict[int, Correction]) -> None:
+        """Set the state of a new plan that has its vectors. Raises KeyError, TypeError or ValueError if it is not valid."""
+        states, n = self._row_states, len(self)
+        for name, kind in (("role", np.uint8), ("due", bool), ("embedded", bool)):
+            if arrays[name].shape != (n,):
+                raise ValueError(f"{name} has shape {arrays[name].shape}")
+            setattr(states, name, np.array(arrays[name], kind))
+        rows = self.new_vectors.rows
+        if not np.array_equal(np.sort(rows), np.flatnonzero(states.embedded)):
+            raise ValueError("vectors are not those of the re-embedded rows")
+        for part in row_blocks(self._mapped):
+            if not np.isfinite(self.new_vectors.take(rows[part])).all():
+                raise ValueError("vectors are not finite")
+        states.place, states.drawn = int(facts["place"]), int(facts["drawn"])
+        self._views, self._chosen_at = int(facts["views"]), int(facts["chosen_at"])
+        self._resumed = True
+        self._selection.restore(facts["selection"])
+        self.history_ = [Reading.from_dict(reading) for reading in facts["history"]]
+        self.written.restore(arrays["slot"], maps)
+        self.correction_ = self.written.maps[self.written.current]
+        self._map()
+        if self.order == "auto":
+            self.order_ = self._selection.current_order()
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Save to a folder: the state, rewritten atomically, plus new vectors and maps added since the last save."""
+        path = Path(path)
+        check_output(path, force=force, directory=True, foreign=why_no_plan)
+        if path.exists():
+            self.write(path, {"kind": KIND})
+        else:
+            with atomic_path(path, directory=True) as folder:
+                self.write(folder, {"kind": KIND}, release=False)
+            self.new_vectors.release(path)
+        return path
+
+    def write(
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        arrays: Mapping[str, np.ndarray] | None = None,
+        pieces: Mapping[str, str] | None = None,
+        *,
+        release: bool = True,
+    ) -> None:
+        """Write a plan to an existing folder: first new vectors and maps in files of their own, then the state, which names these files.
+
+        ``pieces``: names of further files in this folder, added to ``facts``; ``release``: free the vectors of a stream,
+        and read them from these files from now on.
+        """
+        states, facts = self._own_state()
+        states = {name: array.astype(np.uint8) for name, array in states.items()}
+        facts["vectors"] = self.new_vectors.save(folder)
+        facts["maps"] = [[slot, fitted.save(folder), fitted.facts()] for slot, fitted in self.written.maps.items()]
+        facts |= pieces or {}
+        card = f"# A progressive migration\n\n{self.meter()}\n\nContinue it with `congruence.upgrade.progressive.Progressive.load`.\n"
+        persist.write_folder(folder / STATE, {**states, **(arrays or {})}, {**config, "facts": facts}, card, force=True)
+        sweep(folder, {*facts["vectors"], *(name for _, name, _ in facts["maps"]), *(pieces or {}).values()})
+        if release:
+            self.new_vectors.release(folder)
+
+    @classmethod
+    def load(cls, path: str | Path, mapping: Map, old: RowsLike | Source | RowsOnDisk, **inputs: Any) -> Self:
+        """Resume a plan saved with :meth:`save`; see :meth:`from_state`."""
+        path = Path(path)
+        if (path / persist.CONFIG).exists():
+            raise CorruptFileError(
+                f"Got the folder of a map at {path}; expected a progressive migration. Check the path."
+            )
+        arrays, config = persist.read_folder(path / STATE)
+        if config.get("kind") != KIND:
+            raise CorruptFileError(
+                f"Got a folder of kind {config.get('kind')!r} at {path}; expected a progressive migration. Check the path."
+            )
+        if not isinstance(config.get("facts"), dict):
+            raise CorruptFileError(
+                f"Got a state without facts at {path}; expected those of a plan. Restore the folder of the plan from a backup."
+            )
+        return cls.from_state((arrays, config["facts"]), mapping, old, folder=path, **inputs)
+
+    def _digest(self) -> str:
+        """Return a digest of a plan's inputs (store, first map and texts), which is computed once."""
+        if self._inputs is not None:
+            return self._inputs
+        digest = hashlib.sha256()
+        sample = self._old[:: -(-len(self._old) // 1000)]
+        total = np.zeros(self._old.shape[1])
+        for part in row_blocks(self._old):
+            total += self._old[part].sum(axis=0, dtype=np.float64)
+        parts = [
+            np.array(self._old.shape),
+            sample,
+            np.asarray(self.refit.mapping.transform(sample)).round(5) + 0.0,
+            total,
+        ]
+        if self.texts is not None:
+            parts += [self.texts.old, self.texts.new]
+        for array in parts:
+            digest.update(np.ascontiguousarray(array).tobytes())
+        if self._has_ids:
+            for part in blocks(len(self.ids), 256):
+                digest.update("".join(f"{name}\n" for name in self.ids[part].tolist()).encode())
+        self._inputs = digest.hexdigest()
+        return self._inputs
+
+
+def _point(share: float, estimate: Estimate) -> ProgressPoint:
+    return {"share": share, "value": estimate.value, "low": estimate.low, "high": estimate.high}
+
+
+class Store(NamedTuple):
+    """The rows of a store, with their ids and modality.
+
+    ``rows`` (n, d_old): vectors of the old model; ``ids`` (n,); ``has_ids``: whether the ids come from the store;
+    otherwise they are row numbers.
+    """
+
+    rows: Rows
+    ids: np.ndarray
+    has_ids: bool
+    modality: str | None
+
+
+def open_store(old: RowsLike | Source | RowsOnDisk, stream: bool | None) -> Store:
+    """Return the rows of a store: as an array in memory, or as a :class:`Lazy` matrix that reads them on access."""
+    if isinstance(old, Source) or (stream and _is_data_set(old)):
+        return _read_through(old)  # type: ignore[arg-type]  # supports what RowsOnDisk requires
+    store = as_embeddings(old, "old")  # type: ignore[arg-type]  # rejects all other types
+    space, vectors = store.space, store.vectors
+    if stream or (stream is None and is_on_disk(vectors)):
+        return Store(as_rows(vectors), store.ids, store.has_ids, space.modality)
+    return Store(np.asarray(vectors, np.float32), store.ids, store.has_ids, space.modality)
+
+
+def _is_data_set(old: object) -> bool:
+    """Return whether an object supports slicing like an HDF5 or Zarr data set, and is not an array, a table or Embeddings."""
+    known = ("__array_interface__", "iloc", "detach", "vectors")
+    return (
+        len(getattr(old, "shape", ())) == 2
+        and hasattr(old, "__getitem__")
+        and not any(hasattr(old, name) for name in known)
+    )
+
+
+def _read_through(old: Source | RowsOnDisk) -> Store:
+    """Check all rows of a file or data set in one pass, and read its ids."""
+    rows, id_parts = as_rows(old), []
+    if isinstance(old, Source):
+        for part_ids, block in old.scan():
+            check_rows(block, "old", ids=None if part_ids is None else RowNames(part_ids, 0))
+            id_parts.append(part_ids)
+    else:
+        for part in row_blocks(rows):
+            check_rows(rows[part], "old")
+    has_ids = isinstance(old, Source) and old.has_ids
+    ids = as_ids(pa.concat_arrays(id_parts)) if has_ids else np.arange(len(rows))
+    return Store(rows, ids, has_ids, old.space.modality if isinstance(old, Source) else None)
+
+
+def squared_norm(rows: Rows) -> float:
+    """Return the mean squared norm of rows."""
+    total = 0.0
+    for part in row_blocks(rows):
+        block = rows[part]
+        total += float(np.einsum("ij,ij->", block, block, dtype=np.float64))
+    return total / len(rows)
+
+
+def read_texts(old: RowsLike | None, new: RowsLike | None, mapping: Map, rows: Rows) -> Texts | None:
+    """Check the texts of both models, and return them with their scale over the store's rows; None without texts. Raises InputError, ShapeError."""
+    if (old is None) != (new is None):
+        raise InputError(
+            "Got texts of one model only; expected the same texts encoded by both. Pass both texts=… and new_texts=…, or neither."
+        )
+    if old is None or new is None:
+        return None
+    ours, theirs = as_embeddings(old, "texts").vectors, as_embeddings(new, "new_texts").vectors
+    check_same_rows(len(ours), len(theirs), "texts", "new_texts")
+    check_width(ours.shape[1], rows.shape[1], "Progressive (texts)", mapping.d_target)
+    if theirs.shape[1] != mapping.d_target:
+        raise ShapeError(
+            f"Got {theirs.shape[1]}-d new_texts; expected {mapping.d_target}-d ones, like the map's target. Pass new_texts=… encoded by the new model."
+        )
+    return Texts(unit(ours), unit(theirs), Scale.of(rows, unit(ours)))
+
+
+def read_labels(labels: RowsLike, n: int, m: int) -> np.ndarray:
+    """Check labels, and return the index of each row's own text among m texts, −1 if unknown. Raises ShapeError, ParameterError."""
+    out = np.asarray(labels)
+    if out.shape != (n,) or out.dtype.kind not in "iu":
+        raise ShapeError(
+            f"Got labels of shape {out.shape} and type {out.dtype}; expected one integer for each of {n} rows. Pass labels=… with the index of each row's text, −1 if unknown."
+        )
+    if out.min() < -1 or out.max() >= m:
+        raise ParameterError(
+            f"Got labels from {out.min()} to {out.max()}; expected indices of {m} texts, counted from 0, or −1 if unknown. Pass labels=… in this range."
+        )
+    return out.astype(np.int64)
+
+
+def read_weights(weights: RowsLike, n: int) -> np.ndarray:
+    """Check weights, and return them as float64. Raises ParameterError."""
+    out = np.asarray(weights, dtype=np.float64)
+    if out.shape != (n,) or not np.isfinite(out).all() or (out < 0).any() or not out.any():
+        raise ParameterError(
+            f"Got weights of shape {out.shape}; expected {n} finite numbers ≥ 0, at least one of them positive. Pass weights=… with one number per row."
+        )
+    return out
+
+
+def near_duplicate_cosine(rows: Rows, random_state: int) -> float:
+    """Return the cosine from which rows are near-duplicates: that of half the median distance to the nearest other row, over 1,000 random rows."""
+    chosen = np.random.default_rng([random_state, 8]).permutation(len(rows))[:1000]
+    sample = rows[chosen]
+    near = sample @ sample.T
+    np.fill_diagonal(near, -1.0)
+    distance = np.sqrt(np.median(np.maximum(2 - 2 * near.max(axis=1), 0.0))) if len(sample) > 1 else 0.0
+    return float(min(1 - (NEAR * distance) ** 2 / 2, 1 - 1e-6))
+
+
+def row_limit(n: int, budget: int | None, share: float | None) -> int:
+    """Return the total number of rows to re-embed, out of n. Raises ParameterError."""
+    if budget is not None and share is not None:
+        raise ParameterError(
+            f"Got budget={budget} and share={share}; expected one of the two. Leave out budget=… or share=…."
+        )
+    if budget is not None:
+        check_positive(budget, "budget", integer=True)
+    if share is not None:
+        check_positive(share, "share")
+    return min(n, budget if budget is not None else round((1 if share is None else share) * n))
+
+
+def take_front(
+    scores: np.ndarray, eligible: np.ndarray, free: np.ndarray, n: int, old: Rows, native: np.ndarray, near: float
+) -> np.ndarray:
+    """Return the rows that :func:`take_in_order` takes, but read only those that it may take or compares with.
+
+    ``scores``, ``eligible``, ``free``, ``n``, ``old``, ``native``, ``near``: as for :func:`take_in_order`; ``old`` may
+    be on disk.
+    """
+    # take_in_order looks for near-duplicates among the first 4 n rows; free rows may come in between.
+    most = 4 * n + int(np.count_nonzero(free & eligible)) + 1
+    first = _highest(scores, eligible, most)
+    rows = np.union1d(first, native)
+    within = np.isin(rows, first)
+    taken = take_in_order(scores[rows], within, free[rows], n, old[rows], np.searchsorted(rows, native), near)
+    return np.asarray(rows[taken])
+
+
+def _highest(scores: np.ndarray, eligible: np.ndarray, most: int) -> np.ndarray:
+    """Return the eligible rows with the highest scores, in any order; of rows with equal scores the first are taken."""
+    rows = np.flatnonzero(eligible)
+    if most >= len(rows):
+        return rows
+    scores = scores[rows]
+    least = np.partition(scores, len(scores) - most)[len(scores) - most]
+    above = rows[scores > least]
+    return np.concatenate([above, rows[scores == least][: most - len(above)]])
+
+
+def _with_prefix(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
