@@ -169,21 +169,13 @@ def choose_anchors(
     random_state : int, default=0
         Random seed of the sample and of the methods that are random.
 
-    Returns
-    -------
-    Anchors
-
     Raises
     ------
-    ParameterError
-        If the method is unknown, ``n`` or ``max_rows`` is below 1, ``n`` exceeds the number of rows, or labels are passed
-        without ``"balanced"`` or missing for it.
     TooFewAnchorsError
         If there are fewer than ``n`` different rows.
-    ShapeError
-        If the numbers of labels and rows differ.
-    DtypeError, NotFiniteError, IdError, CorruptFileError
-        If arrays are not real numbers or contain NaN or infinity; ids are missing, repeated or without a partner; or a file is damaged.
+    CorruptFileError
+        If arrays are not real numbers or contain NaN or infinity; ids are missing, repeated or without a partner; or a
+        file is damaged.
 
     Notes
     -----

@@ -85,10 +85,6 @@ def fit(
 
     Raises
     ------
-    InputError
-        If the embeddings cannot be used, e.g. because of NaN, zero rows, or ids without partners; see :mod:`congruence.errors`.
-    ParameterError
-        If a parameter has an invalid value, or does not go together with another one.
     ModalityError
         If the modalities passed and declared contradict each other.
     UnpairedError
@@ -228,11 +224,7 @@ def _modalities(
 
 
 def _add_means(
-    model: Map,
-    means: Mapping[str, tuple[RowsLike, RowsLike | None]],
-    split: Split,
-    fitted: str | None,
-    offset: float,
+    model: Map, means: Mapping[str, tuple[RowsLike, RowsLike | None]], split: Split, fitted: str | None, offset: float
 ) -> OrthogonalMap:
     """Return the map with the means of other modalities, without held-out items. Raises ParameterError."""
     if not isinstance(model, OrthogonalMap):

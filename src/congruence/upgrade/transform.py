@@ -250,19 +250,13 @@ def transform_file(
     callback : callable, optional
         Called with the number of rows of each block after it is written.
 
-    Returns
-    -------
-    TransformReport
-
     Raises
     ------
     SpaceMismatchError, DirectionError, ModalityError
         If the vectors do not belong to the map's source; raised before anything is written.
-    ParameterError
-        If ``side`` is missing although the vectors could belong to either side, or is "target" for a map without a second head; if the output
-        is the source; if ``column_out`` already exists, or the output format has no columns.
-    NotFiniteError, ZeroRowError, StorageError, CorruptFileError
-        If a row contains NaN or infinity, a row is zero, the output cannot be written, or the source is damaged. No partial output is left.
+    CorruptFileError
+        If a row contains NaN or infinity, a row is zero, the output cannot be written, or the source is damaged. No
+        partial output is left.
 
     Warns
     -----

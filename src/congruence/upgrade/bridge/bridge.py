@@ -147,8 +147,6 @@ class Bridge:
 
     Raises
     ------
-    ParameterError
-        If ``mapping`` is not a fitted map, or maps both models into a joint space, which does not contain the index's rows.
     ModalityError
         If the map does not know ``modality``.
 
@@ -221,8 +219,6 @@ class Bridge:
 
         Raises
         ------
-        ShapeError, DtypeError, NotFiniteError, ZeroRowError
-            If the queries cannot be used.
         DirectionError
             If the vectors belong to the index's model.
         SpaceMismatchError
@@ -315,10 +311,6 @@ class Bridge:
         modality : str, optional
             By default the bridge's modality.
 
-        Returns
-        -------
-        Map
-
         Raises
         ------
         ModalityError
@@ -345,7 +337,7 @@ class Bridge:
 
         Raises
         ------
-        MissingExtraError, ModalityError
+        ModalityError
             If an optional dependency is not installed, or the modality does not fit.
         """
         return self.for_modality(modality).to_torch(normalize=self._unit, trainable=trainable, dtype=dtype)
@@ -388,15 +380,8 @@ class Bridge:
         center, hubness, bank
             As for :func:`congruence.metrics.class_retrieval`, in the first stage, for an index given as vectors; ``bank`` holds queries of the new model.
 
-        Returns
-        -------
-        SearchResult
-
         Raises
         ------
-        ShapeError, DtypeError, NotFiniteError, ZeroRowError, InputError, ParameterError
-            If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; a parameter has an
-            invalid value; or the input cannot be used otherwise.
         DirectionError, SpaceMismatchError, ModalityError
             As for :meth:`transform`.
         """
@@ -479,16 +464,8 @@ class Bridge:
             As for :meth:`search`. Applied to every other line too, so that lines are comparable: each line uses its own queries and rows, and
             two-stage search applies them in the first stage only. ``bank`` holds queries of the new model; the old model's line uses its own queries.
 
-        Returns
-        -------
-        BridgeScores
-
         Raises
         ------
-        InputError
-            If no query, or none that is in ``queries_old``, has a relevant row, or ids are needed and missing.
-        ShapeError, DtypeError, NotFiniteError, ZeroRowError, ParameterError, IdError
-            If an argument cannot be used.
         DirectionError, SpaceMismatchError, ModalityError
             As for :meth:`transform`.
         """
@@ -592,16 +569,10 @@ class Bridge:
         random_state : int, default=0
             Determines the folds, the resampled queries, and the sample that is used of more than 2,000 queries or 4 million pairs.
 
-        Returns
-        -------
-        Self
-
         Raises
         ------
         TooFewAnchorsError
             If there are fewer than two queries per fold.
-        ShapeError, DtypeError, NotFiniteError, ZeroRowError, InputError, ParameterError
-            If an argument cannot be used.
         DirectionError, SpaceMismatchError, ModalityError
             As for :meth:`transform`.
 
@@ -646,11 +617,6 @@ class Bridge:
         -------
         Translation
             ``value`` is the new threshold; it also holds the false-positive rate and recall before and after.
-
-        Raises
-        ------
-        ParameterError
-            If no thresholds were fitted, or no irrelevant pair had a score this high.
         """
         if self.thresholds is None:
             raise ParameterError(
@@ -669,10 +635,6 @@ class Bridge:
             The folder to create.
         force : bool, default=False
             Replace an existing folder.
-
-        Returns
-        -------
-        Path
         """
         config, arrays = self.map.config(), self.map.state()
         facts: dict[str, Any] = {"map": {key: config[key] for key in _OF_MAP}}
@@ -691,10 +653,6 @@ class Bridge:
         ----------
         path : path-like
             Folder written by :meth:`save` or :meth:`congruence.maps.Map.save`.
-
-        Returns
-        -------
-        Bridge
         """
         arrays, config = persist.read_folder(path)
         if config.get("kind") != KIND:
@@ -794,10 +752,8 @@ def load(path: str | Path) -> Map | Bridge:
 
     Raises
     ------
-    FileError, CorruptFileError, VersionError
+    CorruptFileError
         If the folder cannot be read, is damaged, or was written in a newer format.
-    ParameterError
-        If the folder holds a frame (use :meth:`congruence.CanonicalFrame.load`).
     """
     arrays, config = persist.read_folder(path)
     if config.get("kind") != KIND:

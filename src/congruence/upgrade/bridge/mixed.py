@@ -83,16 +83,11 @@ def search_mixed(
     random_state : int, default=0
         Random seed of these rows.
 
-    Returns
-    -------
-    MixedResult
-
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, InputError, ParameterError
-        If an argument cannot be used; also if a part searches by itself and there is no ``background``, or there are fewer than 20 rows to standardize by.
     DirectionError, SpaceMismatchError, ModalityError
-        As for :meth:`Bridge.transform`; also if the embeddings of a part declare that they are from the other model, or a third one.
+        As for :meth:`Bridge.transform`; also if the embeddings of a part declare that they are from the other model, or
+        a third one.
 
     Notes
     -----

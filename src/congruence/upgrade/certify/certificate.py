@@ -126,15 +126,6 @@ class Certificate:
             A key of ``strategies``; by default the measure that determines the verdict.
         annotate : bool, default=True
             Add a title, and label the controls.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-
-        Raises
-        ------
-        ParameterError
-            If the task was not measured.
         """
         from congruence.plotting import draw_strategies
 
@@ -153,10 +144,6 @@ class Certificate:
             Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
         annotate : bool, default=True
             Add a title and labels that identify what is drawn.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
         """
         from congruence.plotting import draw_learning_curve
 
@@ -270,20 +257,12 @@ def certify(
     **parameters
         Parameters of the method, as for :func:`congruence.fit`.
 
-    Returns
-    -------
-    Certificate
-
     Raises
     ------
-    InputError, ShapeError, IdError
-        If the anchors cannot be used or paired.
     ModalityError
         If the modalities passed and declared contradict each other.
     TooFewAnchorsError
         If there are too few anchors to score.
-    ParameterError
-        If a parameter has an invalid value.
     SpaceMismatchError
         If the queries belong to other spaces than the anchors.
 
@@ -359,13 +338,7 @@ def certify(
     verdict = judge(strategies, drawn, curve, thresholds, narrows, pairing, task, covered, rng, mixed, rows)
     by_definition = task == "own@1" or is_of_lists(task)
     costs = strategy_costs(
-        strategies[task],
-        mixed,
-        verdict,
-        by_definition=by_definition,
-        rows=rows,
-        encode_rate=encode_rate,
-        price=price,
+        strategies[task], mixed, verdict, by_definition=by_definition, rows=rows, encode_rate=encode_rate, price=price
     )
     return Certificate(
         verdict=verdict,

@@ -244,11 +244,7 @@ def cross_fit_lists(items: EvaluationSet, recipe: Recipe) -> Measured:
 
 
 def _unseen_similarities(
-    items: EvaluationSet,
-    recipe: Recipe,
-    part: np.ndarray,
-    parts: int,
-    choices: Mapping[tuple[int, int], Choice],
+    items: EvaluationSet, recipe: Recipe, part: np.ndarray, parts: int, choices: Mapping[tuple[int, int], Choice]
 ) -> list[dict[str, np.ndarray]]:
     """Return the similarities of queries and rows by search and strategy, each by a map fitted without this query and row."""
     tables, rows = items.tables, items.compared

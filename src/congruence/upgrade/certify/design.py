@@ -436,15 +436,6 @@ def split_anchors(
     -------
     ((dict, dict), (dict, dict))
         Source and target of the anchors, and of the queries. Texts that share no id with the images belong to both.
-
-    Raises
-    ------
-    ParameterError
-        If there are not fewer anchors than common items.
-    IdError
-        If none of the ids is an item that both models have.
-    IdError, ShapeError
-        As for :meth:`congruence.Pairs.join`.
     """
     check_seed(random_state)
     source, target = by_modality(source, target)

@@ -57,11 +57,6 @@ class Thresholds:
         Largest number of further anchors that could be collected.
     must_move : bool, default=False
         The source model will no longer be available, so keeping it is not an option.
-
-    Raises
-    ------
-    ParameterError
-        If a threshold is negative, ``retention`` is not in (0, 1], or ``most_anchors`` is not an integer.
     """
 
     retention: float = 0.95

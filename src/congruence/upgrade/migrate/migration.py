@@ -78,14 +78,11 @@ class Migration:
 
     Raises
     ------
-    ParameterError
-        If there is no map, or it is a joint-space map; if the database does not support the element type; or if the ranges or the map's width
-        do not fit the element type.
     SpaceMismatchError
         If the map is not the one stored in the journal.
     MigrationError
         If the journal belongs to another database.
-    CorruptFileError, FileError
+    CorruptFileError
         If the journal's folder is damaged or cannot be read.
 
     Examples
@@ -187,17 +184,9 @@ class Migration:
         price : float, optional
             Price of encoding one item.
 
-        Returns
-        -------
-        Plan
-
         Raises
         ------
-        ShapeError
-            If no row has a vector.
-        ParameterError
-            If ``certificate`` is not a certificate, or a rate or price is not positive.
-        DatabaseError, CorruptFileError
+        CorruptFileError
             If the database or the journal cannot be read.
         """
         for name, value in (("encode_rate", encode_rate), ("price", price)):
@@ -233,17 +222,13 @@ class Migration:
         stage : callable, optional
             Called with a short description at the beginning of each pass.
 
-        Returns
-        -------
-        Journal
-
         Raises
         ------
         MigrationError
             If a check fails, or a migration already exists and ``resume`` is False.
-        NotFiniteError, ZeroRowError, ModalityError
+        ModalityError
             If a row cannot be mapped; the message names it. Nothing that readers see has changed.
-        DatabaseError, DatabaseUnavailableError, StorageError, FileError
+        DatabaseUnavailableError
             If the database or the disk fails. The journal is intact: continue with ``resume=True``.
         """
         tell = stage or (lambda words: None)
@@ -306,10 +291,6 @@ class Migration:
         ------
         MigrationError
             If the run is not complete.
-        ShapeError
-            If the table has no rows, or the held-out vectors are not as wide as the new ones.
-        IdError
-            If the held-out vectors have no ids.
         CorruptFileError
             If the ids that the journal keeps are not of the table's type.
         """
@@ -452,9 +433,9 @@ class Migration:
             If the run is not complete.
         TooFewAnchorsError
             If the sample has fewer than two rows with both vectors, or there are fewer than two queries per fold.
-        ParameterError, ModalityError, ShapeError, InputError, CorruptFileError
-            If only one of ``queries`` and ``queries_old`` is given, there is no column of modalities, the queries belong to another model, the
-            table has no rows, or the ids that the journal keeps are not of its type.
+        ModalityError, CorruptFileError
+            If only one of ``queries`` and ``queries_old`` is given, there is no column of modalities, the queries
+            belong to another model, the table has no rows, or the ids that the journal keeps are not of its type.
 
         Notes
         -----
@@ -594,8 +575,6 @@ def migrate(
     ------
     MigrationError
         If a check of the plan is bad, or the new vectors do not pass verification.
-    CongruenceError
-        If one of the steps fails; see the methods of :class:`Migration`.
     """
     database = open_database(where, **options)
     with Migration(database, mapping, journal=journal, modality=modality, element_type=element_type) as migration:

@@ -304,12 +304,7 @@ class Executor(Protocol):
         """Write the new vectors of all rows, as :func:`fill` does in this process."""
 
     def repair(
-        self,
-        database: Database,
-        mapper: RowMapper,
-        dim: int,
-        retry: Retry,
-        callback: Callable[[int], object] | None,
+        self, database: Database, mapper: RowMapper, dim: int, retry: Retry, callback: Callable[[int], object] | None
     ) -> dict[str, object]:
         """Compare each new vector with the mapped old one, and write those that differ, as :func:`repair` does in this process."""
 

@@ -100,11 +100,7 @@ def reembed(
     ------
     MigrationError
         If the run is not complete, or the database is switched and does not accept writes after that (files).
-    ParameterError
-        If vectors in the new space do not have unit norm, there are no rows of this modality, or an option has an invalid value.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If ``encode`` returned vectors that cannot be used.
-    DatabaseError, DatabaseUnavailableError, StorageError, CorruptFileError
+    DatabaseUnavailableError, CorruptFileError
         If the database, the disk or the journal fails.
 
     Notes

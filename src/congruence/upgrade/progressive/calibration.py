@@ -47,13 +47,7 @@ class OriginScale:
 
     @property
     def factor(self) -> float:
-        """Slope between the outermost knots; for ``kind="factor"`` the factor by which mapped rows are multiplied when they are stored.
-
-        Raises
-        ------
-        ParameterError
-            If ``kind="query"``, which has no factor.
-        """
+        """Slope between the outermost knots; for ``kind="factor"`` the factor by which mapped rows are multiplied when they are stored."""
         if not len(self.knots):
             raise ParameterError("Got kind='query', which has no factor; expected another. Pass kind='factor'.")
         return float((self.values[-1] - self.values[0]) / (self.knots[-1] - self.knots[0]))
@@ -73,13 +67,6 @@ class OriginScale:
         Returns
         -------
         ndarray of float64, shape (m, n)
-
-        Raises
-        ------
-        ShapeError
-            If there is not one flag per column, or not one query per row.
-        ParameterError
-            If ``kind="query"`` and there are no queries.
         """
         out = np.array(scores, dtype=np.float64)
         which = np.asarray(mapped, dtype=bool)
@@ -135,17 +122,6 @@ def fit_origin_scale(queries: RowsLike, mapped: RowsLike, native: RowsLike, kind
         :func:`congruence.upgrade.bridge.search_mixed`. "affine": match the mean and standard deviation of all scores to those of native rows.
         "monotone": match all their quantiles. "factor": multiply the scores so that the mean of the highest hundredth matches that of native
         rows; this can be stored in the rows of an inner-product index.
-
-    Returns
-    -------
-    OriginScale
-
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, ParameterError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or a parameter has an invalid value.
-    InputError
-        If there are fewer than 20 rows, or the scores are constant.
 
     Notes
     -----

@@ -167,11 +167,6 @@ class Mixture:
     parts : mapping of str to float
         Weights by name of :data:`ORDERS`.
 
-    Raises
-    ------
-    ParameterError
-        If a name is unknown, there is no name, or a weight is not positive.
-
     Examples
     --------
     >>> from congruence.upgrade.progressive import Mixture

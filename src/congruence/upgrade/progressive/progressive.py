@@ -127,13 +127,6 @@ class Progressive:
     order_ : str
         The order used for the next batch.
 
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError, ParameterError
-        If an argument cannot be used.
-    InputError
-        If texts of one model only, or labels without texts, are passed.
-
     Notes
     -----
     For an array in memory, unit rows, mapped rows and new vectors are kept in memory as well. For a stream, memory holds 12 bytes per row besides the ids,
@@ -256,11 +249,6 @@ class Progressive:
         ------
         ndarray
             Ids, each once. Pass their vectors to :meth:`update` before the next batch. Omitted rows are requested again only by a loaded plan's first batch.
-
-        Raises
-        ------
-        ParameterError
-            If a size, budget, share or target is not positive, both a budget and a share are given, or the metric is unknown.
         """
         check_positive(size, "size", integer=True)
         limit = row_limit(len(self), budget, share)
@@ -353,19 +341,6 @@ class Progressive:
             chose such rows: if many are of one kind, the sample no longer represents the remaining rows.
         vectors : array_like, shape (len(ids), d_new)
             Vectors of rows that were passed before are replaced.
-
-        Returns
-        -------
-        Update
-
-        Raises
-        ------
-        IdError
-            If an id is not in the store, or is passed twice.
-        ShapeError
-            If there are no vectors, not one per id, or their width differs from the map's.
-        DtypeError, NotFiniteError, ZeroRowError
-            If the vectors cannot be used.
         """
         names = as_ids(ids)
         rows = id_rows(self.ids, names)
@@ -540,15 +515,6 @@ class Progressive:
             Shares of the store for which to forecast.
         rate, price : float, optional
             Rows encoded per minute, and price per row.
-
-        Returns
-        -------
-        Forecast
-
-        Raises
-        ------
-        ParameterError
-            If the metric is unknown, or a rate, price or target is not positive.
         """
         for value, name in ((target, "target"), (rate, "rate"), (price, "price")):
             if value is not None:
@@ -579,15 +545,7 @@ class Progressive:
         )
 
     def origin_scale(self, kind: str = "query") -> OriginScale:
-        """Fit how to convert scores of mapped rows to the scale of native rows, on the meter's rows (:func:`fit_origin_scale`).
-
-        Raises
-        ------
-        InputError
-            If there are fewer than 20 random rows, or no texts to score with.
-        ParameterError
-            If ``kind`` is unknown.
-        """
+        """Fit how to convert scores of mapped rows to the scale of native rows, on the meter's rows (:func:`fit_origin_scale`)."""
         if self.texts is None:
             raise InputError(
                 "Got no texts to score rows with; expected some. Pass texts=… and new_texts=…, or call fit_origin_scale with queries."
@@ -678,16 +636,10 @@ class Progressive:
         **inputs
             ``texts``, ``new_texts``, ``labels`` and ``weights`` as before, and ``order`` if it was a function. Other parameters come from the state.
 
-        Returns
-        -------
-        Progressive
-
         Raises
         ------
         CorruptFileError
             If the state is damaged, or belongs to another store, map or texts.
-        ParameterError
-            If a parameter is passed that the state contains.
         """
         arrays, facts = state
         if saved := [name for name in PARAMETERS if name in inputs]:
