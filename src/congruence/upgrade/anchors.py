@@ -125,9 +125,7 @@ class Anchors:
         lines = [str(name) for name in self.ids.tolist()]
         broken = next((name for name in lines if "\n" in name or "\r" in name), None)
         if broken is not None:
-            raise IdError(
-                f"Got the id {shorten(repr(broken))} with a line break for {path}; expected ids of one line each. Pass a path=… that ends in .parquet."
-            )
+            raise IdError(f"The id {shorten(repr(broken))} has a line break.", "Pass a `path=…` that ends in .parquet.")
         with atomic_path(path, force=force) as temporary:
             temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
@@ -136,7 +134,7 @@ def check_anchors_output(path: str | Path) -> None:
     """Refuse a path that :meth:`Anchors.save` cannot write to: a format of vectors that cannot hold ids. Raises ParameterError."""
     if Path(path).suffix.lower() != ".txt" and not find_format(path, "anchors").keeps_ids:
         raise ParameterError(
-            f"Got {str(path)!r} for anchors; expected a format with ids, which identify the items to encode. Pass a path that ends in .parquet or .txt."
+            f"{path} cannot hold ids, which identify the items to encode.", "Pass a path that ends in .parquet or .txt."
         )
 
 
@@ -204,7 +202,7 @@ def choose_anchors(
         X = as_embeddings(X, "X", allow_zero_rows=True)
     m = X.n if isinstance(X, Source) else len(X)
     if n > m:
-        raise ParameterError(f"Got n={n:,} for {m:,} rows; expected no more than there are. Pass n={m} or less.")
+        raise ParameterError(f"Got n={n:,} for {m:,} rows; expected no more than there are.", f"Pass `n={m}` or less.")
     rng = np.random.default_rng(random_state)
     drawn = rng.permutation(m) if labels is None else _in_turn(labels, m, rng)
     drawn = drawn[: max(max_rows, 2 * n)]
@@ -245,7 +243,9 @@ def _in_turn(labels: Labels, m: int, rng: np.random.Generator) -> np.ndarray:
     """Return all rows in an order that takes one row of each class, then the next of each, in random order."""
     labels = np.asarray(labels)
     if labels.ndim != 1:
-        raise ShapeError(f"Got labels of shape {labels.shape}; expected one per row. Pass labels=… with {m} entries.")
+        raise ShapeError(
+            f"Got labels of shape {labels.shape}; expected one per row.", f"Pass `labels=…` with {m} entries."
+        )
     check_same_rows(m, len(labels), "X", "labels")
     codes = np.unique(labels.astype(str), return_inverse=True)[1].reshape(-1)
     rows = rng.permutation(m)

@@ -289,15 +289,14 @@ def choose_map(
     foreign = sorted(set(fixed) - set(OrthogonalMap().get_params()))
     if foreign:
         raise ParameterError(
-            f"Got {foreign[0]}=… for method='auto'; expected parameters of a rotation. Pass method='linear', for example, or leave out {foreign[0]}=…."
+            f"Got {foreign[0]}=… for method='auto'; expected parameters of a rotation.",
+            f"Pass `method='linear'`, for example, or leave out {foreign[0]}=….",
         )
     if set(fixed) - {"center"}:
         return Choice("rotation as given", "orthogonal", fixed, "its parameters were given, so nothing was compared")
     for side, rows in (("source", X), ("target", Y)):
         if fixed.get("center", True) and len(rows) > 1 and (rows == rows[:1]).all():
-            raise InputError(
-                f"Got {len(rows)} pairs whose {side} rows are all equal; expected anchors that vary. Pass other anchors."
-            )
+            raise InputError(f"All {side} rows of {len(rows)} pairs are equal.", "Pass anchors that vary.")
     free = (single_modality or bool(others)) and not rotations_only
     candidates = [kind for kind in ROTATIONS if kind.parameters.get("center", True) == fixed.get("center", True)]
     if not fixed:

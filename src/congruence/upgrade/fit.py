@@ -105,7 +105,8 @@ def fit(
         method = "orthogonal"
     if method != "auto" and single_modality:
         raise ParameterError(
-            f"Got single_modality=True for method={method!r}; expected method='auto', the only one that chooses. Leave out single_modality=True."
+            f"Got single_modality=True for method={method!r}, which chooses nothing.",
+            "Leave out `single_modality=True`.",
         )
     if unpaired is not None:
         model: Map = _refined(method, parameters)
@@ -169,8 +170,8 @@ def _refined(method: str, parameters: dict[str, Any]) -> RefinedMap:
     """Return the map that is fitted with unpaired rows. Raises ParameterError."""
     if method != "orthogonal":
         raise ParameterError(
-            f"Got unpaired rows for method={method!r}; expected an orthogonal map, the only one that can be refined with them. "
-            "Pass method='orthogonal', or leave out unpaired=…."
+            f"Only an orthogonal map is refined with unpaired rows; got method={method!r}.",
+            "Pass `method='orthogonal'`, or leave out `unpaired=…`.",
         )
     return RefinedMap(**parameters)
 
@@ -217,8 +218,8 @@ def _modalities(
     declared = [m for m in (modality, source.space.modality, target.space.modality) if m is not None]
     if len(set(declared)) > 1:
         raise ModalityError(
-            f"Got anchors of different modalities ({', '.join(declared)}); expected one modality in both models. "
-            "Fit on images or on texts, and pass the other as means=…; or use a joint-space method: method='cca' or method='procrustes'."
+            f"Got anchors of different modalities ({', '.join(declared)}).",
+            "Fit on one and pass the other as `means=…`, or use `method='cca'` or `method='procrustes'`.",
         )
     return (declared[0], declared[0]) if declared else (None, None)
 
@@ -229,8 +230,8 @@ def _add_means(
     """Return the map with the means of other modalities, without held-out items. Raises ParameterError."""
     if not isinstance(model, OrthogonalMap):
         raise ParameterError(
-            f"Got means of other modalities for {type(model).__name__}; expected an orthogonal map, the only one whose "
-            'rotation is shared by modalities. Pass method="orthogonal", or leave out means=….'
+            f"Got means of other modalities for {type(model).__name__}; only a rotation is shared by modalities.",
+            'Pass `method="orthogonal"`, or leave out `means=…`.',
         )
     _check_means(means, fitted)
     for name, (a, b) in means.items():
@@ -240,9 +241,7 @@ def _add_means(
         ours = a.take(~split.held_out(a.ids))
         theirs = None if b is None else b.take(~split.held_out(b.ids))
         if not len(ours) or (theirs is not None and not len(theirs)):
-            raise ParameterError(
-                f"Got no {name} rows outside the held-out items; expected some. Pass a smaller holdout=…."
-            )
+            raise ParameterError(f"No {name} rows outside the held-out items.", "Pass a smaller `holdout=…`.")
         model = model.recenter(ours, theirs, modality=name, offset=offset).for_modality(fitted)
     return model
 
@@ -251,12 +250,11 @@ def _check_means(means: Mapping[str, tuple[RowsLike, RowsLike | None]], fitted: 
     """Refuse means if the anchors' modality is unknown, or is among them. Raises ParameterError."""
     if means and fitted is None:
         raise ParameterError(
-            "Got means of other modalities, but not the modality of the anchors; expected it, to tell them apart. "
-            "Pass modality=…."
+            "Got means of other modalities, but not the modality of the anchors.", "Pass `modality=…`."
         )
     if fitted in means:
         raise ParameterError(
-            f"Got means for {fitted!r}, the modality of the anchors; expected another. Remove {fitted!r} from means=…."
+            f"Got means for {fitted!r}, the modality of the anchors.", f"Remove {fitted!r} from `means=…`."
         )
 
 

@@ -136,7 +136,8 @@ def _sides(mapped: Map, space: Space, side: str | None) -> tuple[Space, Space, s
         return mapped.target_space_, mapped.joint_space(), "target"
     if side not in (None, "source"):
         raise ParameterError(
-            f"Got side={side!r} for a {mapped.kind} map; expected 'source', the only side it maps. Leave out side=…, or use the inverse map."
+            f"Got side={side!r} for a {mapped.kind} map, which maps its source only.",
+            "Leave out `side=…`, or use the inverse map.",
         )
     check_space(space, mapped.source_space_, mapped.target_space_, modality=False)
     return mapped.source_space_, mapped.target_space_, None
@@ -293,9 +294,10 @@ def transform_file(
     )
     if sink.left_out:
         warnings.warn(
-            f"Got columns that {output} cannot hold; expected a format that holds all. These are left out: {', '.join(sink.left_out)}. "
-            "Write a .parquet to keep them.",
-            ColumnsWarning,
+            ColumnsWarning(
+                f"{output} cannot hold these columns, which are left out: {', '.join(sink.left_out)}.",
+                "Write a .parquet to keep them.",
+            ),
             stacklevel=2,
         )
     shares: list[float] = []

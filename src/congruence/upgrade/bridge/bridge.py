@@ -168,13 +168,13 @@ class Bridge:
     def __init__(self, mapping: Map, *, normalize: bool | str = "auto", modality: str | None = None) -> None:
         if not isinstance(mapping, Map):
             raise ParameterError(
-                f"Got {type(mapping).__name__} for mapping; expected a fitted map from the queries' model to the index's. Pass "
-                "congruence.fit(new, old), or use Bridge.load(path)."
+                f"Got {type(mapping).__name__} for mapping; expected a fitted map.",
+                "Pass congruence.fit(new, old), or use Bridge.load(path).",
             )
         if isinstance(mapping, TwoSidedMap):
             raise ParameterError(
-                f"Got {type(mapping).__name__}, which maps both models into a joint space; expected a map into the index's space, whose rows "
-                "stay as they are. Fit a rotation or a linear map: congruence.fit(new, old)."
+                f"{type(mapping).__name__} maps both models into a joint space, not into the index's.",
+                "Fit a rotation or a linear map: congruence.fit(new, old).",
             )
         self._unit = mapping.gives_unit_rows(normalize)
         self.map, self.normalize, self.modality = mapping, normalize, modality
@@ -264,8 +264,8 @@ class Bridge:
             return out
         if isinstance(out, np.ndarray) and not out.any(axis=1).all():
             raise ZeroRowError(
-                "Got queries that the map maps to zero, which have no direction in the index's space; expected queries like the anchors of "
-                "the fit. Pass normalize=False, or fit with more anchors."
+                "The map maps some queries to zero, which has no direction.",
+                "Pass `normalize=False`, or fit with more anchors.",
             )
         return normalize_rows(out)
 
@@ -273,7 +273,7 @@ class Bridge:
         declared = queries.space.modality
         if None not in (modality, declared) and modality != declared:
             raise ModalityError(
-                f"Got {declared} queries with modality={modality!r}; expected them to agree. Leave modality out."
+                f"Got {declared} queries with modality={modality!r}; expected them to agree.", "Leave modality out."
             )
         wanted = modality or declared or self.modality
         try:
@@ -290,14 +290,14 @@ class Bridge:
         known = sorted(self.map.modality_means_) if isinstance(self.map, OrthogonalMap) else []
         if modality is None and len(known) > 1:
             raise ModalityError(
-                f"Got queries without a modality for a map with means of {', '.join(known)}; expected one of these modalities, since each has its own offset. "
-                f"Pass modality={known[-1]!r}; if all queries have one modality, pass it to Bridge."
+                f"The map has means of {', '.join(known)}, and the queries declare no modality.",
+                f"Pass `modality={known[-1]!r}`; if all queries have one modality, pass it to Bridge.",
             )
         fitted = self.map.source_space_.modality
         if not isinstance(self.map, OrthogonalMap) and None not in (modality, fitted) and modality != fitted:
             raise ModalityError(
-                f"Got {modality} queries; expected {fitted}, the one modality that this {self.map.kind} map was fitted on. Fit a rotation, which "
-                f"modalities share: congruence.fit(new, old, method='orthogonal', means={{{modality!r}: (…, …)}})."
+                f"Got {modality} queries; expected {fitted}, the one modality of this {self.map.kind} map.",
+                f"Fit a rotation, which modalities share, with `means={{{modality!r}: (…, …)}}`.",
             )
         return self.map.for_modality(modality)
 
@@ -390,8 +390,8 @@ class Bridge:
             check_positive(candidates, "candidates", integer=True)
             if rerank is None or candidates < k:
                 raise ParameterError(
-                    f"Got candidates={candidates} {'without rerank' if rerank is None else f'for k={k}'}; expected k candidates or more, for a second stage. "
-                    "Pass rerank=… with the new model's vectors and a larger candidates=…, or leave candidates out."
+                    f"Got candidates={candidates} {'without rerank' if rerank is None else f'for k={k}'}; expected k or more.",
+                    "Pass `rerank=…` and a larger `candidates=…`, or leave candidates out.",
                 )
         if isinstance(queries, Embeddings):
             rows, single, modality = queries.vectors, False, modality or queries.space.modality
@@ -474,7 +474,7 @@ class Bridge:
             check_positive(k, "at", integer=True)
         at = sorted(set(at))
         if not at:
-            raise ParameterError("Got no cutoff in at=…; expected at least one. Pass at=(1, 10).")
+            raise ParameterError("No cutoff in at=….", "Pass `at=(1, 10)`.")
         asked = as_embeddings(queries, "queries")
         rows = as_embeddings(index, "index")
         judgments = judge(asked, rows, qrels=qrels, labels=labels)
@@ -491,7 +491,8 @@ class Bridge:
                 kept = kept[matched[kept]]
             if not len(kept):
                 raise InputError(
-                    "Got no query of queries_old=… with a relevant row in the index; expected at least one. Pass queries_old=… with the queries that are judged."
+                    "No query of queries_old has a relevant row.",
+                    "Pass `queries_old=…` with the queries that are judged.",
                 )
         judgments = judgments.take(kept)
         new = None
@@ -620,7 +621,7 @@ class Bridge:
         """
         if self.thresholds is None:
             raise ParameterError(
-                "Got a bridge without thresholds; expected them to be fitted. Call bridge.fit_thresholds(queries, queries_old, index) first."
+                "This bridge has no thresholds.", "Call bridge.fit_thresholds(queries, queries_old, index) first."
             )
         return self.thresholds.translate(threshold)
 
@@ -688,7 +689,7 @@ class Bridge:
             ValueError,
         ) as error:  # also raised for maps that a bridge does not support
             raise CorruptFileError(
-                f"Got a saved bridge in {path} with parts missing or damaged ({error!r}); expected a complete one. Create the bridge again from its map."
+                f"The bridge in {path} is damaged ({error!r}).", "Create it again from its map."
             ) from error
 
     def _card(self) -> str:
@@ -835,24 +836,25 @@ def check_queries(queries: RowsLike, mapping: Map) -> np.ndarray | Tensor:
         if A.shape[1] == mapping.d_target:
             raise wrong_direction(f"{A.shape[1]}-d queries, the width of the index's model ({target})", mapping)
         raise ShapeError(
-            f"Got {A.shape[1]}-d queries; expected {width}-d ones of {source}. Encode the queries with that model, or fit a map for this one."
+            f"Got {A.shape[1]}-d queries; expected {width}-d ones of {source}.",
+            "Encode the queries with that model, or fit a map for this one.",
         )
     norms = _norms(A)
     if len(zero := np.flatnonzero(norms == 0)):
         raise ZeroRowError(
-            f"Got all zeros in {len(zero)} of {len(norms)} queries (rows {name_rows(zero)}); expected encodings: zeros usually come from "
-            "a failed encoding. Encode these queries again."
+            f"{len(zero)} of {len(norms)} queries are all zeros (rows {name_rows(zero)}).",
+            "Encode these queries again.",
         )
     odd = np.flatnonzero(np.abs(norms - 1) >= UNIT_TOLERANCE)
     if source.normalized and len(odd):
         raise SpaceMismatchError(
-            f"Got {len(odd)} of {len(norms)} queries that are not unit rows (rows {name_rows(odd)}; norm {norms[odd[0]]:.3g}); expected unit rows, as "
-            "the map was fitted on. Divide each query by its norm first."
+            f"{len(odd)} of {len(norms)} queries are not unit rows (rows {name_rows(odd)}; norm {norms[odd[0]]:.3g}).",
+            "Divide each query by its norm first: the map was fitted on unit rows.",
         )
     if source.normalized is False and not len(odd):
         raise SpaceMismatchError(
-            f"Got unit rows for all {len(norms)} queries; expected raw rows of {source}, as the map was fitted on. Pass the queries as they were "
-            "before normalization."
+            f"All {len(norms)} queries are unit rows; the map was fitted on raw rows of {source}.",
+            "Pass the queries as they were before normalization.",
         )
     return A
 
@@ -861,9 +863,8 @@ def wrong_direction(got: str, mapping: Map) -> DirectionError:
     """Return the error for vectors of the index's model passed as queries."""
     remedy = "Bridge(mapping.inverse())" if hasattr(mapping, "inverse") else "Bridge(fit(new, old))"
     return DirectionError(
-        f"Got {got}; expected {mapping.n_features_in_}-d queries of {mapping.source_space_}, since a bridge's map leads from the queries' "
-        "model to the index's. Encode the queries with the new model; or, if the map was fitted from the index's model to the new one, use the "
-        f"other direction: {remedy}."
+        f"Got {got}; expected {mapping.n_features_in_}-d queries of {mapping.source_space_}.",
+        f"Encode them with the new model, or use a map in the other direction: {remedy}.",
     )
 
 
@@ -897,8 +898,8 @@ def _matched_rows(items: Embeddings, other: RowsLike, name: str) -> tuple[np.nda
     matched = place >= 0
     if not matched.any():
         raise IdError(
-            f"Got no id in common between {name} and the {'queries' if name == 'queries_old' else 'index'}; expected the same items. Pass {name}=… with the "
-            "same ids."
+            f"No item of {name} is in the {'queries' if name == 'queries_old' else 'index'}.",
+            f"Pass `{name}=…` with the same ids.",
         )
     out = np.zeros((len(ours), theirs.dim), dtype=np.result_type(theirs.vectors, np.float32))
     out[matched] = theirs.vectors[place[matched]]

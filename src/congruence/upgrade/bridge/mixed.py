@@ -149,8 +149,8 @@ class _Part:
         self.rows = None if callable(getattr(index, "search", None)) or callable(index) else as_embeddings(index, name)
         if self.rows is not None and self.rows.dim != queries.shape[1]:
             raise ShapeError(
-                f"Got {self.rows.dim}-d rows for {name}=…; expected {queries.shape[1]}-d ones, of the {name} model. Pass old=… with the rows of the index's "
-                "former model, and new=… with those of the queries' model."
+                f"Got {self.rows.dim}-d rows for {name}=…; expected {queries.shape[1]}-d.",
+                f"Pass rows of the {name} model.",
             )
         if self.rows is not None:
             _check_model(self.rows.space, name, own, other)
@@ -174,8 +174,8 @@ class _Part:
             rows = as_embeddings(background, "background").vectors
             if rows.shape[1] != self.queries.shape[1]:
                 raise ShapeError(
-                    f"Got {rows.shape[1]}-d background rows for the {self.name} part; expected {self.queries.shape[1]}-d ones. Pass background=(rows of the old "
-                    "model, rows of the new model)."
+                    f"Got {rows.shape[1]}-d background rows for the {self.name} part; expected {self.queries.shape[1]}-d.",
+                    "Pass `background=(old rows, new rows)`.",
                 )
         elif self.rows is not None:
             rows = self.rows.vectors
@@ -183,13 +183,13 @@ class _Part:
                 rows = rows[np.sort(rng.choice(len(rows), BACKGROUND, replace=False))]
         else:
             raise ParameterError(
-                f"Got no background for the {self.name} part, which searches by itself; expected some rows, to bring its scores onto the scale of the other "
-                "part. Pass background=(old rows, new rows), or merge='none'."
+                f"The {self.name} part searches by itself, and has no background to standardize its scores by.",
+                "Pass `background=(old rows, new rows)`, or `merge='none'`.",
             )
         if len(rows) < FEWEST:
             raise InputError(
-                f"Got {len(rows)} rows of the {self.name} part to standardize scores by; expected at least {FEWEST}. Pass background=(old rows, new rows), "
-                "the same items in both models, or merge='none'."
+                f"The {self.name} part has {len(rows)} rows to standardize by; {FEWEST} are needed.",
+                "Pass `background=(old rows, new rows)`, or `merge='none'`.",
             )
         rows = normalize_rows(rows)
         mean, sd = np.empty((2, len(self.queries), 1))
@@ -198,7 +198,8 @@ class _Part:
             mean[part, 0], sd[part, 0] = near.mean(axis=1), near.std(axis=1)
         if not sd.min() > 0:
             raise InputError(
-                f"Got rows of the {self.name} part that all have the same cosine with a query; expected different ones. Pass background=(old rows, new rows), or merge='none'."
+                f"All rows of the {self.name} part have the same cosine with a query.",
+                "Pass `background=(old rows, new rows)`, or `merge='none'`.",
             )
         return mean, sd
 
@@ -209,9 +210,9 @@ def _check_model(rows: Space, name: str, own: Space, other: Space) -> None:
         return
     if rows.model == other.model:
         raise DirectionError(
-            f"Got vectors of {rows.model!r} for {name}=…; expected those of {own.model!r}: the two parts look exchanged. Pass old=… as the part that "
-            "is still of the index's model, and new=… as the part of the queries' model."
+            f"The two parts look exchanged: {name}=… has vectors of {rows.model!r}.", "Exchange `old=…` and `new=…`."
         )
     raise SpaceMismatchError(
-        f"Got vectors of {rows.model!r} for {name}=…; expected those of {own.model!r}. Pass the {name} model's part of the index, or a bridge between these models."
+        f"Got vectors of {rows.model!r} for {name}=…; expected those of {own.model!r}.",
+        f"Pass the {name} model's part of the index, or a bridge between these models.",
     )

@@ -75,16 +75,16 @@ def find(
     if callable(getattr(index, "search", None)) or callable(index):
         if metric != "cosine" or center or hubness is not None or bank is not None:
             raise ParameterError(
-                "Got metric=…, center=…, hubness=… or bank=… for an index that searches by itself; expected an array of its vectors, to which these "
-                "options can be applied. Pass the index's vectors, or leave out these options."
+                "An index that searches by itself takes no metric, center, hubness or bank.",
+                "Pass the index's vectors, or leave out these options.",
             )
         return _search_index(vectors, index, n)
     rows = as_embeddings(index, "index")
     if rows.dim != vectors.shape[1]:
         whose = ", that of the queries' model," if rows.dim == source_dim else ""
         raise ShapeError(
-            f"Got an index of width {rows.dim}{whose} for a bridge into {vectors.shape[1]} dimensions; expected the width of the old model. Pass the index that "
-            "was built with the old model."
+            f"The index has width {rows.dim}{whose}; the old model has {vectors.shape[1]}.",
+            "Pass the index that was built with the old model.",
         )
     n = min(n, len(rows))
     place, scores = _nearest(vectors, rows.vectors, n, metric, center, as_hubness(hubness), bank)
@@ -96,14 +96,12 @@ def _search_index(vectors: np.ndarray, index: Any, n: int) -> tuple[np.ndarray, 
     width = getattr(index, "d", None)
     if isinstance(width, int) and width != vectors.shape[1]:
         raise ShapeError(
-            f"Got an index of width {width} for a bridge into {vectors.shape[1]} dimensions; expected the width of the old model. Pass the index that was "
-            "built with the old model."
+            f"The index has width {width}; the old model has {vectors.shape[1]}.",
+            "Pass the index that was built with the old model.",
         )
     if hasattr(index, "ntotal"):
         if not index.ntotal:
-            raise ShapeError(
-                "Got a FAISS index without rows; expected at least one. Add the old model's vectors to it."
-            )
+            raise ShapeError("Got a FAISS index without rows.", "Add the old model's vectors to it.")
         n = min(n, index.ntotal)
     if callable(getattr(index, "search", None)):
         result = index.search(np.ascontiguousarray(vectors, dtype=np.float32), n)
@@ -111,13 +109,13 @@ def _search_index(vectors: np.ndarray, index: Any, n: int) -> tuple[np.ndarray, 
         result = index(vectors, n)
     if not (isinstance(result, tuple) and len(result) == 2):
         raise InputError(
-            f"Got {type(result).__name__} from the index; expected a tuple of scores and ids. Return (scores, ids), each of shape (queries, n)."
+            f"The index returned {type(result).__name__}.", "Return (scores, ids), each of shape (queries, n)."
         )
     scores, ids = np.asarray(result[0], dtype=np.float64), np.asarray(result[1])
     if scores.shape != ids.shape or scores.ndim != 2 or len(scores) != len(vectors):
         raise InputError(
-            f"Got scores of shape {scores.shape} and ids of shape {ids.shape} from the index; expected ({len(vectors)}, {n}) for both. Return a row for "
-            "each query."
+            f"The index returned scores of shape {scores.shape} and ids of shape {ids.shape} for {len(vectors)} queries.",
+            "Return a row for each query.",
         )
     if getattr(index, "metric_type", 0) == 1:  # faiss.METRIC_L2, whose distances are squared and smaller when nearer
         scores = -scores
@@ -137,13 +135,14 @@ def _nearest(
     if not (center or correction):
         if bank is not None:
             raise ParameterError(
-                "Got a bank of queries without hubness or center, which use it; expected one of these. Pass hubness='csls' or center=True, or leave out bank=…."
+                "A bank is used only with hubness or center.",
+                "Pass `hubness='csls'` or `center=True`, or leave out `bank=…`.",
             )
         place = nearest(queries, n, rows, metric=metric)
         return place, _scores(queries, rows, place, metric)
     if metric != "cosine":
         raise ParameterError(
-            f"Got metric={metric!r} with center or hubness; expected 'cosine', the only metric that these support. Leave out metric=…."
+            f"Got metric={metric!r} with center or hubness, which need cosines.", "Leave out `metric=…`."
         )
     bank = queries if bank is None else bank
     query_mean, row_mean = means_of(center, bank, rows)
@@ -213,7 +212,8 @@ def _lookup(
         vectors = np.where(has_vector[:, None], vectors, 0)
         if vectors.shape[1] != width:
             raise ShapeError(
-                f"Got {vectors.shape[1]}-d vectors from rerank; expected {width}-d ones, like the queries. Pass rerank=… with vectors of the new model."
+                f"Got {vectors.shape[1]}-d vectors from rerank; the queries have {width}.",
+                "Pass `rerank=…` with vectors of the new model.",
             )
         as_matrix(vectors, "rerank", allow_zero_rows=True)  # rejects vectors that contain some NaN or infinity
         return vectors, has_vector & vectors.any(axis=1)
@@ -238,7 +238,8 @@ def _lookup(
             found = list(rerank(known_names)) if len(known_names) else []
             if len(found) != len(known_names):
                 raise InputError(
-                    f"Got {len(found)} vectors from rerank for {len(known_names)} ids; expected one for each. Return None for an id without a vector."
+                    f"Got {len(found)} vectors from rerank for {len(known_names)} ids.",
+                    "Return None for an id without a vector.",
                 )
             vectors = np.full((len(names), width), np.nan)
             for row, vector in zip(np.flatnonzero(~missing).tolist(), found, strict=True):
@@ -246,7 +247,8 @@ def _lookup(
                     row_vector = np.asarray(vector, dtype=np.float64)
                     if row_vector.shape != (width,):
                         raise ShapeError(
-                            f"Got a vector of shape {row_vector.shape} from rerank; expected ({width},), like the queries. Return vectors of the new model."
+                            f"Got a vector of shape {row_vector.shape} from rerank; expected ({width},).",
+                            "Return vectors of the new model.",
                         )
                     vectors[row] = row_vector
             return checked(vectors)
@@ -255,15 +257,15 @@ def _lookup(
     table = np.asarray(rerank.vectors if isinstance(rerank, Embeddings) else rerank)
     if table.ndim != 2 or table.dtype.kind != "f":
         raise ShapeError(
-            f"Got rerank of shape {table.shape} and dtype {table.dtype}; expected the new model's vectors, one for each row of the index. Pass a "
-            "matrix of floats, embeddings with ids, or a function of ids."
+            f"Got rerank of shape {table.shape} and dtype {table.dtype}; expected one row of floats for each row of the index.",
+            "Pass a matrix, embeddings with ids, or a function of ids.",
         )
 
     def by_row(names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if names.dtype.kind not in "iu" or (len(names) and (names.max() >= len(table) or names.min() < -1)):
             raise InputError(
-                f"Got ids that are not row numbers of rerank, which has {len(table)} rows; expected row numbers of the index. To look up vectors by id, pass "
-                "rerank=… as embeddings with the index's ids."
+                f"The index's ids are not row numbers of rerank, which has {len(table)} rows.",
+                "Pass `rerank=…` as embeddings with the index's ids.",
             )
         return checked(np.where((names >= 0)[:, None], table[names], np.nan))
 

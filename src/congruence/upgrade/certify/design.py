@@ -118,7 +118,8 @@ def make_tables(
     )
     if what == "anchors" and least < FEWEST:
         raise TooFewAnchorsError(
-            f"Got {least} anchors that both models have; expected {FEWEST} at least to certify anything. Encode more items with both models."
+            f"Both models have {least} anchors; {FEWEST} are needed to certify anything.",
+            "Encode more items with both models.",
         )
     dropped = sum(len(items) for items in source.values()) - sum(len(rows) for rows in left.values())
     return Tables(ids, left, right, store_modality, query_modality, classes, dropped)
@@ -132,21 +133,22 @@ def check_alike(tables: Tables, heldout: Tables) -> None:
         set(heldout.target),
     ):
         raise ModalityError(
-            f"Got queries of {sorted(heldout.source)} (target: {sorted(heldout.target)}); expected the anchors' modalities, "
-            f"{sorted(tables.source)} (target: {sorted(tables.target)}). Pass queries=… of the same modalities as the anchors."
+            f"Got queries of {sorted(heldout.source)} (target: {sorted(heldout.target)}), unlike the anchors.",
+            f"Pass `queries=…` of {sorted(tables.source)} (target: {sorted(tables.target)}).",
         )
     for one, other, name in ((tables.source, heldout.source, "source"), (tables.target, heldout.target, "target")):
         a, b = next(iter(one.values())).shape[1], next(iter(other.values())).shape[1]
         if a != b:
             raise InputError(
-                f"Got queries of width {b} in the {name} model; expected {a} as the anchors. Encode them with the same model."
+                f"Queries have width {b} in the {name} model; the anchors have {a}.", "Encode them with the same model."
             )
     same = heldout.ids[heldout.store_modality][
         is_in(heldout.ids[heldout.store_modality], tables.ids[tables.store_modality])
     ]
     if len(same):
         raise InputError(
-            f"Got {len(same)} queries that are anchors too (first {name_rows(np.arange(1), same)}); expected other items, since anchors are in-sample. Remove these items from the anchors."
+            f"{len(same)} queries are anchors too (first {name_rows(np.arange(1), same)}).",
+            "Remove these items from the anchors.",
         )
 
 
@@ -160,28 +162,30 @@ def _check_sides(source: Mapping[str, Embeddings], target: Mapping[str, Embeddin
     names = list(source)
     if not names or not set(target) & set(names):
         raise InputError(
-            f"Got {what} of {', '.join(names) or 'no modality'} in the source model and {', '.join(target) or 'none'} in the "
-            "target; expected one modality at least in both. Pass the same items encoded by both models."
+            f"Got {what} of {', '.join(names) or 'no modality'} in the source and {', '.join(target) or 'none'} in the target.",
+            "Pass the same items encoded by both models.",
         )
     if len(names) > 2 or set(target) - set(names):
         raise ModalityError(
-            f"Got {what} of {', '.join(names)} in the source and {', '.join(target)} in the target; expected one or two modalities, those of the target among those of the source. Remove the other modalities."
+            f"Got {what} of {', '.join(names)} in the source and {', '.join(target)} in the target; expected one or two.",
+            "Remove the other modalities.",
         )
     for side, name in ((source, "source"), (target, "target")):
         for modality, items in side.items():
             if items.space.modality not in (None, modality):
                 raise ModalityError(
-                    f"Got {items.space.modality} vectors as {modality}; expected {modality} vectors. Pass them as {items.space.modality}."
+                    f"Got {items.space.modality} vectors as {modality}.", f"Pass them as {items.space.modality}."
                 )
         models = {items.space.model for items in side.values()} - {None}
         if len(models) > 1:
             raise SpaceMismatchError(
-                f"Got vectors of {' and '.join(sorted(map(str, models)))} as one {name} model; expected one model. Pass files of one model as {name}."
+                f"Got vectors of {' and '.join(sorted(map(str, models)))} as {name}.",
+                f"Pass files of one model as {name}.",
             )
         widths = {items.vectors.shape[1] for items in side.values()}
         if len(widths) > 1:
             raise ShapeError(
-                f"Got modalities of widths {sorted(widths)} in the {name} model; expected one space. Pass vectors of one model as {name}."
+                f"Got modalities of widths {sorted(widths)} as {name}.", f"Pass vectors of one model as {name}."
             )
 
 
@@ -192,7 +196,8 @@ def _classes(
     missing = [i for i in ids[store_modality] if i not in labels]
     if missing:
         raise IdError(
-            f"Got no label for {len(missing)} of {len(ids[store_modality])} items (first {name_rows(np.arange(1), missing)}); expected one for each. Add these ids to labels=…, or drop the items."
+            f"{len(missing)} of {len(ids[store_modality])} items have no label (first {name_rows(np.arange(1), missing)}).",
+            "Add these ids to `labels=…`, or drop the items.",
         )
     of_item = [str(labels[i]) for i in ids[store_modality]]
     if store_modality == query_modality:
@@ -201,7 +206,8 @@ def _classes(
     unknown = sorted(set(of_item) - set(place))
     if unknown:
         raise IdError(
-            f"Got labels without a {query_modality} of that id ({', '.join(map(repr, unknown[:5]))}); expected the class names to be ids of the {query_modality} rows. Name classes in labels=… as these ids do."
+            f"No {query_modality} has the id of these labels: {', '.join(map(repr, unknown[:5]))}.",
+            f"Name classes in `labels=…` as the {query_modality} rows' ids do.",
         )
     return np.array([place[label] for label in of_item])
 
@@ -212,8 +218,8 @@ def _same_items(ids: Mapping[str, np.ndarray], store_modality: str, query_modali
     rows = np.array([k for k, name in enumerate(ids[store_modality]) if name in place], dtype=int)
     if not len(rows):
         raise IdError(
-            f"Got {store_modality} and {query_modality} rows without a common id; expected the same items in both modalities, or labels that say "
-            f"which {query_modality} describes each {store_modality}. Pass labels=…."
+            f"{store_modality} and {query_modality} rows have no common id.",
+            f"Pass the same items, or `labels=…` that say which {query_modality} describes each {store_modality}.",
         )
     return {store_modality: rows, query_modality: np.array([place[name] for name in ids[store_modality][rows]])}
 
@@ -455,15 +461,15 @@ def split_anchors(
         common = common[is_in(common, other)]
     if len(common) < 2:
         raise ParameterError(
-            f"Got {len(common)} items that both models have; expected at least two, one to fit on and one to score. Pass the same items on "
-            "both sides, by the same ids."
+            f"Both models have {len(common)} items; two are needed.",
+            "Pass the same items on both sides, by the same ids.",
         )
     if not isinstance(anchors, (int, np.integer)):
         heldout_ids = common[~_listed(common, anchors, name)]
     elif not 0 < anchors < len(common):
         raise ParameterError(
-            f"Got {name}{anchors} of {len(common)} items that both models have; expected at least 1, and some left to score. "
-            f"Pass {name}{len(common) // 2}, for example."
+            f"Got {name}{anchors} of {len(common)} items that both models have; expected at least 1, and some left to score.",
+            f"Pass {name}{len(common) // 2}, for example.",
         )
     else:
         heldout_ids = common[Split.choose(common, len(common) - int(anchors), random_state).held_out(common)]
@@ -484,13 +490,13 @@ def _listed(common: np.ndarray, anchors: Ids, name: str) -> np.ndarray:
     listed = is_in(common, id_texts(as_ids(anchors, name="anchors")))
     if not listed.any():
         raise IdError(
-            f"Got {len(anchors)} anchors, none of which is among the {len(common)} items that both models have (first {common[0]!r}); expected their ids. "
-            f"Pass {name}… with ids of these items."
+            f"None of {len(anchors)} anchors is among the {len(common)} items of both models (first {common[0]!r}).",
+            f"Pass {name}… with ids of these items.",
         )
     if listed.all():
         raise ParameterError(
-            f"Got {name}… with all {len(common)} items that both models have; expected some left to score, since chosen anchors are easier to tell apart than "
-            f"other items are. Encode some that were drawn at random, or leave out {name}… to score the anchors among each other."
+            f"Got {name}… with all {len(common)} items that both models have, and none left to score.",
+            f"Encode some at random, or leave out {name}… to score the anchors among each other.",
         )
     return listed
 
@@ -525,15 +531,15 @@ def join_texts(texts: tuple[RowsLike | None, RowsLike], tables: Tables) -> tuple
     """
     if tables.store_modality != tables.query_modality or tables.classes is not None:
         raise ModalityError(
-            f"Got text queries beside {'labels' if tables.classes is not None else 'captions of the anchors'}; expected one "
-            "stored modality alone. Remove text_queries=…."
+            f"Got text queries beside {'labels' if tables.classes is not None else 'captions of the anchors'}.",
+            "Remove `text_queries=…`.",
         )
     ours, theirs = texts
     first: Embeddings | None = None
     if theirs is None:
         raise InputError(
-            "Got text_queries without texts of the target model; expected them, since they search the store. "
-            "Pass text_queries=(source or None, target)."
+            "Got text_queries without the target model's, which search the store.",
+            "Pass `text_queries=(source or None, target)`.",
         )
     if ours is None:
         second = as_embeddings(theirs, "text_queries[1]")
@@ -543,8 +549,8 @@ def join_texts(texts: tuple[RowsLike | None, RowsLike], tables: Tables) -> tuple
     for rows, side, name in ((first, tables.source, "source"), (second, tables.target, "target")):
         if rows is not None and rows.dim != side[tables.store_modality].shape[1]:
             raise InputError(
-                f"Got text queries of width {rows.dim} in the {name} model; expected {side[tables.store_modality].shape[1]} as the "
-                "anchors. Encode them with the same model."
+                f"Text queries have width {rows.dim} in the {name} model, unlike the anchors.",
+                "Encode them with the same model.",
             )
     return None if first is None else first.vectors, second.vectors
 
@@ -562,8 +568,8 @@ def choose_fitted(tables: Tables, fitted: str | None, together: bool = True) -> 
     if fitted == "both":
         if len(both) < 2 or tables.by_class:
             raise ModalityError(
-                'Got fitted="both"; expected two modalities of the same items in both models. Pass fitted=… with one of '
-                f"{', '.join(both)}."
+                'fitted="both" needs two modalities of the same items.',
+                f"Pass `fitted=…` with one of {', '.join(both)}.",
             )
         return both
     check_choice(fitted, both, "fitted")
@@ -610,7 +616,8 @@ class Design:
             check_alike(anchors, scored)
         if scored.query_modality not in scored.target:
             raise InputError(
-                f"Got no {scored.query_modality} rows in the target model; expected them, since they search the store. Encode some, and pass them as target=…."
+                f"The target model has no {scored.query_modality} rows, which search the store.",
+                "Encode some, and pass them as `target=…`.",
             )
         copies = near_duplicates(scored)
         items = EvaluationSet(

@@ -102,8 +102,10 @@ class Recipe:
         if self.method not in CERTIFIED:
             known = "a one-sided linear method" if self.method in METHODS else "a method"
             raise ParameterError(
-                f"Got method={self.method!r}; expected {known} out of {', '.join(CERTIFIED)}. Pass method='auto', or compare other maps on held-out "
-                "pairs with congruence.evaluate."
+                argument="method",
+                got=self.method,
+                expected=f"{known} out of {', '.join(CERTIFIED)}",
+                fix="Pass `method='auto'`, or compare other maps on held-out pairs with congruence.evaluate.",
             )
         if self.single_modality and (self.method != "auto" or tables.store_modality != tables.query_modality):
             got = (
@@ -112,11 +114,13 @@ class Recipe:
                 else f"{tables.store_modality} and {tables.query_modality} rows"
             )
             raise ModalityError(
-                f"Got single_modality=True and {got}; expected rows of one modality and a choice. Leave out single_modality=True."
+                f"Got single_modality=True and {got}; it is for a choice on one modality.",
+                "Leave out `single_modality=True`.",
             )
         if self.method == "linear" and len(self.fitted) > 1:
             raise ModalityError(
-                f"Got method='linear' for {' and '.join(self.fitted)}; expected one modality, since a linear map keeps no means of others. Pass fitted={self.fitted[0]!r}."
+                f"A linear map is fitted on one modality, not on {' and '.join(self.fitted)}.",
+                f"Pass `fitted={self.fitted[0]!r}`.",
             )
 
     def choose(self, tables: Tables, train: np.ndarray) -> Choice:

@@ -54,7 +54,7 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(
-            f"Got a folder for the journal that cannot be created, {folder} ({error.strerror}); expected a writable path. Pass another path (journal=…)."
+            f"The journal's folder {folder} cannot be created ({error.strerror}).", "Pass another `journal=…`."
         ) from error
 
 
@@ -117,7 +117,7 @@ class Journal:
             return None
         except OSError as error:
             raise FileError(
-                f"Got a journal that cannot be read, {path} ({error.strerror}); expected one. Check the path and its permissions."
+                f"The journal {path} cannot be read ({error.strerror}).", "Check the path and its permissions."
             ) from error
         try:
             if len(raw) > _MOST_BYTES:
@@ -130,8 +130,8 @@ class Journal:
             journal._check()
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise CorruptFileError(
-                f"Got a damaged or edited journal, {path}; expected one as congruence wrote it. Restore it, or remove the new vectors "
-                "(discard) and begin again in another folder."
+                f"The journal {path} is damaged or was edited.",
+                "Restore it, or remove the new vectors (discard) and begin again in another folder.",
             ) from error
         return journal
 
@@ -162,7 +162,7 @@ class Journal:
         """Raise MigrationError if the migration is in none of the states in which a step is possible."""
         if self.state not in states:
             raise MigrationError(
-                f"Got a migration that is {self.state}; expected one that is {' or '.join(states)} in order to {to}. {_NEXT[self.state]}"
+                f"This migration is {self.state}; to {to}, it has to be {' or '.join(states)}.", _NEXT[self.state]
             )
 
     def sync(self, stage: Stage) -> None:

@@ -78,12 +78,15 @@ class RowMapper:
     ) -> None:
         if isinstance(mapping, TwoSidedMap):
             raise ParameterError(
-                f"Got a {mapping.kind} map, which maps both models into a joint space; expected a map from the old model's space "
-                "to the new one's. Fit one (congruence fit), or map both sides with transform_file."
+                f"A {mapping.kind} map maps both models into a joint space.",
+                "Fit another map (congruence fit), or map both sides with transform_file.",
             )
         if modality is not None and modality not in MODALITIES:
             raise ParameterError(
-                f"Got modality={modality!r}; expected one of {', '.join(MODALITIES)}. Choose one of these."
+                argument="modality",
+                got=modality,
+                expected=f"one of {', '.join(MODALITIES)}",
+                fix="Choose one of these.",
             )
         self.map = mapping
         self.modality = modality
@@ -95,7 +98,7 @@ class RowMapper:
         self.new = new or Quantizer("float32", self.dim)
         if self.new.element_type == "binary" and self.dim % 8:
             raise ParameterError(
-                f"Got {self.dim} components to be stored as bits; expected a multiple of 8. Pass another element_type."
+                f"{self.dim} components cannot be stored as bits, in whole bytes.", "Pass another element_type."
             )
         #: Re-embedded rows and the map refitted on them, in a progressive migration.
         self.native: NativeRows | None = None
@@ -132,13 +135,13 @@ class RowMapper:
             return
         if self.old.element_type == "binary":
             raise SpaceMismatchError(
-                "Got binary vectors, which do not preserve norms, and a map that was not fitted on unit rows; expected a map that was. "
-                "Fit the map on rows scaled to unit norm."
+                "Binary vectors do not preserve norms, and the map was not fitted on unit rows.",
+                "Fit the map on rows scaled to unit norm.",
             )
         if self.old.ranges is None:
             raise ParameterError(
-                "Got int8 vectors without the ranges they were quantized with, and a map that was not fitted on unit rows; expected the ranges or a map "
-                "fitted on unit rows. Pass old_ranges=…, or fit the map on rows scaled to unit norm."
+                "The ranges of the int8 vectors are unknown, and the map was not fitted on unit rows.",
+                "Pass `old_ranges=…`, or fit the map on rows scaled to unit norm.",
             )
 
     def rows(self, vectors: np.ndarray) -> np.ndarray:
@@ -162,13 +165,14 @@ class RowMapper:
             if (places < 0).any():
                 row = int(np.flatnonzero(places < 0)[0])
                 raise ModalityError(
-                    f"Got no modality for the row {ids[row].as_py()!r}; expected one of {', '.join(MODALITIES)}. "
-                    "Fill in the column, or pass modality=… for all rows."
+                    f"The row {ids[row].as_py()!r} has no modality.",
+                    "Fill in the column, or pass `modality=…` for all rows.",
                 )
             for code, name in enumerate(codes.dictionary.to_pylist()):
                 if name not in MODALITIES:
                     raise ModalityError(
-                        f"Got the modality {name!r}; expected one of {', '.join(MODALITIES)}. Pass a column with these values, or modality=… for all rows."
+                        f"Got the modality {name!r}; expected one of {', '.join(MODALITIES)}.",
+                        "Pass a column with these values, or `modality=…` for all rows.",
                     )
                 rows = np.flatnonzero(places == code)
                 out[rows] = self._function(name)(np.ascontiguousarray(vectors[rows]))

@@ -119,24 +119,28 @@ class Migration:
         if mapping is None:
             if kept is None:
                 raise ParameterError(
-                    f"Got no map, and no journal at {self.folder}; expected one of the two. Pass a map, or journal=… with the folder of a migration that was begun."
+                    f"Got no map, and there is no journal at {self.folder}.",
+                    "Pass a map, or `journal=…` of a migration that was begun.",
                 )
             mapping = load(self.folder / "map")
         digest = map_digest(mapping)
         if kept is not None and kept.map_digest != digest:
             raise SpaceMismatchError(
-                f"Got another map than the one this migration was begun with ({self.folder}); expected the same. Leave the map out, or discard the new vectors first."
+                f"The migration in {self.folder} was begun with another map.",
+                "Leave the map out, or discard the new vectors first.",
             )
         if kept is not None and kept.place != self.info.place:
             raise MigrationError(
-                f"Got the journal of {kept.place} for {self.info.place}; expected its own. Pass journal=… with another folder."
+                f"{self.folder} is the journal of {kept.place}, not of {self.info.place}.",
+                "Pass `journal=…` with another folder.",
             )
         supported = database.capabilities.element_types
         default = self.info.element_type if self.info.element_type in supported else supported[0]
         self.element_type = element_type or (kept.element_type if kept else default)
         if self.element_type not in supported:
             raise ParameterError(
-                f"Got element_type={self.element_type!r} for {database.kind}; expected one of {', '.join(supported)}. Choose one of these."
+                f"Got element_type={self.element_type!r} for {database.kind}; expected one of {', '.join(supported)}.",
+                "Choose one of these.",
             )
         if kept is not None:
             self.mapper = RowMapper.of_journal(mapping, self.info, kept, allow_zero_rows=allow_zero_rows)
@@ -192,7 +196,7 @@ class Migration:
         for name, value in (("encode_rate", encode_rate), ("price", price)):
             if value is not None and not value > 0:
                 raise ParameterError(
-                    f"Got {name}={value}; expected a positive number. Pass a positive {name}=…, or leave it out."
+                    f"Got {name}={value}; expected a positive number.", f"Pass a positive {name}=…, or leave it out."
                 )
         return self._plan(certificate=certificate, encode_rate=encode_rate, price=price)
 
@@ -235,12 +239,14 @@ class Migration:
         if self.journal is None:
             if resume:
                 raise MigrationError(
-                    f"Got nothing to resume at {self.folder}; expected the journal of a run. Leave out resume=True to start a new run, or pass the folder of the journal (journal=…)."
+                    f"Nothing to resume at {self.folder}.",
+                    "Leave out `resume=True`, or pass the folder of the journal (`journal=…`).",
                 )
             self._begin(self._plan(certificate=certificate, measure=False), anyway)
         elif not resume:
             raise MigrationError(
-                f"Got a migration that has already begun and is {self.journal.state} ({self.folder}); expected none. Pass resume=True to continue it, or discard it first, also if the table has been recreated since."
+                f"This migration has already begun and is {self.journal.state} ({self.folder}).",
+                "Pass `resume=True` to continue it, or discard it first, also if the table has been recreated since.",
             )
         with self._at_work() as journal:
             journal.require_state("filling", "filled", "verified", "rolled back", to="run")
@@ -483,7 +489,7 @@ class Migration:
     def _journal(self) -> Journal:
         if self.journal is None:
             raise MigrationError(
-                f"Got no migration at {self.folder}; expected one that was begun. Run it first, or pass journal=… with its folder."
+                f"No migration at {self.folder}.", "Run it first, or pass `journal=…` with its folder."
             )
         return self.journal
 
@@ -582,7 +588,8 @@ def migrate(
         verification = migration.verify(callback=callback)
         if not verification.passed:
             raise MigrationError(
-                f"Got new vectors that do not pass verification ({'; '.join(verification.problems)}); expected them to pass. Pass resume=True, or discard them."
+                f"The new vectors do not pass verification ({'; '.join(verification.problems)}).",
+                "Pass `resume=True`, or discard them.",
             )
         if switch:
             migration.switch(callback=callback)
@@ -606,13 +613,15 @@ def _fit_cutoffs(
     if among is not None:
         if old.modalities is None:
             raise ModalityError(
-                f"Got among={among!r} for a table opened without a column of modalities; expected one. Pass modality_column=…, or leave out among=…."
+                f"Got among={among!r}, but the table has no column of modalities.",
+                "Pass `modality_column=…`, or leave out `among=…`.",
             )
         kept &= np.array([name == among for name in old.modalities.to_pylist()], bool)
     names = old.ids.filter(pa.array(kept))
     if len(names) < 2:
         raise TooFewAnchorsError(
-            f"Got {len(names)} rows of the sample that have both vectors{'' if among is None else f' and are of {among}'}; expected at least 2. Finish the run, or pass another among=…."
+            f"{len(names)} rows of the sample have both vectors{'' if among is None else f' and are of {among}'}; 2 are needed.",
+            "Finish the run, or pass another `among=…`.",
         )
     before = mapper.old.decode(old.vectors[kept])
     after = mapper.new.decode(new.vectors[place[kept]])
@@ -628,14 +637,13 @@ def _fit_cutoffs(
         )
     if queries is None or queries_old is None:
         missing, passed = ("queries", "queries_old") if queries is None else ("queries_old", "queries")
-        raise ParameterError(
-            f"Got {passed} without {missing}; expected the same queries in both models, or none in either. Pass {missing}=… too."
-        )
+        raise ParameterError(f"Got {passed} without {missing}.", f"Pass `{missing}=…` too.")
     ours, theirs = as_embeddings(queries, "queries"), as_embeddings(queries_old, "queries_old")
     for side, rows, name in ((ours, after, "queries"), (theirs, before, "queries_old")):
         if side.dim != rows.shape[1]:
             raise ShapeError(
-                f"Got {side.dim}-d {name}; expected {rows.shape[1]}-d, of the {'new' if name == 'queries' else 'old'} model. Pass {name}=… of that model."
+                f"Got {side.dim}-d {name}; expected {rows.shape[1]}-d.",
+                f"Pass `{name}=…` of the {'new' if name == 'queries' else 'old'} model.",
             )
     pairs = Pairs.join(ours, theirs)
     known = Embeddings(after, ids=id_texts(names.to_pylist()), allow_zero_rows=True)

@@ -153,8 +153,8 @@ def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]]
         native = NativeRows(names[new.rows], new, refit, maps, names[earlier], slot[earlier], among)
     except (KeyError, TypeError, IndexError, ValueError, AttributeError, safetensors.SafetensorError) as error:
         raise CorruptFileError(
-            f"Got a damaged folder of a progressive migration, {path} ({type(error).__name__}); expected one as congruence wrote it. "
-            "Restore it from a backup, or remove it: all re-embedded rows must then be encoded again."
+            f"The folder {path} of a progressive migration is damaged ({type(error).__name__}).",
+            "Restore it from a backup, or remove it: all re-embedded rows must then be encoded again.",
         ) from error
     return native, known
 
@@ -194,7 +194,8 @@ def read_stages(folder: Path) -> dict[str, Any] | None:
             picture = {"metric": str(picture["metric"]), "lines": lines, **points}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptFileError(
-            f"Got a damaged folder of a progressive migration, {path} ({type(error).__name__}); expected one as congruence wrote it. Restore it from a backup."
+            f"The folder {path} of a progressive migration is damaged ({type(error).__name__}).",
+            "Restore it from a backup.",
         ) from error
     return {"stages": stages, "picture": picture} if stages else None
 

@@ -264,8 +264,8 @@ def repair_until_equal(
         if not counts["written"] and not counts["removed"]:
             return
     raise MigrationError(
-        f"Got a table that still changed in pass {PASSES} ({counts['written']:,} rows written, {counts['removed']:,} removed); expected no more changes. "
-        "Stop writers for the time of the switch, and pass resume=True."
+        f"The table still changed in pass {PASSES} ({counts['written']:,} rows written, {counts['removed']:,} removed).",
+        "Stop writers for the time of the switch, and pass `resume=True`.",
     )
 
 
@@ -273,7 +273,8 @@ def check_room(free: int | None, size: int) -> None:
     """Raise StorageError if the disk has no room for the new vectors."""
     if free is not None and free < size:
         raise StorageError(
-            f"Got {free:,} bytes free on the disk of the database for {size:,} of new vectors; expected room for them. Free some, or pass element_type='float16'."
+            f"The database's disk has {free:,} bytes free for {size:,} of new vectors.",
+            "Free some, or pass `element_type='float16'`.",
         )
 
 

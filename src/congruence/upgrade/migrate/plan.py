@@ -130,7 +130,7 @@ def read_verdict(certificate: Mapping[str, Any]) -> dict[str, str]:
             raise TypeError
     except (KeyError, TypeError, AttributeError):
         raise ParameterError(
-            "Got a certificate without a verdict; expected the output of congruence certify --json. Pass that file."
+            "The certificate has no verdict.", "Pass the output of congruence certify --json."
         ) from None
     return content
 
@@ -161,9 +161,7 @@ def make_plan(
     started = time.perf_counter()
     sample = next(iter(database.scan("old", batch=SAMPLE)), None)
     if sample is None:
-        raise ShapeError(
-            f"Got no rows with a vector in {info.place}; expected at least one. Check the table, the column and the condition."
-        )
+        raise ShapeError(f"No rows with a vector in {info.place}.", "Check the table, the column and the condition.")
     stage = database.stage()
     if stage is Stage.UNTOUCHED and database.note().get("map") == map_digest(mapper.map):
         note("stage", "bad", "a migration with this map is complete, and its old vectors were dropped")
@@ -327,21 +325,18 @@ def refuse(plan: Plan, *, anyway: bool = False) -> None:
             continue
         if check["check"] == "stage":
             raise MigrationError(
-                f"Got {plan.place}, where {check['detail']}, without the journal of that migration; expected only old vectors. "
-                "Pass journal=… with its folder, or remove the new vectors with the database's own client."
+                f"At {plan.place}, {check['detail']}, without the journal of that migration.",
+                "Pass `journal=…` with its folder, or remove the new vectors with the database's own client.",
             )
         if check["check"] == "ids":
-            raise IdError(
-                f"Got {plan.place}, where {check['detail']}; expected each id once. Make the ids unique first."
-            )
+            raise IdError(f"At {plan.place}, {check['detail']}.", "Make the ids unique first.")
         if check["check"] == "certificate":
             if not anyway:
                 raise MigrationError(
-                    f"Got a certificate that advises against mapping ({check['detail']}); expected one that supports it. Follow its advice, or pass anyway=True."
+                    f"The certificate advises against mapping ({check['detail']}).",
+                    "Follow its advice, or pass `anyway=True`.",
                 )
         elif check["check"] == "disk":
             check_room(plan.free_bytes, plan.bytes_new)
         elif check["check"] == "origin":
-            raise SpaceMismatchError(
-                f"Got {plan.place}, where {check['detail']}; expected the old model's rows. Use a map from the model of these rows."
-            )
+            raise SpaceMismatchError(f"At {plan.place}, {check['detail']}.", "Use a map from the model of these rows.")

@@ -112,13 +112,15 @@ def reembed(
     tell = stage or (lambda words: None)
     if not migration.mapper.unit:
         raise ParameterError(
-            "Got a migration whose new vectors are not of unit norm; expected unit norm, since batches are chosen by cosines. Start the migration with normalize=True."
+            "Batches are chosen by cosines, and the new vectors are not of unit norm.",
+            "Start the migration with `normalize=True`.",
         )
     with migration._at_work() as journal:
         journal.require_state("filled", "verified", "switched", "rolled back", to="re-embed")
         if journal.state == "switched" and not migration.database.capabilities.writes_after_switch:
             raise MigrationError(
-                f"Got a switched migration of {migration.database.kind}, whose new vectors are in one complete file; expected it not switched. Roll back, re-embed, then verify and switch."
+                f"This migration is switched, and {migration.database.kind} keeps the new vectors in one complete file.",
+                "Roll back, re-embed, then verify and switch.",
             )
         tell("reading the old vectors")
         table = _Table(migration, texts, new_texts, among, order, random_state)
@@ -231,7 +233,8 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
                 seen.update([] if block.modalities is None else block.modalities.unique().to_pylist())
             elif block.modalities is None:
                 raise ParameterError(
-                    f"Got among={among!r} for a table opened without a column of modalities; expected one. Pass modality_column=…, or leave out among=…."
+                    f"Got among={among!r}, but the table has no column of modalities.",
+                    "Pass `modality_column=…`, or leave out `among=…`.",
                 )
             else:
                 kept = np.array([name == among for name in block.modalities.to_pylist()], bool)
@@ -251,11 +254,12 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
     n = sum(map(len, ids))
     if len(seen) > 1:
         raise ParameterError(
-            f"Got a table of {', '.join(sorted(seen))}; expected one modality to re-embed. Pass among=…, for example among={sorted(seen)[0]!r}."
+            f"The table has rows of {', '.join(sorted(seen))}; one modality is re-embedded at a time.",
+            f"Pass `among={sorted(seen)[0]!r}`, for example.",
         )
     if n < 2:
         raise ParameterError(
-            f"Got {n} rows{'' if among is None else f' of {among}'}; expected at least 2. Pass another among=…."
+            f"Got {n} rows{'' if among is None else f' of {among}'}; expected at least 2.", "Pass another `among=…`."
         )
     return pa.concat_arrays(ids), _memory_map(path, n, info.dim) if large else np.concatenate(rows)
 
@@ -331,7 +335,8 @@ def _encode(
         vectors = as_matrix(encode(names), "encode", ids=id_texts(names))
         if vectors.shape != (len(names), dim):
             raise ShapeError(
-                f"Got vectors of shape {vectors.shape} from encode for {len(names)} ids; expected ({len(names)}, {dim}). Return one vector of the new model per id, in the same order."
+                f"Got vectors of shape {vectors.shape} from encode; expected ({len(names)}, {dim}).",
+                "Return one vector of the new model per id, in the same order.",
             )
         encoded.add(names, vectors.astype(np.float32))
         if callback is not None:

@@ -30,13 +30,13 @@ def read_sample(database: Database, sample: list[int | str]) -> tuple[Block, Blo
     """
     first = next(iter(database.scan("old", batch=1)), None)
     if first is None:
-        raise ShapeError("Got a table without rows; expected at least one. Check the table and the condition.")
+        raise ShapeError("Got a table without rows.", "Check the table and the condition.")
     try:
         ids = pa.array(sample, first.ids.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise CorruptFileError(
-            f"Got a journal whose sample has other ids than the table, whose ids are {first.ids.type}; expected ids of the table. Restore the journal, or "
-            "remove the new vectors (discard) and run the migration again with another journal folder."
+            f"The journal's sample has other ids than the table ({first.ids.type}).",
+            "Restore the journal, or discard the new vectors and run again with another `journal=…`.",
         ) from error
     old, new = database.fetch(ids, "old"), database.fetch(ids, "new")
     return old, new, id_rows(id_texts(new.ids.to_pylist()), id_texts(old.ids.to_pylist()))
@@ -135,10 +135,11 @@ def verify(
     own = None
     if heldout is not None:
         if not heldout.has_ids:
-            raise IdError("Got held-out vectors without ids; expected the ids of their rows. Pass a file with ids.")
+            raise IdError("The held-out vectors have no ids.", "Pass a file with ids.")
         if heldout.vectors.shape[1] != mapper.dim:
             raise ShapeError(
-                f"Got {heldout.vectors.shape[1]}-d held-out vectors; expected {mapper.dim}-d, of the new model. Pass vectors of the new model, with the ids of their rows."
+                f"Got {heldout.vectors.shape[1]}-d held-out vectors; expected {mapper.dim}-d.",
+                "Pass vectors of the new model, with the ids of their rows.",
             )
         own = mapper.new.encode(np.asarray(heldout.vectors, np.float32))
     all_queries = queries if own is None else np.concatenate([queries, own])

@@ -49,7 +49,7 @@ class OriginScale:
     def factor(self) -> float:
         """Slope between the outermost knots; for ``kind="factor"`` the factor by which mapped rows are multiplied when they are stored."""
         if not len(self.knots):
-            raise ParameterError("Got kind='query', which has no factor; expected another. Pass kind='factor'.")
+            raise ParameterError("Got kind='query', which has no factor.", "Pass `kind='factor'`.")
         return float((self.values[-1] - self.values[0]) / (self.knots[-1] - self.knots[0]))
 
     def rescale(self, scores: RowsLike, mapped: RowsLike, queries: RowsLike | None = None) -> np.ndarray:
@@ -72,7 +72,8 @@ class OriginScale:
         which = np.asarray(mapped, dtype=bool)
         if out.ndim != 2 or which.shape != (out.shape[1],):
             raise ShapeError(
-                f"Got scores of shape {out.shape} and flags of shape {which.shape}; expected one flag per column. Pass mapped=… with one entry per row of the store."
+                f"Got scores of shape {out.shape} and flags of shape {which.shape}; expected one flag per column.",
+                "Pass `mapped=…` with one entry per row of the store.",
             )
         of_mapped = out[:, which]
         out[:, which] = self._by_query(of_mapped, queries) if self.kind == "query" else self._by_knots(of_mapped)
@@ -80,7 +81,7 @@ class OriginScale:
 
     def _by_query(self, scores: np.ndarray, queries: RowsLike | None) -> np.ndarray:
         if queries is None or self.mapped is None or self.native is None:
-            raise ParameterError("Got no queries for kind='query'; expected those of the scores. Pass queries=….")
+            raise ParameterError("Got no queries for kind='query'; expected those of the scores.", "Pass `queries=…`.")
         Q = unit(as_matrix(queries, "queries"))
         check_same_rows(len(scores), len(Q), "scores", "queries")
         ours, native = Q @ self.mapped.T, Q @ self.native.T
@@ -142,18 +143,17 @@ def fit_origin_scale(queries: RowsLike, mapped: RowsLike, native: RowsLike, kind
     check_same_rows(len(Z), len(Y), "mapped", "native")
     if not Q.shape[1] == Z.shape[1] == Y.shape[1]:
         raise ShapeError(
-            f"Got {Q.shape[1]}-d queries, {Z.shape[1]}-d mapped and {Y.shape[1]}-d native rows; expected one width. Pass queries and rows of the new model."
+            f"Got {Q.shape[1]}-d queries, {Z.shape[1]}-d mapped and {Y.shape[1]}-d native rows.",
+            "Pass queries and rows of the new model.",
         )
     if len(Z) < FEWEST:
         raise InputError(
-            f"Got {len(Z)} rows in mapped=… and native=…; expected {FEWEST} or more. Pass mapped=… and native=… with more random rows."
+            f"Got {len(Z)} rows; {FEWEST} are needed.", "Pass `mapped=…` and `native=…` with more random rows."
         )
     Q = unit(Q)
     ours, theirs = (Q @ unit(Z).T).ravel(), (Q @ unit(Y).T).ravel()
     if min(np.ptp(ours), np.ptp(theirs)) <= 1e-9:
-        raise InputError(
-            "Got scores that are all equal; expected different ones. Pass queries=… and rows that differ from each other."
-        )
+        raise InputError("All scores are equal.", "Pass `queries=…` and rows that differ from each other.")
     if kind == "query":
         return OriginScale(kind, np.zeros(0), np.zeros(0), unit(Z), unit(Y))
     if kind == "affine":

@@ -54,8 +54,8 @@ class View:
         """Return the facts about the old rows and about the mapped ones. Raises ParameterError if there are no texts."""
         if self.old_facts is None or self.new_facts is None:
             raise ParameterError(
-                "Got no texts for an order that compares rows with texts; expected the same texts encoded by both models. Pass texts=… and new_texts=…, or "
-                "order='residual'."
+                "This order compares rows with texts, and there are none.",
+                "Pass `texts=…` and `new_texts=…`, or `order='residual'`.",
             )
         return self.old_facts, self.new_facts
 
@@ -177,9 +177,7 @@ class Mixture:
 
     def __post_init__(self) -> None:
         if not self.parts:
-            raise ParameterError(
-                "Got a mixture without orders; expected at least one. Pass parts={'entropy': 1.0}, for example."
-            )
+            raise ParameterError("Got a mixture without orders.", "Pass `parts={'entropy': 1.0}`, for example.")
         for name, weight in self.parts.items():
             check_choice(name, ORDERS, "parts")
             check_positive(weight, "weight")

@@ -175,12 +175,14 @@ class Progressive:
             check_positive(value, name, integer=name == "n_neighbors")
         if meter_share > 1 or clip < 1:
             raise ParameterError(
-                f"Got meter_share={meter_share} and clip={clip}; expected at most 1, and at least 1. Pass meter_share=0.2 and clip=3.0, for example."
+                f"Got meter_share={meter_share} and clip={clip}; expected at most 1, and at least 1.",
+                "Pass `meter_share=0.2` and `clip=3.0`, for example.",
             )
         check_positive(tolerance, "tolerance", zero=True)
         if isinstance(mapping, TwoSidedMap):
             raise ParameterError(
-                f"Got a {type(mapping).__name__}, which maps both models into a third space; expected a map into the new model's. Pass an OrthogonalMap, for example."
+                f"A {type(mapping).__name__} maps both models into a third space.",
+                "Pass an OrthogonalMap, for example.",
             )
         store = open_store(old, stream)
         mapping = mapping.for_modality(modality or store.modality)
@@ -190,9 +192,7 @@ class Progressive:
         self.texts = read_texts(texts, new_texts, mapping, self._unit)
         if self.texts is None and (labels is not None or (isinstance(order, str) and order in BY_TEXTS)):
             argument = "labels" if labels is not None else f"order={order!r}"
-            raise InputError(
-                f"Got {argument} without texts; expected the texts of both models. Pass texts=… and new_texts=…."
-            )
+            raise InputError(f"Got {argument} without texts.", "Pass `texts=…` and `new_texts=…`.")
         self.labels = None if labels is None else read_labels(labels, n, len(self.texts or ()))
         self.weights = None if weights is None else read_weights(weights, n)
         self.order, self.meter_share, self.clip, self.tolerance = order, meter_share, clip, tolerance
@@ -321,7 +321,8 @@ class Progressive:
         scores = np.asarray(order(view), dtype=np.float64)
         if scores.shape != (len(self),) or not np.isfinite(scores).all():
             raise ShapeError(
-                f"Got scores of shape {scores.shape} from the order, or some that are not finite; expected {len(self)} numbers. Pass order=… that returns one score per row."
+                f"The order returned scores of shape {scores.shape}, or not finite, for {len(self)} rows.",
+                "Pass `order=…` that returns one score per row.",
             )
         return scores if self.weights is None else quantiles(scores) * self.weights
 
@@ -347,13 +348,15 @@ class Progressive:
         if (rows < 0).any():
             unknown = np.flatnonzero(rows < 0)
             raise IdError(
-                f"Got {len(unknown)} ids that the store does not have ({name_rows(unknown, names)}); expected ids of the store. Pass ids=… of a batch."
+                f"The store does not have {len(unknown)} of these ids ({name_rows(unknown, names)}).",
+                "Pass `ids=…` of a batch.",
             )
         Y = as_matrix(vectors, "vectors", ids=names)
         check_same_rows(len(names), len(Y), "ids", "vectors")
         if Y.shape[1] != self._mapped.shape[1]:
             raise ShapeError(
-                f"Got {Y.shape[1]}-d vectors; expected {self._mapped.shape[1]}-d ones, of the map's target. Pass vectors=… of the new model."
+                f"Got {Y.shape[1]}-d vectors; expected {self._mapped.shape[1]}-d ones, of the map's target.",
+                "Pass `vectors=…` of the new model.",
             )
         Y = unit(Y).astype(np.float32)
         states = self._row_states
@@ -428,7 +431,7 @@ class Progressive:
             return self.written.take(slice(0, len(self)))
         rows = id_rows(self.ids, as_ids(ids))
         if (rows < 0).any():
-            raise IdError("Got ids that the store does not have; expected ids of the store. Pass ids=… of its rows.")
+            raise IdError("The store does not have some of these ids.", "Pass `ids=…` of its rows.")
         return self.written.take(rows)
 
     def store(self) -> np.ndarray:
@@ -548,12 +551,14 @@ class Progressive:
         """Fit how to convert scores of mapped rows to the scale of native rows, on the meter's rows (:func:`fit_origin_scale`)."""
         if self.texts is None:
             raise InputError(
-                "Got no texts to score rows with; expected some. Pass texts=… and new_texts=…, or call fit_origin_scale with queries."
+                "No texts to score rows with.",
+                "Pass `texts=…` and `new_texts=…`, or call fit_origin_scale with queries.",
             )
         rows = self._row_states.measured
         if len(rows) < FEWEST:
             raise InputError(
-                f"Got {len(rows)} measured random rows; expected {FEWEST} or more. Pass more batches to update, or a larger meter_share=…."
+                f"Got {len(rows)} measured random rows; expected {FEWEST} or more.",
+                "Pass more batches to update, or a larger `meter_share=…`.",
             )
         return fit_origin_scale(self.texts.new, self._mapped[rows], self._rows().native(rows), kind)
 
@@ -566,7 +571,7 @@ class Progressive:
     def picture(self, *, metric: str | None = None, forecast: bool = True) -> ProgressPicture:
         """Return the content of :meth:`plot` as plain data; the forecast, which scores all rows, is optional. Raises InputError before the first update."""
         if not self.history_:
-            raise InputError("Got a plan without any update; expected a measured stage to plot. Call update first.")
+            raise InputError("This plan has no measured stage to plot.", "Call update first.")
         name = metric or next(key for key in ("accuracy", "agreement", "cosine") if key in self.history_[-1].store)
         check_choice(name, self.history_[-1].store, "metric")
         stages = [_point(reading.share, reading.store[name]) for reading in self.history_]
@@ -644,7 +649,7 @@ class Progressive:
         arrays, facts = state
         if saved := [name for name in PARAMETERS if name in inputs]:
             raise ParameterError(
-                f"Got {saved[0]}={inputs[saved[0]]!r}, which the saved plan sets; expected inputs only. Leave out {saved[0]}=…."
+                f"Got {saved[0]}={inputs[saved[0]]!r}, which the saved plan sets.", f"Leave out `{saved[0]}=…`."
             )
         try:
             parameters = {name: facts[name] for name in PARAMETERS}
@@ -652,7 +657,8 @@ class Progressive:
             plan = cls(mapping, old, **{**inputs, "order": order}, **parameters)
             if plan._digest() != facts["inputs"]:
                 raise CorruptFileError(
-                    "Got the state of a plan for another store, map or texts; expected the same ones. Pass the mapping, old=…, texts=… and new_texts=… of the saved plan."
+                    "The state is of a plan for another store, map or texts.",
+                    "Pass the mapping, `old=…`, `texts=…` and `new_texts=…` of the saved plan.",
                 )
             if folder is None:
                 plan._check_vectors(arrays)
@@ -667,8 +673,8 @@ class Progressive:
             plan._fill(arrays, facts, maps)
         except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
             raise CorruptFileError(
-                f"Got a damaged state of a plan ({type(error).__name__}: {error}); expected the result of state(). Start a new plan, and pass the re-embedded rows "
-                "to update."
+                f"The state of the plan is damaged ({type(error).__name__}: {error}).",
+                "Start a new plan, and pass the re-embedded rows to update.",
             ) from error
         return plan
 
@@ -745,17 +751,15 @@ class Progressive:
         """Resume a plan saved with :meth:`save`; see :meth:`from_state`."""
         path = Path(path)
         if (path / persist.CONFIG).exists():
-            raise CorruptFileError(
-                f"Got the folder of a map at {path}; expected a progressive migration. Check the path."
-            )
+            raise CorruptFileError(f"{path} is the folder of a map, not of a progressive migration.", "Check the path.")
         arrays, config = persist.read_folder(path / STATE)
         if config.get("kind") != KIND:
             raise CorruptFileError(
-                f"Got a folder of kind {config.get('kind')!r} at {path}; expected a progressive migration. Check the path."
+                f"{path} is a folder of kind {config.get('kind')!r}.", "Pass that of a progressive migration."
             )
         if not isinstance(config.get("facts"), dict):
             raise CorruptFileError(
-                f"Got a state without facts at {path}; expected those of a plan. Restore the folder of the plan from a backup."
+                f"The state at {path} has no facts.", "Restore the folder of the plan from a backup."
             )
         return cls.from_state((arrays, config["facts"]), mapping, old, folder=path, **inputs)
 
@@ -850,9 +854,7 @@ def squared_norm(rows: Rows) -> float:
 def read_texts(old: RowsLike | None, new: RowsLike | None, mapping: Map, rows: Rows) -> Texts | None:
     """Check the texts of both models, and return them with their scale over the store's rows; None without texts. Raises InputError, ShapeError."""
     if (old is None) != (new is None):
-        raise InputError(
-            "Got texts of one model only; expected the same texts encoded by both. Pass both texts=… and new_texts=…, or neither."
-        )
+        raise InputError("Got texts of one model only.", "Pass both `texts=…` and `new_texts=…`, or neither.")
     if old is None or new is None:
         return None
     ours, theirs = as_embeddings(old, "texts").vectors, as_embeddings(new, "new_texts").vectors
@@ -860,7 +862,8 @@ def read_texts(old: RowsLike | None, new: RowsLike | None, mapping: Map, rows: R
     check_width(ours.shape[1], rows.shape[1], "Progressive (texts)", mapping.d_target)
     if theirs.shape[1] != mapping.d_target:
         raise ShapeError(
-            f"Got {theirs.shape[1]}-d new_texts; expected {mapping.d_target}-d ones, like the map's target. Pass new_texts=… encoded by the new model."
+            f"Got {theirs.shape[1]}-d new_texts; expected {mapping.d_target}-d ones, like the map's target.",
+            "Pass `new_texts=…` encoded by the new model.",
         )
     return Texts(unit(ours), unit(theirs), Scale.of(rows, unit(ours)))
 
@@ -870,11 +873,13 @@ def read_labels(labels: RowsLike, n: int, m: int) -> np.ndarray:
     out = np.asarray(labels)
     if out.shape != (n,) or out.dtype.kind not in "iu":
         raise ShapeError(
-            f"Got labels of shape {out.shape} and type {out.dtype}; expected one integer for each of {n} rows. Pass labels=… with the index of each row's text, −1 if unknown."
+            f"Got labels of shape {out.shape} and type {out.dtype}; expected one integer for each of {n} rows.",
+            "Pass `labels=…` with the index of each row's text, −1 if unknown.",
         )
     if out.min() < -1 or out.max() >= m:
         raise ParameterError(
-            f"Got labels from {out.min()} to {out.max()}; expected indices of {m} texts, counted from 0, or −1 if unknown. Pass labels=… in this range."
+            f"Got labels from {out.min()} to {out.max()} for {m} texts.",
+            "Pass `labels=…` with the index of each row's text, −1 if unknown.",
         )
     return out.astype(np.int64)
 
@@ -884,7 +889,8 @@ def read_weights(weights: RowsLike, n: int) -> np.ndarray:
     out = np.asarray(weights, dtype=np.float64)
     if out.shape != (n,) or not np.isfinite(out).all() or (out < 0).any() or not out.any():
         raise ParameterError(
-            f"Got weights of shape {out.shape}; expected {n} finite numbers ≥ 0, at least one of them positive. Pass weights=… with one number per row."
+            f"Got weights of shape {out.shape}; expected {n} finite numbers ≥ 0, at least one of them positive.",
+            "Pass `weights=…` with one number per row.",
         )
     return out
 
@@ -903,7 +909,7 @@ def row_limit(n: int, budget: int | None, share: float | None) -> int:
     """Return the total number of rows to re-embed, out of n. Raises ParameterError."""
     if budget is not None and share is not None:
         raise ParameterError(
-            f"Got budget={budget} and share={share}; expected one of the two. Leave out budget=… or share=…."
+            f"Got budget={budget} and share={share}; expected one of the two.", "Leave out `budget=…` or `share=…`."
         )
     if budget is not None:
         check_positive(budget, "budget", integer=True)

@@ -50,7 +50,7 @@ def read_piece(folder: Path, name: str) -> bytes:
 def _read(folder: Path, name: str, *, keep: bool) -> bytes:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise CorruptFileError(
-            f"Got a state in {folder} that refers to a file {name!r}; expected a digest as its name. Restore the folder of the plan from a backup."
+            f"The state in {folder} refers to a file {name!r}.", "Restore the folder of the plan from a backup."
         )
     path, digest, blocks = folder / name, hashlib.sha256(), []
     try:
@@ -60,15 +60,11 @@ def _read(folder: Path, name: str, *, keep: bool) -> bytes:
                 if keep:
                     blocks.append(block)
     except FileNotFoundError:
-        raise CorruptFileError(
-            f"Got no {name} in {folder}; expected all files of the plan. Restore the folder of the plan from a backup."
-        ) from None
+        raise CorruptFileError(f"No {name} in {folder}.", "Restore the folder of the plan from a backup.") from None
     except OSError as error:
         raise FileError(describe_refusal(error, f"while reading {path}")) from error
     if digest.hexdigest()[:40] != Path(name).stem:
-        raise CorruptFileError(
-            f"Got {path}, which is truncated or was edited; expected the bytes it was saved with. Restore the folder of the plan from a backup."
-        )
+        raise CorruptFileError(f"{path} is truncated or was edited.", "Restore the folder of the plan from a backup.")
     return b"".join(blocks)
 
 
