@@ -35,12 +35,13 @@ if TYPE_CHECKING:
     from congruence._utils.typing import Labels, RowsLike
 
 
-#: λ of ``variance``, ``volume`` and ``leverage`` as a multiple of the rows' mean squared norm: about the share of the variance that a rotation
-#: leaves unexplained between the models in docs/anchors.md, where values from 0.1 to 1 give the same results.
+#: λ of ``variance``, ``volume`` and ``leverage`` as a multiple of the rows' mean squared norm: about the share of the
+#: variance that a rotation leaves unexplained between the models in docs/anchors.md, where values from 0.1 to 1 give
+#: the same results.
 _RIDGE = 0.3
 
-#: Functions of centered rows, a number of anchors and a generator that return the chosen rows in order; ``random`` and ``balanced`` keep the order
-#: of the draw.
+#: Functions of centered rows, a number of anchors and a generator that return the chosen rows in order; ``random`` and
+#: ``balanced`` keep the order of the draw.
 METHODS: dict[str, Callable[[np.ndarray, int, np.random.Generator], np.ndarray]] = {
     "variance": lambda X, n, rng: selection.greedy_variance(X, n, _RIDGE),
     "facility": lambda X, n, rng: selection.facility_location(X, n),
@@ -54,7 +55,7 @@ METHODS: dict[str, Callable[[np.ndarray, int, np.random.Generator], np.ndarray]]
 
 @dataclass(frozen=True, eq=False)
 class Anchors:
-    """Rows of a store to encode with both models, the most informative first: for any k, the first k are a choice of k anchors.
+    """Rows of a store to encode with both models, the most informative first: any first k are a choice of k anchors.
 
     ``embeddings`` (n, d): their vectors in the source model, in order, with the store's ids or, if it has none, row
     numbers; ``rows`` (n,): their row numbers in the store; ``covered`` (n,): share of the candidates' variance, about
@@ -131,7 +132,7 @@ class Anchors:
 
 
 def check_anchors_output(path: str | Path) -> None:
-    """Refuse a path that :meth:`Anchors.save` cannot write to: a format of vectors that cannot hold ids. Raises ParameterError."""
+    """Refuse a path that :meth:`Anchors.save` cannot write to: a format of vectors that cannot hold ids."""
     if Path(path).suffix.lower() != ".txt" and not find_format(path, "anchors").keeps_ids:
         raise ParameterError(
             f"{path} cannot hold ids, which identify the items to encode.", "Pass a path that ends in .parquet or .txt."
@@ -152,18 +153,20 @@ def choose_anchors(
     Parameters
     ----------
     X : Embeddings, array_like or Source, shape (m, d)
-        The store in the source model. For a :class:`~congruence.stores.Source`, as returned by ``open_source``, only the sampled rows are kept in memory.
+        The store in the source model. For a :class:`~congruence.stores.Source`, as returned by ``open_source``, only
+        the sampled rows are kept in memory.
     n : int
         Number of anchors.
     method : {"variance", "facility", "volume", "kmeans++", "leverage", "random", "balanced"}, default="variance"
-        A key of :data:`METHODS`. Choose the rows that: most reduce the expected error over all rows of a linear map fitted on them
-        ("variance"); are nearest to all rows ("facility"); are each farthest from the span of those before ("volume"); are drawn by D² sampling
-        ("kmeans++") or by leverage score ("leverage"); are random; or take the classes of ``labels`` in turn. docs/anchors.md compares them.
+        A key of :data:`METHODS`. Choose the rows that: most reduce the expected error over all rows of a linear map
+        fitted on them ("variance"); are nearest to all rows ("facility"); are each farthest from the span of those
+        before ("volume"); are drawn by D² sampling ("kmeans++") or by leverage score ("leverage"); are random; or take
+        the classes of ``labels`` in turn. docs/anchors.md compares them.
     labels : sequence of length m, optional
         Class of each row, for ``"balanced"``.
     max_rows : int, default=10_000
-        If the store is larger, anchors are chosen among a random sample of this many rows (taking classes in turn for ``"balanced"``), or of twice
-        ``n`` if that is more.
+        If the store is larger, anchors are chosen among a random sample of this many rows (taking classes in turn for
+        ``"balanced"``), or of twice ``n`` if that is more.
     random_state : int, default=0
         Random seed of the sample and of the methods that are random.
 
@@ -177,7 +180,8 @@ def choose_anchors(
 
     Notes
     -----
-    A row of zeros, which usually comes from a failed encoding, is never chosen, and of rows with equal vectors only one is.
+    A row of zeros, which usually comes from a failed encoding, is never chosen, and of rows with equal vectors only one
+    is.
 
     Examples
     --------
@@ -215,8 +219,8 @@ def choose_anchors(
     if len(candidates) < n:
         sample = f" of the {len(drawn):,} drawn from {m:,}" if len(drawn) < m else ""
         raise TooFewAnchorsError(
-            f"Got {len(candidates):,} different rows that are not all zeros{sample}; expected n={n:,}. Pass n={len(candidates)} or less"
-            + (f", or max_rows={m}." if sample else ".")
+            f"Got {len(candidates):,} different rows that are not all zeros{sample}; expected n={n:,}. Pass "
+            f"n={len(candidates)} or less" + (f", or max_rows={m}." if sample else ".")
         )
     A = pool.vectors[candidates].astype(np.float64)
     check_scale(A, "X")

@@ -1,8 +1,8 @@
-"""Choose a map by cross-validated retrieval of the pairs; only rotations are candidates if nothing is known about other modalities.
+"""Choose a map by cross-validated retrieval of the pairs; other modalities decide which are candidates.
 
-A rotation fitted on texts also maps images. A linear map may retrieve texts better but degrade images. Maps other than rotations are therefore
-candidates only if rows of another modality, paired with the anchors by id, show how much they degrade it, or if the caller declares that
-there is no other modality.
+A rotation fitted on texts also maps images. A linear map may retrieve texts better but degrade images. Maps other than
+rotations are therefore candidates only if rows of another modality, paired with the anchors by id, show how much they
+degrade it, or if the caller declares that there is no other modality.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from congruence.linalg.shrinkage import choose_gains, mean_isometry
 from congruence.maps import OrthogonalMap, make_map
 from congruence.splits import duplicate_groups
 
-#: Share of the anchors' offset μ_B − μ_A @ rotation that is used for a modality whose target mean is unknown; docs/means.md gives the reason and the
-#: data on which it was chosen.
+#: Share of the anchors' offset μ_B − μ_A @ rotation that is used for a modality whose target mean is unknown;
+#: docs/means.md gives the reason and the data on which it was chosen.
 OFFSET = 0.5
 
-#: Functions from rows to mapped rows: for the anchors' modality, and for another one, whose source mean and target mean (or None) are passed.
+#: Functions from rows to mapped rows: for the anchors' modality, and for another one, whose source mean and target mean
+#: (or None) are passed.
 Moves = tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]]
 
 
@@ -58,10 +59,7 @@ LINEAR = (
 
 
 class Pairs:
-    """Paired rows and their moments.
-
-    Shapes: ``X`` (n, d_source), ``Y`` (n, d_target).
-    """
+    """Paired rows and their moments. Shapes: ``X`` (n, d_source), ``Y`` (n, d_target)."""
 
     def __init__(self, X: np.ndarray, Y: np.ndarray) -> None:
         self.X, self.Y = X, Y
@@ -116,7 +114,7 @@ class FittedPairs:
         return self._solved[center]
 
     def span(self) -> np.ndarray | None:
-        """Return an orthonormal basis of the span of the source rows, shape (d_source, n), or None if there are at least d_source rows.
+        """Return an orthonormal basis of the source rows' span, (d_source, n), or None for d_source rows or more.
 
         Ridge regression on the coordinates in this basis equals ridge regression on the rows.
         """
@@ -195,11 +193,13 @@ def moves(candidate: Candidate, kept: FittedPairs) -> Moves:
 #: Minimum number of different pairs for cross-validation; with fewer, the preferred map is taken without comparison.
 FEWEST = 12
 
-#: Number of folds, and numbers of repeats below a number of pairs: with few pairs, the result depends more on how they are split.
+#: Number of folds, and numbers of repeats below a number of pairs: with few pairs, the result depends more on how they
+#: are split.
 FOLDS = 3
 REPEATS = ((60, 8), (150, 4), (400, 2))
 
-#: From this many pairs, of more than this many dimensions, only one fold is scored, so that the cost stays that of one or two fits.
+#: From this many pairs, of more than this many dimensions, only one fold is scored, so that the cost stays that of one
+#: or two fits.
 MANY, WIDE = 400, 128
 
 #: Largest number of pairs scored per fold.
@@ -275,11 +275,12 @@ def choose_map(
 
     Notes
     -----
-    A candidate is fitted without one fold, whose pairs are then searched in both directions: target rows among mapped rows and mapped rows
-    among target rows. A pair's score is its mean reciprocal rank over both directions, averaged over repeats. With ``others`` it is the mean
-    over modalities, where rows of another modality are searched against the target rows of their items. Candidates are in order of preference.
-    The first one is taken whose score is within one standard error of the best (of the paired difference, where the pairs of a group count
-    once), or within 0.005 of it.
+    A candidate is fitted without one fold, whose pairs are then searched in both directions: target rows among mapped
+    rows and mapped rows among target rows. A pair's score is its mean reciprocal rank over both directions, averaged
+    over repeats. With ``others`` it is the mean over modalities, where rows of another modality are searched against
+    the target rows of their items. Candidates are in order of preference. The first one is taken whose score is within
+    one standard error of the best (of the paired difference, where the pairs of a group count once), or within 0.005 of
+    it.
 
     References
     ----------

@@ -43,29 +43,34 @@ def fit(
     Parameters
     ----------
     source, target : Embeddings or array_like, shapes (n, d_source) and (m, d_target)
-        Anchors of one modality in both models; for joint-space methods the modalities may differ (e.g. images and their captions).
-        :class:`~congruence.Embeddings` with ids on both sides are paired by id, and two pandas objects by their indexes unless both are the
-        default 0, 1, 2, …. Other arrays, tensors, lists and columns of vectors are paired by position and must be equally long.
+        Anchors of one modality in both models; for joint-space methods the modalities may differ (e.g. images and their
+        captions). :class:`~congruence.Embeddings` with ids on both sides are paired by id, and two pandas objects by
+        their indexes unless both are the default 0, 1, 2, …. Other arrays, tensors, lists and columns of vectors are
+        paired by position and must be equally long.
     method : str, default="auto"
-        A key of :data:`congruence.maps.METHODS`, or ``"auto"``: a rotation, about the means or about the origin, chosen by cross-validated
-        retrieval of the pairs (:func:`congruence.upgrade.choose.choose_map`). Linear maps are candidates only if ``means`` holds rows of another
-        modality with the anchors' ids, which shows whether a linear map degrades that modality, or with ``single_modality``.
+        A key of :data:`congruence.maps.METHODS`, or ``"auto"``: a rotation, about the means or about the origin, chosen
+        by cross-validated retrieval of the pairs (:func:`congruence.upgrade.choose.choose_map`). Linear maps are
+        candidates only if ``means`` holds rows of another modality with the anchors' ids, which shows whether a linear
+        map degrades that modality, or with ``single_modality``.
     modality : str, optional
         Modality of the anchors, on both sides; by default the modality the embeddings declare.
     means : mapping of str to (Embeddings or array_like, Embeddings or array_like or None), optional
-        Rows of other modalities, of which only the means are used, so that the map can also be applied to these modalities. If the target has
-        no rows, the map about the anchors' means is used, with ``"auto"`` minus half of its offset (:meth:`~congruence.OrthogonalMap.recenter`).
+        Rows of other modalities, of which only the means are used, so that the map can also be applied to these
+        modalities. If the target has no rows, the map about the anchors' means is used, with ``"auto"`` minus half of
+        its offset (:meth:`~congruence.OrthogonalMap.recenter`).
     unpaired : (Embeddings or array_like, Embeddings or array_like), shapes (p, d_source) and (q, d_target), optional
-        Further rows of source and target, of the anchors' modality and in any order. Matches found between them are added to the anchors if this
-        improves maps on left-out anchors (:func:`congruence.refine`). ``method`` must then be "auto" or "orthogonal", and no choice among maps
-        is made. ``scores_["refinement"]`` holds the evidence. Held-out items are removed from these rows.
+        Further rows of source and target, of the anchors' modality and in any order. Matches found between them are
+        added to the anchors if this improves maps on left-out anchors (:func:`congruence.refine`). ``method`` must then
+        be "auto" or "orthogonal", and no choice among maps is made. ``scores_["refinement"]`` holds the evidence.
+        Held-out items are removed from these rows.
     holdout : float or int, default=0
         Share (below 1) or number of pairs kept out of the fit. They can be found again by their ids.
     random_state : int, default=0
         Random seed of the held-out pairs, and of the folds of ``"auto"``.
     groups : "identical", sequence of length n_source, or None, default="identical"
         Which pairs are held out together: those with identical vectors on either side
-        (:func:`congruence.splits.duplicate_groups`), those whose source rows have equal labels, or (None) each pair on its own.
+        (:func:`congruence.splits.duplicate_groups`), those whose source rows have equal labels, or (None) each pair on
+        its own.
     check : bool, default=True
         Compare the alignment with random re-pairings, and look for individual wrong pairs.
     strict : bool, default=False
@@ -73,15 +78,17 @@ def fit(
     missing : {"drop", "error"}, default="drop"
         What to do with ids found in only one of the two.
     single_modality : bool, default=False
-        Declare that only rows of the anchors' modality will be mapped. ``"auto"`` may then choose a map that degrades other modalities.
+        Declare that only rows of the anchors' modality will be mapped. ``"auto"`` may then choose a map that degrades
+        other modalities.
     **parameters
-        Parameters of the map. With ``"auto"``, those of :class:`~congruence.OrthogonalMap`; parameters given here are not chosen automatically.
+        Parameters of the map. With ``"auto"``, those of :class:`~congruence.OrthogonalMap`; parameters given here are
+        not chosen automatically.
 
     Returns
     -------
     Map
-        With ``source_space_``, ``target_space_`` and ``scores_`` set. ``scores_["choice"]`` records what ``"auto"`` chose and on what
-        evidence (:class:`congruence.upgrade.choose.Choice`).
+        With ``source_space_``, ``target_space_`` and ``scores_`` set. ``scores_["choice"]`` records what ``"auto"``
+        chose and on what evidence (:class:`congruence.upgrade.choose.Choice`).
 
     Raises
     ------
@@ -167,7 +174,7 @@ def fit(
 
 
 def _refined(method: str, parameters: dict[str, Any]) -> RefinedMap:
-    """Return the map that is fitted with unpaired rows. Raises ParameterError."""
+    """Return the map that is fitted with unpaired rows."""
     if method != "orthogonal":
         raise ParameterError(
             f"Only an orthogonal map is refined with unpaired rows; got method={method!r}.",
@@ -227,7 +234,7 @@ def _modalities(
 def _add_means(
     model: Map, means: Mapping[str, tuple[RowsLike, RowsLike | None]], split: Split, fitted: str | None, offset: float
 ) -> OrthogonalMap:
-    """Return the map with the means of other modalities, without held-out items. Raises ParameterError."""
+    """Return the map with the means of other modalities, without held-out items."""
     if not isinstance(model, OrthogonalMap):
         raise ParameterError(
             f"Got means of other modalities for {type(model).__name__}; only a rotation is shared by modalities.",
@@ -247,7 +254,7 @@ def _add_means(
 
 
 def _check_means(means: Mapping[str, tuple[RowsLike, RowsLike | None]], fitted: str | None) -> None:
-    """Refuse means if the anchors' modality is unknown, or is among them. Raises ParameterError."""
+    """Refuse means if the anchors' modality is unknown, or is among them."""
     if means and fitted is None:
         raise ParameterError(
             "Got means of other modalities, but not the modality of the anchors.", "Pass `modality=…`."

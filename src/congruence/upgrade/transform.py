@@ -25,7 +25,7 @@ from congruence.stores import Rows, Source, check_output_place, open_sink
 
 
 def block_function(mapped: Map, compute: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function that maps a block of rows of dtype ``compute``, shape (b, d_source) to (b, d_out), by one matrix product if the map is affine."""
+    """Return a function of blocks (b, d_source) to (b, d_out); one matrix product if the map is affine."""
     if not isinstance(mapped, AffineMap):
         return mapped.transform
     # Converted once, not for each block.
@@ -102,16 +102,13 @@ class BlockMap:
         return rows if row_bytes is None else max(1, min(rows, BLOCK_BYTES // row_bytes))
 
     def check_block(self, block: np.ndarray, name: str, names: RowNames | None = None, *, first: bool = False) -> None:
-        """Refuse rows with NaN, infinity or only zeros; for the first block, also norms that differ from those at the fit."""
+        """Refuse rows of NaN, infinity or zeros, and in the first block norms unlike those at the fit."""
         check_rows(block, name, ids=names, allow_zero_rows=self.allow_zero_rows)
         if first and self.check:
             check_space(Space(normalized=has_unit_rows(block)), self.expected, Space(), modality=False)
 
     def __call__(self, block: np.ndarray) -> np.ndarray:
-        """Map rows.
-
-        Shapes: ``block`` (b, d_source); returns (b, d_out).
-        """
+        """Map rows. Shapes: ``block`` (b, d_source); returns (b, d_out)."""
         if self._function is None:
             self._function = self._prepare()
         out = self._function(block.astype(self.compute, copy=False))
@@ -129,7 +126,7 @@ class BlockMap:
 
 
 def _sides(mapped: Map, space: Space, side: str | None) -> tuple[Space, Space, str | None]:
-    """Return the space the vectors must belong to, the space of the mapped vectors, and the head that maps them if there are two."""
+    """Return the vectors' space, the space of the mapped ones, and the head that maps them if there are two."""
     if isinstance(mapped, TwoSidedMap):
         if mapped.side_of(space, side) == "source":
             return mapped.source_space_, mapped.joint_space(), "source"
@@ -222,7 +219,8 @@ def transform_file(
     """Map a file of vectors into another file.
 
     Reading, mapping and writing overlap; rows keep their order and their ids. All columns of a table are kept, with
-    their names, types, order and metadata; the column of vectors holds the mapped ones. The output appears only once it is complete.
+    their names, types, order and metadata; the column of vectors holds the mapped ones. The output appears only once it
+    is complete.
 
     Parameters
     ----------
@@ -230,7 +228,8 @@ def transform_file(
         A fitted map; to map back, pass its ``inverse()``.
     source : Source
     output : path-like
-        The suffix determines the format (:data:`congruence.stores.FORMATS`). Must not be the source itself, not even with ``force``.
+        The suffix determines the format (:data:`congruence.stores.FORMATS`). Must not be the source itself, not even
+        with ``force``.
     modality : str, optional
         Modality whose means are used; by default the source's own modality.
     normalize : {"auto", True, False}, default="auto"
@@ -244,8 +243,8 @@ def transform_file(
         Refuse vectors that are known to belong to another space than the map's source.
     allow_zero_rows : bool, default=False
     side : {"source", "target"}, optional
-        Which head of a joint-space map to use; by default the one whose space the vectors belong to. Other maps can map source
-        rows only.
+        Which head of a joint-space map to use; by default the one whose space the vectors belong to. Other maps can map
+        source rows only.
     column_out : str, optional
         Write the mapped vectors to a new column of this name, and keep the source's column of vectors.
     callback : callable, optional

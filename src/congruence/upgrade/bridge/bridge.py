@@ -127,13 +127,14 @@ class Bridge:
     Parameters
     ----------
     mapping : Map
-        Fitted **from the queries' model to the index's model**: ``congruence.fit(new, old)``. If a rotation was fitted from the index's model
-        to the new one, pass ``mapping.inverse()``.
+        Fitted **from the queries' model to the index's model**: ``congruence.fit(new, old)``. If a rotation was fitted
+        from the index's model to the new one, pass ``mapping.inverse()``.
     normalize : {"auto", True, False}, default="auto"
         Scale bridged queries to unit norm; "auto" does so if the index's rows had unit norm at the fit, as
         :func:`congruence.transform_file` does.
     modality : str, optional
-        Modality of queries that do not declare one. Required for such queries if the map has means for several modalities.
+        Modality of queries that do not declare one. Required for such queries if the map has means for several
+        modalities.
 
     Attributes
     ----------
@@ -194,8 +195,6 @@ class Bridge:
         """Space of the index and of bridged queries."""
         return replace(self.map.target_space_, dim=self.map.d_out)
 
-    # ------------------------------------------------------------------ queries
-
     @overload
     def transform(self, queries: Embeddings, modality: str | None = None) -> Embeddings: ...
     @overload
@@ -209,13 +208,14 @@ class Bridge:
         ----------
         queries : Embeddings, array_like or tensor, shape (m, d_source) or (d_source,)
         modality : str, optional
-            Modality whose means are used; by default the modality the embeddings declare, else the bridge's ``modality``.
+            Modality whose means are used; by default the modality the embeddings declare, else the bridge's
+            ``modality``.
 
         Returns
         -------
         Embeddings, ndarray or tensor, shape (m, d_target) or (d_target,)
-            Unit rows if the index's rows have unit norm. float16 and float32 give float32, float64 gives float64. A tensor stays on its device
-            and in its autograd graph; embeddings keep their ids.
+            Unit rows if the index's rows have unit norm. float16 and float32 give float32, float64 gives float64. A
+            tensor stays on its device and in its autograd graph; embeddings keep their ids.
 
         Raises
         ------
@@ -228,8 +228,8 @@ class Bridge:
 
         Notes
         -----
-        The matrix and offset of an affine map are cached in float32 after first use; a query then costs one product with them, plus the sums of
-        squares used to check it.
+        The matrix and offset of an affine map are cached in float32 after first use; a query then costs one product
+        with them, plus the sums of squares used to check it.
         """
         if isinstance(queries, Embeddings):
             return self._transform_embeddings(queries, modality)
@@ -258,7 +258,7 @@ class Bridge:
         return folded.transform(queries, unit_in=self.map.source_space_.normalized, unit_out=self._unit)
 
     def _mapped(self, rows: np.ndarray | Tensor, modality: str | None) -> Array:
-        """Map checked queries, and scale them to unit norm if required. Raises ZeroRowError."""
+        """Map checked queries, and scale them to unit norm if required."""
         out: Array = self._for(modality).transform(rows)
         if not self._unit:
             return out
@@ -286,7 +286,7 @@ class Bridge:
         return Embeddings(out, ids=queries.ids if queries.has_ids else None, space=space, allow_zero_rows=True)
 
     def _for(self, modality: str | None) -> Map:
-        """Return the map for queries of a modality. Raises ModalityError."""
+        """Return the map for queries of a modality."""
         known = sorted(self.map.modality_means_) if isinstance(self.map, OrthogonalMap) else []
         if modality is None and len(known) > 1:
             raise ModalityError(
@@ -300,8 +300,6 @@ class Bridge:
                 f"Fit a rotation, which modalities share, with `means={{{modality!r}: (…, …)}}`.",
             )
         return self.map.for_modality(modality)
-
-    # ------------------------------------------------------------------ export
 
     def for_modality(self, modality: str | None = None) -> Map:
         """Return the map applied to queries of a modality, which exports write.
@@ -342,8 +340,6 @@ class Bridge:
         """
         return self.for_modality(modality).to_torch(normalize=self._unit, trainable=trainable, dtype=dtype)
 
-    # ------------------------------------------------------------------ search
-
     def search(
         self,
         queries: RowsLike,
@@ -364,21 +360,22 @@ class Bridge:
         ----------
         queries : Embeddings, array_like or tensor, shape (m, d_source) or (d_source,)
         index : Embeddings, array_like of shape (n, d_target), FAISS index, or callable
-            The old model's vectors, searched block by block; an object with FAISS's ``search(vectors, n)``; or a function of ``(vectors, n)`` that
-            returns ``(scores, ids)``, each of shape (m, n), nearest first.
+            The old model's vectors, searched block by block; an object with FAISS's ``search(vectors, n)``; or a
+            function of ``(vectors, n)`` that returns ``(scores, ids)``, each of shape (m, n), nearest first.
         k : int, default=10
         modality : str, optional
             As for :meth:`transform`.
         candidates : int, optional
             With ``rerank``: number of rows that the first stage returns; by default 100, or 10 k if that is more.
         rerank : array_like, shape (n, d_source), Embeddings, or callable, optional
-            Vectors of the index's items in the new model, by which candidates are ranked again: by row of the index, by id, or as a function of an array
-            of ids. Items without a vector (a row of NaN, None from the function, or an id that embeddings do not have) follow those that have one, in
-            the order of the first stage.
+            Vectors of the index's items in the new model, by which candidates are ranked again: by row of the index, by
+            id, or as a function of an array of ids. Items without a vector (a row of NaN, None from the function, or an
+            id that embeddings do not have) follow those that have one, in the order of the first stage.
         metric : {"cosine", "inner", "euclidean"}, default="cosine"
             Metric of the first stage. An index that searches by itself has its own.
         center, hubness, bank
-            As for :func:`congruence.metrics.class_retrieval`, in the first stage, for an index given as vectors; ``bank`` holds queries of the new model.
+            As for :func:`congruence.metrics.class_retrieval`, in the first stage, for an index given as vectors;
+            ``bank`` holds queries of the new model.
 
         Raises
         ------
@@ -390,7 +387,8 @@ class Bridge:
             check_positive(candidates, "candidates", integer=True)
             if rerank is None or candidates < k:
                 raise ParameterError(
-                    f"Got candidates={candidates} {'without rerank' if rerank is None else f'for k={k}'}; expected k or more.",
+                    f"Got candidates={candidates} {'without rerank' if rerank is None else f'for k={k}'}; "
+                    "expected k or more.",
                     "Pass `rerank=…` and a larger `candidates=…`, or leave candidates out.",
                 )
         if isinstance(queries, Embeddings):
@@ -416,8 +414,6 @@ class Bridge:
             result = rerank_rows(rows, scores, ids, rerank, k)
         return result.one() if single else result
 
-    # ------------------------------------------------------------------ evaluation
-
     def evaluate(
         self,
         queries: RowsLike,
@@ -435,7 +431,7 @@ class Bridge:
         hubness: str | Hubness | None = None,
         bank: RowsLike | None = None,
     ) -> BridgeScores:
-        """Measure retrieval through the bridge, next to the old model, two-stage search, the re-embedded index and chance.
+        """Measure retrieval by the bridge, the old model, two-stage search, the re-embedded index and chance.
 
         Parameters
         ----------
@@ -446,23 +442,26 @@ class Bridge:
         queries_old : Embeddings or array_like, shape (m, d_target), optional
             The same queries in the old model, for the old model's line; paired by id, or by position.
         index_new : Embeddings or array_like, shape (n, d_source), optional
-            The index's items in the new model, for the lines of two-stage search and of the re-embedded index. The second stage skips
-            items whose ids are missing here.
+            The index's items in the new model, for the lines of two-stage search and of the re-embedded index. The
+            second stage skips items whose ids are missing here.
         qrels : mapping of str to mapping of str to float, optional
             Relevance grade by query id and document id (:func:`congruence.evaluation.judgments.read_qrels`).
         labels : (sequence of length m, sequence of length n), optional
-            Instead of ``qrels``: class of each query and of each row of the index. Without either, the row with the query's id is relevant.
+            Instead of ``qrels``: class of each query and of each row of the index. Without either, the row with the
+            query's id is relevant.
         at : sequence of int, default=(1, 10)
             Cutoffs k for recall.
         mode : {"any", "share"}, default="any"
-            What recall measures: the share of queries with a relevant row among the k, or the share of relevant rows found.
+            What recall measures: the share of queries with a relevant row among the k, or the share of relevant rows
+            found.
         candidates : int, default=100
             Number of rows that the first stage of two-stage search returns.
         modality : str, optional
             As for :meth:`transform`.
         center, hubness, bank
-            As for :meth:`search`. Applied to every other line too, so that lines are comparable: each line uses its own queries and rows, and
-            two-stage search applies them in the first stage only. ``bank`` holds queries of the new model; the old model's line uses its own queries.
+            As for :meth:`search`. Applied to every other line too, so that lines are comparable: each line uses its own
+            queries and rows, and two-stage search applies them in the first stage only. ``bank`` holds queries of the
+            new model; the old model's line uses its own queries.
 
         Raises
         ------
@@ -500,8 +499,8 @@ class Bridge:
             new, matched = _matched_rows(rows, index_new, "index_new")
             if not matched.all():
                 notes.append(
-                    f"{int((~matched).sum())} of {len(rows)} rows have no vector of the new model: two-stage search ranks them after those that have one, and there "
-                    "is no line for a re-embedded index."
+                    f"{int((~matched).sum())} of {len(rows)} rows have no vector of the new model: two-stage "
+                    "search ranks them after those that have one, and there is no line for a re-embedded index."
                 )
                 new[~matched] = np.nan
         depth = min(max(*at, NDCG_AT), len(rows))
@@ -537,8 +536,6 @@ class Bridge:
         name = None if correction is None else correction.name
         return BridgeScores(systems, len(kept), len(rows), n_candidates, mode, notes, center, name)
 
-    # ------------------------------------------------------------------ thresholds
-
     def fit_thresholds(
         self,
         queries: RowsLike,
@@ -562,13 +559,15 @@ class Bridge:
         index : Embeddings or array_like, shape (n, d_target)
             Rows of the index, or a sample of them.
         qrels, labels : optional
-            Which rows are relevant, as for :meth:`evaluate`; by default the row with the query's id, and none if there are no ids.
+            Which rows are relevant, as for :meth:`evaluate`; by default the row with the query's id, and none if there
+            are no ids.
         modality : str, optional
             As for :meth:`transform`.
         folds : int, default=5
             Number of cross-validation folds, over queries.
         random_state : int, default=0
-            Determines the folds, the resampled queries, and the sample that is used of more than 2,000 queries or 4 million pairs.
+            Determines the folds, the resampled queries, and the sample that is used of more than 2,000 queries or 4
+            million pairs.
 
         Raises
         ------
@@ -579,8 +578,9 @@ class Bridge:
 
         Notes
         -----
-        Scores are cosines with rows of the index. A threshold is translated to the score above which the share of irrelevant pairs is the same, so
-        the false-positive rate is kept. A regression of one score on the other would shrink toward the mean and change the rate (see docs/bridge.md).
+        Scores are cosines with rows of the index. A threshold is translated to the score above which the share of
+        irrelevant pairs is the same, so the false-positive rate is kept. A regression of one score on the other would
+        shrink toward the mean and change the rate (see docs/bridge.md).
         """
         ours, theirs = as_pair(queries, queries_old, ("queries", "queries_old"))
         if not (ours.has_ids and theirs.has_ids):
@@ -625,8 +625,6 @@ class Bridge:
             )
         return self.thresholds.translate(threshold)
 
-    # ------------------------------------------------------------------ on disk
-
     def save(self, path: str | Path, *, force: bool = False) -> Path:
         """Write the bridge as a folder, in the format of maps: ``model.safetensors``, ``config.json``, ``README.md``.
 
@@ -662,7 +660,7 @@ class Bridge:
 
     @classmethod
     def _restore(cls, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], path: str | Path) -> Self:
-        """Return the bridge that was read from a folder, after checking its content. Raises CorruptFileError."""
+        """Return the bridge that was read from a folder, after checking its content."""
         try:
             parameters, facts = config["parameters"], config["facts"]
             normalize, modality = parameters["normalize"], parameters["modality"]
@@ -699,9 +697,11 @@ class Bridge:
             "library_name: congruence",
             "tags: [congruence, embeddings, alignment, procrustes]",
             "---",
-            f"# Bridge: queries of {as_markdown(source.model or 'the new model')} over an index of {as_markdown(target.model or 'the old model')}",
+            f"# Bridge: queries of {as_markdown(source.model or 'the new model')} over an index of "
+            f"{as_markdown(target.model or 'the old model')}",
             "",
-            f"Maps queries of *{as_markdown(str(source))}* into the space of *{as_markdown(str(target))}*, whose vectors do not change.",
+            f"Maps queries of *{as_markdown(str(source))}* into the space of *{as_markdown(str(target))}*, "
+            "whose vectors do not change.",
             "",
             "```python",
             "import congruence",
@@ -740,7 +740,7 @@ class Bridge:
 
 
 def load(path: str | Path) -> Map | Bridge:
-    """Load a map or bridge saved with :meth:`Map.save <congruence.maps.Map.save>` or :meth:`Bridge.save`. Nothing in the folder is executed.
+    """Load a map or bridge that was saved with its ``save``. Nothing in the folder is executed.
 
     Parameters
     ----------
@@ -880,8 +880,9 @@ def _bank_notes(has_bank: bool, has_old: bool) -> list[str]:
     """Return notes on the queries from which the correction was computed."""
     if not has_bank:
         return [
-            "Centering and the correction for hubs use the evaluated queries as the bank: the scores are those of queries that arrive together "
-            "(transductive). Pass a bank of earlier queries for queries that arrive one by one."
+            "Centering and the correction for hubs use the evaluated queries as the bank: the scores are those of "
+            "queries that arrive together (transductive). Pass a bank of earlier queries for queries that arrive "
+            "one by one."
         ]
     return [
         "The bank holds queries of the new model; the old model's line uses its own evaluated queries instead."

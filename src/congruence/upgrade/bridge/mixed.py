@@ -31,7 +31,8 @@ class MixedResult:
     Attributes
     ----------
     scores : ndarray of float64, shape (m, k), or (k,) for one query
-        Larger is nearer. With ``merge="standardize"``: number of standard deviations above the query's mean score in the row's part.
+        Larger is nearer. With ``merge="standardize"``: number of standard deviations above the query's mean score in
+        the row's part.
     ids : ndarray, shape (m, k) or (k,)
         Ids in the part, or row numbers if it has no ids.
     new : ndarray of bool, shape (m, k) or (k,)
@@ -70,16 +71,18 @@ def search_mixed(
     queries : Embeddings, array_like or tensor, shape (m, d_new) or (d_new,)
         Queries in the new model; the old part is searched with bridged queries.
     old, new : Embeddings, array_like of shapes (n, d_old) and (n', d_new), FAISS index, or callable
-        The two parts, in any form that :meth:`Bridge.search` accepts. If both have ids, an item that is in both counts as new.
+        The two parts, in any form that :meth:`Bridge.search` accepts. If both have ids, an item that is in both counts
+        as new.
     k : int, default=10
     modality : str, optional
         Modality of the queries, as for :meth:`Bridge.transform`.
     merge : {"standardize", "none"}, default="standardize"
-        "standardize": subtract from a query's scores in a part their mean over some rows of that part, and divide by their standard
-        deviation. "none": compare the cosines of the two models directly.
+        "standardize": subtract from a query's scores in a part their mean over some rows of that part, and divide by
+        their standard deviation. "none": compare the cosines of the two models directly.
     background : tuple of array_like, shapes (b, d_old) and (b', d_new), optional
-        Rows to standardize by. By default up to 1,000 random rows of each part, which is right if both parts have similar content, e.g. if the
-        migration is in random order. If it is ordered by date or topic, pass the same items in both models. Required for a part that searches by itself.
+        Rows to standardize by. By default up to 1,000 random rows of each part, which is right if both parts have
+        similar content, e.g. if the migration is in random order. If it is ordered by date or topic, pass the same
+        items in both models. Required for a part that searches by itself.
     random_state : int, default=0
         Random seed of these rows.
 
@@ -91,8 +94,8 @@ def search_mixed(
 
     Notes
     -----
-    The cosines of two models have different means and spreads, and a bridged query has lower cosines than a native one. Without standardization, one
-    part's rows displace the other's.
+    The cosines of two models have different means and spreads, and a bridged query has lower cosines than a native one.
+    Without standardization, one part's rows displace the other's.
 
     Examples
     --------
@@ -174,7 +177,8 @@ class _Part:
             rows = as_embeddings(background, "background").vectors
             if rows.shape[1] != self.queries.shape[1]:
                 raise ShapeError(
-                    f"Got {rows.shape[1]}-d background rows for the {self.name} part; expected {self.queries.shape[1]}-d.",
+                    f"Got {rows.shape[1]}-d background rows for the {self.name} part; expected "
+                    f"{self.queries.shape[1]}-d.",
                     "Pass `background=(old rows, new rows)`.",
                 )
         elif self.rows is not None:
@@ -205,7 +209,7 @@ class _Part:
 
 
 def _check_model(rows: Space, name: str, own: Space, other: Space) -> None:
-    """Refuse a part that is known to come from another model; the width alone does not show this if both models have the same."""
+    """Refuse a part of another model; the width alone does not show this if both models have the same."""
     if None in (rows.model, own.model) or rows.model == own.model:
         return
     if rows.model == other.model:

@@ -1,4 +1,4 @@
-"""Search with bridged queries: a first stage in the index's space, and an optional second stage by the new model itself."""
+"""Search an index with bridged queries, and rank the candidates again by the new model itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 #: Function of bridged queries and a number n of results; returns scores and ids, each of shape (m, n), nearest first.
 Searcher: TypeAlias = "Callable[[np.ndarray, int], tuple[ArrayLike, ArrayLike]]"
 
-#: Function of ids, shape (c,); returns their vectors in the new model, shape (c, d), with a row of NaN, or None, for an id without a vector.
+#: Function of ids, shape (c,); returns their vectors in the new model, shape (c, d), with a row of NaN, or None, for an
+#: id without a vector.
 Lookup: TypeAlias = "Callable[[np.ndarray], Sequence[ArrayLike | None] | np.ndarray]"
 
 
@@ -114,7 +115,8 @@ def _search_index(vectors: np.ndarray, index: Any, n: int) -> tuple[np.ndarray, 
     scores, ids = np.asarray(result[0], dtype=np.float64), np.asarray(result[1])
     if scores.shape != ids.shape or scores.ndim != 2 or len(scores) != len(vectors):
         raise InputError(
-            f"The index returned scores of shape {scores.shape} and ids of shape {ids.shape} for {len(vectors)} queries.",
+            f"The index returned scores of shape {scores.shape} and ids of shape {ids.shape} for "
+            f"{len(vectors)} queries.",
             "Return a row for each query.",
         )
     if getattr(index, "metric_type", 0) == 1:  # faiss.METRIC_L2, whose distances are squared and smaller when nearer
@@ -131,7 +133,7 @@ def _nearest(
     correction: Hubness | None,
     bank: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers and the scores of the n nearest rows. Raises ParameterError for options that do not go together."""
+    """Return the numbers and the scores of the n nearest rows."""
     if not (center or correction):
         if bank is not None:
             raise ParameterError(
@@ -257,7 +259,8 @@ def _lookup(
     table = np.asarray(rerank.vectors if isinstance(rerank, Embeddings) else rerank)
     if table.ndim != 2 or table.dtype.kind != "f":
         raise ShapeError(
-            f"Got rerank of shape {table.shape} and dtype {table.dtype}; expected one row of floats for each row of the index.",
+            f"Got rerank of shape {table.shape} and dtype {table.dtype}; expected one row of floats for each "
+            "row of the index.",
             "Pass a matrix, embeddings with ids, or a function of ids.",
         )
 

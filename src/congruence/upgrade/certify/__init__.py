@@ -1,4 +1,4 @@
-"""From the anchors of two models to a verdict: map the store, map the queries, collect more, re-embed, or keep the old model."""
+"""From the anchors of two models to a verdict: which strategy to take, and what it costs in quality."""
 
 from __future__ import annotations
 

@@ -54,7 +54,8 @@ class Certificate:
     strategies : dict of str to dict of str to Estimate
         By task: the score of each strategy (:data:`congruence.upgrade.certify.STRATEGIES`) that could be measured.
     retention : dict of str to Estimate
-        On this task: ratio of the score of mapping to that of re-embedding and of keeping the old model, by ``"<strategy>/<strategy>"``.
+        On this task: ratio of the score of mapping to that of re-embedding and of keeping the old model, by
+        ``"<strategy>/<strategy>"``.
     cosines : dict of str to Estimate
         Cosine of mapped and target rows, by modality.
     curve, cosine_curve : dict
@@ -66,8 +67,8 @@ class Certificate:
     covered : dict of str to float
         Mean share of the scored vectors' variance (norm²) in directions that the anchors cover, by modality.
     controls : dict of str to dict of str to float
-        Scores of a random list (``"chance"``), of every row replaced by the target's mean (``"constant"``, for cosines) and of a random
-        rotation about the correct means (``"random_rotation"``), by measure or ``"cosine/<modality>"``.
+        Scores of a random list (``"chance"``), of every row replaced by the target's mean (``"constant"``, for cosines)
+        and of a random rotation about the correct means (``"random_rotation"``), by measure or ``"cosine/<modality>"``.
     theory : list of dict
         The theorems' conditions and bounds evaluated on the anchors, each with its number and a sentence.
     thresholds : Thresholds
@@ -81,11 +82,12 @@ class Certificate:
     notes : list of str
         Notes a reader needs to interpret the numbers.
     costs : list of dict
-        Quality and cost of each strategy: keeping the old model, mapping, re-embedding progressively and re-embedding everything
-        (:func:`congruence.upgrade.certify.verdict.strategy_costs`).
+        Quality and cost of each strategy: keeping the old model, mapping, re-embedding progressively and re-embedding
+        everything (:func:`congruence.upgrade.certify.verdict.strategy_costs`).
     progressive : dict
-        Score of the decisive measure by ``"share"`` of the store that is re-embedded in the ``"order"``: ``"value"``, ``"low"`` and ``"high"``.
-        ``"sentence"`` states if no share up to one half is sufficient. Empty if the target model has no vectors of the store.
+        Score of the decisive measure by ``"share"`` of the store that is re-embedded in the ``"order"``: ``"value"``,
+        ``"low"`` and ``"high"``. ``"sentence"`` states if no share up to one half is sufficient. Empty if the target
+        model has no vectors of the store.
     """
 
     verdict: Verdict
@@ -121,7 +123,8 @@ class Certificate:
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
+            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered
+            with pyplot.
         task : str, optional
             A key of ``strategies``; by default the measure that determines the verdict.
         annotate : bool, default=True
@@ -141,7 +144,8 @@ class Certificate:
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
+            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered
+            with pyplot.
         annotate : bool, default=True
             Add a title and labels that identify what is drawn.
         """
@@ -206,23 +210,26 @@ def certify(
     Parameters
     ----------
     source, target : Embeddings or array_like, or mapping of str to those
-        Anchors of one modality in both models, paired by id, or by position if they have no ids, as in :func:`congruence.fit`. Or a mapping
-        by modality: one modality, or two modalities of the same items (matched by id), or, with ``labels``, items and the texts of
-        their classes. The target may lack the stored modality; re-embedding is then not evaluated. Texts that share
-        no id with the images are used as ``text_queries``.
+        Anchors of one modality in both models, paired by id, or by position if they have no ids, as in
+        :func:`congruence.fit`. Or a mapping by modality: one modality, or two modalities of the same items (matched by
+        id), or, with ``labels``, items and the texts of their classes. The target may lack the stored modality;
+        re-embedding is then not evaluated. Texts that share no id with the images are used as ``text_queries``.
     method : {"auto", "orthogonal", "linear"}, default="auto"
-        The map to certify. ``"auto"`` is the map that :func:`congruence.fit` chooses on these anchors, with rows of the other modality as its
-        ``means``. The choice is repeated for every part of the anchors that is left out, without looking at that part.
+        The map to certify. ``"auto"`` is the map that :func:`congruence.fit` chooses on these anchors, with rows of the
+        other modality as its ``means``. The choice is repeated for every part of the anchors that is left out, without
+        looking at that part.
     modality : str, optional
         Modality of anchors that are not in a mapping; by default the modality the embeddings declare, else ``"other"``.
     fitted : str, optional
-        Modality to fit on, or ``"both"``. By default all modalities that both models have; with labels, or with ``method="linear"``, the
-        stored modality. A rotation is fitted on several modalities together, each centered at its own means.
+        Modality to fit on, or ``"both"``. By default all modalities that both models have; with labels, or with
+        ``method="linear"``, the stored modality. A rotation is fitted on several modalities together, each centered at
+        its own means.
     queries : (source, target), optional
-        Held-out items in both models, in the same form as the anchors. By default anchors are scored by maps that were not fitted on them.
+        Held-out items in both models, in the same form as the anchors. By default anchors are scored by maps that were
+        not fitted on them.
     text_queries : (source, target), optional
-        Texts of any items, in the source model (or None) and in the target model. They test whether the mapped store returns the same
-        items as the re-embedded store. Only for one stored modality without labels.
+        Texts of any items, in the source model (or None) and in the target model. They test whether the mapped store
+        returns the same items as the re-embedded store. Only for one stored modality without labels.
     labels : mapping of str to str, optional
         Class of each stored item by id.
     thresholds : Thresholds, optional
@@ -235,19 +242,22 @@ def certify(
     repeats : int, default=10
         Number of random orders of the anchors for the learning curve.
     draws : int, default=2000
-        Number of random draws of the true scores and learning curve, given the measured ones; they determine the verdict's confidence.
+        Number of random draws of the true scores and learning curve, given the measured ones; they determine the
+        verdict's confidence.
     random_state : int, default=0
     data : str, optional
         Name of the data, shown in the certificate.
     center : bool, default=False
-        Subtract the mean of the queries from the queries and the mean of the store from the store before searching, for every strategy.
+        Subtract the mean of the queries from the queries and the mean of the store from the store before searching, for
+        every strategy.
     hubness : {"csls", "qb_norm"} or Hubness, optional
         Correct for hubs in the search, for every strategy; the scored queries are the query bank (transductive).
     single_modality : bool, default=False
-        Declare that no other modality will be mapped, so that ``"auto"`` may choose a linear map, as in :func:`congruence.fit`.
+        Declare that no other modality will be mapped, so that ``"auto"`` may choose a linear map, as in
+        :func:`congruence.fit`.
     rows : int, optional
-        Number of rows of the store, used to compute what each strategy costs. If progressive re-embedding needs to encode fewer items
-        than anchors had to be collected, the verdict prefers it.
+        Number of rows of the store, used to compute what each strategy costs. If progressive re-embedding needs to
+        encode fewer items than anchors had to be collected, the verdict prefers it.
     encode_rate : float, optional
         Items per second that the target model encodes.
     price : float, optional
@@ -268,11 +278,12 @@ def certify(
 
     Notes
     -----
-    What is measured depends on the data. Two modalities: recall at 1 and 10 of each query's own item in the store. Items with labels and class
-    texts: the accuracy of assigning stored items to classes. One modality with labels: whether the nearest other item has the same
-    class. One modality alone: whether an item of the target model finds itself among the mapped items. If the target has the stored
-    modality, the overlap of the result lists of the mapped and of the re-embedded store is always measured; without captions and labels the
-    verdict is based on it. The gallery is as large as the set of items given; with a larger gallery every strategy scores lower.
+    What is measured depends on the data. Two modalities: recall at 1 and 10 of each query's own item in the store.
+    Items with labels and class texts: the accuracy of assigning stored items to classes. One modality with labels:
+    whether the nearest other item has the same class. One modality alone: whether an item of the target model finds
+    itself among the mapped items. If the target has the stored modality, the overlap of the result lists of the mapped
+    and of the re-embedded store is always measured; without captions and labels the verdict is based on it. The gallery
+    is as large as the set of items given; with a larger gallery every strategy scores lower.
     """
     check_seed(random_state)
     thresholds = thresholds or Thresholds()
@@ -389,14 +400,14 @@ def _forecast(verdict: Verdict, mixed: MixedStore | None, task: str) -> dict[str
     sentence = ""
     if verdict.action == "re-embed" and verdict.wanted is not None:
         sentence = (
-            f"Progressive re-embedding is not expected to suffice: with half of the store re-embedded and the map refitted, {task} would be {mixed.values[-1]:.3f}; "
-            f"the required score was {verdict.wanted:.3f}."
+            "Progressive re-embedding is not expected to suffice: with half of the store re-embedded and the map "
+            f"refitted, {task} would be {mixed.values[-1]:.3f}; the required score was {verdict.wanted:.3f}."
         )
     return {**mixed.to_dict(), "sentence": sentence}
 
 
 def _map_notes(recipe: Recipe, choice: Choice, of_folds: list[str]) -> list[str]:
-    """Describe which map was certified, on what evidence it was chosen, and which maps were chosen in the scored folds."""
+    """Describe which map was certified, on what evidence it was chosen, and which maps the folds chose."""
     if recipe.method != "auto":
         return [f"Certified map: {choice.name}, as given."]
     facts = dict(choice_rows(choice.to_dict()))
@@ -408,8 +419,9 @@ def _map_notes(recipe: Recipe, choice: Choice, of_folds: list[str]) -> list[str]
     notes = [f"Certified map: {choice.name}, {where}: {why}."]
     if of_folds.count(choice.name) < len(of_folds):
         notes.append(
-            f"The choice is made again without each part of the anchors that is scored: {of_folds.count(choice.name)} of {len(of_folds)} times it was the same. "
-            "The scores are those of choosing and fitting together."
+            "The choice is made again without each part of the anchors that is scored: "
+            f"{of_folds.count(choice.name)} of {len(of_folds)} times it was the same. The scores are those of "
+            "choosing and fitting together."
         )
     return notes
 

@@ -1,4 +1,4 @@
-"""Scores of held-out items, and of the anchors by cross-fitting: an item, or a query and a row, is scored by a map fitted without it."""
+"""Scores of held-out items, and of the anchors by cross-fitting: each by a map that was fitted without it."""
 
 from __future__ import annotations
 
@@ -52,8 +52,9 @@ def score_heldout(model: TwoWay, items: EvaluationSet) -> Measured:
     return out
 
 
-#: What the deviation of a cross-validated mean of cosines, or of overlaps, is to that of its items: folds share anchors, so their errors do not
-#: average out like independent ones (Bates, Hastie and Tibshirani 2023). By the same simulation.
+#: What the deviation of a cross-validated mean of cosines, or of overlaps, is to that of its items: folds share
+#: anchors, so their errors do not average out like independent ones (Bates, Hastie and Tibshirani 2023). By the same
+#: simulation.
 SHARED_FOLDS = 1.2
 
 #: Strategies whose scores depend on the map.
@@ -65,9 +66,10 @@ def cross_fit(
 ) -> Measured:
     """Score every item with a map that has not seen it.
 
-    Each fold's items are scored twice, with maps fitted without that fold and without two folds. The difference estimates what the left-out
-    anchors would have added, and is used to correct the score to that of a map fitted on all anchors. The map is chosen again for each fold without
-    its items, and both maps are of the chosen kind; the optimism of choosing on the same rows is therefore not included.
+    Each fold's items are scored twice, with maps fitted without that fold and without two folds. The difference
+    estimates what the left-out anchors would have added, and is used to correct the score to that of a map fitted on
+    all anchors. The map is chosen again for each fold without its items, and both maps are of the chosen kind; the
+    optimism of choosing on the same rows is therefore not included.
 
     ``folds``: at most the number of anchors, or of groups, is used.
     """
@@ -76,7 +78,8 @@ def cross_fit(
     folds = min(folds, len(np.unique(units)))
     fold = deal(units, folds, np.random.default_rng(items.random_state))
     of_store, of_other = _unseen(tables, recipe.fitted, fold, folds)
-    # The error is roughly inversely proportional to the number of anchors: 1/(1 − 1/f) without one of f folds, 1/(1 − 2/f) without two, 1 with all.
+    # The error is roughly inversely proportional to the number of anchors: 1/(1 − 1/f) without one of f folds, 1/(1 −
+    # 2/f) without two, 1 with all.
     ahead = (folds / (folds - 1) - 1) / (folds / (folds - 2) - folds / (folds - 1))
     models, kinds = _fit_without(tables, recipe, fold, folds)
     covered = [_covered_store(maps, items, of_store) for maps in models]
@@ -115,7 +118,7 @@ def cross_fit(
 def _fit_without(
     tables: Tables, recipe: Recipe, fold: np.ndarray, folds: int
 ) -> tuple[tuple[list[TwoWay], list[TwoWay]], list[str]]:
-    """Return the maps fitted without each fold, those fitted without it and the next one, and the kind that was chosen for each fold."""
+    """Return the maps fitted without each fold, those fitted without two, and the kind chosen for each fold."""
     models: tuple[list[TwoWay], list[TwoWay]] = ([], [])
     kinds = []
     for part in range(folds):
@@ -128,7 +131,7 @@ def _fit_without(
 
 
 def _covered_store(models: Sequence[TwoWay], items: EvaluationSet, fold: np.ndarray) -> np.ndarray | None:
-    """Return the part of each stored row that mapped queries can match, by the map that has not seen the row; None if no queries are mapped back."""
+    """Return the part of each stored row that mapped queries can match, by the map that has not seen the row."""
     tables = items.tables
     if tables.by_class or tables.query_modality not in tables.target:
         return None
@@ -151,7 +154,7 @@ def _map_store(models: Sequence[TwoWay], tables: Tables, fold: np.ndarray) -> np
 def _vectors(
     models: Sequence[TwoWay], items: EvaluationSet, fixed: Mapping[str, Vectors], covered: Sequence[np.ndarray | None]
 ) -> Iterator[dict[str, Vectors]]:
-    """Yield the vectors that strategies compare with the first map of a fold, and those that change with the second, which was fitted on fewer anchors."""
+    """Yield the vectors that strategies compare, by the first map of a fold and by the second, of fewer anchors."""
     for k, model in enumerate(models):
         mapped = vectors_of(model, items, _MAPPED)
         store = covered[k]
@@ -197,10 +200,11 @@ def _unseen(tables: Tables, fitted: Sequence[str], fold: np.ndarray, folds: int)
     return fold[tables.classes], fold
 
 
-#: Number of parts into which the anchors are divided. A query and a row are compared by a map that was fitted on neither, so each map leaves out two
-#: parts. The same with half as many parts estimates what the left-out anchors would have added. The kind of map is chosen once for each pair of coarse
-#: parts, without them: six choices, each on half of the anchors, serve the maps of both divisions. Choosing for each of the 28 fine maps would cost
-#: as much as fitting them.
+#: Number of parts into which the anchors are divided. A query and a row are compared by a map that was fitted on
+#: neither, so each map leaves out two parts. The same with half as many parts estimates what the left-out anchors would
+#: have added. The kind of map is chosen once for each pair of coarse parts, without them: six choices, each on half of
+#: the anchors, serve the maps of both divisions. Choosing for each of the 28 fine maps would cost as much as fitting
+#: them.
 _PARTS, _COARSE = 8, 4
 
 
@@ -226,7 +230,8 @@ def cross_fit_lists(items: EvaluationSet, recipe: Recipe) -> Measured:
     more, less = (
         _unseen_similarities(items, recipe, part, parts, choices) for part, parts in ((fine, _PARTS), (coarse, _COARSE))
     )
-    # The error is roughly inversely proportional to the number of anchors: 1/(1 − 2/p) with two of p parts left out, 1 with none.
+    # The error is roughly inversely proportional to the number of anchors: 1/(1 − 2/p) with two of p parts left out, 1
+    # with none.
     errors = [1 / (1 - 2 / parts) for parts in (_PARTS, _COARSE)]
     ahead = (errors[0] - 1) / (errors[1] - errors[0])
     for search, near, near_by_fewer in zip(items.searches, more, less, strict=True):
@@ -246,7 +251,7 @@ def cross_fit_lists(items: EvaluationSet, recipe: Recipe) -> Measured:
 def _unseen_similarities(
     items: EvaluationSet, recipe: Recipe, part: np.ndarray, parts: int, choices: Mapping[tuple[int, int], Choice]
 ) -> list[dict[str, np.ndarray]]:
-    """Return the similarities of queries and rows by search and strategy, each by a map fitted without this query and row."""
+    """Return similarities of queries and rows by search and strategy, by maps fitted without this query and row."""
     tables, rows = items.tables, items.compared
     of_store = part
     if tables.by_class and tables.store_modality not in recipe.fitted:
@@ -267,13 +272,14 @@ def _unseen_similarities(
 def _leave_two_out(
     tables: Tables, recipe: Recipe, part: np.ndarray, parts: int, choices: Mapping[tuple[int, int], Choice]
 ) -> Iterator[tuple[TwoWay, list[tuple[int, int]]]]:
-    """Yield maps fitted without two parts, with the pairs (part of the query, part of the row) that each compares; −1 is not an anchor."""
+    """Yield maps fitted without two parts, with the pairs (part of the query, −1 for no anchor, part of the row)."""
     for a, b in combinations(range(parts), 2):
         one, other = a * _COARSE // parts, b * _COARSE // parts
         if one == other:  # both are in one coarse part: use a choice made without it
             other = (one + 1) % _COARSE
         choice = choices[min(one, other), max(one, other)]
-        # If both are in the same part, or the query is not an anchor, use the map fitted without the row's part and the next one.
+        # If both are in the same part, or the query is not an anchor, use the map fitted without the row's part and the
+        # next one.
         cells = [(a, b), (b, a)]
         for row, next_ in ((a, b), (b, a)):
             if (row + 1) % parts == next_:

@@ -14,14 +14,16 @@ from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.scoring import cosines, overlap_of, score, vectors_of
 from congruence.upgrade.choose import Choice
 
-#: Exponents tried for score(n) = a − b·n^−c. The error of a rotation falls as n^−1/2, and its effect on the score as the square of that. Slower laws
-#: fit the beginning of some curves but not their end, and predicted larger gains than further anchors brought (docs/certify.md).
+#: Exponents tried for score(n) = a − b·n^−c. The error of a rotation falls as n^−1/2, and its effect on the score as
+#: the square of that. Slower laws fit the beginning of some curves but not their end, and predicted larger gains than
+#: further anchors brought (docs/certify.md).
 EXPONENTS: Sequence[float] = np.linspace(0.7, 2.0, 27).tolist()
 
 #: Exponents of redrawn curves: eight noisy points hardly determine how to extrapolate.
 SHAPES = (0.5, 0.7, 1.0, 1.5)
 
-#: Largest number of held-out items on which a curve is measured; all of them determine its level afterwards (:meth:`Curve.lifted`).
+#: Largest number of held-out items on which a curve is measured; all of them determine its level afterwards
+#: (:meth:`Curve.lifted`).
 MOST_TESTED = 1000
 
 
@@ -34,7 +36,7 @@ class PowerLawRecord(TypedDict):
 
 
 class CurveRecord(TypedDict):
-    """A curve as plain data: numbers of anchors, mean and standard deviation of the scores, number of repeats, and the fitted power law."""
+    """A curve as plain data: numbers of anchors, mean and deviation of the scores, number of repeats, power law."""
 
     anchors: list[int]
     mean: list[float]
@@ -66,7 +68,8 @@ class Curve:
         Shapes: ``sizes`` (s,), ``scores`` (repeats, s).
         """
         mean = scores.mean(axis=0)
-        # The curve is extrapolated beyond the largest size, so large sizes have more weight: a law fitted to the first sizes misses the last rise.
+        # The curve is extrapolated beyond the largest size, so large sizes have more weight: a law fitted to the first
+        # sizes misses the last rise.
         weight = sizes / sizes.max()
         best = (np.inf, 1.0, 0.0, float(mean[-1]))
         for exponent in exponents:
@@ -93,15 +96,15 @@ class Curve:
         return float(self.at(self.n + more) - self.at(self.n))
 
     def most(self, more: int) -> float:
-        """Return an upper bound on the gain from further anchors, assuming that no doubling adds more than the previous one.
+        """Return an upper bound on the gain from further anchors: no doubling adds more than the previous one.
 
         Returns: the rise over the last doubling, including its one-sided 95 % error, times the number of doublings to
         come; never less than the expected gain.
 
         References
         ----------
-        Nadeau and Bengio (2003), "Inference for the generalization error": repeats use the same anchors, so the variance of their mean is
-        s² (1/repeats + held out/fitted on) and not s²/repeats.
+        Nadeau and Bengio (2003), "Inference for the generalization error": repeats use the same anchors, so the
+        variance of their mean is s² (1/repeats + held out/fitted on) and not s²/repeats.
         """
         half = int(np.abs(self.sizes - self.sizes[-1] / 2).argmin())
         rise = self.scores[:, -1] - self.scores[:, half]

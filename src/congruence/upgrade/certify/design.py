@@ -1,4 +1,4 @@
-"""What is measured on the given data: paired rows of both models, the items that are fitted on and scored, and notes for the reader."""
+"""What is measured: paired rows of both models, the items fitted on and scored, and notes for the reader."""
 
 from __future__ import annotations
 
@@ -162,12 +162,14 @@ def _check_sides(source: Mapping[str, Embeddings], target: Mapping[str, Embeddin
     names = list(source)
     if not names or not set(target) & set(names):
         raise InputError(
-            f"Got {what} of {', '.join(names) or 'no modality'} in the source and {', '.join(target) or 'none'} in the target.",
+            f"Got {what} of {', '.join(names) or 'no modality'} in the source and "
+            f"{', '.join(target) or 'none'} in the target.",
             "Pass the same items encoded by both models.",
         )
     if len(names) > 2 or set(target) - set(names):
         raise ModalityError(
-            f"Got {what} of {', '.join(names)} in the source and {', '.join(target)} in the target; expected one or two.",
+            f"Got {what} of {', '.join(names)} in the source and {', '.join(target)} in the target; expected "
+            "one or two.",
             "Remove the other modalities.",
         )
     for side, name in ((source, "source"), (target, "target")):
@@ -196,7 +198,8 @@ def _classes(
     missing = [i for i in ids[store_modality] if i not in labels]
     if missing:
         raise IdError(
-            f"{len(missing)} of {len(ids[store_modality])} items have no label (first {name_rows(np.arange(1), missing)}).",
+            f"{len(missing)} of {len(ids[store_modality])} items have no label (first "
+            f"{name_rows(np.arange(1), missing)}).",
             "Add these ids to `labels=…`, or drop the items.",
         )
     of_item = [str(labels[i]) for i in ids[store_modality]]
@@ -299,7 +302,9 @@ class EvaluationSet:
 
     @cached_property
     def searches(self) -> list[Search]:
-        """The searches whose result lists can be compared with those of the re-embedded store; empty if the target model has no vectors of the store."""
+        """The searches whose lists can be compared with those of the re-embedded store, if the target has its
+        vectors.
+        """
         source, target = self.tables.source, self.tables.target
         stored, query = self.tables.store_modality, self.tables.query_modality
         if stored not in target:
@@ -332,7 +337,7 @@ class EvaluationSet:
         return min(self.n_neighbors, n - 2)
 
     def groups_of(self, fitted: Sequence[str]) -> np.ndarray | None:
-        """Return the groups of the rows of the fitted modalities; None if these are only descriptions of classes, which have no groups."""
+        """Return the groups of the rows of the fitted modalities; descriptions of classes have none."""
         return None if self.tables.by_class and self.tables.store_modality not in fitted else self.groups
 
     def take(self, rows: np.ndarray) -> EvaluationSet:
@@ -348,12 +353,14 @@ _NEAR = 0.5
 #: The neighbor whose distance sets the scale: groups up to this size are found.
 _SCALE = 10
 
-#: The members of a small, tight cluster are far from all other rows as well, but no nearer to each other than rows of a larger cluster
-#: are. Near-duplicates are also nearer than this share of the distance to the tenth neighbor where the rows are dense, its 5 % quantile.
+#: The members of a small, tight cluster are far from all other rows as well, but no nearer to each other than rows of a
+#: larger cluster are. Near-duplicates are also nearer than this share of the distance to the tenth neighbor where the
+#: rows are dense, its 5 % quantile.
 _DENSE = 0.7
 _QUANTILE = 0.05
 
-#: Rows whose tenth neighbor is nearer than this share of the median are copies of one row, and no measure of how dense the others are.
+#: Rows whose tenth neighbor is nearer than this share of the median are copies of one row, and no measure of how dense
+#: the others are.
 _COPIES = 0.1
 
 #: A group larger than this share of the rows says that the scale is wrong, not that the rows are copies.
@@ -388,10 +395,7 @@ def near_duplicates(tables: Tables) -> np.ndarray:
 
 
 def deal(groups: np.ndarray, parts: int, rng: np.random.Generator) -> np.ndarray:
-    """Split items into parts of nearly equal size, without splitting a group.
-
-    Shapes: ``groups`` (n,); returns (n,).
-    """
+    """Split items into parts of nearly equal size, without splitting a group. Shapes: ``groups`` (n,); returns (n,)."""
     names, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     shuffled = rng.permutation(len(names))
     load, part = np.zeros(parts, dtype=int), np.empty(len(names), dtype=int)
@@ -423,15 +427,17 @@ def split_anchors(
 ) -> tuple[Sides, Sides]:
     """Split the items that both models have into anchors and held-out queries.
 
-    Rows are first paired by id, so that all samples are drawn from the items that both models have, even if only a few of a large store.
+    Rows are first paired by id, so that all samples are drawn from the items that both models have, even if only a few
+    of a large store.
 
     Parameters
     ----------
     source, target : Embeddings or array_like, or mapping of str to those
         As for :func:`congruence.certify`.
     anchors : int or sequence of str or int
-        Number of items to choose at random, or the ids of those to use, e.g. from :func:`congruence.upgrade.anchors.choose_anchors`. The others are
-        the queries. Ids that only one model has are ignored.
+        Number of items to choose at random, or the ids of those to use, e.g. from
+        :func:`congruence.upgrade.anchors.choose_anchors`. The others are the queries. Ids that only one model has are
+        ignored.
     by_class : bool, default=False
         The second modality describes classes, and belongs to both parts.
     random_state : int, default=0
@@ -468,7 +474,8 @@ def split_anchors(
         heldout_ids = common[~_listed(common, anchors, name)]
     elif not 0 < anchors < len(common):
         raise ParameterError(
-            f"Got {name}{anchors} of {len(common)} items that both models have; expected at least 1, and some left to score.",
+            f"Got {name}{anchors} of {len(common)} items that both models have; expected at least 1, and some "
+            "left to score.",
             f"Pass {name}{len(common) // 2}, for example.",
         )
     else:
@@ -486,7 +493,7 @@ def split_anchors(
 
 
 def _listed(common: np.ndarray, anchors: Ids, name: str) -> np.ndarray:
-    """Return which common items are listed. Raises IdError, ParameterError."""
+    """Return which common items are listed."""
     listed = is_in(common, id_texts(as_ids(anchors, name="anchors")))
     if not listed.any():
         raise IdError(
@@ -648,19 +655,22 @@ class Design:
         if self.anchors.dropped:
             notes.append(f"{self.anchors.dropped} rows had no partner with the same id and were left out.")
         notes.append(
-            f"Scores are over a gallery of {len(scored.ids[scored.query_modality]) if scored.by_class else scored.n} {'classes' if scored.by_class else 'items'}; "
-            "in a larger one all strategies score lower."
+            "Scores are over a gallery of "
+            f"{len(scored.ids[scored.query_modality]) if scored.by_class else scored.n} "
+            f"{'classes' if scored.by_class else 'items'}; in a larger one all strategies score lower."
         )
         if groups is not None:
             sizes = np.unique(groups, return_counts=True)[1]
             notes.append(
-                f"{sizes[sizes > 1].sum():,} items have near-duplicates ({(sizes > 1).sum():,} groups): each group is scored together, by "
-                "maps that were not fitted on any of its items, and counts once in the intervals."
+                f"{sizes[sizes > 1].sum():,} items have near-duplicates ({(sizes > 1).sum():,} groups): each group "
+                "is scored together, by maps that were not fitted on any of its items, and counts once in the "
+                "intervals."
             )
         if not self.heldout:
             notes.append(
-                "Anchors are scored among each other, each by a map fitted without it. This is right for anchors drawn at random. Anchors chosen by congruence anchors "
-                "differ from each other more than other items do, so their scores can be too high: score other items, drawn at random."
+                "Anchors are scored among each other, each by a map fitted without it. This is right for anchors "
+                "drawn at random. Anchors chosen by congruence anchors differ from each other more than other "
+                "items do, so their scores can be too high: score other items, drawn at random."
             )
         if scored.store_modality not in scored.target:
             notes.append(
@@ -668,8 +678,8 @@ class Design:
             )
         if scored.store_modality == scored.query_modality and scored.classes is None:
             notes.append(
-                "There are neither captions nor labels, so it is unknown whether the target model is better. The verdict is based on "
-                "how often a mapped store returns the items that a re-embedded store would return"
-                f"{' for text queries' if self.items.texts is not None else ''}, judged by the target model."
+                "There are neither captions nor labels, so it is unknown whether the target model is better. The "
+                "verdict is based on how often a mapped store returns the items that a re-embedded store would "
+                f"return{' for text queries' if self.items.texts is not None else ''}, judged by the target model."
             )
         return notes

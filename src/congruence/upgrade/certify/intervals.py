@@ -1,4 +1,4 @@
-"""Confidence intervals of mean scores and of their ratios, calibrated by simulations (``benchmarks/certify_calibration.py``)."""
+"""Confidence intervals of scores and their ratios, calibrated by ``benchmarks/certify_calibration.py``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from scipy.stats import norm, t
 
 from congruence.upgrade.progressive.meter import Estimate
 
-#: Factor by which the intervals of ratios are wider than the spread of the items suggests: maps of different folds share most of their anchors, so the
-#: errors of their items do not average out like independent ones. Found with ``benchmarks/certify_calibration.py``.
+#: Factor by which the intervals of ratios are wider than the spread of the items suggests: maps of different folds
+#: share most of their anchors, so the errors of their items do not average out like independent ones. Found with
+#: ``benchmarks/certify_calibration.py``.
 WIDER = 1.05
 
 
@@ -64,15 +65,15 @@ def draw_scores(
 
 
 def freedom(n: int, groups: np.ndarray | None = None) -> float:
-    """Return the degrees of freedom of :func:`covariance`: the number of independent deviations from which the variance is estimated.
+    """Return the degrees of freedom of :func:`covariance`: its number of independent deviations.
 
     ``groups`` (n,): items whose errors may depend on each other; by default all items are independent. Returns: n − 1,
     or the number of groups minus one if they have equal sizes, and less if they do not; at least 1.
 
     References
     ----------
-    Satterthwaite (1946), "An approximate distribution of estimates of variance components", for sums over groups whose deviations are
-    as large as the groups.
+    Satterthwaite (1946), "An approximate distribution of estimates of variance components", for sums over groups whose
+    deviations are as large as the groups.
     """
     sizes = np.ones(n) if groups is None else np.unique(groups, return_counts=True)[1].astype(float)
     return max(1.0, float(np.sum(sizes**2) ** 2 / np.sum(sizes**4)) - 1)
@@ -95,15 +96,16 @@ def mean_interval(
 def rate_interval(
     rate: float, influence: np.ndarray, level: float = 0.95, groups: np.ndarray | None = None, each: int = 1
 ) -> tuple[float, float]:
-    """Return Wilson's interval of a rate, with the effective number of independent trials that corresponds to its standard error.
+    """Return Wilson's interval of a rate, with the number of independent trials that its standard error implies.
 
     ``influence`` (n,); ``groups`` (n,): items whose errors may depend on each other; ``each``: number of trials over
     which an item's score is averaged.
 
     References
     ----------
-    Wilson (1927), "Probable inference, the law of succession, and statistical inference". The effective number of trials is
-    that of Korn and Graubard (1998), "Confidence intervals for proportions with small expected number of positive counts".
+    Wilson (1927), "Probable inference, the law of succession, and statistical inference". The effective number of
+    trials is that of Korn and Graubard (1998), "Confidence intervals for proportions with small expected number of
+    positive counts".
     """
     n = len(influence)
     z = float(norm.ppf((1 + level) / 2))
@@ -147,8 +149,8 @@ def ratio_interval(
     return max(0.0, float((middle - half) / square)), float((middle + half) / square)
 
 
-#: Which vectors are compared: queries and store of the source model; the target's queries with mapped stored vectors; mapped queries with the
-#: source's stored vectors; queries and store of the target model.
+#: Which vectors are compared: queries and store of the source model; the target's queries with mapped stored vectors;
+#: mapped queries with the source's stored vectors; queries and store of the target model.
 STRATEGIES = ("keep", "stored", "queries", "re-embed")
 
 

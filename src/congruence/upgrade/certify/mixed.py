@@ -1,8 +1,9 @@
-"""Scores of a store in which some rows are re-embedded and the others mapped, measured on items with vectors from both models.
+"""Scores of a store that is partly re-embedded and partly mapped, on items with vectors of both models.
 
-A progressive migration maps the whole store at once and then re-embeds rows in a certain order (:mod:`congruence.upgrade.progressive`). Here
-the same order is applied to the scored items. Each item is mapped by a map, and by a refit of it, that were fitted without the item. The first rows get
-their new vectors, and the mixed store is searched, so that competition between re-embedded and mapped rows is included.
+A progressive migration maps the whole store at once and then re-embeds rows in a certain order
+(:mod:`congruence.upgrade.progressive`). Here the same order is applied to the scored items. Each item is mapped by a
+map, and by a refit of it, that were fitted without the item. The first rows get their new vectors, and the mixed store
+is searched, so that competition between re-embedded and mapped rows is included.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def refit_unseen(
             rows = take(others, min(size, len(others), _MOST))
             if len(rows) < FEWEST:
                 continue
-            # Kind and penalty are chosen once, on the most rows of the first part: few candidates, hardly moved by an item of their own.
+            # Kind and penalty are chosen once, on the most rows of the first part: few candidates, hardly moved by an
+            # item of their own.
             every, choose = np.ones(len(rows), bool), k == part.min() and size == sizes[0]
             kind = refit.fit(old[rows], new[rows], every.astype(float), every, kind, choose=choose, mapped=mapped[rows])
             out[size][test] = refit.transform(old[test], kind, mapped[test])
@@ -85,7 +87,7 @@ class MixedStore:
     each: int
 
     def at(self, share: float) -> Estimate:
-        """Return the score with this share of the store re-embedded, interpolated linearly between the measured shares."""
+        """Return the score with this share of the store re-embedded, interpolated between the measured shares."""
         ends = np.array([self._interval(k) for k in range(len(SHARES))])
         value, low, high = (float(np.interp(share, SHARES, side)) for side in (self.values, *ends.T))
         return Estimate(value, low, high, len(self.influence))
@@ -151,11 +153,12 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
 
     Notes
     -----
-    If stored items are assigned to classes, mixtures of the class descriptions are added to mapped rows, as in a migration that is given these texts.
-    An item is mapped by the map of its fold, which was fitted on fewer anchors. The resulting loss is estimated from maps fitted on one fold less, and
-    corrected as for a store that is mapped as a whole. With mixtures, the loss is measured on the same mixed stores; without, it is measured on the mapped
-    store and applied to the share that is still mapped. Refits use items of other folds, so their number is limited even if a share of a large store
-    would be more rows: the gain from those further rows is not included.
+    If stored items are assigned to classes, mixtures of the class descriptions are added to mapped rows, as in a
+    migration that is given these texts. An item is mapped by the map of its fold, which was fitted on fewer anchors.
+    The resulting loss is estimated from maps fitted on one fold less, and corrected as for a store that is mapped as a
+    whole. With mixtures, the loss is measured on the same mixed stores; without, it is measured on the mapped store and
+    applied to the share that is still mapped. Refits use items of other folds, so their number is limited even if a
+    share of a large store would be more rows: the gain from those further rows is not included.
     """
     tables, random_state, base = items.tables, items.random_state, f"{task}/stored"
     if tables.store_modality not in tables.target or base not in measured.scores or measured.mapped is None:
@@ -168,7 +171,8 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
         tables.source[tables.store_modality][rows],
     )
     old, texts = unit(raw), _texts(items, rows)
-    # A migration knows the descriptions of classes, so the map may use them. Captions represent future queries, which it does not know.
+    # A migration knows the descriptions of classes, so the map may use them. Captions represent future queries, which
+    # it does not know.
     known = texts if tables.by_class else None
     groups = None if items.groups is None else items.groups[rows]
     size = float(np.einsum("ij,ij->", raw, raw, dtype=np.float64) / len(rows))
@@ -196,7 +200,7 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
         return (_lists if of_lists else _hits)(items, task, store)
 
     def along(stores: list[np.ndarray]) -> list[np.ndarray]:
-        """Return scores and pseudo-values of stores with increasing shares of re-embedded rows, each of shape (n, s)."""
+        """Return scores and pseudo-values of stores with growing shares of re-embedded rows, shapes (n, s)."""
         found = []
         for share, store in zip(SHARES, stores, strict=True):
             found.append(search(np.where(first_rows(ranks, shuffled, share)[:, None], native, store)))
@@ -251,7 +255,7 @@ def _texts(items: EvaluationSet, rows: np.ndarray) -> Texts | None:
 
 
 def _order(old: np.ndarray, mapped: np.ndarray, texts: Texts | None, random_state: int) -> tuple[str, np.ndarray]:
-    """Return a progressive migration's initial order and its scores: "entropy" if most rows' own texts are known, else "random"."""
+    """Return a plan's initial order and its scores: "entropy" if most rows' own texts are known, else "random"."""
     facts: tuple[TextFacts, ...] = ()
     name = "random"
     if texts is not None and Refit(None, texts, 1.0, Gate.fit(old, texts)).most_are_known:

@@ -1,4 +1,4 @@
-"""How the certified map is chosen and fitted on anchors, as by :func:`congruence.fit`, with a reverse map for queries."""
+"""How the certified map is chosen and fitted, as by :func:`congruence.fit`, with a reverse map for queries."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TwoWay:
         return self._fitted_backward
 
     def recentered(self, source: np.ndarray, target: np.ndarray, modality: str) -> TwoWay:
-        """Return the map with the means of a further modality, computed from rows; the same map if it keeps no means."""
+        """Return the map with the means of a further modality; the same map if it keeps no means."""
         if isinstance(self.forward, OrthogonalMap):
             return TwoWay(self.forward.recenter(source.mean(axis=0), target.mean(axis=0), modality=modality))
         return self
@@ -78,7 +78,8 @@ class TwoWay:
         return np.asarray(np.minimum(np.divide(inside, total, out=np.ones(len(rows)), where=total > 0), 1.0))
 
 
-#: Methods that can be certified: maps of one model's vectors into the other's space, of which there is one for queries too.
+#: Methods that can be certified: maps of one model's vectors into the other's space, of which there is one for queries
+#: too.
 CERTIFIED = ("auto", "orthogonal", "linear")
 
 
@@ -159,7 +160,7 @@ class Recipe:
         )
 
     def fit(self, tables: Tables, train: np.ndarray, choice: Choice | None = None) -> TwoWay:
-        """Fit on the given rows. A rotation also gets the means of the other modality, from the same rows if they are the same items.
+        """Fit on the given rows. A rotation also gets the means of the other modality, of the same items.
 
         ``train`` (t,); ``choice``: by default the result of :meth:`choose` on these rows.
         """
@@ -190,7 +191,10 @@ class Recipe:
         """Return how to fit this map: a command, or a Python call if no command can."""
         given = ", ".join(f"{name}={value!r}" for name, value in choice.parameters.items())
         if len(self.fitted) > 1:
-            return f"OrthogonalMap({given}).fit(X, Y, modality=[…]) in Python, on {' and '.join(self.fitted)} rows together"
+            return (
+                f"OrthogonalMap({given}).fit(X, Y, modality=[…]) in Python, on {' and '.join(self.fitted)} rows "
+                "together"
+            )
         words = "congruence fit" + ("" if self.method == "auto" else f" --method {self.method}")
         words += " --single-modality" if self.single_modality else ""
         words += f" on the {self.fitted[0]} anchors"
@@ -201,7 +205,7 @@ class Recipe:
         return words + (", and for queries with source and target exchanged" if choice.method == "linear" else "")
 
     def about_means(self, tables: Tables, train: np.ndarray, certified: TwoWay) -> OrthogonalMap:
-        """Return the certified map if it is a rotation about the means, else such a rotation fitted on the same rows, for controls and theorems."""
+        """Return the certified map if it is a rotation about the means, else such a rotation of the same rows."""
         if isinstance(certified.forward, OrthogonalMap) and certified.forward.center:
             return certified.forward
         found = Recipe(self.fitted, "orthogonal").fit(tables, train).forward

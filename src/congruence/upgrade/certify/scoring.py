@@ -1,11 +1,12 @@
-"""Scores of the strategies: hits of queries in a gallery, overlap of result lists, and controls that need no correct map.
+"""Scores of the strategies: hits of queries in a gallery, overlap of result lists, and controls.
 
-A gallery is a sample, as the queries are. Removing item i from the sample removes its query, and also a distractor or a relevant
-item of other queries. Both effects together are the item's jackknife pseudo-value h_i − p_i, where h_i is its hit and p_i the number of
-hits among the *other* queries that its removal would add.
+A gallery is a sample, as the queries are. Removing item i from the sample removes its query, and also a distractor or a
+relevant item of other queries. Both effects together are the item's jackknife pseudo-value h_i − p_i, where h_i is its
+hit and p_i the number of hits among the *other* queries that its removal would add.
 
-Whether an item finds itself says little about a store of near-duplicates, where a twin is as good, and little about a store of very
-different items, where it is easy. What matters are the lists a user sees: the k nearest rows of the mapped store, judged by the target model.
+Whether an item finds itself says little about a store of near-duplicates, where a twin is as good, and little about a
+store of very different items, where it is easy. What matters are the lists a user sees: the k nearest rows of the
+mapped store, judged by the target model.
 """
 
 from __future__ import annotations
@@ -118,9 +119,10 @@ def similarities(
 def part_seen(model: TwoWay, items: EvaluationSet, rows: np.ndarray) -> np.ndarray:
     """Return the component of stored rows, scaled to unit norm, that mapped queries can match.
 
-    A mapped query is q B + b, with B the matrix of the reverse map and b its offset, so its product with x depends only on the projection of x on the
-    rows of B and on b; centered queries lie in the span of the rows of B alone. Anchors lie entirely in this subspace, other rows do not, because
-    anchors are in-sample. Each row is therefore scored by the component covered by a map fitted without it.
+    A mapped query is q B + b, with B the matrix of the reverse map and b its offset, so its product with x depends only
+    on the projection of x on the rows of B and on b; centered queries lie in the span of the rows of B alone. Anchors
+    lie entirely in this subspace, other rows do not, because anchors are in-sample. Each row is therefore scored by the
+    component covered by a map fitted without it.
 
     ``model``: with the means of the queries' modality; ``rows`` (r,); returns (len(rows), d_source).
     """
@@ -144,7 +146,8 @@ def cosines(model: TwoWay, tables: Tables, modality: str, rows: np.ndarray) -> n
 
 
 #: Share of an item's pull that enters its influence. Jackknife pseudo-values (share 1) count the interplay of two items
-#: twice (Efron and Stein 1981), bare hits (share 0) not at all; ``benchmarks/certify_calibration.py`` puts the truth between.
+#: twice (Efron and Stein 1981), bare hits (share 0) not at all; ``benchmarks/certify_calibration.py`` puts the truth
+#: between.
 PULL = 0.6
 
 
@@ -205,7 +208,7 @@ def recall(
 
 
 def correction(items: EvaluationSet, queries: np.ndarray, store: np.ndarray) -> Correction | None:
-    """Return the correction for hubs computed from these queries, or from the stored items if they search for their class."""
+    """Return the correction for hubs by these queries, or by the stored items if they search for their class."""
     hubness, tables = items.ranking.hubness, items.tables
     if hubness is None:
         return None
@@ -217,7 +220,7 @@ def correction(items: EvaluationSet, queries: np.ndarray, store: np.ndarray) -> 
 def hits_of(
     vectors: Vectors, items: EvaluationSet, test: np.ndarray, depth: int, correction: Correction | None = None
 ) -> Hits:
-    """Return for each test row of the store whether it is assigned to its class or, without descriptions of classes, found by its query.
+    """Return for each test row of the store whether it is assigned to its class, or found by its query.
 
     Shapes: ``test`` (t,).
     """
@@ -326,7 +329,7 @@ def compare_lists(
 
 
 def ranked(table: np.ndarray, leave_out_own: bool, hubness: Hubness | None) -> np.ndarray:
-    """Return the values by which lists are ranked, in float64: −inf for an excluded own item, corrected for hubs if requested."""
+    """Return the values by which lists are ranked, in float64: −inf for an excluded item, corrected for hubs."""
     table = table.astype(np.float64)
     if leave_out_own:
         np.fill_diagonal(table, -np.inf)
@@ -336,7 +339,7 @@ def ranked(table: np.ndarray, leave_out_own: bool, hubness: Hubness | None) -> n
 def list_hits(
     search: Search, near: np.ndarray, judge: np.ndarray, k: int, hubness: Hubness | None = None
 ) -> dict[str, Hits]:
-    """Compare the result lists of a search (:func:`compare_lists`), by measure: ``"overlap@10"``, ``"graded_text_overlap@10"`` or alike."""
+    """Compare the lists of a search by measure, such as ``"overlap@10"`` or ``"graded_text_overlap@10"``."""
     found = compare_lists(near, judge, k, search.role, hubness)
     return {f"{name.replace('overlap', search.name)}@{k}": hits for name, hits in found.items()}
 

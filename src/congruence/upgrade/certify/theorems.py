@@ -56,8 +56,8 @@ def theory_entries(
 
     Notes
     -----
-    Rows are scaled to unit norm first, since the theorems are about encoders on the sphere. The theorems map from the narrower model to the
-    wider one, so a target with fewer dimensions is exchanged with the source.
+    Rows are scaled to unit norm first, since the theorems are about encoders on the sphere. The theorems map from the
+    narrower model to the wider one, so a target with fewer dimensions is exchanged with the source.
     """
     rng = np.random.default_rng(random_state)
     rows = {
@@ -80,7 +80,8 @@ def theory_entries(
             _entry(
                 "§6",
                 "the map",
-                f"The theorems concern rotations. They are evaluated for the rotation about the means of these anchors, not for the certified map ({instead}).",
+                "The theorems concern rotations. They are evaluated for the rotation about the means of these "
+                f"anchors, not for the certified map ({instead}).",
             )
         )
     if exchanged:
@@ -88,8 +89,8 @@ def theory_entries(
             _entry(
                 "§5.3",
                 "direction",
-                f"The target is narrower ({rotation.shape[0]} of {rotation.shape[1]} dimensions), so the theorems are applied from the target "
-                "to the source.",
+                f"The target is narrower ({rotation.shape[0]} of {rotation.shape[1]} dimensions), so the theorems "
+                "are applied from the target to the source.",
             )
         )
     F, F_other = source.get(tables.store_modality), target.get(tables.store_modality)
@@ -113,8 +114,8 @@ def theory_entries(
             _entry(
                 "Thm 5.3",
                 "the linear map",
-                f"Thm 5.3 determines the map from texts alone if they span the {F_other.shape[1]} dimensions of the wider model; these "
-                f"{len(G)} do not.",
+                f"Thm 5.3 determines the map from texts alone if they span the {F_other.shape[1]} dimensions of "
+                f"the wider model; these {len(G)} do not.",
             )
         )
     else:
@@ -129,8 +130,9 @@ def theory_entries(
         _entry(
             "Thm C.16",
             f"{tables.query_modality} in the span of the {tables.store_modality} anchors",
-            f"The {tables.store_modality} anchors span {share.rank} of {F.shape[1]} dimensions, and {share.quantiles['50%']:.0%} of a median {tables.query_modality}'s "
-            "squared norm; the map is not determined outside this span.",
+            f"The {tables.store_modality} anchors span {share.rank} of {F.shape[1]} dimensions, and "
+            f"{share.quantiles['50%']:.0%} of a median {tables.query_modality}'s squared norm; the map is not "
+            "determined outside this span.",
             {"rank": share.rank, "quantiles": share.quantiles},
         )
     )
@@ -153,8 +155,8 @@ def _spanning(F: np.ndarray, stored: str, random_state: int, full: bool) -> tupl
     quantity = f"{stored} anchors that span the symmetric matrices"
     if n < needed:
         words = (
-            f"Deriving a rotation from norms alone needs {needed:,} {stored} anchors in {d} dimensions, and there are {n:,}: Thm 5.5 does not "
-            "apply, so a rotation is assumed, not proved."
+            f"Deriving a rotation from norms alone needs {needed:,} {stored} anchors in {d} dimensions, and there "
+            f"are {n:,}: Thm 5.5 does not apply, so a rotation is assumed, not proved."
         )
         return _entry("Def. 5.4", quantity, words, {"needed": needed, "n": n, "spans": False}), float("inf")
     spanning = sym_spanning(F)
@@ -166,14 +168,17 @@ def _spanning(F: np.ndarray, stored: str, random_state: int, full: bool) -> tupl
         return _entry("Def. 5.4", quantity, words, numbers), float("inf")
     if not full:
         words = (
-            f"The {n:,} {stored} anchors span all {needed:,} dimensions of the symmetric matrices; κ, which bounds how much errors grow "
-            'when the norms of other rows are extrapolated, takes minutes and was not computed. Pass theory="full" (--theory full) for it.'
+            f"The {n:,} {stored} anchors span all {needed:,} dimensions of the symmetric matrices; κ, which bounds "
+            "how much errors grow "
+            "when the norms of other rows are extrapolated, takes minutes and was not computed. Pass "
+            'theory="full" (--theory full) for it.'
         )
         return _entry("Def. 5.4", quantity, words, numbers), None
     constant = kappa(F, random_state=random_state)
     words = (
-        f"The {n:,} {stored} anchors span all {needed:,} dimensions of the symmetric matrices; κ, which bounds how much errors grow when the norms of "
-        f"other rows are extrapolated (at best 1), is between {constant.lower:.3g} and {constant.upper:.3g}."
+        f"The {n:,} {stored} anchors span all {needed:,} dimensions of the symmetric matrices; κ, which bounds how "
+        "much errors grow when the norms of other rows are extrapolated (at best 1), is between "
+        f"{constant.lower:.3g} and {constant.upper:.3g}."
     )
     return _entry("Def. 5.4", quantity, words, {**numbers, "kappa": [constant.lower, constant.upper]}), constant.upper
 
@@ -191,14 +196,17 @@ def _agreement(agreement: KernelAgreement, similarities: str, theorem: str) -> E
     transformed = {
         "raw": "as they are",
         "constant": f"after the best constant ({agreement.least_squares.intercept:+.3f})",
-        "affine": f"after the best line (slope {agreement.least_squares.slope:.2f}, constant {agreement.least_squares.intercept:+.3f})",
+        "affine": f"after the best line (slope {agreement.least_squares.slope:.2f}, constant "
+        f"{agreement.least_squares.intercept:+.3f})",
     }[agreement.relation]
     level, value = max(agreement.quantiles.items())
     correlation = "" if agreement.correlation is None else f" (correlation {agreement.correlation:.2f})"
     return _entry(
         theorem,
         f"{similarities}, {agreement.relation}",
-        f"{similarities[:1].upper()}{similarities[1:]} of the two models{correlation if agreement.relation == 'raw' or 'image–text' not in similarities else ''} "
-        f"differ by at most {agreement.epsilon:.3f} {transformed}; {level:.0%} by at most {value:.3f}, typically {agreement.rmse:.3f}.",
+        f"{similarities[:1].upper()}{similarities[1:]} of the two "
+        f"models{correlation if agreement.relation == 'raw' or 'image–text' not in similarities else ''} differ by "
+        f"at most {agreement.epsilon:.3f} {transformed}; {level:.0%} by at most {value:.3f}, typically "
+        f"{agreement.rmse:.3f}.",
         agreement.to_dict(),
     )

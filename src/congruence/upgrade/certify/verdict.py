@@ -1,4 +1,4 @@
-"""The rule that turns measured scores, and draws of the true scores, into a recommendation, and what each strategy costs. docs/certify.md explains it."""
+"""The rule that turns scores into a recommendation, and what each strategy costs; see docs/certify.md."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ ACTIONS = {
 }
 
 
-#: If the anchors cover directions with less than this share of a modality's variance, the verdict recommends more anchors of that modality.
+#: If the anchors cover directions with less than this share of a modality's variance, the verdict recommends more
+#: anchors of that modality.
 WELL_COVERED = 0.9
 
 #: Number of learning curves drawn for the confidence of the verdict.
@@ -51,8 +52,8 @@ class Thresholds:
     worth : float, default=0.01
         Smallest difference of scores that is worth acting on.
     tie : float, default=0.03
-        Smallest advantage of mapped queries over mapped stored vectors for which queries are mapped. Below it, mapping the
-        store is preferred, since new items can then be added without the source model.
+        Smallest advantage of mapped queries over mapped stored vectors for which queries are mapped. Below it, mapping
+        the store is preferred, since new items can then be added without the source model.
     most_anchors : int, default=5000
         Largest number of further anchors that could be collected.
     must_move : bool, default=False
@@ -96,8 +97,8 @@ class Verdict:
     reason : str
         The scores that led to the action, in words.
     confidence : dict of str to float
-        For each action, the share of draws of the true scores and learning curve for which the rule recommends it. In simulations
-        verdicts were correct about as often as this share suggests (counts are in docs/certify.md).
+        For each action, the share of draws of the true scores and learning curve for which the rule recommends it. In
+        simulations verdicts were correct about as often as this share suggests (counts are in docs/certify.md).
     share : float or None
         For ``"progressive"``: share of the store to re-embed.
     share_interval : tuple or None
@@ -117,7 +118,7 @@ class Verdict:
 
     @property
     def settled(self) -> bool:
-        """Whether at least nine in ten draws agree: in simulations such verdicts were correct in 62 of 63 cases, others in 67 of 97."""
+        """Whether nine in ten draws agree: in simulations 62 of 63 such verdicts were correct, of others 67 of 97."""
         return self.confidence.get(self.action, 0.0) >= 0.9
 
 
@@ -136,7 +137,7 @@ class Decision:
 
 
 def with_known(strategies: dict[str, float], task: str) -> dict[str, float]:
-    """Add scores that are known without measurement: the re-embedded store returns its own neighbors, and an item finds itself in it."""
+    """Add what is known without measurement: the re-embedded store returns its own neighbors, and an item itself."""
     return {**strategies, "re-embed": 1.0} if task == "own@1" or is_of_lists(task) else strategies
 
 
@@ -270,7 +271,10 @@ def judge(
     if not final and covered[least] < WELL_COVERED:
         these = "vectors'" if least == UNNAMED else least
         more = "anchors like these rows" if least == UNNAMED else f"{least} anchors"
-        reason += f" {1 - covered[least]:.0%} of the {these} variance lies in directions that no anchor covers, so {more} would help most."
+        reason += (
+            f" {1 - covered[least]:.0%} of the {these} variance lies in directions that no anchor covers, so "
+            f"{more} would help most."
+        )
     return Verdict(
         decision.action, decision.more, headline, reason, confidence, decision.share, share_interval, decision.wanted
     )
@@ -297,21 +301,26 @@ def _in_words(
     if of_lists:  # state the share of identical results, which is easier to understand than the graded score
         strategy = max(mapping, key=lambda strategy: values.get(strategy, -1.0))
         plain = measured[task.removeprefix("graded_")][strategy].value
-        got = f"{plain:.0%} of the results after mapping are those of a re-embedded store; with partial credit for near misses, {got}"
+        got = (
+            f"{plain:.0%} of the results after mapping are those of a re-embedded store; with partial credit for "
+            f"near misses, {got}"
+        )
     if decision.action == "map":
         return ACTIONS["map"], f"{got}; the required score was {decision.wanted:.3f}."
     if decision.action == "queries":
         return (
             ACTIONS["queries"],
-            f"{named} is {values['queries']:.3f} with mapped queries and {values['stored']:.3f} with mapped stored vectors"
-            f"{f', compared with {best:.3f} after re-embedding' if best else ''}{old}. The store does not change.",
+            f"{named} is {values['queries']:.3f} with mapped queries and {values['stored']:.3f} with mapped stored "
+            f"vectors{f', compared with {best:.3f} after re-embedding' if best else ''}{old}. The store does not "
+            "change.",
         )
     if decision.action == "collect":
         assert decision.more is not None
         return (
             f"collect {decision.more:,} more anchors of this kind",
-            f"{got}. The learning curve reaches the required {decision.wanted:.3f} at about {curve.n + decision.more:,} anchors. "
-            "Choose them with congruence anchors, and score the map on queries drawn at random.",
+            f"{got}. The learning curve reaches the required {decision.wanted:.3f} at about "
+            f"{curve.n + decision.more:,} anchors. Choose them with congruence anchors, and score the map on "
+            "queries drawn at random.",
         )
     if decision.action == "progressive":
         assert mixed is not None
@@ -330,26 +339,28 @@ def _in_words(
             first = f" Switch once {better:.0%} are re-embedded: until then, the old model scores higher."
         return (
             f"map now, re-embed {decision.share:.0%} progressively",
-            f"{got}; the required score was {decision.wanted:.3f}. Re-embedding the {decision.share:.0%} of the store that the map is least sure of, and "
-            f"refitting the map on them, is expected to reach it{sure}.{first}",
+            f"{got}; the required score was {decision.wanted:.3f}. Re-embedding the {decision.share:.0%} of the "
+            "store that the map is least sure of, and refitting the map on them, is expected to reach "
+            f"it{sure}.{first}",
         )
     if decision.action == "re-embed":
         return (
             ACTIONS["re-embed"],
-            f"{got}; the required score was {decision.wanted:.3f}, and up to {thresholds.most_anchors:,} more anchors are not expected to "
-            f"reach it (the learning curve levels off at {curve.best:.3f}).",
+            f"{got}; the required score was {decision.wanted:.3f}, and up to {thresholds.most_anchors:,} more "
+            f"anchors are not expected to reach it (the learning curve levels off at {curve.best:.3f}).",
         )
     if of_lists:
         return ACTIONS["keep"], f"{got}. Mapping does not bring the results closer to those of the target model."
     if best is not None:
         return (
             ACTIONS["keep"],
-            f"{named} is {keep:.3f} with the source model, {best:.3f} with the target model and {mapped:.3f} after mapping: "
-            "changing the model gains nothing.",
+            f"{named} is {keep:.3f} with the source model, {best:.3f} with the target model and {mapped:.3f} after "
+            "mapping: changing the model gains nothing.",
         )
     return (
         ACTIONS["keep"],
-        f"{named} is {keep:.3f} with the source model and {mapped:.3f} after mapping; the score after re-embedding is unknown.",
+        f"{named} is {keep:.3f} with the source model and {mapped:.3f} after mapping; the score after "
+        "re-embedding is unknown.",
     )
 
 
@@ -360,7 +371,8 @@ _SOME = 0.1
 class StrategyCost(TypedDict):
     """One strategy: its name, the expected score, and what must be encoded.
 
-    ``share`` is the share of the store to encode, ``items`` the number of rows, ``minutes`` and ``price`` the time and cost; None if unknown.
+    ``share`` is the share of the store to encode, ``items`` the number of rows, ``minutes`` and ``price`` the time and
+    cost; None if unknown.
     """
 
     strategy: str

@@ -1,4 +1,4 @@
-"""Functions from row ids to the new model's vectors: a user's command, a file of vectors, or an encoder applied to items."""
+"""Functions from row ids to the new model's vectors: a command, a file of vectors, or an encoder of items."""
 
 from __future__ import annotations
 

@@ -43,13 +43,13 @@ def digest_of(content: Mapping[str, object]) -> str:
 
 
 def default_folder(place: str) -> Path:
-    """Return the default folder of a database's journal, in the current folder, named after the database without its password."""
+    """Return a database's default journal: in the current folder, named after it without its password."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", place.rstrip("/").rsplit("/", 1)[-1]).strip("-")[:40] or "database"
     return Path(f"migration-{name}-{hashlib.sha256(place.encode()).hexdigest()[:8]}")
 
 
 def make_folder(folder: Path) -> None:
-    """Create the folder of a journal. Raises FileError."""
+    """Create the folder of a journal."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -99,7 +99,7 @@ class Journal:
         self.events.append({"at": now, "what": words})
 
     def write(self, folder: Path) -> None:
-        """Replace the journal in its folder. Raises StorageError."""
+        """Replace the journal in its folder."""
         content = asdict(self)
         with atomic_path(folder / _NAME, force=True) as temporary:
             temporary.write_text(
@@ -136,7 +136,7 @@ class Journal:
         return journal
 
     def _check(self) -> None:
-        """Check that all values are valid. Raises ValueError."""
+        """Check that all values are valid."""
         kinds = {
             "place": str, "map_digest": str, "dim": int, "element_type": str, "normalize": bool, "scale": bool, "state": str, "rows": int,
             "resumed": int, "sample": list, "passes": list, "verification": dict, "summary": dict, "events": list, "version": str,
@@ -166,7 +166,7 @@ class Journal:
             )
 
     def sync(self, stage: Stage) -> None:
-        """Update the state to that of the database; they differ if the process was killed after it changed one of them."""
+        """Update the state to that of the database; they differ if the process was killed between the two."""
         if stage is Stage.SWITCHED and self.state in ("verified", "rolled back"):
             self.state = "switched"
             self.log("found switched")
@@ -208,7 +208,8 @@ def lock_folder(folder: Path) -> AbstractContextManager[None]:
     """Lock a journal's folder for this run. Raises FileError if another run holds it."""
     return locked(
         folder,
-        f"Got a migration that another run is working on ({folder}); expected it to be free. Wait for that run, or stop it.",
+        f"Got a migration that another run is working on ({folder}); expected it to be free. Wait for that "
+        "run, or stop it.",
     )
 
 
@@ -217,7 +218,7 @@ SIGNING_KEY = "CONGRUENCE_SIGNING_KEY"
 
 
 def summarize(journal: Journal) -> dict[str, Any]:
-    """Return rows, checksums, the map's digest, all events, and a SHA-256 over them; signed if the environment contains a key."""
+    """Return rows, checksums, the map's digest and all events, with a SHA-256; signed if there is a key."""
     last = journal.passes[-1] if journal.passes else {}
     summary: dict[str, Any] = {
         "place": journal.place,
@@ -241,7 +242,7 @@ def summarize(journal: Journal) -> dict[str, Any]:
 
 
 def write_summary(journal: Journal, folder: Path) -> None:
-    """Write ``summary.json`` next to the journal. Raises StorageError."""
+    """Write ``summary.json`` next to the journal."""
     text = json.dumps(summarize(journal), indent=1) + "\n"
     with atomic_path(folder / "summary.json", force=True) as temporary:
         temporary.write_text(text, encoding="utf-8")

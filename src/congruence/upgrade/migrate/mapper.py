@@ -129,7 +129,7 @@ class RowMapper:
                 check_space(Space(normalized=unit), self.map.source_space_, Space(), modality=False)
 
     def _check_coded(self) -> None:
-        """Scale decoded rows to unit norm if the map was fitted on unit rows; otherwise, raise an error if their norms are unknown."""
+        """Scale decoded rows to unit norm if the map was fitted on unit rows; refuse those of unknown norm."""
         self.scale = bool(self.map.source_space_.normalized)
         if self.scale:
             return
@@ -145,7 +145,7 @@ class RowMapper:
             )
 
     def rows(self, vectors: np.ndarray) -> np.ndarray:
-        """Return rows of the database as input of the map, shape (b, d_source): decoded, and scaled to unit norm if :attr:`scale` is True."""
+        """Return rows of the database as input of the map: decoded, and of unit norm if :attr:`scale` is True."""
         vectors = self.old.decode(vectors)
         return normalize_rows(vectors) if self.scale else vectors
 
@@ -183,7 +183,7 @@ class RowMapper:
 
 
 def _to_unit(rows: np.ndarray) -> np.ndarray:
-    """Scale rows to unit norm in place; use :func:`normalize_rows` if a squared norm could overflow or underflow in float32."""
+    """Scale rows to unit norm in place, or by :func:`normalize_rows` if squares could overflow or underflow."""
     with np.errstate(over="ignore", under="ignore"):
         squared = np.einsum("ij,ij->i", rows, rows)
     if not ((squared > 1e-20) & (squared < 1e20)).all():

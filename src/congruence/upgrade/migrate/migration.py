@@ -1,4 +1,4 @@
-"""Migrate the vectors of a database: plan, write, verify, switch and roll back, each step repeatable and recorded in a journal."""
+"""Migrate the vectors of a database in repeatable steps: plan, write, verify, switch and roll back."""
 
 from __future__ import annotations
 
@@ -47,9 +47,10 @@ from congruence.upgrade.migrate.verify import Verification, read_sample, verify
 class Migration:
     """A migration of a database's vectors to a new model's space; a context manager.
 
-    The steps are :meth:`plan`, :meth:`run`, :meth:`verify`, :meth:`switch`, and then :meth:`rollback` or :meth:`drop_old`. Old and new
-    vectors coexist, and the old ones are kept until :meth:`drop_old`. Progress is recorded in a journal, a folder that also stores
-    the map: a run that was killed can be resumed, and later steps need only the database and this folder.
+    The steps are :meth:`plan`, :meth:`run`, :meth:`verify`, :meth:`switch`, and then :meth:`rollback` or
+    :meth:`drop_old`. Old and new vectors coexist, and the old ones are kept until :meth:`drop_old`. Progress is
+    recorded in a journal, a folder that also stores the map: a run that was killed can be resumed, and later steps need
+    only the database and this folder.
 
     Parameters
     ----------
@@ -64,17 +65,21 @@ class Migration:
     normalize : {"auto", True, False}, default="auto"
         Scale the new vectors to unit norm; "auto" does so if the target's rows had unit norm at the fit.
     element_type : str, optional
-        Type in which the new vectors are stored: float32, float16, int8 or binary, if the database supports it; by default the type of the old ones.
+        Type in which the new vectors are stored: float32, float16, int8 or binary, if the database supports it; by
+        default the type of the old ones.
     ranges : array-like, shape (2, dim), optional
-        For int8: the smallest and the largest value of each component of the new vectors. By default one range for all components, symmetric about 0,
-        up to the largest component of a sample. The journal's folder keeps them as ``ranges.npy``; queries must be quantized with the same ranges.
+        For int8: the smallest and the largest value of each component of the new vectors. By default one range for all
+        components, symmetric about 0, up to the largest component of a sample. The journal's folder keeps them as
+        ``ranges.npy``; queries must be quantized with the same ranges.
     old_ranges : array-like, shape (2, dim), optional
-        Ranges with which the old int8 vectors were quantized; by default one range for all components, symmetric about 0.
+        Ranges with which the old int8 vectors were quantized; by default one range for all components, symmetric about
+        0.
     allow_zero_rows : bool, default=False
     retry : Retry, optional
         Number of retries and waiting times if the database does not answer.
     executor : Executor, optional
-        Runs the passes over all rows: by default in this process; :class:`congruence.engines.EngineExecutor` runs them on an engine.
+        Runs the passes over all rows: by default in this process; :class:`congruence.engines.EngineExecutor` runs them
+        on an engine.
 
     Raises
     ------
@@ -168,8 +173,6 @@ class Migration:
     ) -> None:
         self.database.close()
 
-    # ------------------------------------------------------------------ steps
-
     def plan(
         self,
         *,
@@ -212,7 +215,7 @@ class Migration:
         callback: Callable[[int], object] | None = None,
         stage: Callable[[str], object] | None = None,
     ) -> Journal:
-        """Write the new vectors of all rows next to the old ones, including rows that others change during the run, and index them.
+        """Write the new vectors of all rows, also of rows that others change during the run, and index them.
 
         Parameters
         ----------
@@ -276,7 +279,7 @@ class Migration:
         least_recall: float = 0.9,
         callback: Callable[[int], object] | None = None,
     ) -> Verification:
-        """Check row counts, a sample read back, and the recall of the new index against exact search; see :class:`Verification`.
+        """Check row counts, a sample read back, and the recall of the new index against exact search.
 
         Parameters
         ----------
@@ -336,7 +339,8 @@ class Migration:
             if journal.state != "switched":
                 journal.require_state("verified", to="switch")
                 self._repair(lambda words: None, callback)
-            # Also if the state is already switched: the process may have been killed between the last two steps of the database's switch.
+            # Also if the state is already switched: the process may have been killed between the last two steps of the
+            # database's switch.
             self.retry(self.database, self.database.switch)
             if journal.state != "switched":
                 journal.state = "switched"
@@ -352,8 +356,9 @@ class Migration:
         Returns
         -------
         dict
-            ``rows``; ``checksum`` of the old vectors; ``identical``: whether it equals that of the last pass before the switch (it differs if others
-            wrote rows since then), None if there was no such pass; ``rows_without``: number of rows without an old vector, written since the switch.
+            ``rows``; ``checksum`` of the old vectors; ``identical``: whether it equals that of the last pass before the
+            switch (it differs if others wrote rows since then), None if there was no such pass; ``rows_without``:
+            number of rows without an old vector, written since the switch.
 
         Raises
         ------
@@ -379,7 +384,7 @@ class Migration:
         return status
 
     def drop_old(self) -> None:
-        """Remove the old vectors after the switch. This cannot be undone. Raises MigrationError if nothing is switched."""
+        """Remove the old vectors after the switch. This cannot be undone."""
         with self._at_work() as journal:
             journal.require_state("switched", to="drop the old vectors")
             self.retry(self.database, self.database.drop_old)
@@ -419,7 +424,8 @@ class Migration:
         Parameters
         ----------
         queries : Embeddings or array_like, shape (m, dim_new), optional
-            Queries in the new model. If omitted, the table's rows are compared with each other, as in a search for duplicates.
+            Queries in the new model. If omitted, the table's rows are compared with each other, as in a search for
+            duplicates.
         queries_old : Embeddings or array_like, shape (m, dim_old), optional
             The same queries in the old model; paired by id, or by position.
         among : str, optional
@@ -445,8 +451,9 @@ class Migration:
 
         Notes
         -----
-        Scores are cosines with the rows that the journal keeps for :meth:`verify` (at most 1,000). As in :meth:`congruence.Bridge.fit_thresholds`,
-        a threshold is translated to the score above which the share of irrelevant pairs is the same.
+        Scores are cosines with the rows that the journal keeps for :meth:`verify` (at most 1,000). As in
+        :meth:`congruence.Bridge.fit_thresholds`, a threshold is translated to the score above which the share of
+        irrelevant pairs is the same.
         """
         with self._at_work() as journal:
             journal.require_state("filled", "verified", "switched", "rolled back", to="translate score thresholds")
@@ -483,8 +490,6 @@ class Migration:
         If the environment variable CONGRUENCE_SIGNING_KEY is set, the summary is also signed (HMAC-SHA256).
         """
         return summarize(self._journal())
-
-    # ------------------------------------------------------------------ what the steps share
 
     def _journal(self) -> Journal:
         if self.journal is None:
@@ -570,7 +575,8 @@ def migrate(
     callback : callable, optional
         Called with the number of rows of each block.
     **options
-        Options of :func:`congruence.databases.open_database`: ``table``, ``column``, ``ids``, ``modality_column``, ``rows``.
+        Options of :func:`congruence.databases.open_database`: ``table``, ``column``, ``ids``, ``modality_column``,
+        ``rows``.
 
     Returns
     -------
@@ -607,7 +613,7 @@ def _fit_cutoffs(
     folds: int,
     random_state: int,
 ) -> Thresholds:
-    """Fit the translation of cut-offs on a sample of the table's rows; see :meth:`congruence.Migration.fit_thresholds`."""
+    """Fit the translation of thresholds on a sample of the table's rows."""
     old, new, place = read_sample(database, sample)
     kept = place >= 0
     if among is not None:
@@ -620,7 +626,8 @@ def _fit_cutoffs(
     names = old.ids.filter(pa.array(kept))
     if len(names) < 2:
         raise TooFewAnchorsError(
-            f"{len(names)} rows of the sample have both vectors{'' if among is None else f' and are of {among}'}; 2 are needed.",
+            f"{len(names)} rows of the sample have both "
+            f"vectors{'' if among is None else f' and are of {among}'}; 2 are needed.",
             "Finish the run, or pass another `among=…`.",
         )
     before = mapper.old.decode(old.vectors[kept])
@@ -660,6 +667,6 @@ def _fit_cutoffs(
 
 
 def _stored(side: Quantizer, queries: np.ndarray) -> np.ndarray:
-    """Return queries quantized and decoded, as in a search of quantized vectors; for bits, a cosine is 1 − 2h / d for Hamming distance h."""
+    """Return queries as the database would store them; for bits, a cosine is 1 − 2h/d of Hamming distance h."""
     rows = queries.astype(np.float32, copy=False)
     return side.decode(side.encode(rows)) if side.coded else rows

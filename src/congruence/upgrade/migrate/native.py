@@ -1,4 +1,4 @@
-"""State of a progressive migration: which rows get the new model's own vectors, and by which map the others are mapped."""
+"""State of a progressive migration: which rows are re-embedded, and by which map the others are mapped."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def save_plan(
     files: dict[str, str] | None = None,
     forecast: bool = False,
 ) -> None:
-    """Save what has changed in a plan: everything that :func:`read_native` needs, including ids and texts, and the plot data.
+    """Save what has changed in a plan, with ids, texts and plot data, for :func:`read_native`.
 
     ``among``, ``modality``: modality of the rows to re-embed, if the table has several, and modality whose means the
     map uses; ``texts``: the texts of both models as they were passed; ``files``: names of the files of ids and texts,
@@ -160,7 +160,7 @@ def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]]
 
 
 def _has_state(folder: Path) -> bool:
-    """Return whether a journal's folder has the saved state of a progressive migration; writing the first one may have been interrupted."""
+    """Return whether a folder has the state of a progressive migration; the first save may have been interrupted."""
     return persist.find_map(folder / PROGRESSIVE / STATE).is_dir()
 
 
@@ -222,7 +222,7 @@ class EncodedRows:
                 self.rows |= {str(name): row for name, row in zip(names, vectors, strict=True)}
 
     def add(self, ids: list[str], vectors: np.ndarray) -> None:
-        """Store a chunk, on disk before in memory. Raises StorageError."""
+        """Store a chunk, on disk before in memory."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"part-{self._count:06d}"
         persist.write_folder(path, {"vectors": vectors}, {"kind": "encoded rows", "ids": ids}, "# Encoded rows\n")
@@ -238,7 +238,7 @@ class EncodedRows:
 
 
 def keep_encoded(folder: Path, native: NativeRows) -> None:
-    """Remove a plan, but keep the vectors that were encoded for it. Raises StorageError."""
+    """Remove a plan, but keep the vectors that were encoded for it."""
     encoded = EncodedRows(folder, native.new.width)
     for part in blocks(len(native.ids), 4 * native.new.width):
         names = [str(name) for name in native.ids[part].tolist()]

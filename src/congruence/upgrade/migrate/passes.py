@@ -1,4 +1,4 @@
-"""Passes over all rows of a database: the first writes the new vectors, later ones repair what others have changed meanwhile."""
+"""Passes over all rows: the first writes the new vectors, later ones repair what others have changed."""
 
 from __future__ import annotations
 
@@ -81,10 +81,7 @@ class Checksum:
         self._sum = 0
 
     def add(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Add rows.
-
-        Shapes: ``ids`` (b,), ``vectors`` (b, dim).
-        """
+        """Add rows. Shapes: ``ids`` (b,), ``vectors`` (b, dim)."""
         flat = np.ascontiguousarray(vectors, np.float32).tobytes()
         size = vectors.shape[1] * 4
         digests = b"".join(
@@ -198,7 +195,7 @@ def repair(
     *,
     write: bool = True,
 ) -> dict[str, object]:
-    """Compare each new vector with the mapped old one, write those that differ, and remove those whose rows no longer exist.
+    """Write new vectors that differ from the mapped old ones, and remove those whose rows no longer exist.
 
     ``callback``: called with the number of rows of each block. Returns: ``rows``, ``written`` (missing or different
     vectors), ``removed``, and ``old``, the checksum of the old vectors.
@@ -229,7 +226,7 @@ def repair(
 
 
 def wrong_rows(database: Database, mapper: RowMapper, block: PairedBlock) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return a mask of the rows whose new vector is missing or differs from the mapped one, and the vectors they should have; None if all are right."""
+    """Return which rows have a missing or wrong new vector, and their right vectors; None if all are right."""
     wanted = database.as_stored(mapper(block.ids, block.old, block.modalities))
     wrong = ~block.has_new
     if block.has_new.any():
@@ -264,7 +261,8 @@ def repair_until_equal(
         if not counts["written"] and not counts["removed"]:
             return
     raise MigrationError(
-        f"The table still changed in pass {PASSES} ({counts['written']:,} rows written, {counts['removed']:,} removed).",
+        f"The table still changed in pass {PASSES} ({counts['written']:,} rows written, {counts['removed']:,} "
+        "removed).",
         "Stop writers for the time of the switch, and pass `resume=True`.",
     )
 
@@ -307,7 +305,7 @@ class Executor(Protocol):
     def repair(
         self, database: Database, mapper: RowMapper, dim: int, retry: Retry, callback: Callable[[int], object] | None
     ) -> dict[str, object]:
-        """Compare each new vector with the mapped old one, and write those that differ, as :func:`repair` does in this process."""
+        """Write new vectors that differ from the mapped old ones, as :func:`repair` does in this process."""
 
     def checksum(self, database: Database, dim: int, retry: Retry) -> Checksum:
         """Return the checksum of the old vectors, of width ``dim``."""

@@ -1,4 +1,4 @@
-"""Report what a migration would do and cost, without changing anything, and refuse one whose plan has a failed check."""
+"""Report what a migration would do and cost without changing anything, and refuse one that fails a check."""
 
 from __future__ import annotations
 
@@ -61,23 +61,27 @@ class Plan:
     index : str or None
         Index over the old vectors; the new ones get a similar one.
     minutes : float
-        Duration of the first pass over all rows, at the rates of the sample. Reading and mapping overlap with writing, so the
-        slower of the two determines it. Building the index is not included, nor is the second pass that compares all rows if others may write.
+        Duration of the first pass over all rows, at the rates of the sample. Reading and mapping overlap with writing,
+        so the slower of the two determines it. Building the index is not included, nor is the second pass that compares
+        all rows if others may write.
     rows_per_second : float
         Rows read and mapped per second, on the sample.
     written_per_second : float or None
-        Rows written per second to a scratch table, on the sample; None if the database cannot create one that readers do not see.
+        Rows written per second to a scratch table, on the sample; None if the database cannot create one that readers
+        do not see.
     old_type : str
         Type in which the old vectors are stored.
     stored_as : str
         How int8 values and bits are computed, in words.
     stored_recall : float or None
-        If the new vectors are not stored as float32: the share of the 10 nearest mapped rows in float32 that are also among the 10 nearest in the
-        stored type, with queries in the same type, within the sample. None for float32, and for fewer than 40 rows.
+        If the new vectors are not stored as float32: the share of the 10 nearest mapped rows in float32 that are also
+        among the 10 nearest in the stored type, with queries in the same type, within the sample. None for float32, and
+        for fewer than 40 rows.
     encode_minutes, encode_cost : float or None
         Time and cost of encoding all items with the new model instead, at the given rate and price.
     verdict : dict
-        ``action``, ``headline`` and ``reason`` of the certificate, and the models it names; empty without a certificate.
+        ``action``, ``headline`` and ``reason`` of the certificate, and the models it names; empty without a
+        certificate.
     checks : list of dict
         ``check``, ``outcome`` ("good", "bad" or "unknown") and ``detail``.
     """
@@ -208,7 +212,10 @@ def make_plan(
         supports = verdict["action"] in FOR_MAPPING
         detail = f"{verdict['headline']}: {verdict['reason']}"
         if verdict["action"] == "progressive":
-            detail += " Mapping alone does not reach the required quality: run congruence migrate --progressive, or reembed afterward."
+            detail += (
+                " Mapping alone does not reach the required quality: run congruence migrate --progressive, or "
+                "reembed afterward."
+            )
         note("certificate", "good" if supports else "bad", detail)
         models = {"source": mapper.map.source_space_.model, "target": mapper.map.target_space_.model}
         differing = [

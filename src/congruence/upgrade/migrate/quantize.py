@@ -1,4 +1,4 @@
-"""Quantize vectors to the type in which they are stored (float, int8 or bits), and measure the effect on search results."""
+"""Quantize vectors to the type in which they are stored, and measure the effect on search results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from congruence.errors import ParameterError
 #: Maximum number of queries with which the recall of a type is measured.
 QUERIES = 200
 
-#: Relative tolerance of a component, by element type: matrix products of blocks of different sizes are rounded differently.
+#: Relative tolerance of a component, by element type: matrix products of blocks of different sizes are rounded
+#: differently.
 _ROUNDING = {"float32": 2.0**-20, "float16": 2.0**-10}
 
 #: Tolerance, in int8 steps, within which a value halfway between two codes may be stored as either.
@@ -54,10 +55,10 @@ class Quantizer:
         return self.element_type in ("int8", "binary")
 
     def calibrated(self, sample: np.ndarray) -> Quantizer:
-        """Return a quantizer with one range for all components, symmetric about 0, up to the largest absolute value of a sample.
+        """Return a quantizer with one range for all components, symmetric about 0, that holds a sample.
 
-        With the same step for all components, cosines, inner products and distances keep their proportions, so that the codes can be searched directly.
-        If the type is not int8 or ranges are given, returns the quantizer itself.
+        With the same step for all components, cosines, inner products and distances keep their proportions, so that the
+        codes can be searched directly. If the type is not int8 or ranges are given, returns the quantizer itself.
 
         Shapes: ``sample`` (n, dim).
         """
@@ -74,7 +75,7 @@ class Quantizer:
         return step.astype(np.float32), np.round(-self.ranges[0] / step - 128, 6).astype(np.float32)
 
     def encode(self, vectors: np.ndarray) -> np.ndarray:
-        """Return the values to store: whole numbers from -128 to 127 for int8, 1 and -1 for bits, otherwise the vectors unchanged.
+        """Return the values to store: −128 to 127 for int8, 1 and −1 for bits, otherwise the vectors.
 
         Shapes: ``vectors`` (b, dim); returns (b, dim).
         """
@@ -90,7 +91,7 @@ class Quantizer:
         return codes
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
-        """Return the vectors that stored values represent; int8 without ranges is divided by 127, and bits remain 1 and -1.
+        """Return the vectors that stored values represent; int8 without ranges is divided by 127, bits stay 1 and −1.
 
         Shapes: ``codes`` (b, dim); returns (b, dim).
         """
@@ -133,14 +134,14 @@ class Quantizer:
         return "int8: by the range of each component"
 
     def plain_ranges(self) -> list[float | list[float]] | None:
-        """Return the ranges as plain data: for each bound, one number if it is the same for all components, otherwise a list."""
+        """Return the ranges as plain data: one number a bound, or a list if components differ."""
         if self.ranges is None:
             return None
         return [float(row[0]) if np.ptp(row) == 0 else row.tolist() for row in self.ranges]
 
     @classmethod
     def from_ranges(cls, element_type: str, dim: int, ranges: list[float | list[float]] | None) -> Quantizer:
-        """Create a quantizer from the result of :meth:`plain_ranges`. Raises ParameterError."""
+        """Create a quantizer from the result of :meth:`plain_ranges`."""
         return cls(
             element_type, dim, ranges and [bound if isinstance(bound, list) else [bound] * dim for bound in ranges]
         )

@@ -1,4 +1,4 @@
-"""Re-embed the rows of a migrated database that the map is least sure of, batch by batch, until the target quality is reached."""
+"""Re-embed the rows of a migrated database that the map is least sure of, until the target quality is reached."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from congruence.upgrade.progressive.rows import is_on_disk
 #: Function from row ids to the new model's vectors of these rows, array_like of shape (len(ids), d_new).
 Encode: TypeAlias = Callable[[list[str]], RowsLike]
 
-#: Maximum size in bytes of old vectors that are kept in memory with the mapped rows; larger ones are copied to a file next to the journal.
+#: Maximum size in bytes of old vectors that are kept in memory with the mapped rows; larger ones are copied to a file
+#: next to the journal.
 IN_MEMORY = 64 * 2**20
 
 #: Name of that file, which is unlinked right after it is opened if the system allows this.
@@ -63,28 +64,33 @@ def reembed(
     callback: Callable[[int], object] | None = None,
     stage: Callable[[str], object] | None = None,
 ) -> Progressive:
-    """Encode the rows that the map is least sure of with the new model, refit the map on them, and map the remaining rows again.
+    """Encode the rows that the map is least sure of with the new model, refit the map, and map the others again.
 
-    After each batch the database holds the new model's own vectors for the rows encoded so far, and mapped vectors for the others. Rows that the
-    refitted map moves noticeably are written again at once, the others at the end. Search stays available. All state is in the journal's folder:
-    if the process is killed, call the function again to resume; rows already saved are not encoded again.
+    After each batch the database holds the new model's own vectors for the rows encoded so far, and mapped vectors for
+    the others. Rows that the refitted map moves noticeably are written again at once, the others at the end. Search
+    stays available. All state is in the journal's folder: if the process is killed, call the function again to resume;
+    rows already saved are not encoded again.
 
     Parameters
     ----------
     migration : Migration
         A migration whose run is complete, preferably switched, so that readers benefit from each batch.
     encode : callable
-        Function from a list of ids, as strings, to an array of shape (len(ids), dim_new); called with at most 256 ids at a time.
+        Function from a list of ids, as strings, to an array of shape (len(ids), dim_new); called with at most 256 ids
+        at a time.
     texts, new_texts : array_like, shapes (m, dim_old) and (m, dim_new), optional
-        The same texts in both models: a vocabulary, tags or a query log. See :class:`congruence.upgrade.progressive.Progressive`.
+        The same texts in both models: a vocabulary, tags or a query log. See
+        :class:`congruence.upgrade.progressive.Progressive`.
     among : str, optional
-        Modality of the rows to re-embed, if the table has a column of modalities; rows of other modalities are not changed.
+        Modality of the rows to re-embed, if the table has a column of modalities; rows of other modalities are not
+        changed.
     order : str, callable, or "auto", default="auto"
         As for :class:`congruence.upgrade.progressive.Progressive`.
     size : int, default=1000
         Rows per batch. After each batch the map is refitted, and rows that moved noticeably are written again.
     budget, share, until : optional
-        When to stop: total number of rows, share of the rows, or quality; see :meth:`Progressive.batches`. By default all rows are re-embedded.
+        When to stop: total number of rows, share of the rows, or quality; see :meth:`Progressive.batches`. By default
+        all rows are re-embedded.
     random_state : int, default=0
     callback : callable, optional
         Called with the number of rows encoded.
@@ -105,9 +111,9 @@ def reembed(
 
     Notes
     -----
-    Up to 64 MB of old vectors are kept in memory twice, together with the mapped vectors. Larger tables are copied to a file next to the journal,
-    which needs 4 bytes × rows × dimensions of disk space and is removed with the plan; memory then contains only the ids, as strings, and
-    what :class:`congruence.Progressive` keeps for a stream.
+    Up to 64 MB of old vectors are kept in memory twice, together with the mapped vectors. Larger tables are copied to a
+    file next to the journal, which needs 4 bytes × rows × dimensions of disk space and is removed with the plan; memory
+    then contains only the ids, as strings, and what :class:`congruence.Progressive` keeps for a stream.
     """
     tell = stage or (lambda words: None)
     if not migration.mapper.unit:
@@ -119,7 +125,8 @@ def reembed(
         journal.require_state("filled", "verified", "switched", "rolled back", to="re-embed")
         if journal.state == "switched" and not migration.database.capabilities.writes_after_switch:
             raise MigrationError(
-                f"This migration is switched, and {migration.database.kind} keeps the new vectors in one complete file.",
+                f"This migration is switched, and {migration.database.kind} keeps the new vectors in one "
+                "complete file.",
                 "Roll back, re-embed, then verify and switch.",
             )
         tell("reading the old vectors")
@@ -151,7 +158,7 @@ def reembed(
 
 
 class _Table:
-    """The rows of a migration and the plan that re-embeds them, kept equal in memory, in the journal's folder and in the database."""
+    """The rows of a migration and their plan, kept equal in memory, in the journal's folder and in the database."""
 
     def __init__(
         self,
@@ -207,7 +214,7 @@ class _Table:
         migration.retry(database, database.flush)
 
     def repair(self) -> None:
-        """Write all rows that differ from the plan: after a kill, after the plan's first map, and rows that moved only a little."""
+        """Write all rows that differ from the plan: after a kill, after the first map, or moved only a little."""
         migration = self.migration
         repair(migration.database, migration.mapper, migration.info.dim, migration.retry)
 
@@ -289,7 +296,7 @@ def _in_order(migration: Migration, ids: pa.Array, old: np.ndarray, known: np.nd
 
 @contextmanager
 def _removed_on_error(path: Path) -> Iterator[None]:
-    """Translate write errors of the disk, and remove the file after an error. Raises StorageError."""
+    """Translate write errors of the disk, and remove the file after an error."""
     try:
         yield
     except BaseException as error:
@@ -308,7 +315,7 @@ def _open_plan(
     inputs: dict[str, Any],
     random_state: int,
 ) -> Progressive:
-    """Resume the existing plan, or start a new one; if the rows have changed since, start a new plan from the rows re-embedded so far."""
+    """Resume the plan, or start a new one; if the rows have changed since, from the rows re-embedded so far."""
     mapping = migration.mapper.map.for_modality(modality)
     if saved is None:
         return Progressive(mapping, store, order=order, random_state=random_state, **inputs)

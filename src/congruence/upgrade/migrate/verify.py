@@ -59,23 +59,24 @@ class Verification:
     rows_old, rows_new : int
         Numbers of rows that have an old and a new vector.
     read_back, wrong : int
-        Number of sampled rows that were read and mapped again, and number of these whose new vector is wrong or missing.
+        Number of sampled rows that were read and mapped again, and number of these whose new vector is wrong or
+        missing.
     largest_difference : float
         Largest difference in a component as stored, over the sample; for int8 in quantization steps.
     k : int
     index_recall : float or None
-        Share of the exact ``k`` nearest rows that the database's own search finds, with new vectors of the sample as queries: at most 200, or 10
-        if the vectors have no index. None if the database cannot search.
+        Share of the exact ``k`` nearest rows that the database's own search finds, with new vectors of the sample as
+        queries: at most 200, or 10 if the vectors have no index. None if the database cannot search.
     index_recall_old : float or None
         The same for the old vectors and their index.
     heldout : dict
-        ``queries``, and ``recall@1`` and ``recall@10``: how often new vectors that the map was not fitted on find their own row; ``chance@10``.
-        Empty if none were given.
+        ``queries``, and ``recall@1`` and ``recall@10``: how often new vectors that the map was not fitted on find their
+        own row; ``chance@10``. Empty if none were given.
     checksum_new : str
         Checksum over all new vectors as they are stored.
     stored_recall : float or None
-        If the new vectors are not stored as float32: the share of the 10 nearest rows in float32 that are also among the 10 nearest as stored, within
-        the sample that was read back; None for fewer than 40 rows.
+        If the new vectors are not stored as float32: the share of the 10 nearest rows in float32 that are also among
+        the 10 nearest as stored, within the sample that was read back; None for fewer than 40 rows.
     clipped : float
         Share of components outside the int8 ranges, over the same sample.
     problems : list of str
@@ -193,7 +194,7 @@ def _exact(
     callback: Callable[[int], object] | None,
     checksum: Checksum | None = None,
 ) -> tuple[list[list[str]], np.ndarray]:
-    """Return the ids of each query's exact ``k`` nearest rows, and the similarity of the last, in one pass with ``k`` candidates per query."""
+    """Return the ids of each query's ``k`` nearest rows, and the similarity of the last, in one pass."""
     scores = np.full((len(queries), 0), -np.inf, np.float32)
     names = np.empty((len(queries), 0), object)
     width = queries.shape[1]
@@ -233,7 +234,7 @@ def _as_near(
     k: int,
     distance: str | None,
 ) -> float:
-    """Return the share of results that are as similar as the ``k`` nearest: quantized vectors often tie, and any of the tied rows is correct."""
+    """Return the share of results as similar as the ``k`` nearest: quantized vectors often tie, and any is correct."""
     names = [id_texts(ids.to_pylist()) for ids in results]
     block = database.fetch(pa.concat_arrays(results).unique(), side)
     known = id_texts(block.ids.to_pylist())

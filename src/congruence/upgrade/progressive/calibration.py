@@ -47,7 +47,7 @@ class OriginScale:
 
     @property
     def factor(self) -> float:
-        """Slope between the outermost knots; for ``kind="factor"`` the factor by which mapped rows are multiplied when they are stored."""
+        """Slope between the outermost knots; for ``kind="factor"``, by what mapped rows are multiplied."""
         if not len(self.knots):
             raise ParameterError("Got kind='query', which has no factor.", "Pass `kind='factor'`.")
         return float((self.values[-1] - self.values[0]) / (self.knots[-1] - self.knots[0]))
@@ -120,14 +120,15 @@ def fit_origin_scale(queries: RowsLike, mapped: RowsLike, native: RowsLike, kind
         The same random rows, mapped from old vectors that the map was not fitted on, and encoded by the new model.
     kind : {"query", "affine", "monotone", "factor"}, default="query"
         "query": give each query's scores the mean and standard deviation that native rows have for this query, as in
-        :func:`congruence.upgrade.bridge.search_mixed`. "affine": match the mean and standard deviation of all scores to those of native rows.
-        "monotone": match all their quantiles. "factor": multiply the scores so that the mean of the highest hundredth matches that of native
-        rows; this can be stored in the rows of an inner-product index.
+        :func:`congruence.upgrade.bridge.search_mixed`. "affine": match the mean and standard deviation of all scores to
+        those of native rows. "monotone": match all their quantiles. "factor": multiply the scores so that the mean of
+        the highest hundredth matches that of native rows; this can be stored in the rows of an inner-product index.
 
     Notes
     -----
-    The conversion matches distributions over the same rows and queries. A regression of native on mapped scores would shrink the scores of mapped rows toward
-    their mean and rank them behind native ones: a search needs the rank of each row, not its expected score.
+    The conversion matches distributions over the same rows and queries. A regression of native on mapped scores would
+    shrink the scores of mapped rows toward their mean and rank them behind native ones: a search needs the rank of each
+    row, not its expected score.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Forecast what further re-embedding would gain and cost, and whether it can reach the target, before it is paid for."""
+"""Forecast what further re-embedding would gain and cost, before it is paid for."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Forecast:
     value, low, high : list of float
         Forecast and its 95 % interval.
     rows, minutes, price : list
-        Rows still to be re-embedded, and their time and price, which are None if the rate or the price per row is unknown.
+        Rows still to be re-embedded, and their time and price, which are None if the rate or the price per row is
+        unknown.
     target : float
     needed : float or None
         Total share of the store at which the forecast reaches the target; None if it never does.
@@ -109,7 +110,7 @@ def make_forecast(
     last = float(np.sort(ahead)[-min(LAST, len(ahead))]) if len(ahead) else 0.0
 
     def kept(more: float, ordered: bool = True) -> tuple[np.ndarray, float]:
-        """Return the quality of rows that would still be mapped after re-embedding this further share, and their number."""
+        """Return the quality of rows still mapped after re-embedding this further share, and their number."""
         rows = min(more * n_rows, rest)
         # The random share of a batch comes from all rows alike, the rest of it from the front of the order.
         cut = (1 - meter_share) * rows / max(rest - meter_share * rows, 1.0) if ordered else 0.0
@@ -167,7 +168,8 @@ def _judge(
     """Return the verdict of a forecast and its reason."""
     if better is not None and better[0] >= better[1]:
         return "keep the old model", (
-            f"its accuracy is {better[0]:.3f}, and the new model's is at most {better[1]:.3f}, estimated on the random rows"
+            f"its accuracy is {better[0]:.3f}, and the new model's is at most {better[1]:.3f}, estimated on "
+            "the random rows"
         )
     if len(values) < FEWEST and share < 1:
         return "measure first", f"{len(values)} measured random rows are too few, {FEWEST} are needed"
@@ -176,8 +178,8 @@ def _judge(
     if needed is None or needed > MOST:
         when = "never" if needed is None else f"at {100 * needed:.0f} %"
         return "re-embed everything", (
-            f"{metric} of mapped rows is {values.mean():.3f}: the target {target:.3f} is reached {when} of the store, so the old vectors contain too little of what the "
-            "new model distinguishes"
+            f"{metric} of mapped rows is {values.mean():.3f}: the target {target:.3f} is reached {when} of the "
+            "store, so the old vectors contain too little of what the new model distinguishes"
         )
     other = "never" if at_random is None else f"at {100 * at_random:.0f} %"
     return (

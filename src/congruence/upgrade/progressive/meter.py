@@ -41,7 +41,8 @@ class Estimate:
 #: Probability that the true value lies below the interval, and that it lies above.
 TAIL = 0.025
 
-#: If fewer than FEW rows are left, and fewer than the sample has, DRAWS draws from Pólya's urn give the interval: the mean of few rows takes few values.
+#: If fewer than FEW rows are left, and fewer than the sample has, DRAWS draws from Pólya's urn give the interval: the
+#: mean of few rows takes few values.
 DRAWS, FEW = 4000, 256
 
 
@@ -64,20 +65,25 @@ def rest_interval(
     -----
     For values 0 and 1 without weights, the interval comes from the hypergeometric distribution and is exact.
 
-    For other values, the lower end is the 2.5 % quantile of Σ Eᵢ wᵢ xᵢ / Σ Eᵢ wᵢ over the sample and one additional row with the minimum value, where E are independent
-    gamma variables; the upper end is found likewise, with an additional row of the maximum value. This is Gaffke's bound. For values 0 and 1 it is the bound of Clopper
-    and Pearson; that it holds for any distribution on the support is a conjecture, confirmed in all simulations so far. If all values are equal, the interval is as wide
-    as for 0 of m (about 3.7/m of the support). The shape of the gamma variables, (R − 1)/(R + m + 1) for R rows in the rest, is chosen so that the variance is that of the
-    mean of R rows drawn from Pólya's urn: sampling is without replacement, and the mean of the rest is what is estimated. The quantile is found by the saddlepoint
-    approximation, or by 4,000 draws from the urn if the rest is smaller than the sample and than 256 rows.
+    For other values, the lower end is the 2.5 % quantile of Σ Eᵢ wᵢ xᵢ / Σ Eᵢ wᵢ over the sample and one additional row
+    with the minimum value, where E are independent gamma variables; the upper end is found likewise, with an additional
+    row of the maximum value. This is Gaffke's bound. For values 0 and 1 it is the bound of Clopper and Pearson; that it
+    holds for any distribution on the support is a conjecture, confirmed in all simulations so far. If all values are
+    equal, the interval is as wide as for 0 of m (about 3.7/m of the support). The shape of the gamma variables, (R −
+    1)/(R + m + 1) for R rows in the rest, is chosen so that the variance is that of the mean of R rows drawn from
+    Pólya's urn: sampling is without replacement, and the mean of the rest is what is estimated. The quantile is found
+    by the saddlepoint approximation, or by 4,000 draws from the urn if the rest is smaller than the sample and than 256
+    rows.
 
-    With weights, the additional row has weight Σ w²/Σ w: the mean weight of the rest if rows are drawn in proportion to their weights, as by searches.
+    With weights, the additional row has weight Σ w²/Σ w: the mean weight of the rest if rows are drawn in proportion to
+    their weights, as by searches.
 
     References
     ----------
-    Gaffke (2005), "Three test statistics for a nonparametric one-sided hypothesis on the mean of a nonnegative variable". Learned-Miller and Thomas (2019), "A new confidence
-    interval for the mean of a bounded random variable". Ghosh and Meeden (1997), "Bayesian methods for finite population sampling" (Pólya's urn). Lugannani and Rice (1980), "Saddle
-    point approximation for the distribution of the sum of independent random variables".
+    Gaffke (2005), "Three test statistics for a nonparametric one-sided hypothesis on the mean of a nonnegative
+    variable". Learned-Miller and Thomas (2019), "A new confidence interval for the mean of a bounded random variable".
+    Ghosh and Meeden (1997), "Bayesian methods for finite population sampling" (Pólya's urn). Lugannani and Rice (1980),
+    "Saddle point approximation for the distribution of the sum of independent random variables".
     """
     w = np.ones(len(values)) if weights is None else np.asarray(weights, float)
     extra = 1.0
@@ -97,7 +103,7 @@ def rest_interval(
 
 
 def _lower_end(values: np.ndarray, weights: np.ndarray, least: float, extra: float, rest: int) -> float:
-    """Return the 2.5 % quantile of the randomly weighted mean, with an additional row of value ``least`` and weight ``extra``."""
+    """Return the 2.5 % quantile of the randomly weighted mean, with a further row of value ``least``."""
     from scipy.optimize import brentq
 
     w = np.append(weights, extra) / extra
@@ -117,7 +123,7 @@ def _lower_end(values: np.ndarray, weights: np.ndarray, least: float, extra: flo
 
 
 def _lower_end_of_few(values: np.ndarray, weights: np.ndarray, least: float, extra: float, rest: int) -> float:
-    """Return the same for few rows in the rest, drawn from Pólya's urn: each is a copy of a row of the sample, of the additional row, or of one drawn before."""
+    """Return the same for few rows in the rest: draws from Pólya's urn copy a row of the sample, or an earlier draw."""
     rng = np.random.default_rng(0)
     x, w, runs = np.append(values, least), np.append(weights, extra), np.arange(DRAWS)
     drawn = np.zeros((DRAWS, rest), np.intp)
@@ -129,14 +135,15 @@ def _lower_end_of_few(values: np.ndarray, weights: np.ndarray, least: float, ext
 
 
 def _chance_below_zero(c: np.ndarray, shape: float) -> float:
-    """Return P(Σ cᵢ Eᵢ ≤ 0) for independent gamma variables E of one shape, by the formula of Lugannani and Rice; Σ cᵢ must not be negative."""
+    """Return P(Σ cᵢ Eᵢ ≤ 0) for gamma variables E of one shape and Σ cᵢ ≥ 0, by Lugannani and Rice's formula."""
     from scipy.optimize import brentq
     from scipy.special import ndtr
 
     least = float(c.min())
     if c.sum() <= 1e-12 * np.abs(c).sum():
         return 0.5
-    # The saddlepoint: Σ c/(1 − t c) = 0 for a t between 1/least and 0. Multiplied by 1 − t least, the sum has no pole there.
+    # The saddlepoint: Σ c/(1 − t c) = 0 for a t between 1/least and 0. Multiplied by 1 − t least, the sum has no pole
+    # there.
     t = float(
         brentq(lambda s: float((c * ((1 - s * least) / (1 - s * c))).sum()), (1 - 1e-12) / least, 0.0, xtol=1e-300)
     )
@@ -149,7 +156,7 @@ def _chance_below_zero(c: np.ndarray, shape: float) -> float:
 
 
 def _rate_of_rest(hits: int, m: int, rest: int) -> tuple[float, float]:
-    """Return the interval of the rate of hits in the rest, by inverting the hypergeometric test on the number of hits in the population."""
+    """Return the interval of the rate of hits in the rest, by inverting the hypergeometric test."""
     from scipy.stats import hypergeom
 
     n = m + rest
@@ -178,10 +185,12 @@ class Reading:
     n_meter : int
         Random rows from which the quality of the rows that are still mapped is estimated.
     store : dict of str to Estimate
-        For the current store of re-embedded and mapped rows: ``"cosine"`` with the new model's vector; ``"agreement"``, the
-        share of rows whose nearest text is the same as in the new model; ``"overlap@k"``, the share of the k nearest texts that are the same (without texts,
-        of the k nearest rows among 5·k random ones, which are the same at all stages). With labels also ``"accuracy"`` and ``"recall@k"``: whether the row's own text is the
-        nearest, or among k. With weights also ``"weighted agreement"`` and so on, where each row counts as often as it is requested.
+        For the current store of re-embedded and mapped rows: ``"cosine"`` with the new model's vector; ``"agreement"``,
+        the share of rows whose nearest text is the same as in the new model; ``"overlap@k"``, the share of the k
+        nearest texts that are the same (without texts, of the k nearest rows among 5·k random ones, which are the same
+        at all stages). With labels also ``"accuracy"`` and ``"recall@k"``: whether the row's own text is the nearest,
+        or among k. With weights also ``"weighted agreement"`` and so on, where each row counts as often as it is
+        requested.
     mapped : dict of str to Estimate
         The same for rows that are still mapped.
     old, new : dict of str to Estimate
@@ -262,7 +271,7 @@ def estimate_weighted_mean(
 def _combine(
     known: float, n_known: float, rest: float, interval: tuple[float, float, float] | None, m: int, n: int
 ) -> tuple[Estimate, Estimate]:
-    """Return the means of all rows and of the rest, from the known sum and the estimated mean of the rest with its interval."""
+    """Return the means of all rows and of the rest, from the known sum and the interval of the rest."""
     if interval is None:
         value = known / n_known
         return Estimate(value, value, value, n), Estimate(value, value, value, 0)
@@ -270,10 +279,12 @@ def _combine(
     return Estimate(value, low, high, m), Estimate(*interval, m)
 
 
-#: Without texts, neighbors are searched among this many times k random rows, the same at every stage, so that stages are comparable.
+#: Without texts, neighbors are searched among this many times k random rows, the same at every stage, so that stages
+#: are comparable.
 REFERENCES = 5
 
-#: Minimum number of recent re-embedded rows, without the meter's, from which the lowest possible cosine of a mapped row is estimated.
+#: Minimum number of recent re-embedded rows, without the meter's, from which the lowest possible cosine of a mapped row
+#: is estimated.
 FEWEST = 20
 
 
@@ -307,7 +318,7 @@ class ScoredRows:
         return self.new.take(rows)
 
     def kept(self) -> dict[str, np.ndarray]:
-        """Return by metric how much of each row of the meter's sample mapping preserves, shape (m,); 1 if nothing is lost."""
+        """Return by metric how much of each of the meter's rows mapping preserves, (m,); 1 if nothing is lost."""
         theirs, ours = self.native(self.sample), self.mapped[self.sample]
         out = {}
         against = None
@@ -324,7 +335,7 @@ class ScoredRows:
         return out
 
     def references(self) -> np.ndarray:
-        """Return the random rows, without the meter's, among which neighbors are searched if there are no texts: the first 5 k in random order; none if there are fewer."""
+        """Return the random rows among which neighbors are searched without texts: the first 5 k that are learned."""
         states, wanted = self.states, REFERENCES * self.k
         random = states.permutation[(states.role == LEARN)[states.permutation] & states.embedded[states.permutation]]
         return np.asarray(random[:wanted] if len(random) >= wanted else random[:0])
@@ -332,8 +343,9 @@ class ScoredRows:
     def support(self, name: str, kept: np.ndarray) -> tuple[float, float]:
         """Return the minimum and maximum value that a row can have of a metric.
 
-        For the cosine, the minimum is estimated as the lowest value of the later half of the re-embedded rows, which the order put first, and of the meter's rows. The
-        provable bound −1 is used if that half has fewer than 20 rows, the meter has none, or all values are equal up to rounding.
+        For the cosine, the minimum is estimated as the lowest value of the later half of the re-embedded rows, which
+        the order put first, and of the meter's rows. The provable bound −1 is used if that half has fewer than 20 rows,
+        the meter has none, or all values are equal up to rounding.
         """
         if name != "cosine":
             return 0.0, 1.0
@@ -344,7 +356,7 @@ class ScoredRows:
         return (least if kept.max() - least > 1e-6 else -1.0), max(1.0, float(kept.max()))
 
     def hits(self, rows: np.ndarray, take: Callable[[np.ndarray], np.ndarray], texts: np.ndarray) -> np.ndarray:
-        """Return whether each row's own text is the nearest, and among the k nearest, shape (rows, 2); NaN if its text is not known."""
+        """Return whether each row's own text is the nearest, and among the k nearest, (rows, 2); NaN if unknown."""
         assert self.labels is not None
         label = self.labels[rows]
         out = np.full((len(rows), 2), np.nan)
@@ -375,7 +387,7 @@ def read(rows: ScoredRows) -> Reading:
 
 
 def _add_hits(rows: ScoredRows, reading: Reading) -> None:
-    """Add accuracy and recall, from rows' own texts: exact for the old model and the present store, estimated for the new model."""
+    """Add accuracy and recall by rows' own texts: exact for the old model and the store, estimated for the new."""
     assert rows.texts is not None
     assert rows.labels is not None
     states = rows.states

@@ -1,6 +1,7 @@
 """Choose which rows to re-embed next: the highest scores first, without near-duplicates as long as other rows remain.
 
-An order is a function of a :class:`View`; its scores are compared within one call only. Orders never see the meter's new vectors.
+An order is a function of a :class:`View`; its scores are compared within one call only. Orders never see the meter's
+new vectors.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class View:
     new_facts: TextFacts | None = None
 
     def facts(self) -> tuple[TextFacts, TextFacts]:
-        """Return the facts about the old rows and about the mapped ones. Raises ParameterError if there are no texts."""
+        """Return the facts about the old rows and about the mapped ones; an error without texts."""
         if self.old_facts is None or self.new_facts is None:
             raise ParameterError(
                 "This order compares rows with texts, and there are none.",
@@ -70,7 +71,7 @@ def _by_random(view: View) -> np.ndarray:
 
 
 def _by_entropy(view: View) -> np.ndarray:
-    """Sum of the entropies of both models' distributions over texts: rows that neither the old model nor the map can place come first."""
+    """Sum of the entropies of both models over texts: rows that neither can place come first."""
     old, new = view.facts()
     return np.asarray(old.entropy + new.entropy)
 
@@ -88,7 +89,7 @@ def _by_overlap(view: View) -> np.ndarray:
 
 
 def _by_margin(view: View) -> np.ndarray:
-    """Margin sampling (Scheffer, Decomain and Wrobel 2001): rows with a small lead of the nearest text over the second, under the map, come first."""
+    """Margin sampling (Scheffer, Decomain and Wrobel 2001): a small lead of the nearest text comes first."""
     return np.asarray(-view.facts()[1].margin)
 
 
@@ -115,7 +116,7 @@ def _by_distance(view: View) -> np.ndarray:
 
 
 def _by_k_center(view: View) -> np.ndarray:
-    """Farthest-first traversal (Gonzalez 1985; k-center of Sener and Savarese 2018) in the old space, from the rows re-embedded."""
+    """Farthest-first traversal (Gonzalez 1985; Sener and Savarese 2018) in the old space, from re-embedded rows."""
     apart = _by_distance(view)
     score = apart.copy()
     top = float(apart.max() - apart.min()) + 2.0
@@ -222,9 +223,10 @@ def take_in_order(
 def _apart(
     ahead: np.ndarray, free: np.ndarray, n: int, old: np.ndarray, native: np.ndarray, near: float
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Separate rows from near-duplicates of earlier rows or of native ones, until ``n`` rows that are not free are kept.
+    """Separate rows from near-duplicates of earlier or native ones, until ``n`` that are not free are kept.
 
-    Each block is compared with the rows kept so far in one matrix product. Returns the rows kept, the near-duplicates, and the number of rows examined.
+    Each block is compared with the rows kept so far in one matrix product. Returns the rows kept, the near-duplicates,
+    and the number of rows examined.
     """
     kept, copies, count, examined = [np.empty(0, np.intp)], [np.empty(0, np.intp)], 0, 0
     for part in blocks(len(ahead), 1, budget=_BLOCK):
@@ -260,8 +262,9 @@ class OrderSelection:
 
     Notes
     -----
-    A row's harm is the share of its nearest texts that mapping changes (without texts, 1 − cosine). An order's score is the correlation of its ranks with
-    the harm. Another order replaces the default if its score is higher by 2.5 standard errors of the paired difference.
+    A row's harm is the share of its nearest texts that mapping changes (without texts, 1 − cosine). An order's score is
+    the correlation of its ranks with the harm. Another order replaces the default if its score is higher by 2.5
+    standard errors of the paired difference.
     """
 
     def __init__(self, default: str, has_texts: bool) -> None:

@@ -1,4 +1,4 @@
-"""A progressive migration: choose the next batch of rows to encode, refit the map, and estimate the quality of the store."""
+"""A progressive migration: choose the next rows to encode, refit the map, and estimate the store's quality."""
 
 from __future__ import annotations
 
@@ -91,22 +91,27 @@ class Progressive:
     mapping : Map
         A first map from the old model to the new one, fitted on any data available; texts alone are enough.
     old : Embeddings, array_like or Source, shape (n, d_old)
-        The store. Without ids, row numbers are used as ids. For stores larger than memory: an array or Embeddings over a memory-mapped file, a
-        :class:`congruence.stores.Source`, or with ``stream=True`` anything that supports slices and increasing row numbers (HDF5, Zarr).
+        The store. Without ids, row numbers are used as ids. For stores larger than memory: an array or Embeddings over
+        a memory-mapped file, a :class:`congruence.stores.Source`, or with ``stream=True`` anything that supports slices
+        and increasing row numbers (HDF5, Zarr).
     texts, new_texts : array_like, shapes (m, d_old) and (m, d_new), optional
-        The same texts in both models: a vocabulary, tags or a query log. Used by the orders and the fit, and by the meter to measure retrieval.
+        The same texts in both models: a vocabulary, tags or a query log. Used by the orders and the fit, and by the
+        meter to measure retrieval.
     labels : array_like of int, shape (n,), optional
         Index of each row's own text, −1 if unknown; the meter then also estimates accuracies.
     weights : array_like, shape (n,), optional
-        How often each row is requested. The order multiplies its rank of a row by the weight, and the meter also reports weighted quality.
+        How often each row is requested. The order multiplies its rank of a row by the weight, and the meter also
+        reports weighted quality.
     order : str, callable, or "auto", default="auto"
-        A key of :data:`ORDERS`, a :class:`Mixture`, or a function of a :class:`View`. "auto" is "entropy" if the texts of most rows are known, else
-        "random", until the random rows show that another order is better at finding rows that mapping degrades.
+        A key of :data:`ORDERS`, a :class:`Mixture`, or a function of a :class:`View`. "auto" is "entropy" if the texts
+        of most rows are known, else "random", until the random rows show that another order is better at finding rows
+        that mapping degrades.
     meter_share : float, default=0.2
-        Share of random rows in each batch. Every second random row is reserved for the meter; the others are used to choose the map and the order.
+        Share of random rows in each batch. Every second random row is reserved for the meter; the others are used to
+        choose the map and the order.
     clip : float, default=3.0
-        Random rows represent all rows that were not chosen by the order. Their weight in the fit is set accordingly, but to at most this many times
-        the weight of a chosen row. 1 fits without weights.
+        Random rows represent all rows that were not chosen by the order. Their weight in the fit is set accordingly,
+        but to at most this many times the weight of a chosen row. 1 fits without weights.
     tolerance : float, default=0.002
         Rows whose mapped vector moves by less than this (1 − cosine) need not be mapped again.
     n_neighbors : int, default=10
@@ -114,8 +119,8 @@ class Progressive:
     modality : str, optional
         Modality of the store, for maps that have means by modality.
     stream : bool, optional
-        Read and map rows one block at a time whenever they are needed, and refit from sums; results are equal up to rounding. The default for
-        rows on disk. False reads them into memory, which is several times faster.
+        Read and map rows one block at a time whenever they are needed, and refit from sums; results are equal up to
+        rounding. The default for rows on disk. False reads them into memory, which is several times faster.
     random_state : int, default=0
 
     Attributes
@@ -129,10 +134,11 @@ class Progressive:
 
     Notes
     -----
-    For an array in memory, unit rows, mapped rows and new vectors are kept in memory as well. For a stream, memory holds 12 bytes per row besides the ids,
-    sums of d² numbers, while a batch is chosen the orders' scores (with texts about 100 bytes per row at k = 10), and new vectors until :meth:`save` has
-    written them. Texts are compared with rows one block at a time. Orders use at most 16,384 re-embedded rows. Rows are compared by cosine: mapped rows
-    and the rows that :meth:`store` returns have unit norm.
+    For an array in memory, unit rows, mapped rows and new vectors are kept in memory as well. For a stream, memory
+    holds 12 bytes per row besides the ids, sums of d² numbers, while a batch is chosen the orders' scores (with texts
+    about 100 bytes per row at k = 10), and new vectors until :meth:`save` has written them. Texts are compared with
+    rows one block at a time. Orders use at most 16,384 re-embedded rows. Rows are compared by cosine: mapped rows and
+    the rows that :meth:`store` returns have unit norm.
 
     Examples
     --------
@@ -222,8 +228,6 @@ class Progressive:
         done = int(np.count_nonzero(self._row_states.embedded))
         return f"Progressive({done:,} of {len(self):,} rows re-embedded, order={self.order_!r})"
 
-    # ------------------------------------------------------------------ batches
-
     def batches(
         self,
         size: int = 1000,
@@ -241,14 +245,16 @@ class Progressive:
         budget, share : optional
             Total number of rows to re-embed, or share of the store, including rows re-embedded earlier.
         until : float, optional
-            Stop when the lower end of the meter's interval for the store's ``metric`` (its 97.5 % confidence bound, not the estimate) reaches this value.
+            Stop when the lower end of the meter's interval for the store's ``metric`` (its 97.5 % confidence bound, not
+            the estimate) reaches this value.
         metric : str, default="agreement"
             A key of :attr:`Reading.store`; without texts, ``"cosine"`` replaces the default.
 
         Yields
         ------
         ndarray
-            Ids, each once. Pass their vectors to :meth:`update` before the next batch. Omitted rows are requested again only by a loaded plan's first batch.
+            Ids, each once. Pass their vectors to :meth:`update` before the next batch. Omitted rows are requested again
+            only by a loaded plan's first batch.
         """
         check_positive(size, "size", integer=True)
         limit = row_limit(len(self), budget, share)
@@ -314,7 +320,7 @@ class Progressive:
         )
 
     def _score(self, view: View) -> np.ndarray:
-        """Return the scores of all rows by the order, weighted. Raises ShapeError."""
+        """Return the scores of all rows by the order, weighted."""
         if self.order == "auto":
             self.order_ = self._selection.current_order()
         order = ORDERS[self.order_] if isinstance(self.order, str) else self.order
@@ -330,16 +336,15 @@ class Progressive:
         """Return the positions, in order of arrival, of the rows that the fit and the order may use."""
         return np.flatnonzero(self._row_states.shown[self.new_vectors.rows])
 
-    # ------------------------------------------------------------------ updates
-
     def update(self, ids: Ids, vectors: RowsLike) -> Update:
         """Add the new model's vectors of some rows, refit the map, and return which rows to map again.
 
         Parameters
         ----------
         ids : sequence of str or int
-            Ids of a batch, of part of it, or of other rows, which count as chosen by the order. The meter's sample cannot account for the rule by which you
-            chose such rows: if many are of one kind, the sample no longer represents the remaining rows.
+            Ids of a batch, of part of it, or of other rows, which count as chosen by the order. The meter's sample
+            cannot account for the rule by which you chose such rows: if many are of one kind, the sample no longer
+            represents the remaining rows.
         vectors : array_like, shape (len(ids), d_new)
             Vectors of rows that were passed before are replaced.
         """
@@ -407,8 +412,6 @@ class Progressive:
         correction, width = self.correction_, self.refit.mapping.d_target
         self._mapped = by_block(self._old, lambda rows: self.refit.transform(rows, correction), width)
 
-    # ------------------------------------------------------------------ content of the store
-
     def transform(self, rows: RowsLike) -> np.ndarray:
         """Map rows of the old model, from the store or not, with the current map.
 
@@ -426,7 +429,7 @@ class Progressive:
         return self.refit.transform(X, self.correction_)
 
     def mapped(self, ids: Ids | None = None) -> np.ndarray:
-        """Return mapped rows as they should be written, for some ids or for all rows, shape (m, d_new). Raises IdError."""
+        """Return mapped rows as they should be written, for some ids or for all rows, shape (m, d_new)."""
         if ids is None:
             return self.written.take(slice(0, len(self)))
         rows = id_rows(self.ids, as_ids(ids))
@@ -435,7 +438,7 @@ class Progressive:
         return self.written.take(rows)
 
     def store(self) -> np.ndarray:
-        """Return the current store: new vectors for re-embedded rows, mapped vectors for the others, shape (n, d_new)."""
+        """Return the store: new vectors of re-embedded rows, mapped vectors of the others, shape (n, d_new)."""
         out = np.empty((len(self), self._mapped.shape[1]), np.float32)
         start = 0
         for _, rows in self.scan():
@@ -444,7 +447,7 @@ class Progressive:
         return out
 
     def scan(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the current store one block at a time: ids, and new vectors for re-embedded rows or mapped vectors for the others."""
+        """Yield the current store one block at a time: ids, and new vectors or mapped vectors."""
         for part in row_blocks(self._old):
             yield self.ids[part], self.stored(np.arange(len(self))[part])
 
@@ -457,7 +460,7 @@ class Progressive:
         return out
 
     def mark_written(self) -> None:
-        """Record that all mapped rows are now stored as the current map maps them, including those that moved little."""
+        """Record that all mapped rows are now stored as the current map maps them."""
         self.written.mark_written(self._mapped)
 
     @property
@@ -475,10 +478,8 @@ class Progressive:
         """Ids that were requested but not yet passed to :meth:`update`."""
         return np.asarray(self.ids[(self._row_states.role != WAITING) & ~self._row_states.embedded])
 
-    # ------------------------------------------------------------------ quality of the store
-
     def meter(self) -> Reading:
-        """Return the current quality of the store, estimated from random rows that neither the fit nor the order has used."""
+        """Return the quality of the store, estimated from random rows that neither the fit nor the order has used."""
         return self.history_[-1] if self.history_ else self._read()
 
     def _rows(self) -> ScoredRows:
@@ -513,7 +514,8 @@ class Progressive:
         target : float, default=0.99
             Target value of ``metric``; with labels, as a share of the new model's accuracy.
         metric : str, optional
-            "accuracy" (relative to the new model's; the default with labels), "agreement" (the default with texts), or "overlap@k" with this plan's k.
+            "accuracy" (relative to the new model's; the default with labels), "agreement" (the default with texts), or
+            "overlap@k" with this plan's k.
         further : sequence of float
             Shares of the store for which to forecast.
         rate, price : float, optional
@@ -548,7 +550,7 @@ class Progressive:
         )
 
     def origin_scale(self, kind: str = "query") -> OriginScale:
-        """Fit how to convert scores of mapped rows to the scale of native rows, on the meter's rows (:func:`fit_origin_scale`)."""
+        """Fit how to convert scores of mapped rows to the scale of native rows (:func:`fit_origin_scale`)."""
         if self.texts is None:
             raise InputError(
                 "No texts to score rows with.",
@@ -563,13 +565,13 @@ class Progressive:
         return fit_origin_scale(self.texts.new, self._mapped[rows], self._rows().native(rows), kind)
 
     def plot(self, ax: Axes | None = None, *, metric: str | None = None) -> Axes:
-        """Draw quality against the share re-embedded, with intervals and forecast (:func:`congruence.plotting.draw_progress`)."""
+        """Draw quality by share re-embedded, with the forecast (:func:`congruence.plotting.draw_progress`)."""
         from congruence.plotting import draw_progress
 
         return draw_progress(self.picture(metric=metric), ax)
 
     def picture(self, *, metric: str | None = None, forecast: bool = True) -> ProgressPicture:
-        """Return the content of :meth:`plot` as plain data; the forecast, which scores all rows, is optional. Raises InputError before the first update."""
+        """Return the content of :meth:`plot` as plain data; the forecast scores all rows."""
         if not self.history_:
             raise InputError("This plan has no measured stage to plot.", "Call update first.")
         name = metric or next(key for key in ("accuracy", "agreement", "cosine") if key in self.history_[-1].store)
@@ -588,8 +590,6 @@ class Progressive:
             for share, *values in zip(ahead.share, ahead.value, ahead.low, ahead.high, strict=True):
                 further.append(_point(share, Estimate(*(value * level + shift for value in values), 0)))
         return {"metric": name, "stages": stages, "forecast": further, "lines": lines}
-
-    # ------------------------------------------------------------------ saving
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return arrays and plain data from which :meth:`from_state` can resume, given the same inputs."""
@@ -639,7 +639,8 @@ class Progressive:
         folder : Path, optional
             Folder to which :meth:`write` wrote new vectors and maps; by default the state holds them.
         **inputs
-            ``texts``, ``new_texts``, ``labels`` and ``weights`` as before, and ``order`` if it was a function. Other parameters come from the state.
+            ``texts``, ``new_texts``, ``labels`` and ``weights`` as before, and ``order`` if it was a function. Other
+            parameters come from the state.
 
         Raises
         ------
@@ -686,7 +687,7 @@ class Progressive:
             raise ValueError("vectors are not those of the re-embedded rows")
 
     def _fill(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any], maps: dict[int, Correction]) -> None:
-        """Set the state of a new plan that has its vectors. Raises KeyError, TypeError or ValueError if it is not valid."""
+        """Set the state of a new plan that has its vectors; an invalid one raises KeyError, TypeError or ValueError."""
         states, n = self._row_states, len(self)
         for name, kind in (("role", np.uint8), ("due", bool), ("embedded", bool)):
             if arrays[name].shape != (n,):
@@ -730,17 +731,20 @@ class Progressive:
         *,
         release: bool = True,
     ) -> None:
-        """Write a plan to an existing folder: first new vectors and maps in files of their own, then the state, which names these files.
+        """Write to an existing folder: new vectors and maps in files of their own, then the state, which names them.
 
-        ``pieces``: names of further files in this folder, added to ``facts``; ``release``: free the vectors of a stream,
-        and read them from these files from now on.
+        ``pieces``: names of further files in this folder, added to ``facts``; ``release``: free the vectors of a
+        stream, and read them from these files from now on.
         """
         states, facts = self._own_state()
         states = {name: array.astype(np.uint8) for name, array in states.items()}
         facts["vectors"] = self.new_vectors.save(folder)
         facts["maps"] = [[slot, fitted.save(folder), fitted.facts()] for slot, fitted in self.written.maps.items()]
         facts |= pieces or {}
-        card = f"# A progressive migration\n\n{self.meter()}\n\nContinue it with `congruence.upgrade.progressive.Progressive.load`.\n"
+        card = (
+            f"# A progressive migration\n\n{self.meter()}\n\nContinue it with "
+            "`congruence.upgrade.progressive.Progressive.load`.\n"
+        )
         persist.write_folder(folder / STATE, {**states, **(arrays or {})}, {**config, "facts": facts}, card, force=True)
         sweep(folder, {*facts["vectors"], *(name for _, name, _ in facts["maps"]), *(pieces or {}).values()})
         if release:
@@ -818,7 +822,7 @@ def open_store(old: RowsLike | Source | RowsOnDisk, stream: bool | None) -> Stor
 
 
 def _is_data_set(old: object) -> bool:
-    """Return whether an object supports slicing like an HDF5 or Zarr data set, and is not an array, a table or Embeddings."""
+    """Return whether an object is sliced like an HDF5 or Zarr data set, and is no array, table or Embeddings."""
     known = ("__array_interface__", "iloc", "detach", "vectors")
     return (
         len(getattr(old, "shape", ())) == 2
@@ -852,7 +856,7 @@ def squared_norm(rows: Rows) -> float:
 
 
 def read_texts(old: RowsLike | None, new: RowsLike | None, mapping: Map, rows: Rows) -> Texts | None:
-    """Check the texts of both models, and return them with their scale over the store's rows; None without texts. Raises InputError, ShapeError."""
+    """Check the texts of both models, and return them with their scale over the store's rows."""
     if (old is None) != (new is None):
         raise InputError("Got texts of one model only.", "Pass both `texts=…` and `new_texts=…`, or neither.")
     if old is None or new is None:
@@ -869,7 +873,7 @@ def read_texts(old: RowsLike | None, new: RowsLike | None, mapping: Map, rows: R
 
 
 def read_labels(labels: RowsLike, n: int, m: int) -> np.ndarray:
-    """Check labels, and return the index of each row's own text among m texts, −1 if unknown. Raises ShapeError, ParameterError."""
+    """Check labels, and return the index of each row's own text among m texts, −1 if unknown."""
     out = np.asarray(labels)
     if out.shape != (n,) or out.dtype.kind not in "iu":
         raise ShapeError(
@@ -885,7 +889,7 @@ def read_labels(labels: RowsLike, n: int, m: int) -> np.ndarray:
 
 
 def read_weights(weights: RowsLike, n: int) -> np.ndarray:
-    """Check weights, and return them as float64. Raises ParameterError."""
+    """Check weights, and return them as float64."""
     out = np.asarray(weights, dtype=np.float64)
     if out.shape != (n,) or not np.isfinite(out).all() or (out < 0).any() or not out.any():
         raise ParameterError(
@@ -896,7 +900,7 @@ def read_weights(weights: RowsLike, n: int) -> np.ndarray:
 
 
 def near_duplicate_cosine(rows: Rows, random_state: int) -> float:
-    """Return the cosine from which rows are near-duplicates: that of half the median distance to the nearest other row, over 1,000 random rows."""
+    """Return the cosine of near-duplicates: of half the median distance to the nearest, over 1,000 random rows."""
     chosen = np.random.default_rng([random_state, 8]).permutation(len(rows))[:1000]
     sample = rows[chosen]
     near = sample @ sample.T
@@ -906,7 +910,7 @@ def near_duplicate_cosine(rows: Rows, random_state: int) -> float:
 
 
 def row_limit(n: int, budget: int | None, share: float | None) -> int:
-    """Return the total number of rows to re-embed, out of n. Raises ParameterError."""
+    """Return the total number of rows to re-embed, out of n."""
     if budget is not None and share is not None:
         raise ParameterError(
             f"Got budget={budget} and share={share}; expected one of the two.", "Leave out `budget=…` or `share=…`."

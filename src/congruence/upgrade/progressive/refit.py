@@ -1,4 +1,4 @@
-"""The map of a progressive migration: a first map, mixtures of texts from the old model, and a correction fitted on re-embedded rows."""
+"""The map of a progressive migration: a first map, mixtures of texts, and a correction fitted on new vectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from congruence.upgrade.progressive.rows import Rows, row_blocks
 from congruence.upgrade.progressive.state import Received, read_piece, write_piece
 from congruence.upgrade.progressive.texts import Gate, Texts, nearest_texts, overlap, unit
 
-#: Kinds of map: with mixtures of texts, without them, and both weighted by the probability that a row's own text is among the known ones.
+#: Kinds of map: with mixtures of texts, without them, and both weighted by the probability that a row's own text is
+#: among the known ones.
 TEXTS, PLAIN, GATED = "texts", "plain", "gated"
 
 
@@ -64,7 +65,7 @@ class Correction:
 
     @classmethod
     def restore(cls, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> Correction:
-        """Rebuild a correction from :meth:`arrays` and :meth:`facts`. Raises KeyError, ValueError, TypeError."""
+        """Rebuild a correction from :meth:`arrays` and :meth:`facts`."""
         kind, gate = facts["kind"], facts["gate"]
         if kind not in (TEXTS, PLAIN, GATED) or (kind == GATED and gate is None):
             raise ValueError(f"a map of kind {kind!r}")
@@ -157,14 +158,17 @@ def transform_parts(parts: Parts, kind: str, solved: Mapping[str, Solved]) -> np
     return np.asarray(out)
 
 
-#: Ridge penalties to choose from, as multiples of the old rows' mean squared norm; the first is used if there are too few rows to compare them.
+#: Ridge penalties to choose from, as multiples of the old rows' mean squared norm; the first is used if there are too
+#: few rows to compare them.
 RIDGES = (3.0, 1.0, 10.0, 30.0, 100.0)
 
-#: Minimum number of re-embedded rows to fit a correction, and minimum number of random rows to choose its kind and penalty.
+#: Minimum number of re-embedded rows to fit a correction, and minimum number of random rows to choose its kind and
+#: penalty.
 FEWEST = 4
 FEWEST_CHOOSING = 12
 
-#: Minimum share of rows whose own text is known, for an order by texts to be the default. Texts say little about the other rows.
+#: Minimum share of rows whose own text is known, for an order by texts to be the default. Texts say little about the
+#: other rows.
 FEWEST_KNOWN = 0.8
 
 #: Folds of the cross-validation that chooses kind and penalty.
@@ -183,14 +187,18 @@ class Refit:
 
     Notes
     -----
-    With f the first map and t(x) the new model's texts weighted by a softmax over the old model's scores of x (a mixture of texts, after the kernel
-    regression of Nadaraya 1964 and Watson 1964), the base is b(x) = f(x) + t(x). On re-embedded rows the ridge regression of y − b(x) on
-    [x, t(x)] is added, centered by weighted means. It shrinks the map to the base and not to zero, so that a few rows change it little. If the own text of some rows may
-    not be known, the map is a mixture of two experts (Jacobs et al. 1991): this map, weighted by g(x), and the same without t, weighted by 1 − g(x).
+    With f the first map and t(x) the new model's texts weighted by a softmax over the old model's scores of x (a
+    mixture of texts, after the kernel regression of Nadaraya 1964 and Watson 1964), the base is b(x) = f(x) + t(x). On
+    re-embedded rows the ridge regression of y − b(x) on [x, t(x)] is added, centered by weighted means. It shrinks the
+    map to the base and not to zero, so that a few rows change it little. If the own text of some rows may not be known,
+    the map is a mixture of two experts (Jacobs et al. 1991): this map, weighted by g(x), and the same without t,
+    weighted by 1 − g(x).
 
-    Whether t is used, and the penalty, are chosen by cross-validation on random re-embedded rows. The criterion is the share of the new model's ten nearest texts that the map
-    preserves (without texts, the cosine). The first penalty is kept unless another one is better by more than one standard error, and the first kind unless another one is better by
-    more than three. With a gate, kinds are compared by the cosine, because known texts say little about rows that belong to other texts.
+    Whether t is used, and the penalty, are chosen by cross-validation on random re-embedded rows. The criterion is the
+    share of the new model's ten nearest texts that the map preserves (without texts, the cosine). The first penalty is
+    kept unless another one is better by more than one standard error, and the first kind unless another one is better
+    by more than three. With a gate, kinds are compared by the cosine, because known texts say little about rows that
+    belong to other texts.
     """
 
     def __init__(self, mapping: Map | None, texts: Texts | None, size: float, gate: Gate | None = None) -> None:
@@ -215,7 +223,7 @@ class Refit:
         return self.texts is not None and (self.gate is None or self.gate.share >= FEWEST_KNOWN)
 
     def first(self) -> Correction:
-        """Return the correction before any row is re-embedded: it adds mixtures of texts, if there are any, and no regression."""
+        """Return the correction before any row is re-embedded: mixtures of texts, and no regression."""
         return Correction(self.kinds[0], RIDGES[0], self.gate)
 
     def transform(self, rows: np.ndarray, correction: Correction, mapped: np.ndarray | None = None) -> np.ndarray:
@@ -267,7 +275,7 @@ class Refit:
         return replace(chosen, feature_mean=mean, residual_mean=offset, coef=coef, plain_coef=plain)
 
     def parts(self, rows: np.ndarray, kind: str, gate: Gate | None, base: np.ndarray | None = None) -> Parts:
-        """Return the terms of a kind of map for some rows, in float64; ``base`` replaces the rows mapped by the first map."""
+        """Return the terms of a map for some rows, in float64; ``base`` replaces the rows mapped by the first map."""
         rows = rows.astype(np.float64)
         start = np.asarray(self.mapping.transform(rows)) if base is None else base
         if kind == PLAIN or self.texts is None:
@@ -300,7 +308,7 @@ class Refit:
         return self.decide(kept[:, :, random])
 
     def compare(self, parts: Parts, Y: np.ndarray, solved: list[dict[str, Solved]]) -> np.ndarray:
-        """Return by kind of map, penalty and row the share of nearest texts preserved and the cosine, shape (kinds, penalties, rows, 2)."""
+        """Return overlap of nearest texts and cosine, shape (kinds, penalties, rows, 2)."""
         out = np.empty((len(self.kinds), len(solved), len(Y), 2))
         for a, kind in enumerate(self.kinds):
             for r, regressions in enumerate(solved):
@@ -310,7 +318,7 @@ class Refit:
         return out
 
     def decide(self, table: np.ndarray) -> Correction:
-        """Return the best kind of map and penalty, not fitted yet, from the results of :meth:`compare`, shape (kinds, penalties, rows, 2)."""
+        """Return the best kind and penalty, not fitted yet, by :meth:`compare`, shape (kinds, penalties, rows, 2)."""
         criterion = 0 if self.gate is None else 1
         penalty = [_leader(scores, 1.0) for scores in table[..., 0]]
         # Another kind must be clearly better than the first one, because a few random rows can mislead.
@@ -331,7 +339,7 @@ class Refit:
 
 
 def _leader(table: np.ndarray, errors: float) -> int:
-    """Return the index of the row with the best mean, shape (rows, items), if it exceeds the first by more than this many standard errors, else 0."""
+    """Return the row of best mean, of (rows, items), if it leads the first by so many standard errors, else 0."""
     ahead = table - table[0]
     mean, error = ahead.mean(axis=1), ahead.std(axis=1, ddof=1) / np.sqrt(table.shape[1])
     return int(np.argmax(np.where(mean > errors * error, mean, 0.0)))
@@ -340,7 +348,7 @@ def _leader(table: np.ndarray, errors: float) -> int:
 def _ridge(
     features: np.ndarray, residuals: np.ndarray, weights: np.ndarray, ridges: list[float]
 ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """Return the means of features and residuals, and the coefficients for each penalty; the smaller Gram matrix is decomposed once."""
+    """Return the means of features and residuals, and the coefficients for each penalty."""
     weights = weights / weights.mean()
     mean, offset = np.average(features, axis=0, weights=weights), np.average(residuals, axis=0, weights=weights)
     root = np.sqrt(weights)[:, None]
@@ -400,9 +408,9 @@ class Sums:
 
     Notes
     -----
-    With texts, features are [x, t(x)] and residuals y − b(x). The map without texts has features x and residuals y − b(x) + t(x), whose sums follow from
-    the sums with texts by addition, so one set serves all kinds of map. The choice between kinds and penalties leaves out one fold of random rows at a time,
-    and reads these rows again.
+    With texts, features are [x, t(x)] and residuals y − b(x). The map without texts has features x and residuals y −
+    b(x) + t(x), whose sums follow from the sums with texts by addition, so one set serves all kinds of map. The choice
+    between kinds and penalties leaves out one fold of random rows at a time, and reads these rows again.
     """
 
     def __init__(self, refit: Refit, old: Rows, new: Received) -> None:
@@ -432,7 +440,7 @@ class Sums:
         self._group[rows] = -1
 
     def add_new(self, rows: np.ndarray, random: np.ndarray) -> None:
-        """Add those of the rows, shape (e,), that were not added yet; ``random``, shape (e,), marks those drawn at random."""
+        """Add those of the rows (e,) that were not added yet; ``random`` (e,) marks those drawn at random."""
         for group, which in ((CHOSEN, ~random), (RANDOM, random)):
             fresh = rows[which & (self._group[rows] < 0)]
             self._add(self._sums[group], fresh)
@@ -489,7 +497,8 @@ class Sums:
         return self._refit.decide(kept)
 
 
-#: Largest number of maps that are kept. If there are more, rows written with the oldest map are written again, however little they moved.
+#: Largest number of maps that are kept. If there are more, rows written with the oldest map are written again, however
+#: little they moved.
 MOST = 16
 
 
@@ -500,8 +509,8 @@ class Update:
     Attributes
     ----------
     remap : ndarray
-        Ids of rows that are still mapped and either moved noticeably or were written with the oldest of more than 16 maps: replace their vectors in the store
-        by :meth:`Progressive.mapped` of these ids.
+        Ids of rows that are still mapped and either moved noticeably or were written with the oldest of more than 16
+        maps: replace their vectors in the store by :meth:`Progressive.mapped` of these ids.
     moved : ndarray, shape (len(remap),)
         1 − cosine between the vector that was written and that of the current map.
     n_waiting : int

@@ -25,7 +25,8 @@ class RowsOnDisk(Protocol):
 class Lazy:
     """A float32 matrix that is computed block by block, so that it never is in memory as a whole.
 
-    Supports the array operations that plans use: rows by slice or index, the product with a vector or a few columns, and the mean row.
+    Supports the array operations that plans use: rows by slice or index, the product with a vector or a few columns,
+    and the mean row.
 
     ``read``: takes a slice without a step, or an array of row numbers; returns these rows, shape (b, d_in); ``shape``:
     shape of this matrix, (n, d); ``make``: takes rows as they were read; returns the rows of this matrix, shape (b, d).
@@ -119,7 +120,7 @@ def is_on_disk(array: object) -> bool:
 
 
 def by_block(rows: Rows, make: Callable[[np.ndarray], np.ndarray], width: int) -> Rows:
-    """Return rows transformed by ``make`` to ``width`` columns: a float32 array for rows in memory, a :class:`Lazy` matrix for others."""
+    """Return rows made by ``make``, of ``width`` columns: float32 in memory, or :class:`Lazy` for those on disk."""
     if isinstance(rows, Lazy):
         return Lazy(rows.read, (len(rows), width), make)
     out = np.empty((len(rows), width), np.float32)

@@ -1,6 +1,7 @@
 """The state of a plan's rows (which were requested, and their new vectors), and the files in which it is saved.
 
-Vectors and maps are in files that are written once and named by their digest; only the small state is rewritten by each save.
+Vectors and maps are in files that are written once and named by their digest; only the small state is rewritten by each
+save.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _NAME = re.compile(r"[0-9a-f]{40}\.(npy|safetensors|json)")
 
 
 def write_piece(folder: Path, raw: bytes, suffix: str) -> str:
-    """Write a file atomically, unless it exists; return its name. Raises StorageError, FileError."""
+    """Write a file atomically, unless it exists; return its name."""
     name = hashlib.sha256(raw).hexdigest()[:40] + suffix
     if not (folder / name).exists():
         with atomic_path(folder / name, force=True) as temporary:
@@ -80,7 +81,7 @@ def sweep(folder: Path, kept: Iterable[str]) -> None:
 
 
 def why_no_plan(folder: Path) -> str | None:
-    """Return why a folder must not be replaced by a plan; None if it is a plan, even one whose first save was interrupted."""
+    """Return why a folder must not be replaced by a plan; None if it is one, even an interrupted one."""
     for entry in folder.iterdir():
         if entry.name == STATE and entry.is_dir():
             if why_foreign(entry, "the state of a plan", CONFIG, FORMAT, lambda name: name in (WEIGHTS, CONFIG, CARD)):
@@ -169,10 +170,8 @@ class Received(Mapping[int, np.ndarray]):
         self._parts.append(part)
         self._count += len(part.rows)
 
-    # ------------------------------------------------------------------ files
-
     def save(self, folder: Path) -> list[str]:
-        """Write rows that are not in a file of this folder yet, and return the names of all files in order. Raises StorageError."""
+        """Write rows that are not in a file of this folder yet, and return the names of all files in order."""
         fresh = [part for part in self._parts if part.name is None]
         if fresh:
             self._parts = [part for part in self._parts if part.name is not None]
@@ -199,7 +198,7 @@ class Received(Mapping[int, np.ndarray]):
                     part.vectors = _open(folder / part.name, self.width)["vector"]
 
     def load(self, folder: Path, names: Sequence[str]) -> None:
-        """Add the rows of files that :meth:`save` wrote. Raises CorruptFileError; ValueError for a file of another kind."""
+        """Add the rows of files that :meth:`save` wrote; a file of another kind raises ValueError."""
         for name in names:
             check_piece(folder, name)
             table = _open(folder / name, self.width)
@@ -208,7 +207,9 @@ class Received(Mapping[int, np.ndarray]):
                 raise ValueError("rows that the store does not have")
             if len(np.unique(rows)) < len(rows):
                 raise ValueError("a file that has a row twice")
-            part = _Part(rows, np.array(vectors) if self.keep else vectors, np.array(table["surprise"]), self._count, name)  # fmt: skip
+            part = _Part(
+                rows, np.array(vectors) if self.keep else vectors, np.array(table["surprise"]), self._count, name
+            )
             self._append(part)
 
 
@@ -232,9 +233,10 @@ class RowStates:
 
     Notes
     -----
-    Random rows come from the front of one permutation of the store that was drawn at the start. Every second one is the meter's: neither the fit nor the
-    order uses its new vector, so the order treats it like any row that was not requested. When the order reaches it, it is *due*: from then on it counts as
-    a chosen row, and its vector, which is already known, is used. Chosen rows therefore do not depend on which rows the meter has, and the meter's rows that
+    Random rows come from the front of one permutation of the store that was drawn at the start. Every second one is the
+    meter's: neither the fit nor the order uses its new vector, so the order treats it like any row that was not
+    requested. When the order reaches it, it is *due*: from then on it counts as a chosen row, and its vector, which is
+    already known, is used. Chosen rows therefore do not depend on which rows the meter has, and the meter's rows that
     are not due are a simple random sample of all rows that are neither due nor LEARN.
     """
 
@@ -250,7 +252,7 @@ class RowStates:
         self.drawn = 0
 
     def draw(self, count: int) -> np.ndarray:
-        """Return the next random rows that were not requested yet, and mark them as requested: every second one for the meter."""
+        """Draw the next random rows that were not requested yet; every second one is the meter's."""
         drawn: list[int] = []
         while len(drawn) < count and self.place < len(self.permutation):
             row = int(self.permutation[self.place])

@@ -1,4 +1,4 @@
-"""Scores of rows against texts that both models have encoded: nearest texts, mixtures of texts, and the probability that a row's own text is known."""
+"""Scores of rows against texts in both models: nearest texts, mixtures of texts, and whether they are known."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ import numpy as np
 from congruence._utils.arrays import blocks, normalize_rows
 from congruence.upgrade.progressive.rows import Rows
 
-#: Standardized scores are multiplied by this before the softmax. Chosen among 3, 5 and 8 on the emoji sample and three splits of Caltech-101.
+#: Standardized scores are multiplied by this before the softmax. Chosen among 3, 5 and 8 on the emoji sample and three
+#: splits of Caltech-101.
 SHARPNESS = 5.0
 
 #: Largest number of rows on which the distribution of scores is measured.
 SAMPLE = 4096
 
-#: Rows whose own text is known are distinguished from others only if the mean scores of both kinds differ by more than this many standard deviations: up to
-#: this distance, an equal mixture of two normal distributions with the same variance has only one mode.
+#: Rows whose own text is known are distinguished from others only if the mean scores of both kinds differ by more than
+#: this many standard deviations: up to this distance, an equal mixture of two normal distributions with the same
+#: variance has only one mode.
 _APART = 2.0
 
-#: How far the gate's midpoint lies above the score of equal odds, as a share of the distance between the means. A row that is pulled to a wrong text is no longer
-#: found by its own, while a row for which texts are not used is still mapped. Chosen among 0, .125, .25 and .375 on split 0 of Caltech-101.
+#: How far the gate's midpoint lies above the score of equal odds, as a share of the distance between the means. A row
+#: that is pulled to a wrong text is no longer found by its own, while a row for which texts are not used is still
+#: mapped. Chosen among 0, .125, .25 and .375 on split 0 of Caltech-101.
 _CAUTION = 0.25
 
 
@@ -58,9 +61,9 @@ class Gate:
 
     Notes
     -----
-    If a row's own text is not known, its best score belongs to another text. The mean of such scores is estimated from each row's second-best score.
-    Best scores are modeled as a mixture of these and of the scores of own texts: two normal distributions of equal variance, fitted by
-    expectation-maximization with the former mean fixed.
+    If a row's own text is not known, its best score belongs to another text. The mean of such scores is estimated from
+    each row's second-best score. Best scores are modeled as a mixture of these and of the scores of own texts: two
+    normal distributions of equal variance, fitted by expectation-maximization with the former mean fixed.
     """
 
     slope: float
@@ -112,7 +115,7 @@ class Texts:
         return len(self.old)
 
     def mixtures(self, rows: np.ndarray) -> np.ndarray:
-        """Return for each row a mixture of the new model's texts, weighted by their similarity in the old model, shape (n, d_new)."""
+        """Return for each row a mixture of the new model's texts, by similarity in the old model, (n, d_new)."""
         return self.mix(self.scores(rows))
 
     def scores(self, rows: np.ndarray) -> np.ndarray:
