@@ -79,10 +79,7 @@ class Pairs:
 
 
 class FittedPairs:
-    """The pairs that candidates are fitted on; quantities that several candidates need are computed once.
-
-    ``moments``: None if there are fewer pairs than dimensions.
-    """
+    """The pairs that candidates are fitted on; what several candidates need is computed once."""
 
     def __init__(self, pairs: Pairs, which: np.ndarray, moments: CrossMoments | None) -> None:
         self._pairs, self._which = pairs, which
@@ -105,19 +102,13 @@ class FittedPairs:
         return np.asarray(self._pairs.Y[self._which])
 
     def solved(self, center: bool) -> tuple[CrossSVD, float]:
-        """Return the SVD of the mean cross-covariance, with its leading ``rank`` singular vectors, and its alignment.
-
-        The singular values are padded with zeros to min(d_source, d_target), as the shrinkage expects them.
-        """
+        """Return the SVD of the mean cross-covariance, singular values padded with zeros, and its alignment."""
         if center not in self._solved:
             self._solved[center] = self._thin(center) if self.moments is None else self._whole(center)
         return self._solved[center]
 
     def span(self) -> np.ndarray | None:
-        """Return an orthonormal basis of the source rows' span, (d_source, n), or None for d_source rows or more.
-
-        Ridge regression on the coordinates in this basis equals ridge regression on the rows.
-        """
+        """Return a basis of the source rows' span, (d_source, n), in which ridge regression is the same, or None."""
         if np.count_nonzero(self._which) >= self._pairs.X.shape[1]:
             return None
         return np.asarray(np.linalg.qr(self.X.T.astype(np.float64))[0])
@@ -151,11 +142,7 @@ class FittedPairs:
 
 
 def moves(candidate: Candidate, kept: FittedPairs) -> Moves:
-    """Fit a candidate, and return functions that map rows of the anchors' modality and of another one.
-
-    Returns: function of rows that returns mapped rows; Returns: function of rows, their modality's source mean and its
-    target mean (or None) that returns mapped rows.
-    """
+    """Fit a candidate, and return functions that map rows of the anchors' modality and of another one."""
     if candidate.method != "orthogonal":
         fitted: Any = make_map(candidate.method, **candidate.parameters)
         basis = kept.span()
@@ -211,42 +198,29 @@ WORTH = 0.005
 
 @dataclass(frozen=True)
 class Other:
-    """Rows of another modality, some of which belong to the anchors' items.
-
-    ``anchors`` (m,): anchor of each row, −1 for rows without an anchor; ``vectors`` (m, d_source): vectors in the
-    source model; ``target_mean`` (d_target,): mean of this modality in the target model, if known.
-    """
+    """Rows of another modality, some of which belong to the anchors' items."""
 
     modality: str
-    anchors: np.ndarray
-    vectors: np.ndarray
-    target_mean: np.ndarray | None = None
+    anchors: np.ndarray  # (m,): anchor of each row, −1 for none
+    vectors: np.ndarray  # (m, d_source)
+    target_mean: np.ndarray | None = None  # (d_target,), if known
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The map that was chosen, and the evidence for the choice.
+    """The map that was chosen, and the evidence for the choice."""
 
-    ``name``: description of the map in words; ``evidence``: which rows determined the choice, or why nothing was
-    compared; ``n_pairs``, ``folds``, ``repeats``: number of pairs that were held out and scored, number of folds, and
-    number of repeated splits; 0 if nothing was compared; ``lead``, ``lead_error``: score of the chosen map minus that
-    of the first candidate, and the standard error of this difference; ``tried``: for each candidate: ``name``,
-    ``score``, ``retrieval_at_1``, ``behind`` (the best candidate's score minus this one's) with its ``error``, and
-    ``other``, the score on each other modality. Scores are mean reciprocal ranks; ``not_tried``: why other kinds of map
-    were not candidates; empty if all were.
-    """
-
-    name: str
+    name: str  # the map in words
     method: str
     parameters: dict[str, Any]
-    evidence: str
-    n_pairs: int = 0
+    evidence: str  # which rows decided, or why nothing was compared
+    n_pairs: int = 0  # held out and scored; 0 if nothing was compared
     folds: int = 0
     repeats: int = 0
-    lead: float | None = None
+    lead: float | None = None  # score minus that of the first candidate
     lead_error: float | None = None
-    tried: list[dict[str, Any]] = field(default_factory=list)
-    not_tried: str = ""
+    tried: list[dict[str, Any]] = field(default_factory=list)  # scores of each candidate, and its distance to the best
+    not_tried: str = ""  # why other kinds of map were no candidates
 
     def to_dict(self) -> dict[str, object]:
         """Return all fields as plain data."""

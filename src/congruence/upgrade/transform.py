@@ -94,10 +94,7 @@ class BlockMap:
         self._function: Callable[[np.ndarray], np.ndarray] | None = None
 
     def rows_of_block(self, row_bytes: int | None = None) -> int:
-        """Return the number of rows per block, the same for every kind of run so that all compute the same products.
-
-        ``row_bytes``: bytes of a row of the table with all its columns, if these are read too.
-        """
+        """Return the number of rows per block, the same for every kind of run so that all compute the same products."""
         rows = max(256, BLOCK_BYTES // (self.dim_in * self.compute.itemsize))
         return rows if row_bytes is None else max(1, min(rows, BLOCK_BYTES // row_bytes))
 
@@ -141,10 +138,7 @@ def _sides(mapped: Map, space: Space, side: str | None) -> tuple[Space, Space, s
 
 
 def _sees_gpu() -> bool:
-    """Return whether torch is installed and sees a GPU; engines hide GPUs that a task did not request.
-
-    Importing torch takes seconds, so it is skipped on a Linux machine without a driver's device.
-    """
+    """Return whether torch is installed and sees a GPU; torch is not imported on Linux without a device file."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return False
     if sys.platform == "linux" and not any(map(os.path.exists, _GPU_DEVICES)):
@@ -180,21 +174,16 @@ _Block: TypeAlias = tuple[pa.Array | None, np.ndarray, Rows | None]
 
 @dataclass(frozen=True)
 class TransformReport:
-    """Summary of a call to :func:`transform_file`.
-
-    ``covered_share``: mean share of the first rows' variance (norm²) in directions that the anchors cover;
-    ``normalized``: whether the mapped rows were scaled to unit norm; ``left_out``: columns of the source table that the
-    output cannot hold.
-    """
+    """Summary of a call to :func:`transform_file`."""
 
     output: str
     rows: int
     dim: int
     dtype: str
     seconds: float
-    covered_share: float | None
+    covered_share: float | None  # of the first rows' variance, in directions that the anchors cover
     normalized: bool = False
-    left_out: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)  # columns that the output cannot hold
 
     def to_dict(self) -> dict[str, object]:
         """Return the report as plain data."""

@@ -72,35 +72,23 @@ _TINY, _HUGE = 1e-30, 1e30
 
 @dataclass(frozen=True)
 class SystemScores:
-    """Scores of one way to search.
+    """Scores of one way to search, and their standard errors over queries, which chance does not have."""
 
-    ``system``: ``"old model"``, ``"bridge"``, ``"two-stage"``, ``"re-embedded"``, ``"unmapped"`` (only if the widths
-    agree) or ``"chance"``; ``scores``: ``"recall@1"``, …, ``"ndcg@10"``: means over queries; ``errors``: standard
-    errors of these means over queries, for the given map and index. Empty for chance.
-    """
-
-    system: str
-    scores: dict[str, float]
+    system: str  # "old model", "bridge", "two-stage", "re-embedded", "unmapped" or "chance"
+    scores: dict[str, float]  # "recall@1", …, "ndcg@10": means over queries
     errors: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class BridgeScores:
-    """Result of :meth:`congruence.Bridge.evaluate`: plain data.
+    """Result of :meth:`congruence.Bridge.evaluate`: plain data."""
 
-    ``systems``: all measured on the same queries; ``n_queries``, ``n_rows``: number of queries that have a relevant
-    row, and of rows of the index; ``candidates``: number of rows that the first stage of two-stage search returned;
-    ``notes``: queries and judgments that were left out, and the queries from which a correction was computed;
-    ``center``: whether queries and index were centered at their own means, for every line; ``hubness``: name of the
-    correction for hubs used for every line.
-    """
-
-    systems: list[SystemScores]
-    n_queries: int
+    systems: list[SystemScores]  # all measured on the same queries
+    n_queries: int  # that have a relevant row
     n_rows: int
-    candidates: int | None
+    candidates: int | None  # rows that the first stage of two-stage search returned
     mode: str
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what was left out, and where a correction came from
     center: bool = False
     hubness: str | None = None
 
@@ -764,11 +752,7 @@ def load(path: str | Path) -> Map | Bridge:
 
 @dataclass(frozen=True, eq=False)
 class Folded:
-    """An affine map for one modality as a float32 matrix and an offset.
-
-    ``matrix`` (d_source, d_target); ``offset`` (d_target,); ``solved``: the matrix object of the map, which is replaced
-    when the map is fitted again.
-    """
+    """An affine map for one modality in float32; ``solved`` is the map's matrix, which a new fit replaces."""
 
     matrix: np.ndarray
     offset: np.ndarray
@@ -781,11 +765,9 @@ class Folded:
         return cls(np.ascontiguousarray(matrix, dtype=np.float32), mapped.offset.astype(np.float32), matrix)
 
     def transform(self, X: np.ndarray, *, unit_in: bool | None, unit_out: bool) -> np.ndarray | None:
-        """Map float32 rows, or one vector, unless they need a full check.
+        """Map float32 rows, (m, d_source) or (d_source,), or return None if they need a full check.
 
-        ``X`` (m, d_source); ``unit_in``: whether the queries' model gives unit rows; None if unknown. Returns: None for
-        rows that may be zero or not finite, have another norm than the model's, or are too large: :func:`check_queries`
-        then determines what is wrong with them, if anything.
+        They do if they may be zero or not finite, have another norm than the model's, or are too large.
         """
         single = X.ndim == 1 or len(X) == 1
         rows = X.reshape(-1) if single else X
@@ -809,10 +791,7 @@ class Folded:
 
 
 def as_rows(queries: RowsLike) -> tuple[RowsLike, bool]:
-    """Return the queries as a 2-D array, and whether a single vector was passed.
-
-    Shapes: ``queries`` (m, d); returns (m, d).
-    """
+    """Return the queries as a 2-D array, (m, d), and whether a single vector was passed."""
     if is_tensor(queries):
         return (cast("Tensor", queries[None]), True) if queries.ndim == 1 else (queries, False)
     A = to_rows(queries, "queries")
@@ -822,10 +801,7 @@ def as_rows(queries: RowsLike) -> tuple[RowsLike, bool]:
 
 
 def check_queries(queries: RowsLike, mapping: Map) -> np.ndarray | Tensor:
-    """Return rows to map, as float32 or float64, after comparing them with the rows the map was fitted on.
-
-    Shapes: ``queries`` (m, d); returns (m, d).
-    """
+    """Return rows to map, (m, d), as float32 or float64, compared with the rows the map was fitted on."""
     source, target, width = mapping.source_space_, mapping.target_space_, mapping.n_features_in_
     A: np.ndarray | Tensor
     if is_tensor(queries):

@@ -66,11 +66,10 @@ def find(
     bank: np.ndarray | None = None,
     source_dim: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the n nearest rows in an index of any kind.
+    """Find the n nearest rows in an index of any kind; return scores, largest first, and ids, shapes (m, n).
 
-    ``vectors`` (m, d); ``index`` (r, d); ``n``: at most the number of rows, if it is known; ``bank`` (b, d): bridged
-    queries from which the mean and the correction are computed; by default ``vectors``; ``source_dim``: width of the
-    queries' model, for error messages. Shapes: Returns (m, n), Returns (m, n).
+    ``vectors`` (m, d) are bridged queries, and ``bank`` (b, d) those of the correction, by default the same.
+    ``source_dim`` is the width of the queries' model, for error messages.
     """
     check_choice(metric, NEIGHBORS, "metric")
     if callable(getattr(index, "search", None)) or callable(index):
@@ -175,13 +174,10 @@ def _scores(queries: np.ndarray, rows: np.ndarray, place: np.ndarray, metric: st
 def rerank_rows(
     queries: np.ndarray, scores: np.ndarray, ids: np.ndarray, rerank: RowsLike | Embeddings | Lookup, k: int
 ) -> SearchResult:
-    """Rank candidates by their cosine in the new model.
+    """Rank candidates (m, c) by their cosine with the queries (m, d) in the new model.
 
-    ``queries`` (m, d): queries in the new model, before bridging; ``scores``, ``ids`` (m, c): candidates of the first
-    stage, nearest first; ``rerank`` (r, d): the new model's vectors: by id, by row number of the index, or as a
-    function of an array of ids. A row of NaN (or None from a callable), and an id that embeddings do not have, mean
-    that there is no vector. Returns: first the candidates that have a vector, by its cosine with the query; then the
-    others, in the order and with the scores of the first stage.
+    A row of NaN, None from a callable, and an id that embeddings do not have mean that there is no vector: these
+    candidates come last, in the order and with the scores of the first stage.
     """
     take = min(k, ids.shape[1])
     lookup = _lookup(rerank, queries.shape[1])

@@ -67,11 +67,9 @@ def cross_fit(
     """Score every item with a map that has not seen it.
 
     Each fold's items are scored twice, with maps fitted without that fold and without two folds. The difference
-    estimates what the left-out anchors would have added, and is used to correct the score to that of a map fitted on
-    all anchors. The map is chosen again for each fold without its items, and both maps are of the chosen kind; the
-    optimism of choosing on the same rows is therefore not included.
-
-    ``folds``: at most the number of anchors, or of groups, is used.
+    estimates what the left-out anchors would have added, and corrects the score to that of a map fitted on all. The map
+    is chosen again for each fold without its items, and both maps are of the chosen kind, so that the optimism of
+    choosing on the same rows is not included.
     """
     tables, groups = items.tables, items.groups_of(recipe.fitted)
     units = np.arange(len(tables.ids[recipe.fitted[0]])) if groups is None else groups
@@ -168,10 +166,8 @@ def _unseen_corrections(
 ) -> dict[str, Correction] | None:
     """Return each strategy's correction for hubs, computed from rows mapped by maps that were not fitted on them.
 
-    Mapped anchors are closer to their own queries than other rows are, so they would look like hubs.
-
-    ``models``: one per fold, not fitted on that fold; ``covered`` (n, d_source); ``fold`` (n,). Returns: None if hubs
-    are not corrected for, or by each fold's own rows because these search for their class.
+    Mapped anchors are closer to their own queries than other rows are, so they would look like hubs. None if hubs are
+    not corrected for, or by each fold's own rows because these search for their class.
     """
     tables, ranking = items.tables, items.ranking
     if ranking.hubness is None or tables.by_class:
@@ -209,12 +205,7 @@ _PARTS, _COARSE = 8, 4
 
 
 def cross_fit_lists(items: EvaluationSet, recipe: Recipe) -> Measured:
-    """Measure overlap on the anchors by cross-fitting: a query and a row are compared by a map fitted on neither.
-
-    ``items``: anchors. Groups are never split between parts; ``recipe``: chooses the kind of map on half of the
-    anchors, all of which the map is then fitted on, and fits it. Returns: corrected for the left-out anchors, as in
-    :func:`~congruence.upgrade.certify.cross_fit.cross_fit`.
-    """
+    """Measure overlap on the anchors by cross-fitting: a query and a row are compared by a map fitted on neither."""
     out = Measured()
     tables, rows = items.tables, items.compared
     k = items.list_length(len(rows))
@@ -288,11 +279,7 @@ def _leave_two_out(
 
 
 class _Unseen:
-    """The similarities of a search's queries and rows, each by a map fitted without both.
-
-    ``of_query``, ``of_row`` (q,): part of each query, −1 if no map is fitted on it, and of each stored row that is
-    compared.
-    """
+    """The similarities of a search's queries and rows, each by a map fitted without both; part −1 is no anchor."""
 
     def __init__(self, items: EvaluationSet, search: Search, of_query: np.ndarray, of_row: np.ndarray) -> None:
         self._items, self._search = items, search

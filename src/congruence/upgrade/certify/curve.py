@@ -47,26 +47,18 @@ class CurveRecord(TypedDict):
 
 @dataclass(frozen=True)
 class Curve:
-    """Held-out scores by number of anchors, and a power law fitted to them.
+    """Held-out scores by number of anchors, and a power law fitted to them."""
 
-    ``sizes`` (s,); ``scores`` (repeats, s): in each repeat, maps are fitted on the first anchors of a random order;
-    ``n``: number of anchors available, where the extrapolation starts; ``exponent``, ``drop``: parameters of ``a −
-    drop·n^−exponent``; ``best``: a, the limit of the curve for many anchors.
-    """
-
-    sizes: np.ndarray
-    scores: np.ndarray
-    n: int
-    exponent: float
+    sizes: np.ndarray  # (s,), numbers of anchors
+    scores: np.ndarray  # (repeats, s), over random orders of the anchors
+    n: int  # anchors available, where the extrapolation starts
+    exponent: float  # of best − drop·n^−exponent
     drop: float
-    best: float
+    best: float  # the limit for many anchors
 
     @classmethod
     def through(cls, sizes: np.ndarray, scores: np.ndarray, n: int, exponents: Sequence[float] = EXPONENTS) -> Curve:
-        """Fit the power law by least squares, with larger weights for larger sizes.
-
-        Shapes: ``sizes`` (s,), ``scores`` (repeats, s).
-        """
+        """Fit the power law by least squares, with larger weights for larger sizes."""
         mean = scores.mean(axis=0)
         # The curve is extrapolated beyond the largest size, so large sizes have more weight: a law fitted to the first
         # sizes misses the last rise.
@@ -152,12 +144,7 @@ class Curve:
 def measure_curves(
     design: Design, recipe: Recipe, task: str, *, repeats: int, callback: Callable[[int], None] | None = None
 ) -> tuple[Curve, Curve]:
-    """Score maps fitted on random subsets of the anchors of increasing size.
-
-    ``design``: without held-out items, a fifth of the anchors is held out and scored. Groups of near-duplicate anchors
-    are kept together; ``recipe``: the map is chosen once per size, on the anchors of the first repeat. Returns: of the
-    score with mapped stored vectors, and of the cosine of mapped rows.
-    """
+    """Return the curves of the score with mapped stored vectors, and of their cosine, over subsets of the anchors."""
     items, anchors, n = design.items, design.anchors, design.n_anchors
     rng = np.random.default_rng(items.random_state)
     if design.heldout and items.tables.n > MOST_TESTED:
@@ -189,10 +176,7 @@ def measure_curves(
 def _rows_to_score(
     items: EvaluationSet, fitted: Sequence[str], left_out: np.ndarray | None, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows of the store, and of the modality whose cosine is shown, on which the map may be scored.
-
-    ``left_out``: anchors that are not fitted on, if the items are the anchors.
-    """
+    """Return rows of the store, and of the modality whose cosine is shown, on which the map may be scored."""
     tables, shown = items.tables, items.tables.shown
     if left_out is None:
         test, other = np.arange(tables.n), np.arange(len(tables.ids[shown]))

@@ -34,22 +34,15 @@ FEWEST = 20
 
 @dataclass(frozen=True)
 class Tables:
-    """Vectors of the items of one collection in two models.
+    """Vectors of the items of one collection in two models."""
 
-    ``ids``: ids of each modality's rows. Without labels both modalities have the same ids; ``source``, ``target``: rows
-    by modality; a modality may be missing in the target; ``store_modality``, ``query_modality``: modality of the
-    vectors in the store, and of the queries; the same if there is only one; ``classes`` (n,): with labels: class of
-    each stored row, as a row number of the queries' modality or, with one modality, an arbitrary code; ``dropped``:
-    number of rows without a partner.
-    """
-
-    ids: dict[str, np.ndarray]
-    source: dict[str, np.ndarray]
-    target: dict[str, np.ndarray]
+    ids: dict[str, np.ndarray]  # of each modality's rows; without labels the same for both
+    source: dict[str, np.ndarray]  # rows by modality
+    target: dict[str, np.ndarray]  # a modality may be missing here
     store_modality: str
-    query_modality: str
-    classes: np.ndarray | None
-    dropped: int
+    query_modality: str  # the same as the store's if there is only one
+    classes: np.ndarray | None  # (n,): row of the other modality, or any code
+    dropped: int  # rows without a partner
 
     @property
     def n(self) -> int:
@@ -84,11 +77,7 @@ def make_tables(
     *,
     what: str = "anchors",
 ) -> Tables:
-    """Pair rows by id, across models and, without labels, across modalities.
-
-    ``labels``: class of each stored item by id. With two modalities the classes are the ids of the other one; ``what``:
-    name of the rows in error messages.
-    """
+    """Pair rows by id, across models and, without labels, across modalities."""
     _check_sides(source, target, what)
     names = list(source)
     store_modality = "image" if "image" in names else names[0]
@@ -246,18 +235,13 @@ _MOST_TEXTS = 2000
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """Queries in both models that search the store.
+    """Queries in both models that search the store."""
 
-    ``name``: prefix of its measures: ``"overlap"`` or ``"text_overlap"``; ``source`` (m, d_source): the queries in the
-    source model, if available; ``target`` (m, d_target); ``role``: the stored items themselves, each excluded from its
-    own list; a caption for each item; a description for each class; or texts of other items.
-    """
-
-    name: str
+    name: str  # prefix of its measures: "overlap" or "text_overlap"
     modality: str
-    source: np.ndarray | None
-    target: np.ndarray
-    role: str
+    source: np.ndarray | None  # (m, d_source), if available
+    target: np.ndarray  # (m, d_target)
+    role: str  # "items" (not in their own lists), "captions", "classes", or "apart": texts of other items
 
     @property
     def paired(self) -> bool:
@@ -276,20 +260,15 @@ class Search:
 
 @dataclass(frozen=True, eq=False)
 class EvaluationSet:
-    """Items with vectors in both models, and how they are scored.
-
-    ``texts``: text queries of other items in the source model (if available) and in the target model, paired by row;
-    ``groups`` (n,): stored rows whose errors depend on each other, such as near-duplicates; ``n_neighbors``: length of
-    the result lists that are compared; ``ranking``: search variant, the same for all strategies; ``random_state``:
-    determines the sample of rows whose result lists are compared, and the folds of cross-fitting.
-    """
+    """Items with vectors in both models, and how they are scored."""
 
     tables: Tables
+    #: Of other items, (m, d_source) if available, and (m, d_target).
     texts: tuple[np.ndarray | None, np.ndarray] | None = None
-    groups: np.ndarray | None = None
-    n_neighbors: int = 10
-    ranking: Ranking = PLAIN
-    random_state: int = 0
+    groups: np.ndarray | None = None  # (n,): rows whose errors depend on each other
+    n_neighbors: int = 10  # length of the lists that are compared
+    ranking: Ranking = PLAIN  # search variant of all strategies
+    random_state: int = 0  # of the rows whose lists are compared, and of the folds
 
     @cached_property
     def tasks(self) -> dict[str, int]:
@@ -302,9 +281,7 @@ class EvaluationSet:
 
     @cached_property
     def searches(self) -> list[Search]:
-        """The searches whose lists can be compared with those of the re-embedded store, if the target has its
-        vectors.
-        """
+        """Searches whose lists can be compared with those of the re-embedded store, if the target has its vectors."""
         source, target = self.tables.source, self.tables.target
         stored, query = self.tables.store_modality, self.tables.query_modality
         if stored not in target:
@@ -368,10 +345,7 @@ _LARGEST = 0.25
 
 
 def near_duplicates(tables: Tables) -> np.ndarray:
-    """Group stored rows that are near-duplicates in either model.
-
-    Returns (n,): group of each row; a row without near-duplicates is a group of one.
-    """
+    """Return the group of each stored row, (n,), of near-duplicates in either model."""
     n = tables.n
     k = min(_SCALE, n - 2)
     own = np.arange(n)
@@ -511,10 +485,7 @@ def _listed(common: np.ndarray, anchors: Ids, name: str) -> np.ndarray:
 def split_texts(
     source: Mapping[str, Embeddings], target: Mapping[str, Embeddings]
 ) -> tuple[dict[str, Embeddings], dict[str, Embeddings], tuple[Embeddings | None, Embeddings] | None]:
-    """Separate texts that describe none of the images from the anchors; they can still be used as queries.
-
-    ``texts``: None if texts and images are of the same items, or there are no texts, or no images, in both models.
-    """
+    """Separate texts that describe none of the images from the anchors; they can still be used as queries."""
     images = {"image": source["image"]} if "image" in source else {}
     if "text" not in target or "image" not in target or not images or not _are_apart(source):
         return dict(source), dict(target), None
@@ -532,10 +503,7 @@ def _are_apart(side: Mapping[str, Embeddings]) -> bool:
 
 
 def join_texts(texts: tuple[RowsLike | None, RowsLike], tables: Tables) -> tuple[np.ndarray | None, np.ndarray]:
-    """Pair text queries by row, and check that they come from the anchors' two models.
-
-    ``texts``: in the source and the target model. Shapes: ``source`` (m, d_source), ``target`` (m, d_target).
-    """
+    """Pair text queries by row, and check that they come from the anchors' two models."""
     if tables.store_modality != tables.query_modality or tables.classes is not None:
         raise ModalityError(
             f"Got text queries beside {'labels' if tables.classes is not None else 'captions of the anchors'}.",
@@ -563,11 +531,7 @@ def join_texts(texts: tuple[RowsLike | None, RowsLike], tables: Tables) -> tuple
 
 
 def choose_fitted(tables: Tables, fitted: str | None, together: bool = True) -> list[str]:
-    """Return the modalities to fit on.
-
-    ``fitted``: one of them, ``"both"``, or None for all that both models have; with labels, None means the stored one;
-    ``together``: whether a map can be fitted on several modalities; if not, None means the stored one, too.
-    """
+    """Return the modalities to fit on; without ``fitted`` all if they can be fitted together, else the stored one."""
     both = [name for name in (tables.store_modality, tables.query_modality) if name in tables.target]
     both = list(dict.fromkeys(both))
     if fitted is None:
@@ -585,16 +549,12 @@ def choose_fitted(tables: Tables, fitted: str | None, together: bool = True) -> 
 
 @dataclass(frozen=True)
 class Design:
-    """The design of an evaluation: what the given data allow to measure.
-
-    ``items``: the items that are scored: those held out, or else the anchors; ``models``: name and width of the source
-    and of the target model.
-    """
+    """What the given data allow to measure: the anchors, the items that are scored, and the modalities to fit on."""
 
     anchors: Tables
-    items: EvaluationSet
+    items: EvaluationSet  # those held out, or else the anchors
     fitted: list[str]
-    models: tuple[str, str]
+    models: tuple[str, str]  # name and width of both
 
     @classmethod
     def of(

@@ -37,11 +37,9 @@ def covariance(influence: np.ndarray, groups: np.ndarray | None = None) -> np.nd
 
 
 def joint_covariance(influence: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
-    """Return the covariance of several scores of the same items, used to compare the scores.
+    """Return the covariance (q, q) of several scores of the same items, used to compare the scores.
 
-    ``influence`` (n, q); ``groups`` (n,): items whose errors may depend on each other. Returns (q, q):
-    :func:`covariance` with one additional item on which the scores disagree, times ``WIDER**2``. If no item disagrees,
-    as can happen near 0 or 1, the sample itself shows no spread.
+    It includes one more item on which the scores disagree: if none does, as near 0 or 1, the sample shows no spread.
     """
     most = len(influence) if groups is None else len(np.unique(groups))
     return WIDER**2 * (covariance(influence, groups) + np.eye(influence.shape[1]) / (2 * most**2))
@@ -50,12 +48,10 @@ def joint_covariance(influence: np.ndarray, groups: np.ndarray | None = None) ->
 def draw_scores(
     scores: np.ndarray, influence: np.ndarray, draws: int, rng: np.random.Generator, groups: np.ndarray | None = None
 ) -> np.ndarray:
-    """Draw joint values of the true scores, given several measured scores of the same items.
+    """Draw joint values of the true scores, (draws, q), given the measured ones (q,).
 
-    ``scores`` (q,); ``influence`` (n, q); ``groups`` (n,): items whose errors may depend on each other. Returns (draws,
-    q): from the multivariate t-distribution around the scores, with the covariance and degrees of freedom of their
-    intervals, truncated to [0, 1]. A bootstrap of the items would ignore that a few groups give a poor estimate of the
-    variance, and that items without disagreement do not rule it out.
+    From the multivariate t-distribution with the covariance and degrees of freedom of their intervals, truncated to [0,
+    1]. A bootstrap of the items would ignore that a few groups estimate the variance badly.
     """
     freedom_ = freedom(len(influence), groups)
     values, vectors = np.linalg.eigh(joint_covariance(influence, groups))
@@ -82,10 +78,7 @@ def freedom(n: int, groups: np.ndarray | None = None) -> float:
 def mean_interval(
     mean: float, influence: np.ndarray, level: float = 0.95, groups: np.ndarray | None = None
 ) -> tuple[float, float]:
-    """Return Student's interval of a mean.
-
-    ``influence`` (n,); ``groups`` (n,): items whose errors may depend on each other.
-    """
+    """Return Student's interval of a mean."""
     n = len(influence)
     if n < 2:
         return float("-inf"), float("inf")
@@ -156,23 +149,15 @@ STRATEGIES = ("keep", "stored", "queries", "re-embed")
 
 @dataclass
 class Measured:
-    """Scores of items on which maps were evaluated.
+    """Scores of items on which maps were evaluated."""
 
-    ``scores`` (n,): by name, ``"<task>/<strategy>"`` or ``"cosine/<modality>"``; the mean is the estimate;
-    ``influence`` (n,): the scores including each item's effect on the others; their spread gives the uncertainty of the
-    estimate; ``groups`` (n,): items whose errors depend on each other, if any; ``maps``: the map chosen in each fold,
-    if items were scored in folds; ``mapped`` (n, d_target): the stored items, each mapped by a map that has not seen
-    it; ``mapped_by_fewer`` (n, d_target): the same with maps fitted on one fold less, if items were scored in folds;
-    ``ahead``: factor by which the difference between these two is extrapolated to a map fitted on all anchors.
-    """
-
-    scores: dict[str, np.ndarray] = field(default_factory=dict)
-    influence: dict[str, np.ndarray] = field(default_factory=dict)
-    groups: dict[str, np.ndarray] = field(default_factory=dict)
-    maps: list[str] = field(default_factory=list)
-    mapped: np.ndarray | None = None
-    mapped_by_fewer: np.ndarray | None = None
-    ahead: float = 0.0
+    scores: dict[str, np.ndarray] = field(default_factory=dict)  # (n,), by "<task>/<strategy>" or "cosine/<modality>"
+    influence: dict[str, np.ndarray] = field(default_factory=dict)  # scores with each item's effect on others
+    groups: dict[str, np.ndarray] = field(default_factory=dict)  # items whose errors depend on each other
+    maps: list[str] = field(default_factory=list)  # chosen in each fold
+    mapped: np.ndarray | None = None  # (n, d_target), by maps that have not seen the row
+    mapped_by_fewer: np.ndarray | None = None  # the same, of maps fitted on one fold less
+    ahead: float = 0.0  # how far their difference is extrapolated to all anchors
 
     def add(self, name: str, score: np.ndarray, influence: np.ndarray, groups: np.ndarray | None = None) -> None:
         """Add the scores of items and their influence; groups are ignored if they are those of other items."""
@@ -212,11 +197,7 @@ class Measured:
     def retention(
         self, task: str, strategies: list[str], draws: int, rng: np.random.Generator
     ) -> tuple[dict[str, Estimate], dict[str, np.ndarray]]:
-        """Return the ratios that show how much quality mapping retains, and joint draws of all strategies' scores.
-
-        ``ratios``: by ``"<strategy>/<strategy>"``: mapping divided by re-embedding, and by keeping the old model;
-        ``drawn`` (draws,).
-        """
+        """Return the ratios of mapping to re-embedding and to keeping the old model, and joint draws of all scores."""
         n, groups = len(self.scores[f"{task}/{strategies[0]}"]), self.groups.get(f"{task}/{strategies[0]}")
         means = np.array([self.scores[f"{task}/{strategy}"].mean() for strategy in strategies])
         influence = np.stack([self.influence[f"{task}/{strategy}"] for strategy in strategies], axis=1)

@@ -35,13 +35,10 @@ def refit_unseen(
     part: np.ndarray,
     sizes: Iterable[int],
 ) -> dict[int, np.ndarray]:
-    """Map items after refits that have not seen them.
+    """Map items after refits that have not seen them, by number of re-embedded rows; few rows keep the first map.
 
-    ``old`` (n, d_old); ``new`` (n, d_new); ``mapped`` (n, d_new): each item mapped by a first map that has not seen it;
-    ``take``: function of some items and a number; returns those of them that are re-embedded first; ``part`` (n,):
-    items of one part are mapped after a refit on items of the other parts; ``sizes``: numbers of re-embedded rows to
-    refit on; at most all items outside a part are taken. Returns (n, d_new): by size. For sizes too small to refit on,
-    rows keep their first mapping.
+    ``mapped`` (n, d_new) are the items by a first map that has not seen them; ``take`` returns which of some items are
+    re-embedded first; items of one ``part`` (n,) are mapped after a refit on the others.
     """
     sizes = sorted(set(sizes), reverse=True)
     kind = refit.first()
@@ -72,19 +69,15 @@ _FOLDS = 5
 
 @dataclass(frozen=True, eq=False)
 class MixedStore:
-    """Scores of a store by the share of its rows that is re-embedded, with the map refitted on these rows.
+    """Scores of a store by the share of its rows that is re-embedded, with the map refitted on these rows."""
 
-    ``values`` (s,); ``influence`` (n, s); ``known`` (n, q): pseudo-values of the strategies measured on the same
-    queries; ``groups`` (n,); ``each``: number of results over which the score of a query is averaged.
-    """
-
-    order: str
-    values: np.ndarray
-    influence: np.ndarray
-    known: np.ndarray
-    names: list[str]
-    groups: np.ndarray | None
-    each: int
+    order: str  # key of ORDERS
+    values: np.ndarray  # (s,), at SHARES
+    influence: np.ndarray  # (n, s), pseudo-values of each query
+    known: np.ndarray  # (n, q), the same of the strategies
+    names: list[str]  # of these strategies
+    groups: np.ndarray | None  # (n,)
+    each: int  # results over which the score of a query is averaged
 
     def at(self, share: float) -> Estimate:
         """Return the score with this share of the store re-embedded, interpolated between the measured shares."""

@@ -15,10 +15,9 @@ from congruence.upgrade.choose import OFFSET, Choice, Other, choose_map
 
 
 class TwoWay:
-    """A fitted map and its reverse: the inverse or, if there is none, the same method fitted in the other direction.
+    """A fitted map and its reverse: the inverse or, if there is none, the same method fitted the other way.
 
-    ``backward``: fits the map from the target to the source, on first use. By default ``forward.inverse()`` is used;
-    ``anchors``: returns the source rows that were fitted on, for :meth:`covered_share` of maps that do not store it.
+    ``backward`` fits that map on first use; ``anchors`` returns the source rows, for :meth:`covered_share`.
     """
 
     def __init__(
@@ -85,17 +84,12 @@ CERTIFIED = ("auto", "orthogonal", "linear")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a map is chosen and fitted on anchors.
+    """How a map is chosen and fitted on anchors."""
 
-    ``parameters``: parameters of the method, as for :func:`congruence.fit`; ``single_modality``: only rows of the
-    fitted modality will be mapped, so that linear maps may be chosen; ``random_state``: determines the folds of the
-    choice.
-    """
-
-    fitted: Sequence[str]
+    fitted: Sequence[str]  # modalities
     method: str = "auto"
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    single_modality: bool = False
+    single_modality: bool = False  # linear maps may be chosen
     random_state: int = 0
 
     def check(self, tables: Tables) -> None:
@@ -125,11 +119,10 @@ class Recipe:
             )
 
     def choose(self, tables: Tables, train: np.ndarray) -> Choice:
-        """Choose the map from the given rows only.
+        """Choose the map from the given rows (t,) of the fitted modality only, as :func:`congruence.fit` would.
 
-        Shapes: ``train`` (t,). Returns: for pairs of one modality, the choice of :func:`congruence.fit`, with the other
-        modality's rows of the same items as its ``means``. Several modalities together are fitted by a rotation only;
-        it is chosen on the pairs of the first, with the others' rows as further evidence.
+        The other modality's rows of the same items are its ``means``. Several modalities together are fitted by a
+        rotation; it is chosen on the pairs of the first, with the others' rows as further evidence.
         """
         if self.method != "auto":
             given = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
@@ -160,10 +153,7 @@ class Recipe:
         )
 
     def fit(self, tables: Tables, train: np.ndarray, choice: Choice | None = None) -> TwoWay:
-        """Fit on the given rows. A rotation also gets the means of the other modality, of the same items.
-
-        ``train`` (t,); ``choice``: by default the result of :meth:`choose` on these rows.
-        """
+        """Fit on the given rows. A rotation also gets the means of the other modality, of the same items."""
         choice = self.choose(tables, train) if choice is None else choice
         if choice.method == "linear":
             first = self.fitted[0]

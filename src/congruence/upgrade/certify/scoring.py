@@ -42,10 +42,7 @@ def unit_rows(rows: np.ndarray, ranking: Ranking, mean: np.ndarray | None = None
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """The queries or the store, as a strategy compares them.
-
-    ``rows`` (n, d); ``map``: None if they are compared without mapping.
-    """
+    """The queries or the store as a strategy compares them: rows (n, d), and the map that is applied to them."""
 
     rows: np.ndarray
     map: AffineMap | None = None
@@ -66,11 +63,7 @@ def strategies_of(tables: Tables) -> list[str]:
 
 
 def sides(strategy: str, model: TwoWay, tables: Tables, search: Search | None = None) -> tuple[Side, Side]:
-    """Return what a strategy compares.
-
-    ``strategy``: one of :data:`~congruence.upgrade.certify.STRATEGIES` that the tables and the search allow;
-    ``search``: by default, the rows of the queries' modality search the store.
-    """
+    """Return what a strategy compares: queries and store; by default the queries' modality searches the store."""
     store_modality, query_modality = tables.store_modality, tables.query_modality
     if search is not None:
         query_modality, ours, theirs = search.modality, search.source, search.target
@@ -87,12 +80,7 @@ def sides(strategy: str, model: TwoWay, tables: Tables, search: Search | None = 
 
 
 def vectors_of(model: TwoWay, items: EvaluationSet, only: Collection[str] | None = None) -> dict[str, Vectors]:
-    """Return the vectors that each strategy compares if the rows of the queries' modality search the store.
-
-    ``items``: if its ranking is centered, the mean of each side is subtracted from it; ``only``: return only these
-    strategies; by default all that the vectors allow. Returns: by strategy: the queries, shape (m, d), and the store,
-    shape (n, d).
-    """
+    """Return by strategy the queries (m, d) and store (n, d) that it compares."""
     out = {}
     for strategy in strategies_of(items.tables):
         if only is None or strategy in only:
@@ -104,13 +92,7 @@ def vectors_of(model: TwoWay, items: EvaluationSet, only: Collection[str] | None
 def similarities(
     strategy: str, model: TwoWay, items: EvaluationSet, search: Search, rows: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return the similarities by which a strategy ranks stored rows for the queries of a search.
-
-    ``strategy``: one of those that the search allows; ``items``: if its ranking is centered, the means of all queries
-    and of the whole store are subtracted. Hubs are corrected for later, by
-    :func:`~congruence.upgrade.certify.scoring.compare_lists`, which has all lists; ``rows`` (r,): stored rows; by
-    default those whose result lists are compared; returns (queries, rows).
-    """
+    """Return the similarities (queries, rows) by which a strategy ranks stored rows for a search; hubs come later."""
     rows = items.compared if rows is None else rows
     queries, store = sides(strategy, model, items.tables, search)
     return np.asarray(queries.unit(items.ranking, search.queries_of(rows)) @ store.unit(items.ranking, rows).T)
@@ -153,11 +135,7 @@ PULL = 0.6
 
 @dataclass(frozen=True)
 class Hits:
-    """Scores of the queries of one strategy.
-
-    ``score`` (m,): for each query: 1 for a hit, else 0, or a value between; ``pull`` (n,): amount that removing each
-    gallery item would add to the scores of others; None if the gallery is not a sample.
-    """
+    """Scores (m,) of the queries of one strategy; ``pull`` (n,) is what removing each gallery item adds to others."""
 
     score: np.ndarray
     pull: np.ndarray | None = None
@@ -179,13 +157,10 @@ def recall(
     find_own: bool = True,
     correction: Correction | None = None,
 ) -> Hits:
-    """Return for each query whether one of its k nearest gallery rows is of its class.
+    """Return for each query (m, d) whether one of its k nearest gallery rows (n, d) is of its class.
 
-    ``queries`` (m, d); ``gallery`` (n, d): unit rows, or the components that a map covers; ``query_class``,
-    ``gallery_class`` (m,): with a separate class for each item, this is the retrieval of the paired item; ``own`` (m,):
-    gallery row that is the same item as the query, and is removed together with it. If omitted, the gallery is not a
-    sample, and there is no ``pull``; ``find_own``: whether a query may find its own row; ``correction``: correction for
-    hubs in this gallery. The effect of removing an item on the correction is not included in ``pull``.
+    ``own`` (m,): gallery row that is the same item, and is removed with it; without it the gallery is not a sample, and
+    there is no ``pull``. The effect of removing an item on the correction is not included.
     """
     n = len(gallery)
     depth = min(k + 1, n - (not find_own))
@@ -220,10 +195,7 @@ def correction(items: EvaluationSet, queries: np.ndarray, store: np.ndarray) -> 
 def hits_of(
     vectors: Vectors, items: EvaluationSet, test: np.ndarray, depth: int, correction: Correction | None = None
 ) -> Hits:
-    """Return for each test row of the store whether it is assigned to its class, or found by its query.
-
-    Shapes: ``test`` (t,).
-    """
+    """Return for each test row of the store whether it is assigned to its class, or found by its query."""
     queries, store = vectors
     tables = items.tables
     if tables.by_class:
@@ -252,12 +224,10 @@ def score(
     tasks: Mapping[str, int] | None = None,
     corrections: Mapping[str, Correction] | None = None,
 ) -> dict[str, Hits]:
-    """Score test rows of the store (or, by row, their queries) under each strategy.
+    """Score test rows of the store (or, by row, their queries), by ``"<task>/<strategy>"``.
 
-    ``test`` (t,); ``tasks``: some of the tasks, with the number of results that each considers; by default all;
-    ``corrections``: corrections for hubs, by strategy; by default computed from these queries or, if classes are
-    searched, from the test rows. Returns: by ``"<task>/<strategy>"``, for test rows. Of one modality without labels an
-    item looks for itself in the other model's vectors, so strategies that use one model alone have no score.
+    Of one modality without labels an item looks for itself in the other model's vectors, so strategies that use one
+    model alone have no score.
     """
     tables = items.tables
     finds_itself = tables.store_modality == tables.query_modality and tables.classes is None
@@ -357,11 +327,7 @@ def influence_of(hits: Hits, search: Search) -> np.ndarray:
 
 
 def overlap_of(model: TwoWay, items: EvaluationSet, measure: str, rows: np.ndarray) -> float:
-    """Return one measure of mapped stored vectors, using some rows both as items and as the store.
-
-    ``measure``: as for :func:`list_hits`, of any number of results; ``rows`` (r,). Returns: NaN if there are too few
-    rows.
-    """
+    """Return one measure of mapped stored vectors, with some rows as items and store; NaN if they are too few."""
     k = items.list_length(len(rows))
     if k <= 0:
         return float("nan")
@@ -380,12 +346,7 @@ def with_texts(model: TwoWay, items: EvaluationSet) -> TwoWay:
 
 
 def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSet) -> dict[str, dict[str, float]]:
-    """Return the scores of chance, of a constant and of a random rotation about the correct means.
-
-    ``rotation``: A rotation about the means; the random rotation uses the same means. Returns: by measure of overlap:
-    ``"chance"`` (a random list) and ``"random_rotation"``. By ``"cosine/<modality>"``: those of
-    :func:`~congruence.evaluation.controls.cosine_controls`.
-    """
+    """Return the scores of chance, of a constant and of a random rotation about the correct means, by measure."""
     tables, rows, ranking = items.tables, items.compared, items.ranking
     k = items.list_length(len(rows))
     out: dict[str, dict[str, float]] = {}

@@ -124,11 +124,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Decision:
-    """The recommended action.
-
-    ``more``: for ``"collect"``: number of further anchors; ``share``: for ``"progressive"``: share of the store to
-    re-embed.
-    """
+    """The recommended action, with the score to reach and the number of anchors or the share of the store to add."""
 
     action: str
     more: int | None
@@ -158,14 +154,10 @@ def decide(
 ) -> Decision:
     """Apply the rule to a set of scores.
 
-    ``strategies``: score of each strategy that was measured: ``"stored"`` and, if the data allow, ``"queries"``,
-    ``"keep"`` and ``"re-embed"``; ``enough``: function of a score; returns the number of further anchors with which
-    mapping reaches it, or None; ``narrows``: the target has fewer dimensions, so mapped vectors cannot be mapped back;
-    ``of_lists``: the scores are overlaps with the re-embedded store, which show how similar models are, but not which
-    is better. The old model is then kept only if its own results are sufficiently close to the target's and mapping
-    brings them no closer; ``share``: function of a score; returns the share of the store at which progressive
-    re-embedding reaches it, or None; ``rows``: number of rows of the store. Progressive re-embedding is preferred if it
-    encodes no more rows than the number of anchors that would have to be collected.
+    ``enough`` returns the number of further anchors with which mapping reaches a score, and ``share`` the share of the
+    store at which progressive re-embedding does, or None. Scores ``of_lists`` show how similar models are, but not
+    which is better: the old model is then kept only if its own results are sufficiently close to the target's and
+    mapping brings them no closer.
     """
     keep = None if thresholds.must_move else strategies.get("keep")
     best = strategies.get("re-embed")
@@ -216,13 +208,7 @@ def judge(
     mixed: MixedStore | None = None,
     rows: int | None = None,
 ) -> Verdict:
-    """Apply the rule, and count in what share of draws it recommends each action.
-
-    ``drawn`` (draws,): draws of the decisive measure by strategy, from
-    :func:`~congruence.upgrade.certify.intervals.draw_scores`; ``curve``: learning curve through the measured score of
-    mapped stored vectors; ``covered``: share of variance in covered directions, by modality; ``mixed``: scores of the
-    decisive measure if part of the store is re-embedded.
-    """
+    """Apply the rule, and count in what share of draws it recommends each action."""
     values = {strategy: estimate.value for strategy, estimate in measured[task].items()}
     if pairing.decided and not pairing.looks_paired:
         return Verdict(
@@ -369,11 +355,7 @@ _SOME = 0.1
 
 
 class StrategyCost(TypedDict):
-    """One strategy: its name, the expected score, and what must be encoded.
-
-    ``share`` is the share of the store to encode, ``items`` the number of rows, ``minutes`` and ``price`` the time and
-    cost; None if unknown.
-    """
+    """A strategy: its name, its expected score, and what must be encoded; None if unknown."""
 
     strategy: str
     score: Estimate | None
@@ -395,11 +377,8 @@ def strategy_costs(
 ) -> list[StrategyCost]:
     """Return the strategies for changing models, the cheapest first.
 
-    ``scores``: scores on the decisive measure, by strategy; ``by_definition``: the re-embedded store scores 1 by
-    definition, because results are compared with its own; ``encode_rate``: items per second that the new model encodes.
-    Returns: ``"keep"``, ``"map"`` (the stored vectors), ``"progressive"`` and ``"re-embed"``. The share of
-    ``"progressive"`` is that at which the required score is reached; one tenth if mapping alone is sufficient, and one
-    half if no smaller share is.
+    The share of ``"progressive"`` is that at which the required score is reached; one tenth if mapping alone is
+    sufficient, and one half if no smaller share is.
     """
     n = scores["stored"].n
     best = Estimate(1.0, 1.0, 1.0, n) if by_definition else scores.get("re-embed")

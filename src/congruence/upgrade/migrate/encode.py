@@ -69,10 +69,7 @@ class CommandEncoder:
 
 
 class FileEncoder:
-    """Look up the vectors of rows by id, in vectors that are already encoded.
-
-    ``vectors``: vectors of the new model, with ids.
-    """
+    """Look up the vectors of rows by id, in vectors that are already encoded."""
 
     def __init__(self, vectors: Embeddings) -> None:
         if not vectors.has_ids:

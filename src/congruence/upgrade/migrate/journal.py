@@ -60,34 +60,23 @@ def make_folder(folder: Path) -> None:
 
 @dataclass
 class Journal:
-    """The state of a migration.
+    """The state of a migration."""
 
-    ``place``: the database, table and column, without credentials; ``normalize``, ``scale``: whether rows are scaled to
-    unit norm after mapping, and before mapping; ``modality``: modality of all rows, if no column states it; ``ranges``,
-    ``old_ranges``: int8 ranges of the new and the old vectors: smallest and largest value, each a number or a list with
-    one number per component; ``cursor``: position at which the first pass continues; ``rows``: number of rows that the
-    first pass has written; ``resumed``: how often the first pass was resumed; ``sample``: ids drawn uniformly from the
-    rows of the first pass, for :meth:`~congruence.upgrade.migrate.Migration.verify`; ``passes``: results of the latest
-    repair passes: numbers of rows, of rows written and removed, and checksum of the old vectors; ``verification``,
-    ``summary``: latest verification and summary; empty before the first; ``version``: version of congruence that began
-    the migration.
-    """
-
-    place: str
+    place: str  # database, table and column, without credentials
     map_digest: str
     dim: int
     element_type: str
-    normalize: bool
-    scale: bool
-    modality: str | None
-    ranges: list[float | list[float]] | None = None
+    normalize: bool  # whether rows are of unit norm after mapping
+    scale: bool  # whether they are scaled before
+    modality: str | None  # of all rows, if no column states it
+    ranges: list[float | list[float]] | None = None  # int8: smallest and largest value
     old_ranges: list[float | list[float]] | None = None
     state: str = "filling"
-    cursor: Cursor | None = None
-    rows: int = 0
+    cursor: Cursor | None = None  # where the first pass continues
+    rows: int = 0  # written by the first pass
     resumed: int = 0
-    sample: list[int | str] = field(default_factory=list)
-    passes: list[dict[str, Any]] = field(default_factory=list)
+    sample: list[int | str] = field(default_factory=list)  # ids for verification, drawn uniformly
+    passes: list[dict[str, Any]] = field(default_factory=list)  # results of the latest repairs
     verification: dict[str, object] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     events: list[dict[str, str]] = field(default_factory=list)

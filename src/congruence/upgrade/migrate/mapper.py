@@ -150,10 +150,7 @@ class RowMapper:
         return normalize_rows(vectors) if self.scale else vectors
 
     def __call__(self, ids: pa.Array, vectors: np.ndarray, modalities: pa.Array | None) -> np.ndarray:
-        """Map a block. Before it is written to the database, the result is encoded by :attr:`new`.
-
-        Shapes: ``ids`` (b,), ``vectors`` (b, d_source), ``modalities`` (b,); returns (b, dim).
-        """
+        """Map a block (b, d_source) to (b, dim), which :attr:`new` encodes before it is written."""
         check_rows(vectors, "the database", ids=RowNames(ids, 0), allow_zero_rows=self.allow_zero_rows)
         vectors = self.rows(vectors)
         if modalities is None or self.modality is not None:

@@ -487,7 +487,7 @@ class Migration:
     def summary(self) -> dict[str, Any]:
         """Return a summary as plain data: rows, checksums, the map's digest, and a SHA-256 over all of it.
 
-        If the environment variable CONGRUENCE_SIGNING_KEY is set, the summary is also signed (HMAC-SHA256).
+        With the environment variable CONGRUENCE_SIGNING_KEY it is also signed (HMAC-SHA256).
         """
         return summarize(self._journal())
 

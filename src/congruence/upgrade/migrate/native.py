@@ -32,22 +32,15 @@ POINT = ("share", "value", "low", "high")
 
 @dataclass(frozen=True, eq=False)
 class NativeRows:
-    """Rows of a progressive migration, which replace rows mapped by the migration's own map.
+    """Rows of a progressive migration, which replace rows mapped by the migration's own map."""
 
-    ``ids`` (m,): ids of the re-embedded rows; ``new``: vectors of these rows, with unit norm, in the same order; in
-    memory or in files; ``refit``: applies a map of ``maps`` to rows; ``maps``: all maps by which the rows in the
-    database were written, by number; the last is the current map; ``earlier`` (e,): ids of the rows that were written
-    by an earlier map than the current one; ``slots`` (e,): number of the map by which these rows were written;
-    ``among``: modality of the rows to re-embed; rows of other modalities are mapped by the migration's own map.
-    """
-
-    ids: np.ndarray
-    new: Received
+    ids: np.ndarray  # (m,), of the re-embedded rows
+    new: Received  # their unit vectors, in the same order
     refit: Refit
-    maps: dict[int, Correction]
-    earlier: np.ndarray
-    slots: np.ndarray
-    among: str | None
+    maps: dict[int, Correction]  # by which rows were written, by number; the last is current
+    earlier: np.ndarray  # (e,), ids of rows written by an earlier map
+    slots: np.ndarray  # (e,), number of that map
+    among: str | None  # modality of the rows to re-embed
 
     @classmethod
     def of(cls, plan: Progressive, among: str | None) -> NativeRows:
@@ -62,11 +55,7 @@ class NativeRows:
         return self.new.take(self.new.rows[places])
 
     def replace(self, ids: pa.Array, rows: np.ndarray, modalities: pa.Array | None, out: np.ndarray) -> np.ndarray:
-        """Replace mapped rows by the vectors that the plan has for them.
-
-        ``ids`` (b,); ``rows`` (b, d_old); ``modalities`` (b,); ``out`` (b, d_new): the rows mapped by the migration's
-        own map; modified in place; returns (b, d_new).
-        """
+        """Replace rows (b, d_new), mapped by the migration's map, in place by the plan's vectors of them."""
         which = np.arange(len(rows))
         if self.among is not None and modalities is not None:
             which = np.flatnonzero([name == self.among for name in modalities.to_pylist()])
@@ -91,13 +80,7 @@ def save_plan(
     files: dict[str, str] | None = None,
     forecast: bool = False,
 ) -> None:
-    """Save what has changed in a plan, with ids, texts and plot data, for :func:`read_native`.
-
-    ``among``, ``modality``: modality of the rows to re-embed, if the table has several, and modality whose means the
-    map uses; ``texts``: the texts of both models as they were passed; ``files``: names of the files of ids and texts,
-    which are written once; names of new files are added; ``forecast``: include the forecast in the plot data, for which
-    all rows are scored.
-    """
+    """Save what has changed in a plan, with ids, texts and plot data; ``files`` names those written once."""
     files = {} if files is None else files
     picture = plan.picture(forecast=forecast) if plan.history_ else None
     path = folder / PROGRESSIVE
@@ -119,11 +102,7 @@ def _is_saved(files: dict[str, str], path: Path, name: str) -> bool:
 
 
 def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]] | None:
-    """Return what :func:`save_plan` wrote, or None if it wrote nothing.
-
-    Returns: the dict has ``ids`` (of all rows of the plan), ``state`` and ``folder`` (for
-    :func:`congruence.upgrade.progressive.progressive.restore`), ``among``, ``texts`` and ``new_texts``.
-    """
+    """Return what :func:`save_plan` wrote, with what a plan is resumed from, or None if it wrote nothing."""
     path = folder / PROGRESSIVE
     if not _has_state(folder):
         return None
@@ -165,11 +144,7 @@ def _has_state(folder: Path) -> bool:
 
 
 def read_stages(folder: Path) -> dict[str, Any] | None:
-    """Return the measured quality at each stage of a progressive migration.
-
-    Returns: ``stages``: :meth:`congruence.upgrade.progressive.Reading.to_dict` of each stage, with None for unknown
-    values; ``picture``: :meth:`congruence.upgrade.progressive.Progressive.picture`. None if nothing was re-embedded.
-    """
+    """Return the readings of a progressive migration's stages and its plot data; None if nothing was re-embedded."""
     path = folder / PROGRESSIVE / STATE
     if not _has_state(folder):
         return None
@@ -205,10 +180,7 @@ _FOLDER = "encoded"
 
 
 class EncodedRows:
-    """Encoded rows by id, stored as one small folder per chunk.
-
-    ``dim``: width of the new model. Shapes: ``rows`` (dim,).
-    """
+    """Encoded rows (dim,) by id, stored as one small folder per chunk."""
 
     def __init__(self, folder: Path, dim: int) -> None:
         self.folder = folder / _FOLDER

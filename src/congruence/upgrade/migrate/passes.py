@@ -44,17 +44,12 @@ def _transient_errors(database: Database) -> tuple[type[Exception], ...]:
 
 @dataclass
 class Retry:
-    """Retry with exponential backoff while a database does not answer.
+    """Retry with exponential backoff while a database does not answer."""
 
-    ``attempts``: maximum number of attempts per step, including the first; ``first``: seconds before the second
-    attempt; each further wait is twice as long, up to a minute; ``sleep``: called with the seconds to wait; ``log``:
-    called with a message before each wait.
-    """
-
-    attempts: int = 6
-    first: float = 0.5
+    attempts: int = 6  # of each step, including the first
+    first: float = 0.5  # seconds before the second, doubled up to a minute
     sleep: Callable[[float], object] = time.sleep
-    log: Callable[[str], object] | None = None
+    log: Callable[[str], object] | None = None  # called with a message before each wait
 
     def __call__(self, database: Database, step: Callable[[], _T]) -> _T:
         """Run a step, retry it after transient errors, and return its result."""
@@ -195,11 +190,7 @@ def repair(
     *,
     write: bool = True,
 ) -> dict[str, object]:
-    """Write new vectors that differ from the mapped old ones, and remove those whose rows no longer exist.
-
-    ``callback``: called with the number of rows of each block. Returns: ``rows``, ``written`` (missing or different
-    vectors), ``removed``, and ``old``, the checksum of the old vectors.
-    """
+    """Write new vectors that differ from the mapped old ones, remove those without rows, and return the counts."""
     reader = database.reader()
 
     def pass_over() -> dict[str, object]:
@@ -248,11 +239,7 @@ def repair_block(database: Database, mapper: RowMapper, block: PairedBlock, *, w
 def repair_until_equal(
     pass_over: Callable[[], dict[str, object]], journal: Journal, folder: Path, tell: Callable[[str], object]
 ) -> None:
-    """Repeat repair passes until one finds no differences, and record each in the journal.
-
-    ``pass_over``: runs one repair pass, and returns the result of :func:`repair`; ``tell``: called with a message
-    before each pass.
-    """
+    """Repeat repair passes until one finds no differences, and record each in the journal."""
     for number in range(1, PASSES + 1):
         tell(f"comparing, pass {number}")
         counts = pass_over()

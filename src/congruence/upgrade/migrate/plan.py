@@ -151,10 +151,8 @@ def make_plan(
 ) -> Plan:
     """Read a sample, check it, and report what the migration would do; the database is not changed.
 
-    If int8 ranges were not given, those of ``mapper.new`` are set from the mapped sample.
-
-    ``measure``: also write the sample to a scratch table, and measure search in the type in which the vectors will be
-    stored.
+    If int8 ranges were not given, those of ``mapper.new`` are set from the mapped sample. ``measure``: also write the
+    sample to a scratch table, and measure search in the stored type.
     """
     element_type = mapper.new.element_type
     checks: list[dict[str, str]] = []
@@ -323,10 +321,7 @@ def _check_origin(mapper: RowMapper, sample: Block, note: Callable[[str, str, st
 
 
 def refuse(plan: Plan, *, anyway: bool = False) -> None:
-    """Raise an error for the first bad check of a plan.
-
-    ``anyway``: ignore a certificate that advises against mapping; all other checks still apply.
-    """
+    """Raise an error for the first bad check of a plan; ``anyway`` ignores the advice of a certificate alone."""
     for check in plan.checks:
         if check["outcome"] != "bad":
             continue

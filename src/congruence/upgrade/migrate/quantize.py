@@ -55,12 +55,9 @@ class Quantizer:
         return self.element_type in ("int8", "binary")
 
     def calibrated(self, sample: np.ndarray) -> Quantizer:
-        """Return a quantizer with one range for all components, symmetric about 0, that holds a sample.
+        """Return a quantizer with one range for all components, symmetric about 0, that holds a sample (n, dim).
 
-        With the same step for all components, cosines, inner products and distances keep their proportions, so that the
-        codes can be searched directly. If the type is not int8 or ranges are given, returns the quantizer itself.
-
-        Shapes: ``sample`` (n, dim).
+        With the same step for all components, the codes can be searched directly.
         """
         if self.element_type != "int8" or self.ranges is not None:
             return self
@@ -75,10 +72,7 @@ class Quantizer:
         return step.astype(np.float32), np.round(-self.ranges[0] / step - 128, 6).astype(np.float32)
 
     def encode(self, vectors: np.ndarray) -> np.ndarray:
-        """Return the values to store: −128 to 127 for int8, 1 and −1 for bits, otherwise the vectors.
-
-        Shapes: ``vectors`` (b, dim); returns (b, dim).
-        """
+        """Return the values to store: −128 to 127 for int8, 1 and −1 for bits, otherwise the vectors."""
         if self.element_type == "binary":
             return np.where(vectors > 0, np.float32(1), np.float32(-1))
         if self.element_type != "int8":
@@ -91,10 +85,7 @@ class Quantizer:
         return codes
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
-        """Return the vectors that stored values represent; int8 without ranges is divided by 127, bits stay 1 and −1.
-
-        Shapes: ``codes`` (b, dim); returns (b, dim).
-        """
+        """Return the vectors that stored values represent; int8 without ranges is divided by 127."""
         if self.element_type != "int8":
             return codes
         step, zero = self._steps()
@@ -108,10 +99,7 @@ class Quantizer:
         return float(np.mean((vectors < self.ranges[0] - margin) | (vectors > self.ranges[1] + margin)))
 
     def differs(self, stored: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-        """Return for each stored vector whether it differs from the mapped one by more than rounding.
-
-        ``stored`` (b, dim): stored vectors, as returned by the database; ``wanted`` (b, dim); returns (b,).
-        """
+        """Return for each stored vector whether it differs from the mapped one, not encoded, by more than rounding."""
         size = np.abs(wanted).max(axis=1, keepdims=True)
         if self.element_type == "binary":
             same = (stored > 0) == (wanted > 0)
@@ -165,13 +153,7 @@ def check_ranges(ranges: object, dim: int | None = None) -> None:
 
 
 def recall_of(exact: np.ndarray, stored: np.ndarray, distance: str | None, k: int = 10) -> float | None:
-    """Return the recall of the ``k`` nearest rows when rows and queries are quantized.
-
-    Up to 200 rows, at most a quarter of all, serve as queries; the others are searched.
-
-    ``exact``, ``stored`` (n, dim): the same rows before and after quantization. Returns: None if there are fewer than 4
-    ``k`` rows.
-    """
+    """Return the recall of the ``k`` nearest of quantized rows, by at most 200 of them; None below 4 ``k`` rows."""
     if len(exact) < 4 * k:
         return None
     chosen = np.zeros(len(exact), bool)

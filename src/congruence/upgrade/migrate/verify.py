@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 
 
 def read_sample(database: Database, sample: list[int | str]) -> tuple[Block, Block, np.ndarray]:
-    """Return the sampled rows with their old and with their new vectors.
-
-    ``old``, ``new``: rows that are no longer in the table are missing, and ``new`` may have fewer rows than ``old``;
-    ``place`` (len(old.ids),): position in ``new`` of each row of ``old``, −1 for rows without a new vector.
-    """
+    """Return the sampled rows with old and with new vectors, and the position in the new of each old row, or −1."""
     first = next(iter(database.scan("old", batch=1)), None)
     if first is None:
         raise ShapeError("Got a table without rows.", "Check the table and the condition.")

@@ -97,14 +97,7 @@ def make_forecast(
     price: float | None,
     better: tuple[float, float] | None = None,
 ) -> Forecast:
-    """Forecast from the meter's rows that are still mapped.
-
-    ``values`` (m,): quality of these rows, 1 if mapping loses nothing; ``ahead`` (m,): share of the rows not yet chosen
-    that the order takes before each; ``n_rows``, ``n_embedded``, ``rest``: numbers of rows in the store, re-embedded,
-    and still mapped; ``meter_share``: share of random rows in further batches; ``further``: shares of the store to
-    forecast for; ``support``: minimum and maximum value that a row can have; ``rate``, ``price``: rows per minute, and
-    price per row; ``better``: accuracy of the old model, and upper bound of the new model's.
-    """
+    """Forecast from the quality (m,) of the meter's rows and the share of rows that the order takes before each."""
     values, ahead = np.asarray(values, float), np.asarray(ahead, float)
 
     last = float(np.sort(ahead)[-min(LAST, len(ahead))]) if len(ahead) else 0.0

@@ -243,12 +243,7 @@ def _estimate(facts: Mapping[str, Any]) -> Estimate:
 def estimate_mean(
     known: float, n_known: int, values: np.ndarray, rest: int, support: tuple[float, float]
 ) -> tuple[Estimate, Estimate]:
-    """Estimate a mean over all rows, some of which are known and others represented by a sample.
-
-    ``known``: sum of the values of known rows; ``values`` (m,); ``rest``: number of rows that are neither known nor in
-    the sample; the sample's own rows are among the known ones; ``support``: minimum and maximum value that a row can
-    have. ``store``, ``mapped``: means of all rows, and of the rest.
-    """
+    """Estimate the means of all rows, and of the rest, from known rows and a sample of the rest."""
     interval = rest_interval(values, rest, support) if rest else None
     return _combine(known, float(n_known), float(rest), interval, len(values), n_known + rest)
 
@@ -256,11 +251,7 @@ def estimate_mean(
 def estimate_weighted_mean(
     values: np.ndarray, sample: np.ndarray, weights: np.ndarray, waits: np.ndarray, support: tuple[float, float]
 ) -> tuple[Estimate, Estimate]:
-    """Estimate a weighted mean over all rows; known rows have the value 1.
-
-    ``values`` (m,); ``sample`` (m,); ``weights`` (n,); ``waits`` (n,); ``support``: minimum and maximum value that a
-    row can have. ``store``, ``mapped``: weighted means of all rows, and of those that are not known.
-    """
+    """Estimate the weighted means of all rows, and of those not known; known rows have the value 1."""
     known, left = float(weights[~waits].sum()), weights[waits]
     interval = None
     if left.any():
@@ -289,12 +280,7 @@ FEWEST = 20
 
 
 class ScoredRows:
-    """The rows of a plan, with the vectors and texts by which they are scored.
-
-    ``labels`` (n,): index of each row's own text, negative if it is not known; ``k``: number of nearest neighbors that
-    are compared; ``weights`` (n,): how often each row is requested; ``surprise`` (e,): 1 − cosine between each
-    re-embedded row (without the meter's) and its mapped vector before it was re-embedded, in order of arrival.
-    """
+    """The rows of a plan, with the vectors, texts and weights by which they are scored."""
 
     def __init__(
         self,
@@ -343,9 +329,8 @@ class ScoredRows:
     def support(self, name: str, kept: np.ndarray) -> tuple[float, float]:
         """Return the minimum and maximum value that a row can have of a metric.
 
-        For the cosine, the minimum is estimated as the lowest value of the later half of the re-embedded rows, which
-        the order put first, and of the meter's rows. The provable bound −1 is used if that half has fewer than 20 rows,
-        the meter has none, or all values are equal up to rounding.
+        For the cosine, the minimum is the lowest value of the later half of the re-embedded rows, which the order put
+        first, and of the meter's rows; or −1 if these are few, or all values are equal.
         """
         if name != "cosine":
             return 0.0, 1.0
@@ -409,12 +394,7 @@ def _add_hits(rows: ScoredRows, reading: Reading) -> None:
 def losses(
     rows: ScoredRows,
 ) -> tuple[dict[str, np.ndarray], dict[str, tuple[float, float]], tuple[float, float] | None]:
-    """Return what mapping loses, for the forecast.
-
-    ``losses`` (m,): by metric, the loss of each of the meter's rows; for accuracy, relative to the new model's
-    accuracy; ``support``: by metric, the minimum and maximum of 1 − loss; ``better``: accuracy of the old model, and
-    upper bound of the new model's; None without labels.
-    """
+    """Return by metric what mapping loses of each of the meter's rows, its support, and the models' accuracies."""
     kept = rows.kept()
     out = {name: 1 - values for name, values in kept.items()}
     support = {name: rows.support(name, values) for name, values in kept.items()}

@@ -204,12 +204,9 @@ def ranks(scores: np.ndarray, some: np.ndarray) -> np.ndarray:
 def take_in_order(
     scores: np.ndarray, eligible: np.ndarray, free: np.ndarray, n: int, old: np.ndarray, native: np.ndarray, near: float
 ) -> np.ndarray:
-    """Take rows in order, postponing near-duplicates of rows already taken.
+    """Take rows in order, postponing near-duplicates of rows already taken or of ``native`` ones.
 
-    ``scores`` (n_rows,); ``eligible`` (n_rows,); ``free`` (n_rows,): the meter's rows: they do not count, because their
-    new vectors are requested anyway; ``n``: number of rows to take, in addition to free ones; ``old`` (n_rows, d);
-    ``native`` (e,); ``near``: rows with at least this cosine are near-duplicates; with a value above 1, none are.
-    Returns (rows,): the rows taken, including free ones; fewer if there are no more.
+    ``free`` rows, the meter's, do not count toward ``n``, because their new vectors are requested anyway.
     """
     rows = np.flatnonzero(eligible)
     rows = rows[np.argsort(-scores[rows], kind="stable")]
@@ -223,11 +220,7 @@ def take_in_order(
 def _apart(
     ahead: np.ndarray, free: np.ndarray, n: int, old: np.ndarray, native: np.ndarray, near: float
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Separate rows from near-duplicates of earlier or native ones, until ``n`` that are not free are kept.
-
-    Each block is compared with the rows kept so far in one matrix product. Returns the rows kept, the near-duplicates,
-    and the number of rows examined.
-    """
+    """Split rows, until ``n`` that are not free are kept, into those and near-duplicates; return also their number."""
     kept, copies, count, examined = [np.empty(0, np.intp)], [np.empty(0, np.intp)], 0, 0
     for part in blocks(len(ahead), 1, budget=_BLOCK):
         if count >= n:

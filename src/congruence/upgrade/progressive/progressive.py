@@ -731,11 +731,7 @@ class Progressive:
         *,
         release: bool = True,
     ) -> None:
-        """Write to an existing folder: new vectors and maps in files of their own, then the state, which names them.
-
-        ``pieces``: names of further files in this folder, added to ``facts``; ``release``: free the vectors of a
-        stream, and read them from these files from now on.
-        """
+        """Write to an existing folder: new vectors and maps in files of their own, then the state, which names them."""
         states, facts = self._own_state()
         states = {name: array.astype(np.uint8) for name, array in states.items()}
         facts["vectors"] = self.new_vectors.save(folder)
@@ -798,15 +794,11 @@ def _point(share: float, estimate: Estimate) -> ProgressPoint:
 
 
 class Store(NamedTuple):
-    """The rows of a store, with their ids and modality.
+    """The rows of a store, with their ids and modality."""
 
-    ``rows`` (n, d_old): vectors of the old model; ``ids`` (n,); ``has_ids``: whether the ids come from the store;
-    otherwise they are row numbers.
-    """
-
-    rows: Rows
+    rows: Rows  # (n, d_old)
     ids: np.ndarray
-    has_ids: bool
+    has_ids: bool  # otherwise ids are row numbers
     modality: str | None
 
 
@@ -925,11 +917,7 @@ def row_limit(n: int, budget: int | None, share: float | None) -> int:
 def take_front(
     scores: np.ndarray, eligible: np.ndarray, free: np.ndarray, n: int, old: Rows, native: np.ndarray, near: float
 ) -> np.ndarray:
-    """Return the rows that :func:`take_in_order` takes, but read only those that it may take or compares with.
-
-    ``scores``, ``eligible``, ``free``, ``n``, ``old``, ``native``, ``near``: as for :func:`take_in_order`; ``old`` may
-    be on disk.
-    """
+    """Return the rows that :func:`take_in_order` takes, but read only those that it may take or compares with."""
     # take_in_order looks for near-duplicates among the first 4 n rows; free rows may come in between.
     most = 4 * n + int(np.count_nonzero(free & eligible)) + 1
     first = _highest(scores, eligible, most)

@@ -23,22 +23,15 @@ TEXTS, PLAIN, GATED = "texts", "plain", "gated"
 
 @dataclass(frozen=True)
 class Correction:
-    """A kind of map, and the ridge regression that it adds to the first map.
+    """A kind of map, and the ridge regression that it adds to the first map."""
 
-    ``kind``: "texts": a mixture of the texts nearest in the old model is added to the first map, and used as features.
-    "plain": no texts are used. "gated": a mixture of both, weighted by the gate; ``ridge``: penalty, as a multiple of
-    the rows' mean squared norm; ``gate``: the gate of a gated map; ``feature_mean`` (p,): this and the following arrays
-    are None if nothing was fitted yet; ``residual_mean`` (d_new,); ``coef`` (p, d_new); ``plain_coef`` (d_old, d_new):
-    coefficients of the part without texts of a gated map; ``evidence``: data on which kind and penalty were chosen.
-    """
-
-    kind: str
-    ridge: float
+    kind: str  # "texts": adds mixtures of texts; "plain": does not; "gated": a mixture of both
+    ridge: float  # as a multiple of the rows' mean squared norm
     gate: Gate | None = None
-    feature_mean: np.ndarray | None = None
-    residual_mean: np.ndarray | None = None
-    coef: np.ndarray | None = None
-    plain_coef: np.ndarray | None = None
+    feature_mean: np.ndarray | None = None  # (p,); None if nothing was fitted yet
+    residual_mean: np.ndarray | None = None  # (d_new,)
+    coef: np.ndarray | None = None  # (p, d_new)
+    plain_coef: np.ndarray | None = None  # (d_old, d_new), without texts, of a gated map
     evidence: str = "too few re-embedded rows to choose by"
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -106,17 +99,12 @@ _ARRAYS = ("feature_mean", "residual_mean", "coef", "plain_coef")
 
 
 class Parts(NamedTuple):
-    """The terms of a map for some rows.
+    """The terms of a map for some rows."""
 
-    ``rows`` (n, d_old): rows of the old model; ``mixed`` (n, d_new): mixtures of texts; None for a map without texts;
-    ``known`` (n, 1): weights of the texts, from the gate of a gated map; ``base`` (n, d_new): rows mapped by the first
-    map.
-    """
-
-    rows: np.ndarray
-    mixed: np.ndarray | None
-    known: np.ndarray | None
-    base: np.ndarray
+    rows: np.ndarray  # (n, d_old)
+    mixed: np.ndarray | None  # (n, d_new), mixtures of texts
+    known: np.ndarray | None  # (n, 1), weights of the texts by the gate
+    base: np.ndarray  # (n, d_new), by the first map
 
     def features(self, kind: str) -> np.ndarray:
         """Return the features of the regression, shape (n, p)."""
@@ -141,10 +129,7 @@ class Solved(NamedTuple):
 
 
 def transform_parts(parts: Parts, kind: str, solved: Mapping[str, Solved]) -> np.ndarray:
-    """Return rows mapped by a kind of map, shape (n, d_new), without normalization.
-
-    ``solved``: regressions with texts and without; empty before the first fit.
-    """
+    """Return rows mapped by a kind of map, (n, d_new), without normalization; ``solved`` is empty before a fit."""
     if kind == GATED:
         assert parts.known is not None
         return np.asarray(
@@ -227,11 +212,7 @@ class Refit:
         return Correction(self.kinds[0], RIDGES[0], self.gate)
 
     def transform(self, rows: np.ndarray, correction: Correction, mapped: np.ndarray | None = None) -> np.ndarray:
-        """Map old rows to unit rows of the new model, one block at a time.
-
-        ``rows`` (n, d_old); ``mapped`` (n, d_new): the rows mapped by their first map, if it is not the same for all
-        rows, as in cross-validation; returns (n, d_new).
-        """
+        """Map old rows to unit rows of the new model, by block; ``mapped`` (n, d_new) replaces the first map."""
         out = np.empty((len(rows), self.mapping.d_target if mapped is None else mapped.shape[1]), np.float32)
         width = 8 * (2 * rows.shape[1] + 4 * out.shape[1] + (2 * len(self.texts) if self.texts is not None else 0))
         kind, solved = correction.kind, correction.solved()
@@ -252,12 +233,10 @@ class Refit:
         choose: bool,
         mapped: np.ndarray | None = None,
     ) -> Correction:
-        """Fit the correction on re-embedded rows.
+        """Fit the correction on re-embedded rows (n, d_old) and their new vectors (n, d_new).
 
-        ``X`` (n, d_old); ``Y`` (n, d_new); ``weights`` (n,); ``random`` (n,): rows drawn at random, on which the kind
-        of map and its penalty are chosen; ``last``: the previous correction. Its kind and penalty are kept unless
-        ``choose`` is set; it is returned unchanged if there are too few rows; ``choose``: choose the kind of map and
-        its penalty again, if there are enough random rows; ``mapped`` (n, d_new).
+        ``random`` (n,) marks rows drawn at random, by which the kind of map and its penalty are chosen if ``choose`` is
+        set; otherwise those of ``last`` are kept, which is returned if there are too few rows.
         """
         if len(X) < FEWEST:
             return last
@@ -447,11 +426,7 @@ class Sums:
             self._group[fresh] = group
 
     def fit(self, learn: np.ndarray, weight: float, last: Correction, *, choose: bool) -> Correction:
-        """Fit the correction on the rows that were added.
-
-        ``learn`` (m,): rows drawn at random, in order of arrival; ``weight``: weight of each of them; chosen rows have
-        weight 1; ``last``: its kind and penalty are kept unless ``choose`` is set.
-        """
+        """Fit on the rows that were added; ``learn`` (m,) were drawn at random, and have a weight of their own."""
         rows = sum(sums.n for sums in self._sums)
         if rows < FEWEST:
             return last
@@ -576,11 +551,7 @@ class Written:
     def advance(
         self, correction: Correction, mapped: Rows, waits: np.ndarray, tolerance: float
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Add a new map, and mark the rows that it moves noticeably as written with it, one block at a time.
-
-        ``mapped`` (n, d_new); ``waits`` (n,); ``tolerance``: rows are written again if 1 − cosine exceeds this.
-        ``rows`` (b,); ``moved`` (b,): 1 − cosine between their written and their new vectors.
-        """
+        """Add a new map; return the rows that it moves by more than the tolerance, now its own, and how far."""
         if correction is not self.maps[self.current]:
             self.maps[next(slot for slot in range(256) if slot not in self.maps)] = correction
         oldest = next(iter(self.maps)) if len(self.maps) > MOST else None

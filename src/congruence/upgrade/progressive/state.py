@@ -93,17 +93,13 @@ def why_no_plan(folder: Path) -> str | None:
 
 @dataclass(eq=False)
 class _Part:
-    """Rows that arrived, or were saved, together.
+    """Rows that arrived, or were saved, together."""
 
-    ``rows`` (b,); ``vectors`` (b, d): in memory, or a view of a file; ``surprise`` (b,); ``start``: position of its
-    first row among all rows received; ``name``: name of its file; None if it was not saved yet.
-    """
-
-    rows: np.ndarray
-    vectors: np.ndarray
-    surprise: np.ndarray
-    start: int
-    name: str | None = None
+    rows: np.ndarray  # (b,)
+    vectors: np.ndarray  # (b, d), in memory or a view of a file
+    surprise: np.ndarray  # (b,)
+    start: int  # position of its first row among all received
+    name: str | None = None  # of its file, if it was saved
 
     def dump(self) -> bytes:
         """Return the contents of its file."""

@@ -29,12 +29,7 @@ _CAUTION = 0.25
 
 @dataclass(frozen=True)
 class Scale:
-    """Mean score of each text over rows, and the spread of all scores about these means.
-
-    A text that is near every row has a high mean and does not distinguish rows, so means are subtracted.
-
-    Shapes: ``mean`` (m,).
-    """
+    """Mean score of each text over rows, which a text near every row has high, and the spread about the means."""
 
     mean: np.ndarray
     spread: float
@@ -102,14 +97,11 @@ class Gate:
 
 @dataclass(frozen=True)
 class Texts:
-    """The same texts in both models, unit rows.
+    """The same texts in both models, unit rows."""
 
-    ``old`` (m, d_old); ``new`` (m, d_new); ``scale``: scale of the store's rows in the old model.
-    """
-
-    old: np.ndarray
-    new: np.ndarray
-    scale: Scale
+    old: np.ndarray  # (m, d_old)
+    new: np.ndarray  # (m, d_new)
+    scale: Scale  # of the store's rows in the old model
 
     def __len__(self) -> int:
         return len(self.old)
@@ -129,22 +121,15 @@ class Texts:
 
 @dataclass(frozen=True)
 class TextFacts:
-    """Facts computed from the scores of one model.
+    """Facts computed from the scores of one model."""
 
-    ``near`` (n, k); ``margin`` (n,): standardized score of the nearest text minus that of the second; ``entropy`` (n,):
-    entropy of the softmax over texts, in nats.
-    """
-
-    near: np.ndarray
-    margin: np.ndarray
-    entropy: np.ndarray
+    near: np.ndarray  # (n, k), nearest texts
+    margin: np.ndarray  # (n,), lead of the nearest text over the second
+    entropy: np.ndarray  # (n,), of the softmax over texts, in nats
 
 
 def read_facts(rows: Rows, texts: np.ndarray, scale: Scale, k: int) -> TextFacts:
-    """Compute facts from the scores of unit rows, one block at a time.
-
-    ``rows`` (n, d); ``texts`` (m, d); ``k``: number of nearest texts to return, at most m.
-    """
+    """Compute facts from the scores of unit rows (n, d) and texts (m, d), one block at a time."""
     n, m = len(rows), len(texts)
     near = np.empty((n, k), np.uint16 if m <= 2**16 else np.int32)
     margin, entropy = np.zeros(n, np.float32), np.empty(n, np.float32)
