@@ -265,7 +265,7 @@ def choose_map(
     if foreign:
         raise ParameterError(
             f"Got {foreign[0]}=… for method='auto'; expected parameters of a rotation.",
-            f"Pass `method='linear'`, for example, or leave out {foreign[0]}=….",
+            f"Pass `method='linear'`, for example, or leave out `{foreign[0]}=…`.",
         )
     if set(fixed) - {"center"}:
         return Choice("rotation as given", "orthogonal", fixed, "its parameters were given, so nothing was compared")

@@ -172,7 +172,7 @@ def test_modalities_that_the_map_does_not_know_are_refused(two, mapping):
     with pytest.raises(ModalityError, match="agree"):
         Bridge(two).transform(Embeddings(NEW[:2], space=Space(modality="image")), "text")
     linear = congruence.fit(NEW, OLD, "linear", modality="image")
-    with pytest.raises(ModalityError, match=r"text queries; expected image.*method='orthogonal'"):
+    with pytest.raises(ModalityError, match=r"text queries; expected image.*rotation"):
         Bridge(linear).transform(NEW[:2], "text")
 
 

@@ -133,7 +133,7 @@ def test_what_cannot_be_measured_is_refused(bridge, sides):
         bridge.evaluate(sides["queries"], sides["index"], mode="all")
     with pytest.raises(ParameterError, match="hubness='isf'"):
         bridge.evaluate(sides["queries"], sides["index"], hubness="isf")
-    with pytest.raises(ParameterError, match="bank of queries without hubness or center"):
+    with pytest.raises(ParameterError, match="bank is used only with hubness"):
         bridge.evaluate(sides["queries"], sides["index"], bank=NEW[:9])
     wide = Embeddings(np.ones((200, 9), np.float32), ids=sides["queries"].ids)
     with pytest.raises(ShapeError, match=r"9 features, but Bridge\.evaluate \(queries_old\)"):

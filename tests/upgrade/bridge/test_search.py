@@ -139,7 +139,7 @@ def test_what_a_search_cannot_be_is_refused():
         ({"k": 0}, ParameterError, "k=0"),
         ({"candidates": 50}, ParameterError, "without rerank"),
         ({"candidates": 5, "rerank": ITEMS}, ParameterError, "for k=10"),
-        ({"bank": NEW}, ParameterError, "bank of queries without hubness or center"),
+        ({"bank": NEW}, ParameterError, "bank is used only with hubness"),
         ({"metric": "near"}, ParameterError, "near"),
         ({"metric": "inner", "center": True}, ParameterError, "'cosine'"),
         ({"rerank": OLD}, ShapeError, "12-d vectors from rerank"),

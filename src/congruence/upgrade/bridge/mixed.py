@@ -152,8 +152,8 @@ class _Part:
         self.rows = None if callable(getattr(index, "search", None)) or callable(index) else as_embeddings(index, name)
         if self.rows is not None and self.rows.dim != queries.shape[1]:
             raise ShapeError(
-                f"Got {self.rows.dim}-d rows for {name}=…; expected {queries.shape[1]}-d.",
-                f"Pass rows of the {name} model.",
+                f"The {name} part has {self.rows.dim}-d rows; expected {queries.shape[1]}-d.",
+                f"Pass `{name}=…` with rows of the {name} model.",
             )
         if self.rows is not None:
             _check_model(self.rows.space, name, own, other)
@@ -214,9 +214,10 @@ def _check_model(rows: Space, name: str, own: Space, other: Space) -> None:
         return
     if rows.model == other.model:
         raise DirectionError(
-            f"The two parts look exchanged: {name}=… has vectors of {rows.model!r}.", "Exchange `old=…` and `new=…`."
+            f"The two parts look exchanged: the {name} one has vectors of {rows.model!r}.",
+            "Exchange `old=…` and `new=…`.",
         )
     raise SpaceMismatchError(
-        f"Got vectors of {rows.model!r} for {name}=…; expected those of {own.model!r}.",
-        f"Pass the {name} model's part of the index, or a bridge between these models.",
+        f"The {name} part has vectors of {rows.model!r}; expected those of {own.model!r}.",
+        f"Pass `{name}=…` of that model, or a bridge between these models.",
     )

@@ -199,7 +199,7 @@ class Migration:
         for name, value in (("encode_rate", encode_rate), ("price", price)):
             if value is not None and not value > 0:
                 raise ParameterError(
-                    f"Got {name}={value}; expected a positive number.", f"Pass a positive {name}=…, or leave it out."
+                    f"Got {name}={value}; expected a positive number.", f"Pass a positive `{name}=…`, or leave it out."
                 )
         return self._plan(certificate=certificate, encode_rate=encode_rate, price=price)
 

@@ -36,7 +36,7 @@ class Quantizer:
     def _checked(self, ranges: ArrayLike, name: str) -> np.ndarray:
         if self.element_type != "int8":
             raise ParameterError(
-                f"Got {name} for {self.element_type} vectors; expected them for int8.", f"Leave out {name}=…."
+                f"Got {name} for {self.element_type} vectors; expected them for int8.", f"Leave out `{name}=…`."
             )
         try:
             bounds = np.asarray(ranges, np.float64)
@@ -45,7 +45,7 @@ class Quantizer:
         if bounds.shape != (2, self.dim) or not np.isfinite(bounds).all() or not (bounds[0] < bounds[1]).all():
             raise ParameterError(
                 f"Got {name} of shape {bounds.shape}; expected (2, {self.dim}): a finite range of each component.",
-                f"Pass {name}=… as they were computed for quantize_embeddings.",
+                f"Pass `{name}=…` as they were computed for quantize_embeddings.",
             )
         return bounds
 
