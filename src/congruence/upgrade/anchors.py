@@ -55,27 +55,18 @@ METHODS: dict[str, Callable[[np.ndarray, int, np.random.Generator], np.ndarray]]
 
 @dataclass(frozen=True, eq=False)
 class Anchors:
-    """Rows of a store to encode with both models, the most informative first: any first k are a choice of k anchors.
+    """Rows of a store to encode with both models, the most informative first: any first k are a choice of k anchors."""
 
-    ``embeddings`` (n, d): their vectors in the source model, in order, with the store's ids or, if it has none, row
-    numbers; ``rows`` (n,): their row numbers in the store; ``covered`` (n,): share of the candidates' variance, about
-    their mean, in the span of the first k anchors, k = 1 … n; ``covered_by_random`` (n,): the same for candidates in
-    random order, for comparison; ``n_rows``: number of rows of the store; ``n_candidates``: number of candidate rows:
-    distinct rows, sampled at random if the store has more than ``max_rows``; ``n_identical``, ``n_zero``: numbers of
-    sampled rows that were not candidates because their vector repeats another row's or is zero; ``has_ids``: whether
-    the ids come from the store.
-    """
-
-    embeddings: Embeddings
-    rows: np.ndarray
-    covered: np.ndarray
-    covered_by_random: np.ndarray
+    embeddings: Embeddings  # (n, d), in order, with the store's ids or row numbers
+    rows: np.ndarray  # (n,), row numbers in the store
+    covered: np.ndarray  # (n,), share of the variance in the span of the first k anchors
+    covered_by_random: np.ndarray  # (n,), the same in random order
     method: str
-    n_rows: int
-    n_candidates: int
-    n_identical: int
-    n_zero: int
-    has_ids: bool
+    n_rows: int  # of the store
+    n_candidates: int  # distinct rows, or a sample of them
+    n_identical: int  # rows that repeat another candidate's vector
+    n_zero: int  # rows of zeros
+    has_ids: bool  # whether the ids come from the store
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -26,25 +26,12 @@ BACKGROUND, FEWEST = 1000, 20
 
 @dataclass(frozen=True, eq=False)
 class MixedResult:
-    """Result of a search of both parts, nearest first.
+    """Result of a search of both parts, nearest first; without the axis of queries for one query."""
 
-    Attributes
-    ----------
-    scores : ndarray of float64, shape (m, k), or (k,) for one query
-        Larger is nearer. With ``merge="standardize"``: number of standard deviations above the query's mean score in
-        the row's part.
-    ids : ndarray, shape (m, k) or (k,)
-        Ids in the part, or row numbers if it has no ids.
-    new : ndarray of bool, shape (m, k) or (k,)
-        Whether the row is from the new model's part.
-    n_in_both : int
-        Number of rows of the old part that were left out because the new part has their ids.
-    """
-
-    scores: np.ndarray
-    ids: np.ndarray
-    new: np.ndarray
-    n_in_both: int = 0
+    scores: np.ndarray  # (m, k); standardized: deviations above the query's mean score in the part
+    ids: np.ndarray  # (m, k), or row numbers if a part has no ids
+    new: np.ndarray  # (m, k): whether the row is from the new model's part
+    n_in_both: int = 0  # rows of the old part that were left out because the new part has their ids
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -34,18 +34,11 @@ Lookup: TypeAlias = "Callable[[np.ndarray], Sequence[ArrayLike | None] | np.ndar
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """Result of a search, nearest first.
+    """Result of a search, nearest first; without the axis of queries for one query."""
 
-    ``scores`` (m, k): larger is nearer. Where ``reranked`` is True, cosines in the new model, else similarities of
-    bridged queries and the index's rows; the two are on different scales. A FAISS index with Euclidean distances gives
-    negative squared distances; ``ids`` (m, k): ids in the index, or row numbers if it has none; −1 if an index found
-    fewer rows than requested; ``reranked`` (m, k): whether the score is from the new model, after the row was found
-    through the bridge.
-    """
-
-    scores: np.ndarray
-    ids: np.ndarray
-    reranked: np.ndarray
+    scores: np.ndarray  # (m, k), larger is nearer: cosines in the new model where reranked, else similarities
+    ids: np.ndarray  # (m, k), or row numbers if the index has none; −1 for rows not found
+    reranked: np.ndarray  # (m, k): whether the score is from the new model
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -40,78 +40,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Certificate:
-    """Result of :func:`congruence.upgrade.certify.certify`.
-
-    Attributes
-    ----------
-    verdict : Verdict
-    task : str
-        The measure that determines the verdict.
-    n_anchors, n_queries : int
-        Numbers of anchors fitted on, and of items scored.
-    fitted : list of str
-        Modalities the map was fitted on.
-    strategies : dict of str to dict of str to Estimate
-        By task: the score of each strategy (:data:`congruence.upgrade.certify.STRATEGIES`) that could be measured.
-    retention : dict of str to Estimate
-        On this task: ratio of the score of mapping to that of re-embedding and of keeping the old model, by
-        ``"<strategy>/<strategy>"``.
-    cosines : dict of str to Estimate
-        Cosine of mapped and target rows, by modality.
-    curve, cosine_curve : dict
-        Held-out score and cosine by number of anchors: sizes, means, deviations and the power law.
-    gains : list of dict
-        For several numbers of further anchors, the expected gain and its upper bound, for score and cosine.
-    pairing : dict
-        Result of :func:`congruence.compare.pairing.check_pairing`.
-    covered : dict of str to float
-        Mean share of the scored vectors' variance (norm²) in directions that the anchors cover, by modality.
-    controls : dict of str to dict of str to float
-        Scores of a random list (``"chance"``), of every row replaced by the target's mean (``"constant"``, for cosines)
-        and of a random rotation about the correct means (``"random_rotation"``), by measure or ``"cosine/<modality>"``.
-    theory : list of dict
-        The theorems' conditions and bounds evaluated on the anchors, each with its number and a sentence.
-    thresholds : Thresholds
-    choice : dict
-        The certified map: :meth:`congruence.upgrade.choose.Choice.to_dict`.
-    how_to_fit : str
-        How to fit this map: a command, or a Python call if no command can.
-    facts : dict of str to str
-        The models (``"source"``, ``"target"``) and ``"data"`` it refers to, the ``"date"``, the ``"seed"`` and the
-        ``"version"`` of congruence.
-    notes : list of str
-        Notes a reader needs to interpret the numbers.
-    costs : list of dict
-        Quality and cost of each strategy: keeping the old model, mapping, re-embedding progressively and re-embedding
-        everything (:func:`congruence.upgrade.certify.verdict.strategy_costs`).
-    progressive : dict
-        Score of the decisive measure by ``"share"`` of the store that is re-embedded in the ``"order"``: ``"value"``,
-        ``"low"`` and ``"high"``. ``"sentence"`` states if no share up to one half is sufficient. Empty if the target
-        model has no vectors of the store.
-    """
+    """Result of :func:`congruence.upgrade.certify.certify`: plain data."""
 
     verdict: Verdict
-    task: str
-    n_anchors: int
-    n_queries: int
-    fitted: list[str]
-    strategies: dict[str, dict[str, Estimate]]
-    retention: dict[str, Estimate]
-    cosines: dict[str, Estimate]
-    curve: CurveRecord
-    cosine_curve: CurveRecord
-    gains: list[dict[str, float]]
-    pairing: dict[str, object]
-    covered: dict[str, float]
-    controls: dict[str, dict[str, float]]
-    theory: list[Entry]
+    task: str  # the measure that determines the verdict
+    n_anchors: int  # fitted on
+    n_queries: int  # scored
+    fitted: list[str]  # modalities the map was fitted on
+    strategies: dict[str, dict[str, Estimate]]  # scores by task and strategy (STRATEGIES)
+    retention: dict[str, Estimate]  # score of mapping over re-embedding and the old model, by "<strategy>/<strategy>"
+    cosines: dict[str, Estimate]  # of mapped and target rows, by modality
+    curve: CurveRecord  # held-out score by number of anchors, with its power law
+    cosine_curve: CurveRecord  # the same of the cosine
+    gains: list[dict[str, float]]  # expected and most, by number of further anchors
+    pairing: dict[str, object]  # result of check_pairing
+    covered: dict[str, float]  # share of the scored vectors' variance that the anchors cover, by modality
+    controls: dict[str, dict[str, float]]  # chance, a constant and a random rotation, by measure or cosine/modality
+    theory: list[Entry]  # the theorems' conditions and bounds, in numbers and a sentence
     thresholds: Thresholds
-    choice: dict[str, Any]
-    how_to_fit: str
-    facts: dict[str, str]
-    notes: list[str] = field(default_factory=list)
-    costs: list[StrategyCost] = field(default_factory=list)
-    progressive: dict[str, Any] = field(default_factory=dict)
+    choice: dict[str, Any]  # the certified map, as of choose_map
+    how_to_fit: str  # a command, or a Python call if no command can
+    facts: dict[str, str]  # "source", "target", "data", "date", "seed" and "version"
+    notes: list[str] = field(default_factory=list)  # that a reader needs to interpret the numbers
+    costs: list[StrategyCost] = field(default_factory=list)  # quality and cost of each strategy
+    progressive: dict[str, Any] = field(default_factory=dict)  # score by share of the store re-embedded, if measured
 
     def to_dict(self) -> dict[str, object]:
         """Return all fields as plain data."""

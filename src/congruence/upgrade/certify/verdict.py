@@ -84,37 +84,16 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The recommended action, and the reasons.
+    """The recommended action, and the reasons."""
 
-    Attributes
-    ----------
-    action : str
-        A key of :data:`congruence.upgrade.certify.ACTIONS`.
-    more : int or None
-        For ``"collect"``: number of further anchors.
-    headline : str
-        The action in words.
-    reason : str
-        The scores that led to the action, in words.
-    confidence : dict of str to float
-        For each action, the share of draws of the true scores and learning curve for which the rule recommends it. In
-        simulations verdicts were correct about as often as this share suggests (counts are in docs/certify.md).
-    share : float or None
-        For ``"progressive"``: share of the store to re-embed.
-    share_interval : tuple or None
-        95 % interval of the share over the draws; its upper end is None if half of the store is not enough.
-    wanted : float or None
-        The required score; None if anchors are mispaired.
-    """
-
-    action: str
-    more: int | None
-    headline: str
-    reason: str
-    confidence: dict[str, float]
-    share: float | None = None
+    action: str  # a key of ACTIONS
+    more: int | None  # for "collect": further anchors
+    headline: str  # the action in words
+    reason: str  # the scores that led to it, in words
+    confidence: dict[str, float]  # by action: share of the draws for which the rule recommends it
+    share: float | None = None  # for "progressive": share of the store to re-embed
     share_interval: tuple[float | None, float | None] | None = None
-    wanted: float | None = None
+    wanted: float | None = None  # the required score; None if anchors are mispaired
 
     @property
     def settled(self) -> bool:

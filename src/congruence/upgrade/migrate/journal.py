@@ -126,10 +126,10 @@ class Journal:
 
     def _check(self) -> None:
         """Check that all values are valid."""
-        kinds = {
-            "place": str, "map_digest": str, "dim": int, "element_type": str, "normalize": bool, "scale": bool, "state": str, "rows": int,
-            "resumed": int, "sample": list, "passes": list, "verification": dict, "summary": dict, "events": list, "version": str,
-        }  # fmt: skip
+        texts, counts = ("place", "map_digest", "element_type", "state", "version"), ("dim", "rows", "resumed")
+        kinds: dict[str, type] = dict.fromkeys(texts, str) | dict.fromkeys(counts, int)
+        kinds |= dict.fromkeys(("normalize", "scale"), bool) | dict.fromkeys(("sample", "passes", "events"), list)
+        kinds |= dict.fromkeys(("verification", "summary"), dict)
         for name, kind in kinds.items():
             if type(getattr(self, name)) is not kind:
                 raise ValueError(f"wrong type of {name}")

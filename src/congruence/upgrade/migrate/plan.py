@@ -40,73 +40,30 @@ _ELEMENT_BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
 
 @dataclass(frozen=True)
 class Plan:
-    """What :meth:`Migration.run` would do.
+    """What :meth:`Migration.run` would do."""
 
-    Attributes
-    ----------
-    place : str
-        Database, table and column, without credentials.
-    kind : str
-    rows, rows_without : int
-        Rows to map, and rows without a vector.
-    dim_old, dim_new : int
-    element_type : str
-        Type in which the new vectors are stored.
-    container : str
-        Where the new vectors are written: column, named vector, table, collection or file.
-    atomic_switch : bool
-    bytes_new : int
-        Size of the new vectors in bytes, without an index.
-    free_bytes : int or None
-    index : str or None
-        Index over the old vectors; the new ones get a similar one.
-    minutes : float
-        Duration of the first pass over all rows, at the rates of the sample. Reading and mapping overlap with writing,
-        so the slower of the two determines it. Building the index is not included, nor is the second pass that compares
-        all rows if others may write.
-    rows_per_second : float
-        Rows read and mapped per second, on the sample.
-    written_per_second : float or None
-        Rows written per second to a scratch table, on the sample; None if the database cannot create one that readers
-        do not see.
-    old_type : str
-        Type in which the old vectors are stored.
-    stored_as : str
-        How int8 values and bits are computed, in words.
-    stored_recall : float or None
-        If the new vectors are not stored as float32: the share of the 10 nearest mapped rows in float32 that are also
-        among the 10 nearest in the stored type, with queries in the same type, within the sample. None for float32, and
-        for fewer than 40 rows.
-    encode_minutes, encode_cost : float or None
-        Time and cost of encoding all items with the new model instead, at the given rate and price.
-    verdict : dict
-        ``action``, ``headline`` and ``reason`` of the certificate, and the models it names; empty without a
-        certificate.
-    checks : list of dict
-        ``check``, ``outcome`` ("good", "bad" or "unknown") and ``detail``.
-    """
-
-    place: str
+    place: str  # database, table and column, without credentials
     kind: str
-    rows: int
-    rows_without: int
+    rows: int  # to map
+    rows_without: int  # without a vector
     dim_old: int
     dim_new: int
-    element_type: str
-    container: str
+    element_type: str  # in which the new vectors are stored
+    container: str  # where they are written: column, named vector, table, collection or file
     atomic_switch: bool
-    bytes_new: int
+    bytes_new: int  # of the new vectors, without an index
     free_bytes: int | None
-    index: str | None
-    minutes: float
-    rows_per_second: float
-    written_per_second: float | None = None
+    index: str | None  # over the old vectors; the new ones get a similar one
+    minutes: float  # of the first pass, at the rates of the sample; reading and mapping overlap with writing
+    rows_per_second: float  # read and mapped
+    written_per_second: float | None = None  # to a scratch table, if there can be one
     old_type: str = "float32"
-    stored_as: str = ""
-    stored_recall: float | None = None
-    encode_minutes: float | None = None
-    encode_cost: float | None = None
-    verdict: dict[str, str] = field(default_factory=dict)
+    stored_as: str = ""  # how int8 values and bits are computed, in words
+    stored_recall: float | None = None  # share of the 10 nearest rows in float32 that are found in the stored type
+    encode_minutes: float | None = None  # to encode all items with the new model instead
+    encode_cost: float | None = None  # at the given price
+    verdict: dict[str, str] = field(default_factory=dict)  # action, headline, reason and models of the certificate
+    #: "check", "outcome" ("good", "bad" or "unknown") and "detail"
     checks: list[dict[str, str]] = field(default_factory=list)
 
     @property

@@ -47,52 +47,22 @@ QUERIES_UNINDEXED = 10
 
 @dataclass(frozen=True)
 class Verification:
-    """Result of :meth:`Migration.verify`.
-
-    Attributes
-    ----------
-    passed : bool
-    rows_old, rows_new : int
-        Numbers of rows that have an old and a new vector.
-    read_back, wrong : int
-        Number of sampled rows that were read and mapped again, and number of these whose new vector is wrong or
-        missing.
-    largest_difference : float
-        Largest difference in a component as stored, over the sample; for int8 in quantization steps.
-    k : int
-    index_recall : float or None
-        Share of the exact ``k`` nearest rows that the database's own search finds, with new vectors of the sample as
-        queries: at most 200, or 10 if the vectors have no index. None if the database cannot search.
-    index_recall_old : float or None
-        The same for the old vectors and their index.
-    heldout : dict
-        ``queries``, and ``recall@1`` and ``recall@10``: how often new vectors that the map was not fitted on find their
-        own row; ``chance@10``. Empty if none were given.
-    checksum_new : str
-        Checksum over all new vectors as they are stored.
-    stored_recall : float or None
-        If the new vectors are not stored as float32: the share of the 10 nearest rows in float32 that are also among
-        the 10 nearest as stored, within the sample that was read back; None for fewer than 40 rows.
-    clipped : float
-        Share of components outside the int8 ranges, over the same sample.
-    problems : list of str
-        Reasons why verification failed.
-    """
+    """Result of :meth:`Migration.verify`."""
 
     passed: bool
     rows_old: int
     rows_new: int
-    read_back: int
-    wrong: int
-    largest_difference: float
+    read_back: int  # sampled rows that were read and mapped again
+    wrong: int  # whose new vector is wrong or missing
+    largest_difference: float  # in a component as stored; for int8 in quantization steps
     k: int
-    index_recall: float | None
-    index_recall_old: float | None
-    heldout: dict[str, float]
-    checksum_new: str
-    stored_recall: float | None = None
-    clipped: float = 0.0
-    problems: list[str] = field(default_factory=list)
+    index_recall: float | None  # share of the exact k nearest rows that the database's search finds
+    index_recall_old: float | None  # the same of the old vectors and their index
+    heldout: dict[str, float]  # "queries", "recall@1", "recall@10" of new vectors that find their own row, "chance@10"
+    checksum_new: str  # over all new vectors as they are stored
+    stored_recall: float | None = None  # share of the 10 nearest in float32 that are found as stored
+    clipped: float = 0.0  # share of components outside the int8 ranges
+    problems: list[str] = field(default_factory=list)  # reasons why verification failed
 
     def to_dict(self) -> dict[str, object]:
         """Return the result as plain data."""

@@ -22,39 +22,20 @@ MOST = 0.5
 
 @dataclass(frozen=True)
 class Forecast:
-    """The quality after further batches with the present map; refitting the map adds to it.
-
-    Attributes
-    ----------
-    metric : str
-    share : list of float
-        Share of the store re-embedded, starting with the present share.
-    value, low, high : list of float
-        Forecast and its 95 % interval.
-    rows, minutes, price : list
-        Rows still to be re-embedded, and their time and price, which are None if the rate or the price per row is
-        unknown.
-    target : float
-    needed : float or None
-        Total share of the store at which the forecast reaches the target; None if it never does.
-    needed_at_random : float or None
-        The same for rows in random order.
-    verdict : {"measure first", "done", "keep the old model", "re-embed progressively", "re-embed everything"}
-    reason : str
-    """
+    """The quality after further batches with the present map; refitting the map adds to it."""
 
     metric: str
-    share: list[float]
-    value: list[float]
+    share: list[float]  # of the store re-embedded, from the present one
+    value: list[float]  # with its 95 % interval from low to high
     low: list[float]
     high: list[float]
-    rows: list[int]
-    minutes: list[float | None]
-    price: list[float | None]
+    rows: list[int]  # still to be re-embedded
+    minutes: list[float | None]  # None if the rate is unknown
+    price: list[float | None]  # None if the price per row is unknown
     target: float
-    needed: float | None
-    needed_at_random: float | None
-    verdict: str
+    needed: float | None  # share at which the target is reached, if ever
+    needed_at_random: float | None  # the same in random order
+    verdict: str  # "measure first", "done", "keep the old model", "re-embed progressively" or "re-embed everything"
     reason: str
 
     def to_dict(self) -> dict[str, object]:

@@ -18,15 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimate and its confidence interval.
-
-    Attributes
-    ----------
-    value, low, high : float
-        The estimate and its 95 % interval.
-    n : int
-        Number of items on which it was measured.
-    """
+    """An estimate and its 95 % confidence interval, from n items."""
 
     value: float
     low: float

@@ -23,33 +23,16 @@ _BLOCK = 512
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """The information that an order may use.
+    """The information that an order may use."""
 
-    Attributes
-    ----------
-    old : ndarray, shape (n, d_old)
-        Unit rows of the old model.
-    mapped : ndarray, shape (n, d_new)
-        Unit rows mapped by the current map, including those of re-embedded items.
-    native : ndarray of int, shape (e,)
-        Rows that were re-embedded, without those reserved for the meter.
-    surprise : ndarray, shape (e,)
-        1 − cosine between each of them and its mapped vector before it was re-embedded.
-    size : int
-        Number of rows wanted.
-    random_state : int
-    old_facts, new_facts : TextFacts or None
-        Facts about the old rows and about the mapped ones; None without texts.
-    """
-
-    old: np.ndarray
-    mapped: np.ndarray
-    native: np.ndarray
-    surprise: np.ndarray
-    size: int
+    old: np.ndarray  # (n, d_old), unit rows of the old model
+    mapped: np.ndarray  # (n, d_new), by the current map, also of re-embedded items
+    native: np.ndarray  # (e,), rows re-embedded, without the meter's
+    surprise: np.ndarray  # (e,), 1 − cosine between each of them and its mapped vector before
+    size: int  # rows wanted
     random_state: int = 0
-    old_facts: TextFacts | None = None
-    new_facts: TextFacts | None = None
+    old_facts: TextFacts | None = None  # about the old rows; None without texts
+    new_facts: TextFacts | None = None  # about the mapped ones
 
     def facts(self) -> tuple[TextFacts, TextFacts]:
         """Return the facts about the old rows and about the mapped ones; an error without texts."""

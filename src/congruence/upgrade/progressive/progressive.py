@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -190,11 +190,10 @@ class Progressive:
                 f"A {type(mapping).__name__} maps both models into a third space.",
                 "Pass an OrthogonalMap, for example.",
             )
-        store = open_store(old, stream)
-        mapping = mapping.for_modality(modality or store.modality)
-        check_width(store.rows.shape[1], mapping.n_features_in_, "Progressive", mapping.d_target)
-        self.ids, self._has_ids, n = store.ids, store.has_ids, len(store.rows)
-        self._old, self._unit = store.rows, by_block(store.rows, unit, store.rows.shape[1])
+        self._old, self.ids, self._has_ids, declared = open_store(old, stream)
+        mapping = mapping.for_modality(modality or declared)
+        check_width(self._old.shape[1], mapping.n_features_in_, "Progressive", mapping.d_target)
+        n, self._unit = len(self._old), by_block(self._old, unit, self._old.shape[1])
         self.texts = read_texts(texts, new_texts, mapping, self._unit)
         if self.texts is None and (labels is not None or (isinstance(order, str) and order in BY_TEXTS)):
             argument = "labels" if labels is not None else f"order={order!r}"
@@ -257,7 +256,12 @@ class Progressive:
             only by a loaded plan's first batch.
         """
         check_positive(size, "size", integer=True)
-        limit = row_limit(len(self), budget, share)
+        if budget is not None and share is not None:
+            raise ParameterError(f"Got budget={budget} and share={share}.", "Leave out `budget=…` or `share=…`.")
+        for value, name in ((budget, "budget"), (share, "share")):
+            if value is not None:
+                check_positive(value, name, integer=name == "budget")
+        limit = min(len(self), budget if budget is not None else round((1 if share is None else share) * len(self)))
         if until is not None:
             check_positive(until, "until")
         if self.texts is None and metric == "agreement":
@@ -374,7 +378,7 @@ class Progressive:
         if self.order == "auto":
             self._selection.finish(dict(zip(rows.tolist(), Y, strict=True)), self._mapped, self.texts, self.n_neighbors)  # type: ignore[arg-type]
         self._fit()
-        reading = self._read()
+        reading = read(self._rows())
         if self.history_ and self.history_[-1].n_embedded == reading.n_embedded:
             self.history_.pop()
         self.history_.append(reading)
@@ -480,7 +484,7 @@ class Progressive:
 
     def meter(self) -> Reading:
         """Return the quality of the store, estimated from random rows that neither the fit nor the order has used."""
-        return self.history_[-1] if self.history_ else self._read()
+        return self.history_[-1] if self.history_ else read(self._rows())
 
     def _rows(self) -> ScoredRows:
         return ScoredRows(
@@ -494,9 +498,6 @@ class Progressive:
             self.weights,
             self.new_vectors.surprise[self._shown()],
         )
-
-    def _read(self) -> Reading:
-        return read(self._rows())
 
     def forecast(
         self,
@@ -662,12 +663,17 @@ class Progressive:
                     "Pass the mapping, `old=…`, `texts=…` and `new_texts=…` of the saved plan.",
                 )
             if folder is None:
-                plan._check_vectors(arrays)
-                plan.new_vectors.add(arrays["rows"], np.array(arrays["vectors"], np.float32), arrays["surprise"])
-                maps = {
-                    int(slot): Correction.restore(_with_prefix(arrays, f"map.{slot}."), record)
-                    for slot, record in facts["maps"]
-                }
+                rows, vectors, surprise = arrays["rows"], arrays["vectors"], arrays["surprise"]
+                if vectors.shape != (len(rows), plan._mapped.shape[1]) or surprise.shape != (len(rows),):
+                    raise ValueError(f"vectors have shape {vectors.shape}")
+                if len(rows) and (len(np.unique(rows)) < len(rows) or not 0 <= rows.min() <= rows.max() < len(plan)):
+                    raise ValueError("vectors are not those of the re-embedded rows")
+                plan.new_vectors.add(rows, np.array(vectors, np.float32), surprise)
+                maps = {}
+                for slot, record in facts["maps"]:
+                    own = {name: array for name, array in arrays.items() if name.startswith(f"map.{slot}.")}
+                    own = {name.removeprefix(f"map.{slot}."): array for name, array in own.items()}
+                    maps[int(slot)] = Correction.restore(own, record)
             else:
                 plan.new_vectors.load(folder, facts["vectors"])
                 maps = {int(slot): Correction.load(folder, name, record) for slot, name, record in facts["maps"]}
@@ -678,13 +684,6 @@ class Progressive:
                 "Start a new plan, and pass the re-embedded rows to update.",
             ) from error
         return plan
-
-    def _check_vectors(self, arrays: Mapping[str, np.ndarray]) -> None:
-        rows, vectors = arrays["rows"], arrays["vectors"]
-        if vectors.shape != (len(rows), self._mapped.shape[1]) or arrays["surprise"].shape != (len(rows),):
-            raise ValueError(f"vectors have shape {vectors.shape}")
-        if len(rows) and (len(np.unique(rows)) < len(rows) or not 0 <= rows.min() <= rows.max() < len(self)):
-            raise ValueError("vectors are not those of the re-embedded rows")
 
     def _fill(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any], maps: dict[int, Correction]) -> None:
         """Set the state of a new plan that has its vectors; an invalid one raises KeyError, TypeError or ValueError."""
@@ -772,12 +771,8 @@ class Progressive:
         total = np.zeros(self._old.shape[1])
         for part in row_blocks(self._old):
             total += self._old[part].sum(axis=0, dtype=np.float64)
-        parts = [
-            np.array(self._old.shape),
-            sample,
-            np.asarray(self.refit.mapping.transform(sample)).round(5) + 0.0,
-            total,
-        ]
+        mapped = np.asarray(self.refit.mapping.transform(sample)).round(5) + 0.0
+        parts = [np.array(self._old.shape), sample, mapped, total]
         if self.texts is not None:
             parts += [self.texts.old, self.texts.new]
         for array in parts:
@@ -793,49 +788,30 @@ def _point(share: float, estimate: Estimate) -> ProgressPoint:
     return {"share": share, "value": estimate.value, "low": estimate.low, "high": estimate.high}
 
 
-class Store(NamedTuple):
-    """The rows of a store, with their ids and modality."""
+def open_store(old: RowsLike | Source | RowsOnDisk, stream: bool | None) -> tuple[Rows, np.ndarray, bool, str | None]:
+    """Return rows, ids (or row numbers), whether they are ids, and the modality of a store.
 
-    rows: Rows  # (n, d_old)
-    ids: np.ndarray
-    has_ids: bool  # otherwise ids are row numbers
-    modality: str | None
-
-
-def open_store(old: RowsLike | Source | RowsOnDisk, stream: bool | None) -> Store:
-    """Return the rows of a store: as an array in memory, or as a :class:`Lazy` matrix that reads them on access."""
-    if isinstance(old, Source) or (stream and _is_data_set(old)):
-        return _read_through(old)  # type: ignore[arg-type]  # supports what RowsOnDisk requires
-    store = as_embeddings(old, "old")  # type: ignore[arg-type]  # rejects all other types
-    space, vectors = store.space, store.vectors
-    if stream or (stream is None and is_on_disk(vectors)):
-        return Store(as_rows(vectors), store.ids, store.has_ids, space.modality)
-    return Store(np.asarray(vectors, np.float32), store.ids, store.has_ids, space.modality)
-
-
-def _is_data_set(old: object) -> bool:
-    """Return whether an object is sliced like an HDF5 or Zarr data set, and is no array, table or Embeddings."""
+    Rows are an array in memory, or a :class:`Lazy` matrix that reads them on access, after one pass that checks them.
+    """
+    # An HDF5 or Zarr data set, and not an array, a table or Embeddings.
     known = ("__array_interface__", "iloc", "detach", "vectors")
-    return (
-        len(getattr(old, "shape", ())) == 2
-        and hasattr(old, "__getitem__")
-        and not any(hasattr(old, name) for name in known)
-    )
-
-
-def _read_through(old: Source | RowsOnDisk) -> Store:
-    """Check all rows of a file or data set in one pass, and read its ids."""
-    rows, id_parts = as_rows(old), []
+    is_data_set = len(getattr(old, "shape", ())) == 2 and not any(hasattr(old, name) for name in known)
     if isinstance(old, Source):
+        rows, id_parts = as_rows(old), []
         for part_ids, block in old.scan():
             check_rows(block, "old", ids=None if part_ids is None else RowNames(part_ids, 0))
             id_parts.append(part_ids)
-    else:
+        ids = as_ids(pa.concat_arrays(id_parts)) if old.has_ids else np.arange(len(rows))
+        return rows, ids, old.has_ids, old.space.modality
+    if stream and is_data_set and hasattr(old, "__getitem__"):
+        rows = as_rows(old)  # type: ignore[arg-type]  # supports what RowsOnDisk requires
         for part in row_blocks(rows):
             check_rows(rows[part], "old")
-    has_ids = isinstance(old, Source) and old.has_ids
-    ids = as_ids(pa.concat_arrays(id_parts)) if has_ids else np.arange(len(rows))
-    return Store(rows, ids, has_ids, old.space.modality if isinstance(old, Source) else None)
+        return rows, np.arange(len(rows)), False, None
+    store = as_embeddings(old, "old")  # type: ignore[arg-type]  # rejects all other types
+    vectors = store.vectors
+    lazy = stream or (stream is None and is_on_disk(vectors))
+    return as_rows(vectors) if lazy else np.asarray(vectors, np.float32), store.ids, store.has_ids, store.space.modality
 
 
 def squared_norm(rows: Rows) -> float:
@@ -901,42 +877,18 @@ def near_duplicate_cosine(rows: Rows, random_state: int) -> float:
     return float(min(1 - (NEAR * distance) ** 2 / 2, 1 - 1e-6))
 
 
-def row_limit(n: int, budget: int | None, share: float | None) -> int:
-    """Return the total number of rows to re-embed, out of n."""
-    if budget is not None and share is not None:
-        raise ParameterError(
-            f"Got budget={budget} and share={share}; expected one of the two.", "Leave out `budget=…` or `share=…`."
-        )
-    if budget is not None:
-        check_positive(budget, "budget", integer=True)
-    if share is not None:
-        check_positive(share, "share")
-    return min(n, budget if budget is not None else round((1 if share is None else share) * n))
-
-
 def take_front(
     scores: np.ndarray, eligible: np.ndarray, free: np.ndarray, n: int, old: Rows, native: np.ndarray, near: float
 ) -> np.ndarray:
     """Return the rows that :func:`take_in_order` takes, but read only those that it may take or compares with."""
     # take_in_order looks for near-duplicates among the first 4 n rows; free rows may come in between.
     most = 4 * n + int(np.count_nonzero(free & eligible)) + 1
-    first = _highest(scores, eligible, most)
+    first = np.flatnonzero(eligible)
+    if most < len(first):
+        least = np.partition(scores[first], len(first) - most)[len(first) - most]
+        above = first[scores[first] > least]
+        first = np.concatenate([above, first[scores[first] == least][: most - len(above)]])
     rows = np.union1d(first, native)
     within = np.isin(rows, first)
     taken = take_in_order(scores[rows], within, free[rows], n, old[rows], np.searchsorted(rows, native), near)
     return np.asarray(rows[taken])
-
-
-def _highest(scores: np.ndarray, eligible: np.ndarray, most: int) -> np.ndarray:
-    """Return the eligible rows with the highest scores, in any order; of rows with equal scores the first are taken."""
-    rows = np.flatnonzero(eligible)
-    if most >= len(rows):
-        return rows
-    scores = scores[rows]
-    least = np.partition(scores, len(scores) - most)[len(scores) - most]
-    above = rows[scores > least]
-    return np.concatenate([above, rows[scores == least][: most - len(above)]])
-
-
-def _with_prefix(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

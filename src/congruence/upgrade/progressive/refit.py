@@ -479,22 +479,11 @@ MOST = 16
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """Rows to write again after an update.
+    """Rows to write again after an update."""
 
-    Attributes
-    ----------
-    remap : ndarray
-        Ids of rows that are still mapped and either moved noticeably or were written with the oldest of more than 16
-        maps: replace their vectors in the store by :meth:`Progressive.mapped` of these ids.
-    moved : ndarray, shape (len(remap),)
-        1 − cosine between the vector that was written and that of the current map.
-    n_waiting : int
-        Number of rows that are still mapped vectors.
-    """
-
-    remap: np.ndarray
-    moved: np.ndarray
-    n_waiting: int
+    remap: np.ndarray  # ids whose vectors :meth:`Progressive.mapped` replaces: they moved, or their map is too old
+    moved: np.ndarray  # (len(remap),), 1 − cosine to the vector that was written
+    n_waiting: int  # rows that are still mapped
 
 
 class Written:
