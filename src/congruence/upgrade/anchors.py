@@ -197,7 +197,9 @@ def choose_anchors(
         X = as_embeddings(X, "X", allow_zero_rows=True)
     m = X.n if isinstance(X, Source) else len(X)
     if n > m:
-        raise ParameterError(f"Got n={n:,} for {m:,} rows; expected no more than there are.", f"Pass `n={m}` or less.")
+        raise ParameterError(
+            f"Got `n={n:,}` for {m:,} rows; expected no more than there are.", f"Pass `n={m}` or less."
+        )
     rng = np.random.default_rng(random_state)
     drawn = rng.permutation(m) if labels is None else _in_turn(labels, m, rng)
     drawn = drawn[: max(max_rows, 2 * n)]

@@ -112,7 +112,7 @@ def fit(
         method = "orthogonal"
     if method != "auto" and single_modality:
         raise ParameterError(
-            f"Got single_modality=True for method={method!r}, which chooses nothing.",
+            f"Got `single_modality=True` for method={method!r}; it is for a choice.",
             "Leave out `single_modality=True`.",
         )
     if unpaired is not None:

@@ -157,8 +157,7 @@ class Bridge:
     def __init__(self, mapping: Map, *, normalize: bool | str = "auto", modality: str | None = None) -> None:
         if not isinstance(mapping, Map):
             raise ParameterError(
-                f"Got {type(mapping).__name__} for mapping; expected a fitted map.",
-                "Pass congruence.fit(new, old), or use Bridge.load(path).",
+                f"Got {type(mapping).__name__} for mapping; expected a fitted map.", "Pass congruence.fit(new, old)."
             )
         if isinstance(mapping, TwoSidedMap):
             raise ParameterError(
@@ -252,8 +251,7 @@ class Bridge:
             return out
         if isinstance(out, np.ndarray) and not out.any(axis=1).all():
             raise ZeroRowError(
-                "The map maps some queries to zero, which has no direction.",
-                "Pass `normalize=False`, or fit with more anchors.",
+                "The map maps some queries to zero.", "Pass `normalize=False`, or fit with more anchors."
             )
         return normalize_rows(out)
 
@@ -290,18 +288,7 @@ class Bridge:
         return self.map.for_modality(modality)
 
     def for_modality(self, modality: str | None = None) -> Map:
-        """Return the map applied to queries of a modality, which exports write.
-
-        Parameters
-        ----------
-        modality : str, optional
-            By default the bridge's modality.
-
-        Raises
-        ------
-        ModalityError
-            If the map does not know the modality, or knows several and none was given.
-        """
+        """Return the map applied to queries of a modality, by default the bridge's, which exports write."""
         return self._for(modality or self.modality)
 
     def to_torch(
@@ -309,22 +296,8 @@ class Bridge:
     ) -> TorchMap:
         """Return the bridge as a ``torch.nn.Module``, for queries of one modality (extra ``train``).
 
-        Parameters
-        ----------
-        modality : str, optional
-            By default the bridge's modality.
-        trainable, dtype
-            As for :meth:`congruence.maps.Map.to_torch`.
-
-        Returns
-        -------
-        TorchMap
-            Does what :meth:`transform` does, without its checks.
-
-        Raises
-        ------
-        ModalityError
-            If an optional dependency is not installed, or the modality does not fit.
+        Does what :meth:`transform` does, without its checks; ``trainable`` and ``dtype`` are as for
+        :meth:`congruence.maps.Map.to_torch`.
         """
         return self.for_modality(modality).to_torch(normalize=self._unit, trainable=trainable, dtype=dtype)
 
@@ -375,7 +348,7 @@ class Bridge:
             check_positive(candidates, "candidates", integer=True)
             if rerank is None or candidates < k:
                 raise ParameterError(
-                    f"Got candidates={candidates} {'without rerank' if rerank is None else f'for k={k}'}; "
+                    f"Got `candidates={candidates}` {'without rerank' if rerank is None else f'for k={k}'}; "
                     "expected k or more.",
                     "Pass `rerank=…` and a larger `candidates=…`, or leave candidates out.",
                 )
@@ -478,8 +451,7 @@ class Bridge:
                 kept = kept[matched[kept]]
             if not len(kept):
                 raise InputError(
-                    "No query of queries_old has a relevant row.",
-                    "Pass `queries_old=…` with the queries that are judged.",
+                    "No query of queries_old has a relevant row.", "Pass `queries_old=…` with queries that are judged."
                 )
         judgments = judgments.take(kept)
         new = None
@@ -595,17 +567,9 @@ class Bridge:
         return self
 
     def translate(self, threshold: float) -> Translation:
-        """Return the threshold for bridged queries that corresponds to one of the old model, and how well it performs.
+        """Return the threshold for bridged queries that corresponds to a cosine threshold of the old model.
 
-        Parameters
-        ----------
-        threshold : float
-            A cosine threshold of the old model.
-
-        Returns
-        -------
-        Translation
-            ``value`` is the new threshold; it also holds the false-positive rate and recall before and after.
+        ``value`` is the new threshold; the result also holds the false-positive rate and recall before and after.
         """
         if self.thresholds is None:
             raise ParameterError(
@@ -614,15 +578,7 @@ class Bridge:
         return self.thresholds.translate(threshold)
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write the bridge as a folder, in the format of maps: ``model.safetensors``, ``config.json``, ``README.md``.
-
-        Parameters
-        ----------
-        path : path-like
-            The folder to create.
-        force : bool, default=False
-            Replace an existing folder.
-        """
+        """Write the bridge as a folder in the format of maps: ``model.safetensors``, ``config.json``, ``README.md``."""
         config, arrays = self.map.config(), self.map.state()
         facts: dict[str, Any] = {"map": {key: config[key] for key in _OF_MAP}}
         if self.thresholds is not None:
@@ -634,13 +590,7 @@ class Bridge:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Load a bridge, or a saved map as a bridge with default parameters. Nothing in the folder is executed.
-
-        Parameters
-        ----------
-        path : path-like
-            Folder written by :meth:`save` or :meth:`congruence.maps.Map.save`.
-        """
+        """Load a bridge, or a saved map as a bridge with default parameters. Nothing in the folder is executed."""
         arrays, config = persist.read_folder(path)
         if config.get("kind") != KIND:
             return cls(restore_map(arrays, config, path))
@@ -730,19 +680,10 @@ class Bridge:
 def load(path: str | Path) -> Map | Bridge:
     """Load a map or bridge that was saved with its ``save``. Nothing in the folder is executed.
 
-    Parameters
-    ----------
-    path : path-like
-
-    Returns
-    -------
-    Map or Bridge
-        The kind that was saved.
-
     Raises
     ------
     CorruptFileError
-        If the folder cannot be read, is damaged, or was written in a newer format.
+        If the folder is damaged.
     """
     arrays, config = persist.read_folder(path)
     if config.get("kind") != KIND:
@@ -812,14 +753,12 @@ def check_queries(queries: RowsLike, mapping: Map) -> np.ndarray | Tensor:
         if A.shape[1] == mapping.d_target:
             raise wrong_direction(f"{A.shape[1]}-d queries, the width of the index's model ({target})", mapping)
         raise ShapeError(
-            f"Got {A.shape[1]}-d queries; expected {width}-d ones of {source}.",
-            "Encode the queries with that model, or fit a map for this one.",
+            f"Got {A.shape[1]}-d queries; expected {width}-d ones of {source}.", "Encode the queries with that model."
         )
     norms = _norms(A)
     if len(zero := np.flatnonzero(norms == 0)):
         raise ZeroRowError(
-            f"{len(zero)} of {len(norms)} queries are all zeros (rows {name_rows(zero)}).",
-            "Encode these queries again.",
+            f"{len(zero)} of {len(norms)} queries are all zeros (rows {name_rows(zero)}).", "Encode them again."
         )
     odd = np.flatnonzero(np.abs(norms - 1) >= UNIT_TOLERANCE)
     if source.normalized and len(odd):
@@ -830,7 +769,7 @@ def check_queries(queries: RowsLike, mapping: Map) -> np.ndarray | Tensor:
     if source.normalized is False and not len(odd):
         raise SpaceMismatchError(
             f"All {len(norms)} queries are unit rows; the map was fitted on raw rows of {source}.",
-            "Pass the queries as they were before normalization.",
+            "Pass them before normalization.",
         )
     return A
 
@@ -876,7 +815,7 @@ def _matched_rows(items: Embeddings, other: RowsLike, name: str) -> tuple[np.nda
     if not matched.any():
         raise IdError(
             f"No item of {name} is in the {'queries' if name == 'queries_old' else 'index'}.",
-            f"Pass `{name}=…` with the same ids.",
+            f"Pass `{name}=…` with these ids.",
         )
     out = np.zeros((len(ours), theirs.dim), dtype=np.result_type(theirs.vectors, np.float32))
     out[matched] = theirs.vectors[place[matched]]

@@ -175,12 +175,12 @@ class _Part:
         else:
             raise ParameterError(
                 f"The {self.name} part searches by itself, and has no background to standardize its scores by.",
-                "Pass `background=(old rows, new rows)`, or `merge='none'`.",
+                "Pass `background=…`, or `merge='none'`.",
             )
         if len(rows) < FEWEST:
             raise InputError(
                 f"The {self.name} part has {len(rows)} rows to standardize by; {FEWEST} are needed.",
-                "Pass `background=(old rows, new rows)`, or `merge='none'`.",
+                "Pass `background=…`, or `merge='none'`.",
             )
         rows = normalize_rows(rows)
         mean, sd = np.empty((2, len(self.queries), 1))
@@ -190,7 +190,7 @@ class _Part:
         if not sd.min() > 0:
             raise InputError(
                 f"All rows of the {self.name} part have the same cosine with a query.",
-                "Pass `background=(old rows, new rows)`, or `merge='none'`.",
+                "Pass `background=…`, or `merge='none'`.",
             )
         return mean, sd
 
@@ -201,10 +201,9 @@ def _check_model(rows: Space, name: str, own: Space, other: Space) -> None:
         return
     if rows.model == other.model:
         raise DirectionError(
-            f"The two parts look exchanged: the {name} one has vectors of {rows.model!r}.",
-            "Exchange `old=…` and `new=…`.",
+            f"The two parts look exchanged: the {name} one has {rows.model!r} vectors.", "Exchange `old=…` and `new=…`."
         )
     raise SpaceMismatchError(
         f"The {name} part has vectors of {rows.model!r}; expected those of {own.model!r}.",
-        f"Pass `{name}=…` of that model, or a bridge between these models.",
+        f"Pass `{name}=…` of that model, or another bridge.",
     )

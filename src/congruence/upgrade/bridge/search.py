@@ -68,8 +68,7 @@ def find(
     if callable(getattr(index, "search", None)) or callable(index):
         if metric != "cosine" or center or hubness is not None or bank is not None:
             raise ParameterError(
-                "An index that searches by itself takes no metric, center, hubness or bank.",
-                "Pass the index's vectors, or leave out these options.",
+                "A search index takes no metric, center, hubness or bank.", "Pass its vectors, or leave these out."
             )
         return _search_index(vectors, index, n)
     rows = as_embeddings(index, "index")
@@ -77,7 +76,7 @@ def find(
         whose = ", that of the queries' model," if rows.dim == source_dim else ""
         raise ShapeError(
             f"The index has width {rows.dim}{whose}; the old model has {vectors.shape[1]}.",
-            "Pass the index that was built with the old model.",
+            "Pass an index of the old model.",
         )
     n = min(n, len(rows))
     place, scores = _nearest(vectors, rows.vectors, n, metric, center, as_hubness(hubness), bank)
@@ -89,8 +88,7 @@ def _search_index(vectors: np.ndarray, index: Any, n: int) -> tuple[np.ndarray, 
     width = getattr(index, "d", None)
     if isinstance(width, int) and width != vectors.shape[1]:
         raise ShapeError(
-            f"The index has width {width}; the old model has {vectors.shape[1]}.",
-            "Pass the index that was built with the old model.",
+            f"The index has width {width}; the old model has {vectors.shape[1]}.", "Pass an index of the old model."
         )
     if hasattr(index, "ntotal"):
         if not index.ntotal:
@@ -130,13 +128,13 @@ def _nearest(
         if bank is not None:
             raise ParameterError(
                 "A bank is used only with hubness or center.",
-                "Pass `hubness='csls'` or `center=True`, or leave out `bank=…`.",
+                "Pass `hubness=…` or `center=True`, or leave out `bank=…`.",
             )
         place = nearest(queries, n, rows, metric=metric)
         return place, _scores(queries, rows, place, metric)
     if metric != "cosine":
         raise ParameterError(
-            f"Got metric={metric!r} with center or hubness, which need cosines.", "Leave out `metric=…`."
+            f"Got `metric={metric!r}` with center or hubness, which need cosines.", "Leave out `metric=…`."
         )
     bank = queries if bank is None else bank
     query_mean, row_mean = means_of(center, bank, rows)
@@ -203,8 +201,7 @@ def _lookup(
         vectors = np.where(has_vector[:, None], vectors, 0)
         if vectors.shape[1] != width:
             raise ShapeError(
-                f"Got {vectors.shape[1]}-d vectors from rerank; the queries have {width}.",
-                "Pass `rerank=…` with vectors of the new model.",
+                f"rerank has {vectors.shape[1]} dimensions; queries have {width}.", "Pass the new model's vectors."
             )
         as_matrix(vectors, "rerank", allow_zero_rows=True)  # rejects vectors that contain some NaN or infinity
         return vectors, has_vector & vectors.any(axis=1)
@@ -230,7 +227,7 @@ def _lookup(
             if len(found) != len(known_names):
                 raise InputError(
                     f"Got {len(found)} vectors from rerank for {len(known_names)} ids.",
-                    "Return None for an id without a vector.",
+                    "Return None for an unknown id.",
                 )
             vectors = np.full((len(names), width), np.nan)
             for row, vector in zip(np.flatnonzero(~missing).tolist(), found, strict=True):
@@ -238,8 +235,7 @@ def _lookup(
                     row_vector = np.asarray(vector, dtype=np.float64)
                     if row_vector.shape != (width,):
                         raise ShapeError(
-                            f"Got a vector of shape {row_vector.shape} from rerank; expected ({width},).",
-                            "Return vectors of the new model.",
+                            f"Got shape {row_vector.shape} from rerank; expected ({width},).", "Return the new model's."
                         )
                     vectors[row] = row_vector
             return checked(vectors)

@@ -72,15 +72,7 @@ class Certificate:
     def plot(self, ax: Axes | None = None, *, task: str | None = None, annotate: bool = True) -> Axes:
         """Draw the score of each strategy with its interval; dotted lines are the controls that were measured.
 
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered
-            with pyplot.
-        task : str, optional
-            A key of ``strategies``; by default the measure that determines the verdict.
-        annotate : bool, default=True
-            Add a title, and label the controls.
+        ``task`` is a key of ``strategies``, by default the deciding one; ``annotate`` adds a title and labels.
         """
         from congruence.plotting import draw_strategies
 
@@ -91,16 +83,7 @@ class Certificate:
         )
 
     def plot_learning_curve(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw the score by number of anchors, extrapolated to four times the anchors.
-
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered
-            with pyplot.
-        annotate : bool, default=True
-            Add a title and labels that identify what is drawn.
-        """
+        """Draw the score by number of anchors, extrapolated to four times the anchors."""
         from congruence.plotting import draw_learning_curve
 
         best = self.strategies[self.task].get("re-embed")

@@ -82,7 +82,10 @@ def cross_fit(
     models, kinds = _fit_without(tables, recipe, fold, folds)
     covered = [_covered_store(maps, items, of_store) for maps in models]
     corrections = [_unseen_corrections(*pair, of_store, items) for pair in zip(models, covered, strict=True)]
-    mapped, mapped_by_fewer = (_map_store(maps, tables, of_store) for maps in models)
+    stored, source = tables.store_modality, tables.source[tables.store_modality]
+    mapped, mapped_by_fewer = (
+        _by_fold(maps, of_store, lambda model, rows: model.to_target(stored).transform(source[rows])) for maps in models
+    )
     out = Measured(maps=kinds, mapped=mapped, mapped_by_fewer=mapped_by_fewer, ahead=ahead)
     pulls: dict[str, np.ndarray | float] = {}
     fixed = vectors_of(models[0][0], items, ("keep", "re-embed"))
@@ -130,23 +133,18 @@ def _fit_without(
 
 def _covered_store(models: Sequence[TwoWay], items: EvaluationSet, fold: np.ndarray) -> np.ndarray | None:
     """Return the part of each stored row that mapped queries can match, by the map that has not seen the row."""
-    tables = items.tables
-    if tables.by_class or tables.query_modality not in tables.target:
+    if items.tables.by_class or items.tables.query_modality not in items.tables.target:
         return None
-    out = np.empty((tables.n, models[0].d_source))
-    for part, model in enumerate(models):
-        rows = np.flatnonzero(fold == part)
-        out[rows] = part_seen(model, items, rows)
-    return out
+    return _by_fold(models, fold, lambda model, rows: part_seen(model, items, rows))
 
 
-def _map_store(models: Sequence[TwoWay], tables: Tables, fold: np.ndarray) -> np.ndarray:
-    """Return each stored row mapped by the map that has not seen it."""
-    out = np.empty((tables.n, models[0].d_target))
-    for part, model in enumerate(models):
-        rows = np.flatnonzero(fold == part)
-        out[rows] = model.to_target(tables.store_modality).transform(tables.source[tables.store_modality][rows])
-    return out
+def _by_fold(
+    models: Sequence[TwoWay], fold: np.ndarray, make: Callable[[TwoWay, np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Return each stored row as ``make`` returns it for the map that has not seen it."""
+    parts = [np.flatnonzero(fold == part) for part in range(len(models))]
+    made = np.concatenate([make(model, rows) for model, rows in zip(models, parts, strict=True)])
+    return np.asarray(made[np.argsort(np.concatenate(parts))], np.float64)
 
 
 def _vectors(

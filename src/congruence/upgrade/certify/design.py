@@ -107,8 +107,7 @@ def make_tables(
     )
     if what == "anchors" and least < FEWEST:
         raise TooFewAnchorsError(
-            f"Both models have {least} anchors; {FEWEST} are needed to certify anything.",
-            "Encode more items with both models.",
+            f"Both models have {least} anchors; certify needs {FEWEST}.", "Encode more items with both models."
         )
     dropped = sum(len(items) for items in source.values()) - sum(len(rows) for rows in left.values())
     return Tables(ids, left, right, store_modality, query_modality, classes, dropped)
@@ -137,7 +136,7 @@ def check_alike(tables: Tables, heldout: Tables) -> None:
     if len(same):
         raise InputError(
             f"{len(same)} queries are anchors too (first {name_rows(np.arange(1), same)}).",
-            "Remove these items from the anchors.",
+            "Remove them from the anchors.",
         )
 
 
@@ -170,8 +169,7 @@ def _check_sides(source: Mapping[str, Embeddings], target: Mapping[str, Embeddin
         models = {items.space.model for items in side.values()} - {None}
         if len(models) > 1:
             raise SpaceMismatchError(
-                f"Got vectors of {' and '.join(sorted(map(str, models)))} as {name}.",
-                f"Pass files of one model as {name}.",
+                f"Got vectors of {' and '.join(sorted(map(str, models)))} as {name}.", f"Pass one model as {name}."
             )
         widths = {items.vectors.shape[1] for items in side.values()}
         if len(widths) > 1:
@@ -441,8 +439,7 @@ def split_anchors(
         common = common[is_in(common, other)]
     if len(common) < 2:
         raise ParameterError(
-            f"Both models have {len(common)} items; two are needed.",
-            "Pass the same items on both sides, by the same ids.",
+            f"Both models have {len(common)} items; two are needed.", "Pass the same items on both sides."
         )
     if not isinstance(anchors, (int, np.integer)):
         heldout_ids = common[~_listed(common, anchors, name)]
@@ -513,8 +510,7 @@ def join_texts(texts: tuple[RowsLike | None, RowsLike], tables: Tables) -> tuple
     first: Embeddings | None = None
     if theirs is None:
         raise InputError(
-            "Got text_queries without the target model's, which search the store.",
-            "Pass `text_queries=(source or None, target)`.",
+            "Got text_queries without texts of the target model.", "Pass `text_queries=(source or None, target)`."
         )
     if ours is None:
         second = as_embeddings(theirs, "text_queries[1]")
@@ -524,7 +520,7 @@ def join_texts(texts: tuple[RowsLike | None, RowsLike], tables: Tables) -> tuple
     for rows, side, name in ((first, tables.source, "source"), (second, tables.target, "target")):
         if rows is not None and rows.dim != side[tables.store_modality].shape[1]:
             raise InputError(
-                f"Text queries have width {rows.dim} in the {name} model, unlike the anchors.",
+                f"Text queries have width {rows.dim} in the {name} model, other than anchors.",
                 "Encode them with the same model.",
             )
     return None if first is None else first.vectors, second.vectors
@@ -539,8 +535,7 @@ def choose_fitted(tables: Tables, fitted: str | None, together: bool = True) -> 
     if fitted == "both":
         if len(both) < 2 or tables.by_class:
             raise ModalityError(
-                'fitted="both" needs two modalities of the same items.',
-                f"Pass `fitted=…` with one of {', '.join(both)}.",
+                'fitted="both" needs two modalities of items.', f"Pass `fitted=…` with one of {', '.join(both)}."
             )
         return both
     check_choice(fitted, both, "fitted")
@@ -584,7 +579,7 @@ class Design:
         if scored.query_modality not in scored.target:
             raise InputError(
                 f"The target model has no {scored.query_modality} rows, which search the store.",
-                "Encode some, and pass them as `target=…`.",
+                "Encode some for `target=…`.",
             )
         copies = near_duplicates(scored)
         items = EvaluationSet(

@@ -109,12 +109,12 @@ class Recipe:
                 else f"{tables.store_modality} and {tables.query_modality} rows"
             )
             raise ModalityError(
-                f"Got single_modality=True and {got}; it is for a choice on one modality.",
+                f"Got `single_modality=True` and {got}; expected a choice on one modality.",
                 "Leave out `single_modality=True`.",
             )
         if self.method == "linear" and len(self.fitted) > 1:
             raise ModalityError(
-                f"A linear map is fitted on one modality, not on {' and '.join(self.fitted)}.",
+                f"A linear map takes one modality, not {' and '.join(self.fitted)}.",
                 f"Pass `fitted={self.fitted[0]!r}`.",
             )
 

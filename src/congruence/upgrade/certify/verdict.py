@@ -73,8 +73,7 @@ class Thresholds:
         check_positive(self.most_anchors, "most_anchors", zero=True, integer=True)
         if self.retention > 1:
             raise ParameterError(
-                f"Got retention={self.retention}; expected a share of the target's own score, at most 1.",
-                "Pass `retention=0.9`, for example.",
+                f"Got `retention={self.retention}`; expected a share, at most 1.", "Pass `retention=0.9`, for example."
             )
 
     def to_dict(self) -> dict[str, object]:

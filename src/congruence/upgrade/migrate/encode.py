@@ -58,7 +58,7 @@ class CommandEncoder:
                 output = process.stdout.decode("utf-8", "replace").strip()[-_TAIL:]
                 raise FileError(
                     f"{self.words[0]} ended with exit status {process.returncode} ({output}).",
-                    "Make the command succeed for these ids.",
+                    "Make it succeed for these ids.",
                 )
             try:
                 return np.asarray(np.load(out, allow_pickle=False))

@@ -120,7 +120,7 @@ class Journal:
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise CorruptFileError(
                 f"The journal {path} is damaged or was edited.",
-                "Restore it, or remove the new vectors (discard) and begin again in another folder.",
+                "Restore it, or discard and begin again in another folder.",
             ) from error
         return journal
 

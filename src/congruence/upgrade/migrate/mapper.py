@@ -79,14 +79,11 @@ class RowMapper:
         if isinstance(mapping, TwoSidedMap):
             raise ParameterError(
                 f"A {mapping.kind} map maps both models into a joint space.",
-                "Fit another map (congruence fit), or map both sides with transform_file.",
+                "Fit another map, or map both sides with transform_file.",
             )
         if modality is not None and modality not in MODALITIES:
             raise ParameterError(
-                argument="modality",
-                got=modality,
-                expected=f"one of {', '.join(MODALITIES)}",
-                fix="Choose one of these.",
+                argument="modality", got=modality, expected=f"one of {', '.join(MODALITIES)}", fix="Choose one."
             )
         self.map = mapping
         self.modality = modality
@@ -135,12 +132,12 @@ class RowMapper:
             return
         if self.old.element_type == "binary":
             raise SpaceMismatchError(
-                "Binary vectors do not preserve norms, and the map was not fitted on unit rows.",
+                "Binary vectors have no norms, and the map was fitted on raw rows.",
                 "Fit the map on rows scaled to unit norm.",
             )
         if self.old.ranges is None:
             raise ParameterError(
-                "The ranges of the int8 vectors are unknown, and the map was not fitted on unit rows.",
+                "The ranges of the int8 vectors are unknown, and the map was fitted on raw rows.",
                 "Pass `old_ranges=…`, or fit the map on rows scaled to unit norm.",
             )
 
@@ -162,14 +159,13 @@ class RowMapper:
             if (places < 0).any():
                 row = int(np.flatnonzero(places < 0)[0])
                 raise ModalityError(
-                    f"The row {ids[row].as_py()!r} has no modality.",
-                    "Fill in the column, or pass `modality=…` for all rows.",
+                    f"The row {ids[row].as_py()!r} has no modality.", "Fill in the column, or pass `modality=…`."
                 )
             for code, name in enumerate(codes.dictionary.to_pylist()):
                 if name not in MODALITIES:
                     raise ModalityError(
                         f"Got the modality {name!r}; expected one of {', '.join(MODALITIES)}.",
-                        "Pass a column with these values, or `modality=…` for all rows.",
+                        "Correct the column, or pass `modality=…`.",
                     )
                 rows = np.flatnonzero(places == code)
                 out[rows] = self._function(name)(np.ascontiguousarray(vectors[rows]))

@@ -124,28 +124,26 @@ class Migration:
         if mapping is None:
             if kept is None:
                 raise ParameterError(
-                    f"Got no map, and there is no journal at {self.folder}.",
-                    "Pass a map, or `journal=…` of a migration that was begun.",
+                    f"Got no map, and no journal at {self.folder}.", "Pass a map, or the `journal=…` of a migration."
                 )
             mapping = load(self.folder / "map")
         digest = map_digest(mapping)
         if kept is not None and kept.map_digest != digest:
             raise SpaceMismatchError(
-                f"The migration in {self.folder} was begun with another map.",
-                "Leave the map out, or discard the new vectors first.",
+                f"The migration in {self.folder} was begun with another map.", "Leave the map out, or discard first."
             )
         if kept is not None and kept.place != self.info.place:
             raise MigrationError(
                 f"{self.folder} is the journal of {kept.place}, not of {self.info.place}.",
-                "Pass `journal=…` with another folder.",
+                "Pass `journal=…` with its own folder.",
             )
         supported = database.capabilities.element_types
         default = self.info.element_type if self.info.element_type in supported else supported[0]
         self.element_type = element_type or (kept.element_type if kept else default)
         if self.element_type not in supported:
             raise ParameterError(
-                f"Got element_type={self.element_type!r} for {database.kind}; expected one of {', '.join(supported)}.",
-                "Choose one of these.",
+                f"Got `element_type={self.element_type!r}` for {database.kind}; expected one of {', '.join(supported)}.",
+                "Choose one.",
             )
         if kept is not None:
             self.mapper = RowMapper.of_journal(mapping, self.info, kept, allow_zero_rows=allow_zero_rows)
@@ -190,11 +188,6 @@ class Migration:
             Items per second that the new model encodes.
         price : float, optional
             Price of encoding one item.
-
-        Raises
-        ------
-        CorruptFileError
-            If the database or the journal cannot be read.
         """
         for name, value in (("encode_rate", encode_rate), ("price", price)):
             if value is not None and not value > 0:
@@ -242,8 +235,7 @@ class Migration:
         if self.journal is None:
             if resume:
                 raise MigrationError(
-                    f"Nothing to resume at {self.folder}.",
-                    "Leave out `resume=True`, or pass the folder of the journal (`journal=…`).",
+                    f"Nothing to resume at {self.folder}.", "Leave out `resume=True`, or pass its `journal=…`."
                 )
             self._begin(self._plan(certificate=certificate, measure=False), anyway)
         elif not resume:
@@ -325,15 +317,7 @@ class Migration:
     def switch(self, *, callback: Callable[[int], object] | None = None) -> dict[str, Any]:
         """Make readers see the new vectors, after updating rows that others have changed since the run.
 
-        Returns
-        -------
-        dict
-            The summary (:meth:`summary`).
-
-        Raises
-        ------
-        MigrationError
-            If the migration was not verified, or others keep changing the table.
+        Returns the :meth:`summary`; raises MigrationError if nothing was verified, or others keep changing the table.
         """
         with self._at_work() as journal:
             if journal.state != "switched":
@@ -353,17 +337,9 @@ class Migration:
     def rollback(self) -> dict[str, Any]:
         """Make readers see the old vectors again; the new ones are kept.
 
-        Returns
-        -------
-        dict
-            ``rows``; ``checksum`` of the old vectors; ``identical``: whether it equals that of the last pass before the
-            switch (it differs if others wrote rows since then), None if there was no such pass; ``rows_without``:
-            number of rows without an old vector, written since the switch.
-
-        Raises
-        ------
-        MigrationError
-            If nothing is switched, or the old vectors were dropped.
+        Returns ``rows``, the ``checksum`` of the old vectors, ``rows_without`` an old vector, which were written after the
+        switch, and ``identical``: whether the checksum is that of the last pass before the switch, None without one.
+        Raises MigrationError if nothing is switched, or the old vectors were dropped.
         """
         with self._at_work() as journal:
             journal.require_state("switched", "rolled back", to="roll back")
@@ -564,24 +540,15 @@ def migrate(
     Parameters
     ----------
     where : str or path-like
-        Address of the database; see :func:`congruence.databases.open_database`.
-    mapping : Map
-    journal, modality, element_type
-        See :class:`Migration`.
+        Address of the database; see :func:`congruence.databases.open_database`, whose options ``**options`` are.
+    mapping, journal, modality, element_type
+        As for :class:`Migration`, whose :meth:`Migration.status` is returned.
     switch : bool, default=False
         Switch if verification passes.
     resume : bool, default=False
         Resume a run that was interrupted.
     callback : callable, optional
         Called with the number of rows of each block.
-    **options
-        Options of :func:`congruence.databases.open_database`: ``table``, ``column``, ``ids``, ``modality_column``,
-        ``rows``.
-
-    Returns
-    -------
-    dict
-        The result of :meth:`Migration.status`.
 
     Raises
     ------
@@ -594,7 +561,7 @@ def migrate(
         verification = migration.verify(callback=callback)
         if not verification.passed:
             raise MigrationError(
-                f"The new vectors do not pass verification ({'; '.join(verification.problems)}).",
+                f"The new vectors fail verification ({'; '.join(verification.problems)}).",
                 "Pass `resume=True`, or discard them.",
             )
         if switch:
@@ -619,7 +586,7 @@ def _fit_cutoffs(
     if among is not None:
         if old.modalities is None:
             raise ModalityError(
-                f"Got among={among!r}, but the table has no column of modalities.",
+                f"Got `among={among!r}`, but there is no such column.",
                 "Pass `modality_column=…`, or leave out `among=…`.",
             )
         kept &= np.array([name == among for name in old.modalities.to_pylist()], bool)

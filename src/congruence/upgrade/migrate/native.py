@@ -132,7 +132,7 @@ def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]]
         native = NativeRows(names[new.rows], new, refit, maps, names[earlier], slot[earlier], among)
     except (KeyError, TypeError, IndexError, ValueError, AttributeError, safetensors.SafetensorError) as error:
         raise CorruptFileError(
-            f"The folder {path} of a progressive migration is damaged ({type(error).__name__}).",
+            f"The folder {path} of re-embedded rows is damaged ({type(error).__name__}).",
             "Restore it from a backup, or remove it: all re-embedded rows must then be encoded again.",
         ) from error
     return native, known
@@ -169,8 +169,7 @@ def read_stages(folder: Path) -> dict[str, Any] | None:
             picture = {"metric": str(picture["metric"]), "lines": lines, **points}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptFileError(
-            f"The folder {path} of a progressive migration is damaged ({type(error).__name__}).",
-            "Restore it from a backup.",
+            f"The folder {path} of re-embedded rows is damaged ({type(error).__name__}).", "Restore it from a backup."
         ) from error
     return {"stages": stages, "picture": picture} if stages else None
 

@@ -258,7 +258,7 @@ def check_room(free: int | None, size: int) -> None:
     """Raise StorageError if the disk has no room for the new vectors."""
     if free is not None and free < size:
         raise StorageError(
-            f"The database's disk has {free:,} bytes free for {size:,} of new vectors.",
+            f"The database's disk has {free:,} bytes free, and {size:,} are needed.",
             "Free some, or pass `element_type='float16'`.",
         )
 

@@ -292,8 +292,7 @@ def refuse(plan: Plan, *, anyway: bool = False) -> None:
         if check["check"] == "certificate":
             if not anyway:
                 raise MigrationError(
-                    f"The certificate advises against mapping ({check['detail']}).",
-                    "Follow its advice, or pass `anyway=True`.",
+                    f"The certificate advises against mapping ({check['detail']}).", "Follow it, or pass `anyway=True`."
                 )
         elif check["check"] == "disk":
             check_room(plan.free_bytes, plan.bytes_new)

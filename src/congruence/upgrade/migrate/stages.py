@@ -118,7 +118,7 @@ def reembed(
     tell = stage or (lambda words: None)
     if not migration.mapper.unit:
         raise ParameterError(
-            "Batches are chosen by cosines, and the new vectors are not of unit norm.",
+            "Batches are chosen by cosines, but new vectors are no unit rows.",
             "Start the migration with `normalize=True`.",
         )
     with migration._at_work() as journal:
@@ -181,7 +181,18 @@ class _Table:
         if texts is None and new_texts is None:
             inputs = {name: facts.get(name) for name in inputs}
         store = Embeddings(old, ids=id_texts(self.ids.to_pylist()), allow_zero_rows=True)
-        self.plan = _open_plan(migration, saved, store, order, self.modality, inputs, random_state)
+        mapping, plan = migration.mapper.map.for_modality(self.modality), None
+        if facts and same_ids(store.ids, facts["ids"]):
+            with suppress(CorruptFileError):  # the vectors or texts have changed since then
+                state, folder = facts["state"], facts["folder"]
+                plan = Progressive.from_state(state, mapping, store, folder=folder, order=order, **inputs)
+        self.plan = plan or Progressive(mapping, store, order=order, random_state=random_state, **inputs)
+        if saved and plan is None:  # the rows have changed: start a new plan from those re-embedded so far
+            native = saved[0]
+            remaining = np.flatnonzero(id_rows(self.plan.ids, native.ids) >= 0)
+            for start in range(0, len(remaining), ROWS_PER_UPDATE):
+                part = remaining[start : start + ROWS_PER_UPDATE]
+                self.plan.update(native.ids[part], native.take(part))
         self.texts: tuple[np.ndarray, np.ndarray] | None = None
         if inputs["texts"] is not None:
             ours, theirs = (as_embeddings(inputs[name], name).vectors for name in inputs)
@@ -240,7 +251,7 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
                 seen.update([] if block.modalities is None else block.modalities.unique().to_pylist())
             elif block.modalities is None:
                 raise ParameterError(
-                    f"Got among={among!r}, but the table has no column of modalities.",
+                    f"Got `among={among!r}`, but there is no such column.",
                     "Pass `modality_column=…`, or leave out `among=…`.",
                 )
             else:
@@ -261,7 +272,7 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
     n = sum(map(len, ids))
     if len(seen) > 1:
         raise ParameterError(
-            f"The table has rows of {', '.join(sorted(seen))}; one modality is re-embedded at a time.",
+            f"The table has rows of {', '.join(sorted(seen))}; one is re-embedded at a time.",
             f"Pass `among={sorted(seen)[0]!r}`, for example.",
         )
     if n < 2:
@@ -304,31 +315,6 @@ def _removed_on_error(path: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None and not isinstance(error, CongruenceError):
             raise StorageError(describe_refusal(error, f"from the disk while writing {path}")) from error
         raise
-
-
-def _open_plan(
-    migration: Migration,
-    saved: tuple[NativeRows, dict[str, Any]] | None,
-    store: Embeddings,
-    order: str | Order,
-    modality: str | None,
-    inputs: dict[str, Any],
-    random_state: int,
-) -> Progressive:
-    """Resume the plan, or start a new one; if the rows have changed since, from the rows re-embedded so far."""
-    mapping = migration.mapper.map.for_modality(modality)
-    if saved is None:
-        return Progressive(mapping, store, order=order, random_state=random_state, **inputs)
-    native, facts = saved
-    if same_ids(store.ids, facts["ids"]):
-        with suppress(CorruptFileError):  # the vectors or texts have changed since then
-            return Progressive.from_state(facts["state"], mapping, store, folder=facts["folder"], order=order, **inputs)
-    plan = Progressive(mapping, store, order=order, random_state=random_state, **inputs)
-    remaining = np.flatnonzero(id_rows(plan.ids, native.ids) >= 0)
-    for start in range(0, len(remaining), ROWS_PER_UPDATE):
-        part = remaining[start : start + ROWS_PER_UPDATE]
-        plan.update(native.ids[part], native.take(part))
-    return plan
 
 
 def _encode(

@@ -106,7 +106,7 @@ def verify(
         if heldout.vectors.shape[1] != mapper.dim:
             raise ShapeError(
                 f"Got {heldout.vectors.shape[1]}-d held-out vectors; expected {mapper.dim}-d.",
-                "Pass vectors of the new model, with the ids of their rows.",
+                "Pass vectors of the new model.",
             )
         own = mapper.new.encode(np.asarray(heldout.vectors, np.float32))
     all_queries = queries if own is None else np.concatenate([queries, own])

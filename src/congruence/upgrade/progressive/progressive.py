@@ -181,14 +181,13 @@ class Progressive:
             check_positive(value, name, integer=name == "n_neighbors")
         if meter_share > 1 or clip < 1:
             raise ParameterError(
-                f"Got meter_share={meter_share} and clip={clip}; expected at most 1, and at least 1.",
+                f"Got `meter_share={meter_share}` and `clip={clip}`; expected ≤ 1 and ≥ 1.",
                 "Pass `meter_share=0.2` and `clip=3.0`, for example.",
             )
         check_positive(tolerance, "tolerance", zero=True)
         if isinstance(mapping, TwoSidedMap):
             raise ParameterError(
-                f"A {type(mapping).__name__} maps both models into a third space.",
-                "Pass an OrthogonalMap, for example.",
+                f"A {type(mapping).__name__} maps both models into a third one.", "Pass an OrthogonalMap, for example."
             )
         self._old, self.ids, self._has_ids, declared = open_store(old, stream)
         mapping = mapping.for_modality(modality or declared)
@@ -257,7 +256,7 @@ class Progressive:
         """
         check_positive(size, "size", integer=True)
         if budget is not None and share is not None:
-            raise ParameterError(f"Got budget={budget} and share={share}.", "Leave out `budget=…` or `share=…`.")
+            raise ParameterError(f"Got `budget={budget}` and `share={share}`.", "Leave out `budget=…` or `share=…`.")
         for value, name in ((budget, "budget"), (share, "share")):
             if value is not None:
                 check_positive(value, name, integer=name == "budget")
@@ -331,7 +330,7 @@ class Progressive:
         scores = np.asarray(order(view), dtype=np.float64)
         if scores.shape != (len(self),) or not np.isfinite(scores).all():
             raise ShapeError(
-                f"The order returned scores of shape {scores.shape}, or not finite, for {len(self)} rows.",
+                f"The order returned {scores.shape} scores, or not finite ones.",
                 "Pass `order=…` that returns one score per row.",
             )
         return scores if self.weights is None else quantiles(scores) * self.weights
@@ -346,9 +345,8 @@ class Progressive:
         Parameters
         ----------
         ids : sequence of str or int
-            Ids of a batch, of part of it, or of other rows, which count as chosen by the order. The meter's sample
-            cannot account for the rule by which you chose such rows: if many are of one kind, the sample no longer
-            represents the remaining rows.
+            Ids of a batch, of part of it, or of other rows, which count as chosen by the order. The meter's sample cannot
+            account for the rule by which you chose such rows.
         vectors : array_like, shape (len(ids), d_new)
             Vectors of rows that were passed before are replaced.
         """
@@ -357,15 +355,14 @@ class Progressive:
         if (rows < 0).any():
             unknown = np.flatnonzero(rows < 0)
             raise IdError(
-                f"The store does not have {len(unknown)} of these ids ({name_rows(unknown, names)}).",
+                f"The store lacks {len(unknown)} of these ids ({name_rows(unknown, names)}).",
                 "Pass `ids=…` of a batch.",
             )
         Y = as_matrix(vectors, "vectors", ids=names)
         check_same_rows(len(names), len(Y), "ids", "vectors")
         if Y.shape[1] != self._mapped.shape[1]:
             raise ShapeError(
-                f"Got {Y.shape[1]}-d vectors; expected {self._mapped.shape[1]}-d ones, of the map's target.",
-                "Pass `vectors=…` of the new model.",
+                f"Got {Y.shape[1]}-d vectors; expected {self._mapped.shape[1]}-d.", "Pass `vectors=…` of the new model."
             )
         Y = unit(Y).astype(np.float32)
         states = self._row_states
@@ -417,17 +414,7 @@ class Progressive:
         self._mapped = by_block(self._old, lambda rows: self.refit.transform(rows, correction), width)
 
     def transform(self, rows: RowsLike) -> np.ndarray:
-        """Map rows of the old model, from the store or not, with the current map.
-
-        Parameters
-        ----------
-        rows : array_like, shape (m, d_old)
-
-        Returns
-        -------
-        ndarray of float32, shape (m, d_new)
-            Unit rows.
-        """
+        """Map rows (m, d_old), from the store or not, with the current map to unit rows (m, d_new) of float32."""
         X = as_matrix(rows, "rows")
         check_width(X.shape[1], self._old.shape[1], "Progressive.transform", self._mapped.shape[1])
         return self.refit.transform(X, self.correction_)
@@ -554,14 +541,13 @@ class Progressive:
         """Fit how to convert scores of mapped rows to the scale of native rows (:func:`fit_origin_scale`)."""
         if self.texts is None:
             raise InputError(
-                "No texts to score rows with.",
-                "Pass `texts=…` and `new_texts=…`, or call fit_origin_scale with queries.",
+                "There are no texts to score with.", "Pass `texts=…` and `new_texts=…`, or call fit_origin_scale."
             )
         rows = self._row_states.measured
         if len(rows) < FEWEST:
             raise InputError(
                 f"Got {len(rows)} measured random rows; expected {FEWEST} or more.",
-                "Pass more batches to update, or a larger `meter_share=…`.",
+                "Update more, or pass a larger `meter_share=…`.",
             )
         return fit_origin_scale(self.texts.new, self._mapped[rows], self._rows().native(rows), kind)
 
@@ -659,8 +645,7 @@ class Progressive:
             plan = cls(mapping, old, **{**inputs, "order": order}, **parameters)
             if plan._digest() != facts["inputs"]:
                 raise CorruptFileError(
-                    "The state is of a plan for another store, map or texts.",
-                    "Pass the mapping, `old=…`, `texts=…` and `new_texts=…` of the saved plan.",
+                    "The state is of a plan for another store, map or texts.", "Pass those of the saved plan."
                 )
             if folder is None:
                 rows, vectors, surprise = arrays["rows"], arrays["vectors"], arrays["surprise"]
@@ -681,7 +666,7 @@ class Progressive:
         except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
             raise CorruptFileError(
                 f"The state of the plan is damaged ({type(error).__name__}: {error}).",
-                "Start a new plan, and pass the re-embedded rows to update.",
+                "Start a new one, and pass its rows to update.",
             ) from error
         return plan
 
@@ -834,7 +819,7 @@ def read_texts(old: RowsLike | None, new: RowsLike | None, mapping: Map, rows: R
     check_width(ours.shape[1], rows.shape[1], "Progressive (texts)", mapping.d_target)
     if theirs.shape[1] != mapping.d_target:
         raise ShapeError(
-            f"Got {theirs.shape[1]}-d new_texts; expected {mapping.d_target}-d ones, like the map's target.",
+            f"Got {theirs.shape[1]}-d new_texts; expected {mapping.d_target}-d.",
             "Pass `new_texts=…` encoded by the new model.",
         )
     return Texts(unit(ours), unit(theirs), Scale.of(rows, unit(ours)))
@@ -846,12 +831,12 @@ def read_labels(labels: RowsLike, n: int, m: int) -> np.ndarray:
     if out.shape != (n,) or out.dtype.kind not in "iu":
         raise ShapeError(
             f"Got labels of shape {out.shape} and type {out.dtype}; expected one integer for each of {n} rows.",
-            "Pass `labels=…` with the index of each row's text, −1 if unknown.",
+            "Pass `labels=…` with each row's text, −1 if unknown.",
         )
     if out.min() < -1 or out.max() >= m:
         raise ParameterError(
             f"Got labels from {out.min()} to {out.max()} for {m} texts.",
-            "Pass `labels=…` with the index of each row's text, −1 if unknown.",
+            "Pass `labels=…` with each row's text, −1 if unknown.",
         )
     return out.astype(np.int64)
 
@@ -861,7 +846,7 @@ def read_weights(weights: RowsLike, n: int) -> np.ndarray:
     out = np.asarray(weights, dtype=np.float64)
     if out.shape != (n,) or not np.isfinite(out).all() or (out < 0).any() or not out.any():
         raise ParameterError(
-            f"Got weights of shape {out.shape}; expected {n} finite numbers ≥ 0, at least one of them positive.",
+            f"Got weights of shape {out.shape}; expected {n} numbers ≥ 0, not all 0.",
             "Pass `weights=…` with one number per row.",
         )
     return out
