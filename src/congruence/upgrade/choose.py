@@ -189,8 +189,7 @@ REPEATS = ((60, 8), (150, 4), (400, 2))
 #: or two fits.
 MANY, WIDE = 400, 128
 
-#: Largest number of pairs scored per fold.
-MOST_SCORED = 1000
+MOST_SCORED = 1000  # largest number of pairs scored per fold
 
 #: Difference of mean reciprocal ranks too small to prefer another map, even if it is statistically significant.
 WORTH = 0.005

@@ -40,11 +40,8 @@ def block_function(mapped: Map, compute: np.dtype) -> Callable[[np.ndarray], np.
     return transform
 
 
-#: Device files of the drivers of NVIDIA, of WSL and of AMD.
-_GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-
-#: Bytes of source vectors in a block; a few blocks are in memory at a time.
-BLOCK_BYTES = 8 * 2**20
+_GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # device files of the drivers of NVIDIA, of WSL and of AMD
+BLOCK_BYTES = 8 * 2**20  # bytes of source vectors in a block; a few blocks are in memory at a time
 
 
 class BlockMap:
@@ -165,11 +162,8 @@ def _torch_function(mapped: AffineMap, compute: np.dtype, device: str) -> Callab
     return transform
 
 
-#: Number of rows from which the share of variance in covered directions is estimated.
-_COVERED_ROWS = 1000
-
-#: Ids, vectors, and the table rows they belong to.
-_Block: TypeAlias = tuple[pa.Array | None, np.ndarray, Rows | None]
+_COVERED_ROWS = 1000  # number of rows from which the share of variance in covered directions is estimated
+_Block: TypeAlias = tuple[pa.Array | None, np.ndarray, Rows | None]  # Ids, vectors, and the table rows they belong to
 
 
 @dataclass(frozen=True)

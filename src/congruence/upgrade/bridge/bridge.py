@@ -51,17 +51,10 @@ if TYPE_CHECKING:
     from congruence.maps.torch_module import TorchMap
 
 
-#: Number of rows that the first stage of a two-stage search returns, or ten times k if that is more.
-CANDIDATES = 100
-
-#: Cutoff of nDCG.
-NDCG_AT = 10
-
-#: ``kind`` of a bridge in ``config.json``; that of a map is its method.
-KIND = "bridge"
-
-#: Name of the array of thresholds.
-TABLE = "bridge.thresholds"
+CANDIDATES = 100  # number of rows that the first stage of a two-stage search returns, or ten times k if that is more
+NDCG_AT = 10  # cutoff of nDCG
+KIND = "bridge"  # ``kind`` of a bridge in ``config.json``; that of a map is its method
+TABLE = "bridge.thresholds"  # name of the array of thresholds
 
 #: Entries of a map's configuration that are stored among a bridge's facts, so that the digest of the facts covers them.
 _OF_MAP = ("kind", "parameters", "facts")

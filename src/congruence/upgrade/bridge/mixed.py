@@ -17,8 +17,7 @@ from congruence.errors import DirectionError, InputError, ParameterError, ShapeE
 from congruence.upgrade.bridge.bridge import Bridge, as_rows
 from congruence.upgrade.bridge.search import find
 
-#: How scores of the two parts are brought onto one scale.
-MERGES = ("standardize", "none")
+MERGES = ("standardize", "none")  # how scores of the two parts are brought onto one scale
 
 #: Maximum and minimum number of rows of each part by which a query's scores are standardized.
 BACKGROUND, FEWEST = 1000, 20

@@ -57,8 +57,7 @@ def score_heldout(model: TwoWay, items: EvaluationSet) -> Measured:
 #: simulation.
 SHARED_FOLDS = 1.2
 
-#: Strategies whose scores depend on the map.
-_MAPPED = ("stored", "queries")
+_MAPPED = ("stored", "queries")  # strategies whose scores depend on the map
 
 
 def cross_fit(

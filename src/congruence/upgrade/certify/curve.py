@@ -19,8 +19,7 @@ from congruence.upgrade.choose import Choice
 #: further anchors brought (docs/certify.md).
 EXPONENTS: Sequence[float] = np.linspace(0.7, 2.0, 27).tolist()
 
-#: Exponents of redrawn curves: eight noisy points hardly determine how to extrapolate.
-SHAPES = (0.5, 0.7, 1.0, 1.5)
+SHAPES = (0.5, 0.7, 1.0, 1.5)  # exponents of redrawn curves: eight noisy points hardly determine how to extrapolate
 
 #: Largest number of held-out items on which a curve is measured; all of them determine its level afterwards
 #: (:meth:`Curve.lifted`).

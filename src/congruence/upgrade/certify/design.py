@@ -28,8 +28,7 @@ from congruence.evaluation import Ranking
 from congruence.metrics import nearest
 from congruence.splits import Split
 
-#: Fewest anchors on which held-out scores and a learning curve mean anything.
-FEWEST = 20
+FEWEST = 20  # fewest anchors on which held-out scores and a learning curve mean anything
 
 
 @dataclass(frozen=True)
@@ -221,14 +220,12 @@ def describe_model(side: Mapping[str, Embeddings]) -> str:
     return f"{space}, {next(iter(side.values())).dim}-d"
 
 
-#: Cosine similarity, without centering or a correction for hubs.
-PLAIN = Ranking()
+PLAIN = Ranking()  # cosine similarity, without centering or a correction for hubs
 
 #: Largest number of stored rows whose result lists are compared: every one of them is compared with all others.
 MOST_COMPARED = 2000
 
-#: Largest number of text queries that are used.
-_MOST_TEXTS = 2000
+_MOST_TEXTS = 2000  # largest number of text queries that are used
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,8 +322,7 @@ class EvaluationSet:
 #: dimensions or more have no such neighbors: the first of ten stands at 10^(−1/4) = 0.56 of the tenth's distance there.
 _NEAR = 0.5
 
-#: The neighbor whose distance sets the scale: groups up to this size are found.
-_SCALE = 10
+_SCALE = 10  # the neighbor whose distance sets the scale: groups up to this size are found
 
 #: The members of a small, tight cluster are far from all other rows as well, but no nearer to each other than rows of a
 #: larger cluster are. Near-duplicates are also nearer than this share of the distance to the tenth neighbor where the
@@ -338,8 +334,7 @@ _QUANTILE = 0.05
 #: the others are.
 _COPIES = 0.1
 
-#: A group larger than this share of the rows says that the scale is wrong, not that the rows are copies.
-_LARGEST = 0.25
+_LARGEST = 0.25  # A group larger than this share of the rows says that the scale is wrong, not that the rows are copies
 
 
 def near_duplicates(tables: Tables) -> np.ndarray:

@@ -22,8 +22,7 @@ from congruence.upgrade.progressive.order import ORDERS, View
 from congruence.upgrade.progressive.refit import FEWEST, Refit
 from congruence.upgrade.progressive.texts import Gate, Scale, TextFacts, Texts, read_facts, unit
 
-#: Most items that a refit is made on here: its time grows with their cube.
-_MOST = 500
+_MOST = 500  # most items that a refit is made on here: its time grows with their cube
 
 
 def refit_unseen(
@@ -60,11 +59,8 @@ def refit_unseen(
 #: Shares of the store that are re-embedded, from none to the largest for which progressive re-embedding is recommended.
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, MOST)
 
-#: Share of random rows among the re-embedded ones: the default ``meter_share`` of a progressive migration.
-METER = 0.2
-
-#: Folds of the items: each fold is mapped after a refit on the others.
-_FOLDS = 5
+METER = 0.2  # share of random rows among the re-embedded ones: the default ``meter_share`` of a progressive migration
+_FOLDS = 5  # folds of the items: each fold is mapped after a refit on the others
 
 
 @dataclass(frozen=True, eq=False)

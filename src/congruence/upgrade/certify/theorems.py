@@ -28,8 +28,7 @@ from congruence.theory import (
 )
 from congruence.upgrade.certify.design import Tables
 
-#: Largest number of rows of a modality that are used.
-_MOST = 2000
+_MOST = 2000  # largest number of rows of a modality that are used
 
 #: Largest number of dimensions of the symmetric matrices for which κ is sought: beyond, it takes minutes.
 _MOST_KAPPA = 600

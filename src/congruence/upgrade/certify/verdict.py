@@ -30,8 +30,7 @@ ACTIONS = {
 #: anchors of that modality.
 WELL_COVERED = 0.9
 
-#: Number of learning curves drawn for the confidence of the verdict.
-_CURVES = 100
+_CURVES = 100  # number of learning curves drawn for the confidence of the verdict
 
 _NAMED = {
     "recall@1": "recall at 1",
@@ -328,8 +327,7 @@ def _in_words(
     )
 
 
-#: Share shown where mapping alone is enough.
-_SOME = 0.1
+_SOME = 0.1  # share shown where mapping alone is enough
 
 
 class StrategyCost(TypedDict):

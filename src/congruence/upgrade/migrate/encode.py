@@ -15,8 +15,7 @@ from congruence.embeddings import Embeddings
 from congruence.encoders import Encoder
 from congruence.errors import FileError, IdError, ParameterError
 
-#: Number of characters at the end of a command's output that an error message shows.
-_TAIL = 400
+_TAIL = 400  # number of characters at the end of a command's output that an error message shows
 
 
 class CommandEncoder:

@@ -21,19 +21,13 @@ from congruence.databases import Cursor, Stage
 from congruence.errors import CorruptFileError, FileError, MigrationError
 from congruence.upgrade.migrate.quantize import check_ranges
 
-#: Possible states of a migration.
-STATES = ("filling", "filled", "verified", "switched", "rolled back", "dropped")
-
-#: Maximum size of a journal in bytes; apart from counts it contains at most a thousand ids.
-_MOST_BYTES = 4 * 2**20
-
-#: Maximum number of characters in the name of a database and table.
-_MOST_PLACE = 4096
+STATES = ("filling", "filled", "verified", "switched", "rolled back", "dropped")  # possible states of a migration
+_MOST_BYTES = 4 * 2**20  # maximum size of a journal in bytes; apart from counts it contains at most a thousand ids
+_MOST_PLACE = 4096  # maximum number of characters in the name of a database and table
 
 _NAME = "journal.json"
 
-#: Folder next to the journal with the re-embedded rows.
-PROGRESSIVE = "progressive"
+PROGRESSIVE = "progressive"  # folder next to the journal with the re-embedded rows
 
 
 def digest_of(content: Mapping[str, object]) -> str:

@@ -23,11 +23,8 @@ from congruence.upgrade.progressive.refit import Correction, Refit
 from congruence.upgrade.progressive.state import STATE, Received, read_piece, write_piece
 from congruence.upgrade.progressive.texts import Scale, Texts, unit
 
-#: Value of ``kind`` in ``config.json``.
-KIND = "progressive migration"
-
-#: Keys of a point in the plot data.
-POINT = ("share", "value", "low", "high")
+KIND = "progressive migration"  # value of ``kind`` in ``config.json``
+POINT = ("share", "value", "low", "high")  # keys of a point in the plot data
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,8 +171,7 @@ def read_stages(folder: Path) -> dict[str, Any] | None:
     return {"stages": stages, "picture": picture} if stages else None
 
 
-#: Name of the folder, in the journal's folder.
-_FOLDER = "encoded"
+_FOLDER = "encoded"  # name of the folder, in the journal's folder
 
 
 class EncodedRows:

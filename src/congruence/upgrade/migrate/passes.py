@@ -22,17 +22,10 @@ if TYPE_CHECKING:
     from congruence.databases import Cursor
 
 
-#: Maximum number of repair passes; a table that changes faster than it is read would never be complete.
-PASSES = 5
-
-#: Seconds between checkpoints, i.e. the work that a kill may lose.
-CHECKPOINT_SECONDS = 5.0
-
-#: Number of ids that the journal keeps for verification.
-SAMPLE_IDS = 1000
-
-#: Target size of a block, in bytes of old vectors.
-_BLOCK_BYTES = 8 * 2**20
+PASSES = 5  # maximum number of repair passes; a table that changes faster than it is read would never be complete
+CHECKPOINT_SECONDS = 5.0  # seconds between checkpoints, i.e. the work that a kill may lose.
+SAMPLE_IDS = 1000  # number of ids that the journal keeps for verification
+_BLOCK_BYTES = 8 * 2**20  # target size of a block, in bytes of old vectors
 
 _T = TypeVar("_T")
 

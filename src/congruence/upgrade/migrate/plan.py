@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-#: Number of rows that are read and mapped to measure the rate.
-SAMPLE = 4096
+SAMPLE = 4096  # number of rows that are read and mapped to measure the rate
 
 #: Actions of a certificate (:data:`congruence.upgrade.certify.ACTIONS`) that recommend mapping the stored vectors.
 FOR_MAPPING = ("map", "progressive")

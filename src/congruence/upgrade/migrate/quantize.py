@@ -9,15 +9,13 @@ from congruence._utils.top_k import top_k
 from congruence.embeddings import normalize_rows
 from congruence.errors import ParameterError
 
-#: Maximum number of queries with which the recall of a type is measured.
-QUERIES = 200
+QUERIES = 200  # maximum number of queries with which the recall of a type is measured
 
 #: Relative tolerance of a component, by element type: matrix products of blocks of different sizes are rounded
 #: differently.
 _ROUNDING = {"float32": 2.0**-20, "float16": 2.0**-10}
 
-#: Tolerance, in int8 steps, within which a value halfway between two codes may be stored as either.
-_NEAR_HALF = 0.01
+_NEAR_HALF = 0.01  # tolerance, in int8 steps, within which a value halfway between two codes may be stored as either
 
 
 class Quantizer:

@@ -38,14 +38,9 @@ Encode: TypeAlias = Callable[[list[str]], RowsLike]
 #: next to the journal.
 IN_MEMORY = 64 * 2**20
 
-#: Name of that file, which is unlinked right after it is opened if the system allows this.
-SCRATCH = "old-vectors.tmp"
-
-#: Number of re-embedded rows passed to a new plan at a time.
-ROWS_PER_UPDATE = 65_536
-
-#: Number of rows encoded between two writes to disk, i.e. the most that is lost if the process is killed.
-CHUNK = 256
+SCRATCH = "old-vectors.tmp"  # name of that file, which is unlinked right after it is opened if the system allows this
+ROWS_PER_UPDATE = 65_536  # number of re-embedded rows passed to a new plan at a time
+CHUNK = 256  # number of rows encoded between two writes to disk, i.e. the most that is lost if the process is killed.
 
 
 def reembed(

@@ -38,8 +38,7 @@ def read_sample(database: Database, sample: list[int | str]) -> tuple[Block, Blo
     return old, new, id_rows(id_texts(new.ids.to_pylist()), id_texts(old.ids.to_pylist()))
 
 
-#: Number of queries for which the results of the index are compared with exact search.
-QUERIES = 200
+QUERIES = 200  # number of queries for which the results of the index are compared with exact search
 
 #: The same without an index: the search of the database is then exact, and reads all rows for each query.
 QUERIES_UNINDEXED = 10

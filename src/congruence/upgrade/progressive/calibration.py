@@ -13,17 +13,10 @@ from congruence._utils.validation import as_matrix, check_choice, check_same_row
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.upgrade.progressive.texts import unit
 
-#: Kinds of conversion.
-KINDS = ("query", "affine", "monotone", "factor")
-
-#: Minimum number of rows for which both vectors are known.
-FEWEST = 20
-
-#: The factor is fitted on the scores from this quantile on, since a search compares the highest scores.
-_TOP = 0.99
-
-#: Number of quantiles between which a monotone conversion interpolates.
-_STEPS = 201
+KINDS = ("query", "affine", "monotone", "factor")  # kinds of conversion
+FEWEST = 20  # minimum number of rows for which both vectors are known
+_TOP = 0.99  # the factor is fitted on the scores from this quantile on, since a search compares the highest scores
+_STEPS = 201  # number of quantiles between which a monotone conversion interpolates
 
 
 @dataclass(frozen=True, eq=False)

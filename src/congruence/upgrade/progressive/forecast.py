@@ -10,14 +10,9 @@ import numpy as np
 
 from congruence.upgrade.progressive.meter import rest_interval
 
-#: Minimum number of random rows for a verdict.
-FEWEST = 20
-
-#: Minimum number of them on which each point of the forecast is measured.
-LAST = 10
-
-#: Beyond this share of the store, re-embedding all of it is simpler, and costs at most twice as much.
-MOST = 0.5
+FEWEST = 20  # minimum number of random rows for a verdict
+LAST = 10  # minimum number of them on which each point of the forecast is measured
+MOST = 0.5  # beyond this share of the store, re-embedding all of it is simpler, and costs at most twice as much
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,7 @@ class Estimate:
         return asdict(self)
 
 
-#: Probability that the true value lies below the interval, and that it lies above.
-TAIL = 0.025
+TAIL = 0.025  # probability that the true value lies below the interval, and that it lies above
 
 #: If fewer than FEW rows are left, and fewer than the sample has, DRAWS draws from Pólya's urn give the interval: the
 #: mean of few rows takes few values.

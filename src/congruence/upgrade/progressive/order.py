@@ -17,8 +17,7 @@ from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import ParameterError
 from congruence.upgrade.progressive.texts import TextFacts, Texts, nearest_texts, overlap
 
-#: Number of rows that are compared with each other in one matrix product.
-_BLOCK = 512
+_BLOCK = 512  # number of rows that are compared with each other in one matrix product
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,8 +137,7 @@ ORDERS: dict[str, Order] = {
     "random": _by_random,
 }
 
-#: Orders that require texts.
-BY_TEXTS = ("entropy", "disagreement", "overlap", "margin")
+BY_TEXTS = ("entropy", "disagreement", "overlap", "margin")  # orders that require texts
 
 
 @dataclass(frozen=True)

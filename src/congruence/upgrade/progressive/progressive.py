@@ -64,11 +64,8 @@ if TYPE_CHECKING:
     from congruence.plotting.data import ProgressPicture, ProgressPoint
 
 
-#: The kind of map and its penalty are chosen again each time the number of rows has grown by this factor.
-AGAIN = 1.5
-
-#: Shares of the store for which a forecast is made.
-FURTHER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+AGAIN = 1.5  # the kind of map and its penalty are chosen again each time the number of rows has grown by this factor
+FURTHER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # shares of the store for which a forecast is made
 
 #: Largest number of re-embedded rows used to compute an order; if there are more, a random sample of this size is used.
 SEEN = 16_384
@@ -76,8 +73,7 @@ SEEN = 16_384
 #: Rows are near-duplicates if their distance is at most this fraction of the median distance to the nearest row.
 NEAR = 0.5
 
-#: ``kind`` of a plan in ``config.json``; that of a map is its method.
-KIND = "progressive"
+KIND = "progressive"  # ``kind`` of a plan in ``config.json``; that of a map is its method
 
 #: Parameters that are part of the state.
 PARAMETERS = ("meter_share", "clip", "tolerance", "n_neighbors", "random_state")

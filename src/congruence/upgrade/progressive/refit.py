@@ -156,11 +156,8 @@ FEWEST_CHOOSING = 12
 #: other rows.
 FEWEST_KNOWN = 0.8
 
-#: Folds of the cross-validation that chooses kind and penalty.
-FOLDS = 4
-
-#: Number of nearest texts that are compared.
-NEIGHBORS = 10
+FOLDS = 4  # folds of the cross-validation that chooses kind and penalty
+NEIGHBORS = 10  # number of nearest texts that are compared
 
 
 class Refit:
@@ -340,8 +337,7 @@ def _ridge(
     return mean, offset, [A.T @ coef for coef in solved] if n < p else solved
 
 
-#: Number of rows that are added, or compared, at a time.
-BLOCK = 4096
+BLOCK = 4096  # number of rows that are added, or compared, at a time
 
 #: Groups with sums of their own: chosen rows, and random rows, whose weight changes from stage to stage.
 CHOSEN, RANDOM = 0, 1

@@ -72,8 +72,7 @@ class Lazy:
         return self._mean
 
 
-#: Rows in memory or on disk.
-Rows: TypeAlias = "np.ndarray | Lazy"
+Rows: TypeAlias = "np.ndarray | Lazy"  # Rows in memory or on disk
 
 
 def row_blocks(rows: Rows) -> list[slice]:

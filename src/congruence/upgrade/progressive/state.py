@@ -22,8 +22,7 @@ from congruence._utils.refusals import describe_refusal
 from congruence.errors import CorruptFileError, FileError
 from congruence.persist import CARD, CONFIG, FORMAT, WEIGHTS
 
-#: Subfolder of a plan that contains its state.
-STATE = "state"
+STATE = "state"  # subfolder of a plan that contains its state
 
 #: Names of these files: the first 40 hexadecimal digits of the SHA-256 of their content.
 _NAME = re.compile(r"[0-9a-f]{40}\.(npy|safetensors|json)")

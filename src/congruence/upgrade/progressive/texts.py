@@ -13,8 +13,7 @@ from congruence.upgrade.progressive.rows import Rows
 #: splits of Caltech-101.
 SHARPNESS = 5.0
 
-#: Largest number of rows on which the distribution of scores is measured.
-SAMPLE = 4096
+SAMPLE = 4096  # largest number of rows on which the distribution of scores is measured
 
 #: Rows whose own text is known are distinguished from others only if the mean scores of both kinds differ by more than
 #: this many standard deviations: up to this distance, an equal mixture of two normal distributions with the same
