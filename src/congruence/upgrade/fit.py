@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from congruence.maps import METHODS, Map, OrthogonalMap, RefinedMap, TwoSidedMap
 from congruence.maps.refinement import read_pools
 from congruence.splits import Split, duplicate_groups, warn_duplicates
 from congruence.upgrade.choose import FEWEST, OFFSET, Other, choose_map
+
+Means: TypeAlias = dict[str, tuple[Embeddings, Embeddings | None]]
 
 
 def fit(
@@ -115,10 +117,14 @@ def fit(
             f"Got `single_modality=True` for method={method!r}; it is for a choice.",
             "Leave out `single_modality=True`.",
         )
+    if unpaired is not None and method != "orthogonal":
+        raise ParameterError(
+            f"Only an orthogonal map is refined with unpaired rows; got method={method!r}.",
+            "Pass `method='orthogonal'`, or leave out `unpaired=…`.",
+        )
+    model: Map = OrthogonalMap() if method == "auto" else make_map(method, **parameters)
     if unpaired is not None:
-        model: Map = _refined(method, parameters)
-    else:
-        model = OrthogonalMap() if method == "auto" else make_map(method, **parameters)
+        model = RefinedMap(**parameters)
     source, target = as_pair(source, target)
     ours, theirs = _modalities(model, source, target, modality)
     joined = Pairs.join(source, target, missing=missing)
@@ -129,6 +135,7 @@ def fit(
     split = Split.choose(pairs.ids, holdout, random_state, group)
     heldout = split.held_out(pairs.ids)
     train = pairs.take(~heldout)
+    others = _read_means(means or {}, split)
     scores: dict[str, object] = {"n_pairs": len(train)}
     if len(joined.only_source) or len(joined.only_target):
         scores["unpaired_source"], scores["unpaired_target"] = len(joined.only_source), len(joined.only_target)
@@ -143,10 +150,10 @@ def fit(
         if report.decided:
             scores["cross_validated_alignment"] = report.alignment
     if method == "auto":
-        _check_means(means or {}, ours)
+        _check_means(others, ours)
         choice = choose_map(
             *train,
-            others=_others(means or {}, train, split),
+            others=_of_items(others, train),
             fixed=parameters,
             single_modality=single_modality,
             groups=None if group is None else group[~heldout],
@@ -164,23 +171,13 @@ def fit(
         model.fit(train.source.vectors, train.target.vectors)
     model.source_space_ = replace(source.space, modality=ours)
     model.target_space_ = replace(target.space, modality=theirs)
-    if means and (method != "auto" or isinstance(model, OrthogonalMap)):
-        model = _add_means(model, means, split, ours, OFFSET if method == "auto" else 1.0)
+    if others and (method != "auto" or isinstance(model, OrthogonalMap)):
+        model = _add_means(model, others, ours, OFFSET if method == "auto" else 1.0)
     if heldout.any():
         scores["holdout"] = split.to_dict()
         scores.update(_held_out_scores(model.for_modality(ours), pairs.take(heldout)))
     model.scores_ = scores
     return model
-
-
-def _refined(method: str, parameters: dict[str, Any]) -> RefinedMap:
-    """Return the map that is fitted with unpaired rows."""
-    if method != "orthogonal":
-        raise ParameterError(
-            f"Only an orthogonal map is refined with unpaired rows; got method={method!r}.",
-            "Pass `method='orthogonal'`, or leave out `unpaired=…`.",
-        )
-    return RefinedMap(**parameters)
 
 
 def _outside(unpaired: tuple[RowsLike, RowsLike], heldout: Pairs) -> tuple[np.ndarray, np.ndarray]:
@@ -231,54 +228,49 @@ def _modalities(
     return (declared[0], declared[0]) if declared else (None, None)
 
 
-def _add_means(
-    model: Map, means: Mapping[str, tuple[RowsLike, RowsLike | None]], split: Split, fitted: str | None, offset: float
-) -> OrthogonalMap:
-    """Return the map with the means of other modalities, without held-out items."""
+def _read_means(means: Mapping[str, tuple[RowsLike, RowsLike | None]], split: Split) -> Means:
+    """Return rows of other modalities without held-out items, which must stay unseen and count in no mean."""
+    out: Means = {}
+    for name, (a, b) in means.items():
+        ours = as_embeddings(a, f"means[{name!r}][0]")
+        theirs = None if b is None else as_embeddings(b, f"means[{name!r}][1]")
+        kept = None if theirs is None else theirs.take(~split.held_out(theirs.ids))
+        out[name] = ours.take(~split.held_out(ours.ids)), kept
+    return out
+
+
+def _add_means(model: Map, means: Means, fitted: str | None, offset: float) -> OrthogonalMap:
+    """Return the map with the means of other modalities."""
     if not isinstance(model, OrthogonalMap):
         raise ParameterError(
             f"Got means of other modalities for {type(model).__name__}; only a rotation is shared by modalities.",
             'Pass `method="orthogonal"`, or leave out `means=…`.',
         )
     _check_means(means, fitted)
-    for name, (a, b) in means.items():
-        a = as_embeddings(a, f"means[{name!r}][0]")
-        b = None if b is None else as_embeddings(b, f"means[{name!r}][1]")
-        # Held-out items must stay unseen, so they do not count in the means either.
-        ours = a.take(~split.held_out(a.ids))
-        theirs = None if b is None else b.take(~split.held_out(b.ids))
+    for name, (ours, theirs) in means.items():
         if not len(ours) or (theirs is not None and not len(theirs)):
             raise ParameterError(f"No {name} rows outside the held-out items.", "Pass a smaller `holdout=…`.")
         model = model.recenter(ours, theirs, modality=name, offset=offset).for_modality(fitted)
     return model
 
 
-def _check_means(means: Mapping[str, tuple[RowsLike, RowsLike | None]], fitted: str | None) -> None:
+def _check_means(means: Means, fitted: str | None) -> None:
     """Refuse means if the anchors' modality is unknown, or is among them."""
     if means and fitted is None:
-        raise ParameterError(
-            "Got means of other modalities, but not the modality of the anchors.", "Pass `modality=…`."
-        )
+        raise ParameterError("Got means of other modalities, but not the anchors' modality.", "Pass `modality=…`.")
     if fitted in means:
-        raise ParameterError(
-            f"Got means for {fitted!r}, the modality of the anchors.", f"Remove {fitted!r} from `means=…`."
-        )
+        raise ParameterError(f"Got means for {fitted!r}, the anchors' modality.", f"Remove {fitted!r} from `means=…`.")
 
 
-def _others(means: Mapping[str, tuple[RowsLike, RowsLike | None]], train: Pairs, split: Split) -> list[Other]:
+def _of_items(means: Means, train: Pairs) -> list[Other]:
     """Return those rows of other modalities that belong to the anchors' items, matched by id."""
     out = []
     place = {name: row for row, name in enumerate(id_texts(train.ids).tolist())}
-    for name, (a, b) in means.items():
-        rows = as_embeddings(a, f"means[{name!r}][0]")
-        theirs = None if b is None else as_embeddings(b, f"means[{name!r}][1]")
-        if rows.dim != train.source.dim or not (rows.has_ids and train.source.has_ids):
-            continue
-        rows = rows.take(~split.held_out(rows.ids))
-        anchors = np.array([place.get(item, -1) for item in id_texts(rows.ids).tolist()], dtype=np.intp)
-        if np.count_nonzero(anchors >= 0) >= FEWEST:
-            known = None if theirs is None else theirs.take(~split.held_out(theirs.ids)).mean
-            out.append(Other(name, anchors, rows.vectors, known))
+    for name, (rows, theirs) in means.items():
+        if rows.dim == train.source.dim and rows.has_ids and train.source.has_ids:
+            anchors = np.array([place.get(item, -1) for item in id_texts(rows.ids).tolist()], dtype=np.intp)
+            if np.count_nonzero(anchors >= 0) >= FEWEST:
+                out.append(Other(name, anchors, rows.vectors, None if theirs is None else theirs.mean))
     return out
 
 

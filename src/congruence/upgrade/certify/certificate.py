@@ -21,14 +21,14 @@ from congruence.evaluation import rankings
 from congruence.maps.evidence import choice_rows
 from congruence.metrics import Hubness
 from congruence.upgrade.certify.cross_fit import cross_fit, cross_fit_lists, score_heldout
-from congruence.upgrade.certify.curve import CurveRecord, gains, measure_curves
+from congruence.upgrade.certify.curve import gains, measure_curves
 from congruence.upgrade.certify.design import Design, EvaluationSet
 from congruence.upgrade.certify.intervals import Measured
 from congruence.upgrade.certify.mixed import MixedStore, measure_mixed
 from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.scoring import measure_controls
-from congruence.upgrade.certify.theorems import Entry, theory_entries
-from congruence.upgrade.certify.verdict import StrategyCost, Thresholds, Verdict, is_of_lists, judge, strategy_costs
+from congruence.upgrade.certify.theorems import theory_entries
+from congruence.upgrade.certify.verdict import Thresholds, Verdict, is_of_lists, judge, strategy_costs
 from congruence.upgrade.choose import Choice
 from congruence.upgrade.progressive.meter import Estimate
 
@@ -50,19 +50,19 @@ class Certificate:
     strategies: dict[str, dict[str, Estimate]]  # scores by task and strategy (STRATEGIES)
     retention: dict[str, Estimate]  # score of mapping over re-embedding and the old model, by "<strategy>/<strategy>"
     cosines: dict[str, Estimate]  # of mapped and target rows, by modality
-    curve: CurveRecord  # held-out score by number of anchors, with its power law
-    cosine_curve: CurveRecord  # the same of the cosine
+    curve: dict[str, Any]  # held-out score by number of anchors, with its power law
+    cosine_curve: dict[str, Any]  # the same of the cosine
     gains: list[dict[str, float]]  # expected and most, by number of further anchors
     pairing: dict[str, object]  # result of check_pairing
     covered: dict[str, float]  # share of the scored vectors' variance that the anchors cover, by modality
     controls: dict[str, dict[str, float]]  # chance, a constant and a random rotation, by measure or cosine/modality
-    theory: list[Entry]  # the theorems' conditions and bounds, in numbers and a sentence
+    theory: list[dict[str, Any]]  # the theorems' conditions and bounds, in numbers and a sentence
     thresholds: Thresholds
     choice: dict[str, Any]  # the certified map, as of choose_map
     how_to_fit: str  # a command, or a Python call if no command can
     facts: dict[str, str]  # "source", "target", "data", "date", "seed" and "version"
     notes: list[str] = field(default_factory=list)  # that a reader needs to interpret the numbers
-    costs: list[StrategyCost] = field(default_factory=list)  # quality and cost of each strategy
+    costs: list[dict[str, Any]] = field(default_factory=list)  # quality and cost of each strategy
     progressive: dict[str, Any] = field(default_factory=dict)  # score by share of the store re-embedded, if measured
 
     def to_dict(self) -> dict[str, object]:
@@ -232,18 +232,8 @@ def certify(
     check_choice(theory, ("brief", "full"), "theory")
     source, target = by_modality(source, target, modality)
     queries = None if queries is None else by_modality(*queries, modality)
-    design = Design.of(
-        source,
-        target,
-        queries,
-        text_queries,
-        labels,
-        fitted,
-        method,
-        n_neighbors=n_neighbors,
-        ranking=ranking,
-        random_state=random_state,
-    )
+    given = (source, target, queries, text_queries, labels, fitted, method)
+    design = Design.of(*given, n_neighbors, ranking, random_state)
     anchors, items = design.anchors, design.items
     recipe = Recipe(design.fitted, method, parameters, single_modality, random_state)
     recipe.check(anchors)

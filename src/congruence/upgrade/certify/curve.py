@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypedDict, overload
+from typing import Any, overload
 
 import numpy as np
 from scipy.stats import t
@@ -24,24 +24,6 @@ SHAPES = (0.5, 0.7, 1.0, 1.5)  # exponents of redrawn curves: eight noisy points
 #: Largest number of held-out items on which a curve is measured; all of them determine its level afterwards
 #: (:meth:`Curve.lifted`).
 MOST_TESTED = 1000
-
-
-class PowerLawRecord(TypedDict):
-    """The power law ``best − drop·n^−exponent``."""
-
-    best: float
-    drop: float
-    exponent: float
-
-
-class CurveRecord(TypedDict):
-    """A curve as plain data: numbers of anchors, mean and deviation of the scores, number of repeats, power law."""
-
-    anchors: list[int]
-    mean: list[float]
-    sd: list[float]
-    repeats: int
-    law: PowerLawRecord
 
 
 @dataclass(frozen=True)
@@ -129,7 +111,7 @@ class Curve:
         """Return the curve shifted vertically, so that it passes through a score measured more accurately."""
         return Curve(self.sizes, self.scores + by, self.n, self.exponent, self.drop, self.best + by)
 
-    def to_dict(self) -> CurveRecord:
+    def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain data."""
         return {
             "anchors": self.sizes.tolist(),

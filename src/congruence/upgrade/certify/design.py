@@ -114,11 +114,8 @@ def make_tables(
 
 def check_alike(tables: Tables, heldout: Tables) -> None:
     """Refuse queries whose vectors do not come from the anchors' two models, or that are anchors themselves."""
-    if (tables.store_modality, tables.query_modality, set(tables.target)) != (
-        heldout.store_modality,
-        heldout.query_modality,
-        set(heldout.target),
-    ):
+    ours, theirs = ((side.store_modality, side.query_modality, set(side.target)) for side in (tables, heldout))
+    if ours != theirs:
         raise ModalityError(
             f"Got queries of {sorted(heldout.source)} (target: {sorted(heldout.target)}), unlike the anchors.",
             f"Pass `queries=…` of {sorted(tables.source)} (target: {sorted(tables.target)}).",
@@ -129,9 +126,8 @@ def check_alike(tables: Tables, heldout: Tables) -> None:
             raise InputError(
                 f"Queries have width {b} in the {name} model; the anchors have {a}.", "Encode them with the same model."
             )
-    same = heldout.ids[heldout.store_modality][
-        is_in(heldout.ids[heldout.store_modality], tables.ids[tables.store_modality])
-    ]
+    names = heldout.ids[heldout.store_modality]
+    same = names[is_in(names, tables.ids[tables.store_modality])]
     if len(same):
         raise InputError(
             f"{len(same)} queries are anchors too (first {name_rows(np.arange(1), same)}).",
@@ -366,9 +362,8 @@ def deal(groups: np.ndarray, parts: int, rng: np.random.Generator) -> np.ndarray
     names, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     shuffled = rng.permutation(len(names))
     load, part = np.zeros(parts, dtype=int), np.empty(len(names), dtype=int)
-    for one in shuffled[
-        np.argsort(-sizes[shuffled], kind="stable")
-    ]:  # the largest first, so that the small ones even out
+    # The largest first, so that the small ones even out.
+    for one in shuffled[np.argsort(-sizes[shuffled], kind="stable")]:
         part[one] = load.argmin()
         load[part[one]] += sizes[one]
     return part[group]
@@ -437,11 +432,21 @@ def split_anchors(
             f"Both models have {len(common)} items; two are needed.", "Pass the same items on both sides."
         )
     if not isinstance(anchors, (int, np.integer)):
-        heldout_ids = common[~_listed(common, anchors, name)]
+        listed = is_in(common, id_texts(as_ids(anchors, name="anchors")))
+        if not listed.any():
+            raise IdError(
+                f"None of {len(anchors)} anchors is among the {len(common)} common items (first {common[0]!r}).",
+                f"Pass {name}… with ids of these items.",
+            )
+        if listed.all():
+            raise ParameterError(
+                f"Got {name}… with all {len(common)} common items, and none left to score.",
+                f"Encode some at random, or leave out {name}… to score the anchors among each other.",
+            )
+        heldout_ids = common[~listed]
     elif not 0 < anchors < len(common):
         raise ParameterError(
-            f"Got {name}{anchors} of {len(common)} items that both models have; expected at least 1, and some "
-            "left to score.",
+            f"Got {name}{anchors} of {len(common)} common items; expected at least 1, and some left to score.",
             f"Pass {name}{len(common) // 2}, for example.",
         )
     else:
@@ -456,22 +461,6 @@ def split_anchors(
         return one, two
 
     return part(False), part(True)
-
-
-def _listed(common: np.ndarray, anchors: Ids, name: str) -> np.ndarray:
-    """Return which common items are listed."""
-    listed = is_in(common, id_texts(as_ids(anchors, name="anchors")))
-    if not listed.any():
-        raise IdError(
-            f"None of {len(anchors)} anchors is among the {len(common)} items of both models (first {common[0]!r}).",
-            f"Pass {name}… with ids of these items.",
-        )
-    if listed.all():
-        raise ParameterError(
-            f"Got {name}… with all {len(common)} items that both models have, and none left to score.",
-            f"Encode some at random, or leave out {name}… to score the anchors among each other.",
-        )
-    return listed
 
 
 def split_texts(
@@ -523,8 +512,7 @@ def join_texts(texts: tuple[RowsLike | None, RowsLike], tables: Tables) -> tuple
 
 def choose_fitted(tables: Tables, fitted: str | None, together: bool = True) -> list[str]:
     """Return the modalities to fit on; without ``fitted`` all if they can be fitted together, else the stored one."""
-    both = [name for name in (tables.store_modality, tables.query_modality) if name in tables.target]
-    both = list(dict.fromkeys(both))
+    both = [name for name in dict.fromkeys((tables.store_modality, tables.query_modality)) if name in tables.target]
     if fitted is None:
         return both if together and not tables.by_class else both[:1]
     if fitted == "both":
@@ -556,7 +544,6 @@ class Design:
         labels: Mapping[str, str] | None,
         fitted: str | None,
         method: str,
-        *,
         n_neighbors: int,
         ranking: Ranking,
         random_state: int,
@@ -577,14 +564,9 @@ class Design:
                 "Encode some for `target=…`.",
             )
         copies = near_duplicates(scored)
-        items = EvaluationSet(
-            scored,
-            None if text_queries is None else join_texts(text_queries, anchors),
-            copies if len(np.unique(copies)) < len(copies) else None,
-            n_neighbors,
-            ranking,
-            random_state,
-        )
+        groups = copies if len(np.unique(copies)) < len(copies) else None
+        texts = None if text_queries is None else join_texts(text_queries, anchors)
+        items = EvaluationSet(scored, texts, groups, n_neighbors, ranking, random_state)
         names = choose_fitted(anchors, fitted, together=method != "linear")
         return cls(anchors, items, names, (describe_model(source), describe_model(target)))
 

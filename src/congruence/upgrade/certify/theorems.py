@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -34,18 +34,9 @@ _MOST = 2000  # largest number of rows of a modality that are used
 _MOST_KAPPA = 600
 
 
-class Entry(TypedDict):
-    """One entry: the theorem, the quantity, a sentence, and the numbers behind it."""
-
-    theorem: str
-    quantity: str
-    sentence: str
-    numbers: dict[str, object]
-
-
 def theory_entries(
     tables: Tables, mapping: OrthogonalMap, random_state: int, *, full: bool = False, instead: str | None = None
-) -> list[Entry]:
+) -> list[dict[str, Any]]:
     """Evaluate the theorems' conditions on the anchors.
 
     ``mapping``: A rotation about the means, fitted on all anchors; ``random_state``: determines the sample of rows if
@@ -73,7 +64,7 @@ def theory_entries(
     exchanged = rotation.shape[0] > rotation.shape[1]
     if exchanged:
         source, target, rotation = target, source, rotation.T
-    entries: list[Entry] = []
+    entries: list[dict[str, Any]] = []
     if instead is not None:
         entries.append(
             _entry(
@@ -147,7 +138,7 @@ def theory_entries(
     return entries
 
 
-def _spanning(F: np.ndarray, stored: str, random_state: int, full: bool) -> tuple[Entry, float | None]:
+def _spanning(F: np.ndarray, stored: str, random_state: int, full: bool) -> tuple[dict[str, Any], float | None]:
     """Return whether the anchors span the symmetric matrices, and how well conditioned they are."""
     n, d = F.shape
     needed = anchors_needed(d)
@@ -182,16 +173,16 @@ def _spanning(F: np.ndarray, stored: str, random_state: int, full: bool) -> tupl
     return _entry("Def. 5.4", quantity, words, {**numbers, "kappa": [constant.lower, constant.upper]}), constant.upper
 
 
-def _entry(theorem: str, quantity: str, sentence: str, numbers: dict[str, object] | None = None) -> Entry:
+def _entry(theorem: str, quantity: str, sentence: str, numbers: dict[str, object] | None = None) -> dict[str, Any]:
     return {"theorem": theorem, "quantity": quantity, "sentence": sentence, "numbers": numbers or {}}
 
 
-def _bound(bound: Bound) -> Entry:
+def _bound(bound: Bound) -> dict[str, Any]:
     words = bound.in_words()
     return _entry(bound.theorem, bound.quantity, words[:1].upper() + words[1:], bound.to_dict())
 
 
-def _agreement(agreement: KernelAgreement, similarities: str, theorem: str) -> Entry:
+def _agreement(agreement: KernelAgreement, similarities: str, theorem: str) -> dict[str, Any]:
     transformed = {
         "raw": "as they are",
         "constant": f"after the best constant ({agreement.least_squares.intercept:+.3f})",

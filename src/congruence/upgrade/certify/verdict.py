@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -330,17 +330,6 @@ def _in_words(
 _SOME = 0.1  # share shown where mapping alone is enough
 
 
-class StrategyCost(TypedDict):
-    """A strategy: its name, its expected score, and what must be encoded; None if unknown."""
-
-    strategy: str
-    score: Estimate | None
-    share: float
-    items: int | None
-    minutes: float | None
-    price: float | None
-
-
 def strategy_costs(
     scores: dict[str, Estimate],
     mixed: MixedStore | None,
@@ -350,7 +339,7 @@ def strategy_costs(
     rows: int | None = None,
     encode_rate: float | None = None,
     price: float | None = None,
-) -> list[StrategyCost]:
+) -> list[dict[str, Any]]:
     """Return the strategies for changing models, the cheapest first.
 
     The share of ``"progressive"`` is that at which the required score is reached; one tenth if mapping alone is
@@ -368,7 +357,7 @@ def strategy_costs(
         share = SHARES[-1] if enough is None else enough
         found.append(("progressive", mixed.at(share), share))
     found.append(("re-embed", best, 1.0))
-    out: list[StrategyCost] = []
+    out: list[dict[str, Any]] = []
     for strategy, score, share in found:
         items = 0 if share == 0 else None if rows is None else round(share * rows)
         out.append(

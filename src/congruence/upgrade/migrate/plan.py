@@ -129,7 +129,11 @@ def make_plan(
         note("stage", "bad", f"new vectors have already been {'written' if stage is Stage.PREPARED else 'switched on'}")
     try:
         mapper.check(info, sample.vectors)
-        note("space", "good" if info.space.model else "unknown", _space_words(mapper, info))
+        if info.space.model:
+            note("space", "good", f"vectors of {info.space.model}, as the map expects")
+        else:
+            words = "as the map expects; the database does not record which model they come from"
+            note("space", "unknown", f"{info.dim}-d, {words}")
     except CongruenceError as error:
         note("space", "bad", str(error))
     mapped = None
@@ -146,18 +150,12 @@ def make_plan(
             write_seconds, recall = _measure(database, mapper, mapped, info.distance)
     _check_origin(mapper, sample, note)
     repeated = database.repeated_ids()
-    note(
-        "ids",
-        "bad" if repeated else "good",
-        f"several rows have the id {', '.join(repeated[:3])}" if repeated else "each id occurs once",
-    )
+    words = f"several rows have the id {', '.join(repeated[:3])}" if repeated else "each id occurs once"
+    note("ids", "bad" if repeated else "good", words)
     size = info.rows * bytes_a_row(mapper.dim, element_type)
     if info.free_bytes is not None:
-        note(
-            "disk",
-            "good" if info.free_bytes > 1.1 * size else "bad",
-            f"{say_size(info.free_bytes)} free, {say_size(size)} needed",
-        )
+        words = f"{say_size(info.free_bytes)} free, {say_size(size)} needed"
+        note("disk", "good" if info.free_bytes > 1.1 * size else "bad", words)
     verdict: dict[str, str] = {}
     if certificate is None:
         note("certificate", "unknown", "none given: congruence certify measures whether mapping is worth it")
@@ -225,12 +223,6 @@ def _measure(
     return seconds, recall_of(database.as_stored(mapped), database.as_stored(stored), distance)
 
 
-def _space_words(mapper: RowMapper, info: DatabaseInfo) -> str:
-    if info.space.model:
-        return f"vectors of {info.space.model}, as the map expects"
-    return f"{info.dim}-d, as the map expects; the database does not record which model they come from"
-
-
 def _check_origin(mapper: RowMapper, sample: Block, note: Callable[[str, str, str], None]) -> None:
     """Check from the vectors alone whether they come from the map's source model."""
     detector = OriginDetector().fit(maps={"the map": mapper.map})
@@ -247,33 +239,23 @@ def _check_origin(mapper: RowMapper, sample: Block, note: Callable[[str, str, st
         means = report.by_means
         if modality is not None:
             means = [mean for mean in means if mean["name"].endswith(f", {modality}")] or means
+        target = mapper.map.target_space_.model or "target of the map"
+        towards = sum(mean["nearest"] for mean in means if mean["name"].startswith(target))
         if 2 * report.mapped.get("the map", 0) > len(rows):
             note("origin", "bad", f"these rows{words} look as if this map had already mapped them")
         elif len(means) == 1 and mapper.dim != rows.shape[1]:  # the new model's rows have another width
             near = means[0]["distance"] <= NEAR
-            words += ", by their mean"
-            note(
-                "origin",
-                "good" if near else "unknown",
-                f"these rows {'look' if near else 'do not look'} like the old model's{words}",
-            )
+            look = "look" if near else "do not look"
+            outcome = "good" if near else "unknown"
+            note("origin", outcome, f"these rows{words} {look} like the old model's, by their mean")
         elif len(means) < 2:
-            note(
-                "origin",
-                "unknown",
-                f"the map stores no mean vectors by which its two models could be distinguished{words}",
-            )
+            says = f"the map stores no mean vectors by which its two models could be distinguished{words}"
+            note("origin", "unknown", says)
+        elif towards > 0.5:
+            says = "look like the new model's, by their mean: use the inverse map, or none"
+            note("origin", "bad", f"these rows{words} {says}")
         else:
-            target = mapper.map.target_space_.model or "target of the map"
-            towards = sum(mean["nearest"] for mean in means if mean["name"].startswith(target))
-            if towards > 0.5:
-                note(
-                    "origin",
-                    "bad",
-                    f"these rows{words} look like the new model's, by their mean: use the inverse map, or none",
-                )
-            else:
-                note("origin", "good", f"these rows{words} look like the old model's, by their mean")
+            note("origin", "good", f"these rows{words} look like the old model's, by their mean")
 
 
 def refuse(plan: Plan, *, anyway: bool = False) -> None:

@@ -129,7 +129,13 @@ def verify(
             problems.append(f"the new index finds {recall:.3f} of the {k} nearest rows, the old one {recall_old:.3f}")
     scores: dict[str, float] = {}
     if heldout is not None:
-        scores = _own_rows(best[len(queries) :], heldout, checksum.rows)
+        pairs = list(zip(best[len(queries) :], id_texts(heldout.ids).tolist(), strict=True))
+        scores = {
+            "queries": len(pairs),
+            "recall@1": float(np.mean([bool(found) and found[0] == name for found, name in pairs])),
+            "recall@10": float(np.mean([name in found[:10] for found, name in pairs])),
+            "chance@10": min(10 / max(total, 1), 1.0),
+        }
         if scores["recall@10"] <= 2 * scores["chance@10"]:
             problems.append("held-out vectors of the new model find their own rows no better than chance")
     return Verification(
@@ -218,16 +224,3 @@ def _agreement(exact: list[list[str]], results: list[pa.Array]) -> float:
     for names, ids in zip(exact, results, strict=True):
         shares.append(len(set(names) & set(id_texts(ids.to_pylist()).tolist())) / max(len(names), 1))
     return float(np.mean(shares))
-
-
-def _own_rows(best: list[list[str]], heldout: Embeddings, total: int) -> dict[str, float]:
-    """Return how often held-out vectors find the row with their id, and chance."""
-    names = id_texts(heldout.ids).tolist()
-    first = np.mean([bool(found) and found[0] == name for found, name in zip(best, names, strict=True)])
-    ten = np.mean([name in found[:10] for found, name in zip(best, names, strict=True)])
-    return {
-        "queries": len(names),
-        "recall@1": float(first),
-        "recall@10": float(ten),
-        "chance@10": min(10 / max(total, 1), 1.0),
-    }

@@ -210,9 +210,9 @@ class Progressive:
         self._map()
         in_memory = self._mapped.copy() if isinstance(self._mapped, np.ndarray) else None
         self.written = Written(self.refit, self._old, self.correction_, in_memory)
-        self.order_ = (
-            self._selection.current_order() if order == "auto" else order if isinstance(order, str) else "given"
-        )
+        self.order_ = order if isinstance(order, str) else "given"
+        if order == "auto":
+            self.order_ = self._selection.current_order()
         self.history_ = []
 
     def __len__(self) -> int:
@@ -286,9 +286,8 @@ class Progressive:
         if self.order == "auto":
             self._selection.record(learn, view)
         eligible = ~states.due & (states.role != LEARN) & (states.role != SELECTED)
-        taken = take_front(
-            scores, eligible, states.role == METER, size - len(random), self._unit, view.native, self._near
-        )
+        wanted, meter = size - len(random), states.role == METER
+        taken = take_front(scores, eligible, meter, wanted, self._unit, view.native, self._near)
         states.due[taken] = True
         selected = taken[states.role[taken] == WAITING]
         states.role[selected] = SELECTED

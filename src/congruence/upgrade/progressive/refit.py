@@ -263,13 +263,8 @@ class Refit:
         self, parts: Parts, Y: np.ndarray, weights: np.ndarray, regressions: tuple[str, ...], ridges: list[float]
     ) -> list[dict[str, Solved]]:
         """Return the fitted regressions by kind, for each penalty."""
-        out: list[dict[str, Solved]] = [{} for _ in ridges]
-        for kind in regressions:
-            features, residuals = parts.features(kind), Y - parts.start(kind)
-            mean, offset, coefs = _ridge(features, residuals, weights, ridges)
-            for solved, coef in zip(out, coefs, strict=True):
-                solved[kind] = Solved(mean, offset, coef)
-        return out
+        by_kind = [_ridge(parts.features(kind), Y - parts.start(kind), weights, ridges) for kind in regressions]
+        return [dict(zip(regressions, solved, strict=True)) for solved in zip(*by_kind, strict=True)]
 
     def _choose(self, parts: Parts, Y: np.ndarray, weights: np.ndarray, random: np.ndarray) -> Correction:
         """Choose the kind of map and its penalty by cross-validation on random rows."""
@@ -290,7 +285,11 @@ class Refit:
             for r, regressions in enumerate(solved):
                 mapped = normalize_rows(transform_parts(parts, kind, regressions))
                 out[a, r, :, 1] = np.einsum("ij,ij->i", mapped, Y)
-                out[a, r, :, 0] = out[a, r, :, 1] if self.texts is None else self._kept(mapped, Y)
+                if self.texts is None:
+                    out[a, r, :, 0] = out[a, r, :, 1]
+                else:
+                    k = min(NEIGHBORS, len(self.texts))
+                    out[a, r, :, 0] = overlap(*(nearest_texts(side @ self.texts.new.T, k) for side in (mapped, Y)))
         return out
 
     def decide(self, table: np.ndarray) -> Correction:
@@ -307,12 +306,6 @@ class Refit:
             evidence=f"{words} of {table.shape[2]} random rows, {FOLDS} folds",
         )
 
-    def _kept(self, mapped: np.ndarray, Y: np.ndarray) -> np.ndarray:
-        """Return for each row the share of its nearest texts that mapping preserves."""
-        assert self.texts is not None
-        k = min(NEIGHBORS, len(self.texts))
-        return overlap(*(nearest_texts(rows @ self.texts.new.T, k) for rows in (mapped, Y)))
-
 
 def _leader(table: np.ndarray, errors: float) -> int:
     """Return the row of best mean, of (rows, items), if it leads the first by so many standard errors, else 0."""
@@ -321,10 +314,8 @@ def _leader(table: np.ndarray, errors: float) -> int:
     return int(np.argmax(np.where(mean > errors * error, mean, 0.0)))
 
 
-def _ridge(
-    features: np.ndarray, residuals: np.ndarray, weights: np.ndarray, ridges: list[float]
-) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """Return the means of features and residuals, and the coefficients for each penalty."""
+def _ridge(features: np.ndarray, residuals: np.ndarray, weights: np.ndarray, ridges: list[float]) -> list[Solved]:
+    """Return the weighted ridge regression for each penalty, from the smaller of the two Gram matrices."""
     weights = weights / weights.mean()
     mean, offset = np.average(features, axis=0, weights=weights), np.average(residuals, axis=0, weights=weights)
     root = np.sqrt(weights)[:, None]
@@ -334,7 +325,7 @@ def _ridge(
     values = np.maximum(values, 0.0)
     rotated = vectors.T @ (E if n < p else A.T @ E)
     solved = [vectors @ (rotated / (values + ridge)[:, None]) for ridge in ridges]
-    return mean, offset, [A.T @ coef for coef in solved] if n < p else solved
+    return [Solved(mean, offset, A.T @ coef if n < p else coef) for coef in solved]
 
 
 BLOCK = 4096  # number of rows that are added, or compared, at a time
@@ -377,9 +368,7 @@ class _Moments:
 
 
 class Sums:
-    """Fits the correction of a :class:`Refit` from sums instead of the rows.
-
-    Shapes: ``old`` (n, d_old).
+    """Fits the correction of a :class:`Refit` from sums instead of the rows (n, d_old).
 
     Notes
     -----
@@ -397,16 +386,14 @@ class Sums:
         self._group = np.full(len(old), -1, np.int8)
 
     def _parts(self, rows: np.ndarray) -> Parts:
-        refit = self._refit
-        return refit.parts(self._old[rows], refit.kinds[0], refit.gate)
-
-    def _z(self, rows: np.ndarray) -> np.ndarray:
-        parts, kind = self._parts(rows), PLAIN if self._refit.texts is None else TEXTS
-        return np.hstack([parts.features(kind), self._new.take(rows) - parts.start(kind)])
+        return self._refit.parts(self._old[rows], self._refit.kinds[0], self._refit.gate)
 
     def _add(self, sums: _Moments, rows: np.ndarray, sign: float = 1.0) -> None:
+        kind = PLAIN if self._refit.texts is None else TEXTS
         for start in range(0, len(rows), BLOCK):
-            sums.add(self._z(rows[start : start + BLOCK]), sign)
+            part = rows[start : start + BLOCK]
+            parts = self._parts(part)
+            sums.add(np.hstack([parts.features(kind), self._new.take(part) - parts.start(kind)]), sign)
 
     def remove(self, rows: np.ndarray) -> None:
         """Remove rows from the sums, before they get other vectors."""
