@@ -483,8 +483,13 @@ class Bridge:
         if asked.dim == rows.dim:
             systems.append(scored("unmapped", find(vectors, rows.vectors, depth, **theirs)[1]))
         systems.append(SystemScores("chance", expected_scores(judgments, len(rows), **cutoffs)))  # type: ignore[arg-type]
-        if center or correction:
-            notes += _bank_notes(bank is not None, old is not None)
+        if (center or correction) and bank is None:
+            notes.append(
+                "Centering and the correction for hubs use the evaluated queries as the bank: the scores are those of "
+                "queries that arrive together (transductive). Pass a bank of earlier queries for others."
+            )
+        elif (center or correction) and old is not None:
+            notes.append("The bank is of the new model; the old model's line uses its own evaluated queries instead.")
         n_candidates = min(first_stage, len(rows)) if new is not None else None
         name = None if correction is None else correction.name
         return BridgeScores(systems, len(kept), len(rows), n_candidates, mode, notes, center, name)
@@ -782,19 +787,6 @@ def _norms(A: np.ndarray | Tensor) -> np.ndarray:
         return to_numpy(xp.linalg.vector_norm(A.detach(), axis=1)).astype(np.float64)
     with np.errstate(over="ignore"):
         return np.asarray(np.linalg.norm(A.astype(np.float64, copy=False), axis=1))
-
-
-def _bank_notes(has_bank: bool, has_old: bool) -> list[str]:
-    """Return notes on the queries from which the correction was computed."""
-    if not has_bank:
-        return [
-            "Centering and the correction for hubs use the evaluated queries as the bank: the scores are those of "
-            "queries that arrive together (transductive). Pass a bank of earlier queries for queries that arrive "
-            "one by one."
-        ]
-    return [
-        "The bank holds queries of the new model; the old model's line uses its own evaluated queries instead."
-    ] * has_old
 
 
 def _matched_rows(items: Embeddings, other: RowsLike, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -24,7 +24,7 @@ from congruence.upgrade.certify.cross_fit import cross_fit, cross_fit_lists, sco
 from congruence.upgrade.certify.curve import gains, measure_curves
 from congruence.upgrade.certify.design import Design, EvaluationSet
 from congruence.upgrade.certify.intervals import Measured
-from congruence.upgrade.certify.mixed import MixedStore, measure_mixed
+from congruence.upgrade.certify.mixed import measure_mixed
 from congruence.upgrade.certify.recipe import Recipe
 from congruence.upgrade.certify.scoring import measure_controls
 from congruence.upgrade.certify.theorems import theory_entries
@@ -276,6 +276,12 @@ def certify(
     costs = strategy_costs(
         strategies[task], mixed, verdict, by_definition=by_definition, rows=rows, encode_rate=encode_rate, price=price
     )
+    forecast: dict[str, Any] = {} if mixed is None else {**mixed.to_dict(), "sentence": ""}
+    if mixed is not None and verdict.action == "re-embed" and verdict.wanted is not None:
+        forecast["sentence"] = (
+            "Progressive re-embedding is not expected to suffice: with half of the store re-embedded and the map "
+            f"refitted, {task} would be {mixed.values[-1]:.3f}; the required score was {verdict.wanted:.3f}."
+        )
     return Certificate(
         verdict=verdict,
         task=task,
@@ -314,21 +320,8 @@ def certify(
         + _map_notes(recipe, choice, measured.maps)
         + ([pairing.sentence] if pairing.state == "cannot tell" else []),
         costs=costs,
-        progressive=_forecast(verdict, mixed, task),
+        progressive=forecast,
     )
-
-
-def _forecast(verdict: Verdict, mixed: MixedStore | None, task: str) -> dict[str, object]:
-    """Return the forecast as plain data, with an explanation if no share up to one half is sufficient."""
-    if mixed is None:
-        return {}
-    sentence = ""
-    if verdict.action == "re-embed" and verdict.wanted is not None:
-        sentence = (
-            "Progressive re-embedding is not expected to suffice: with half of the store re-embedded and the map "
-            f"refitted, {task} would be {mixed.values[-1]:.3f}; the required score was {verdict.wanted:.3f}."
-        )
-    return {**mixed.to_dict(), "sentence": sentence}
 
 
 def _map_notes(recipe: Recipe, choice: Choice, of_folds: list[str]) -> list[str]:

@@ -94,8 +94,16 @@ def make_tables(
     if labels is not None:
         classes = _classes(text_keys(labels), ids, store_modality, query_modality)
     elif store_modality != query_modality:
-        for modality, take in _same_items(ids, store_modality, query_modality).items():
-            for table in (ids, left, right):
+        place = {name: k for k, name in enumerate(ids[query_modality])}
+        rows = np.array([k for k, name in enumerate(ids[store_modality]) if name in place], dtype=int)
+        if not len(rows):
+            raise IdError(
+                f"{store_modality} and {query_modality} rows have no common id.",
+                f"Pass the same items, or `labels=…` that say which {query_modality} describes each {store_modality}.",
+            )
+        own = np.array([place[name] for name in ids[store_modality][rows]])
+        for table in (ids, left, right):
+            for modality, take in ((store_modality, rows), (query_modality, own)):
                 if modality in table:
                     table[modality] = table[modality][take]
     by_class = classes is not None and store_modality != query_modality
@@ -195,18 +203,6 @@ def _classes(
             f"Name classes in `labels=…` as the {query_modality} rows' ids do.",
         )
     return np.array([place[label] for label in of_item])
-
-
-def _same_items(ids: Mapping[str, np.ndarray], store_modality: str, query_modality: str) -> dict[str, np.ndarray]:
-    """Return, for both modalities, the rows of the items that both have, in one order."""
-    place = {name: k for k, name in enumerate(ids[query_modality])}
-    rows = np.array([k for k, name in enumerate(ids[store_modality]) if name in place], dtype=int)
-    if not len(rows):
-        raise IdError(
-            f"{store_modality} and {query_modality} rows have no common id.",
-            f"Pass the same items, or `labels=…` that say which {query_modality} describes each {store_modality}.",
-        )
-    return {store_modality: rows, query_modality: np.array([place[name] for name in ids[store_modality][rows]])}
 
 
 def describe_model(side: Mapping[str, Embeddings]) -> str:

@@ -138,7 +138,9 @@ class Journal:
         if not all(_has(counts, {"rows": int, "written": int, "removed": int, "old": str}) for counts in self.passes):
             raise ValueError("invalid passes")
         cursor = self.cursor if isinstance(self.cursor, list) else [] if self.cursor is None else [self.cursor]
-        if not all(_is_id(name) for name in (*self.sample, *cursor)):
+        # A string, or a 64-bit integer, signed or unsigned.
+        ids = (*self.sample, *cursor)
+        if not all(type(name) is str or (type(name) is int and -(2**63) <= name < 2**64) for name in ids):
             raise ValueError("invalid ids")
 
     def require_state(self, *states: str, to: str) -> None:
@@ -169,11 +171,6 @@ class Journal:
 def _has(content: object, kinds: Mapping[str, type]) -> bool:
     """Return whether a value is a dict with exactly these keys and types of values."""
     return isinstance(content, dict) and {key: type(value) for key, value in content.items()} == dict(kinds)
-
-
-def _is_id(value: object) -> bool:
-    """Return whether a value can be an id or part of a cursor: a string, or a 64-bit integer, signed or unsigned."""
-    return type(value) is str or (type(value) is int and -(2**63) <= value < 2**64)
 
 
 #: What to do instead, by state.

@@ -79,23 +79,20 @@ def save_plan(
 ) -> None:
     """Save what has changed in a plan, with ids, texts and plot data; ``files`` names those written once."""
     files = {} if files is None else files
+    kept = {name for name, file in files.items() if (folder / PROGRESSIVE / file).exists()}
     picture = plan.picture(forecast=forecast) if plan.history_ else None
     path = folder / PROGRESSIVE
     make_folder(path)
     arrays = {"size": np.array([plan.refit.size])}
     if plan.texts is not None and texts is not None:
         arrays |= {"texts.mean": plan.texts.scale.mean, "texts.spread": np.array([plan.texts.scale.spread])}
-        if not _is_saved(files, path, "texts"):
+        if "texts" not in kept:
             both = {"old": np.ascontiguousarray(texts[0]), "new": np.ascontiguousarray(texts[1])}
             files["texts"] = write_piece(path, safetensors.numpy.save(both), ".safetensors")
-    if not _is_saved(files, path, "ids"):
+    if "ids" not in kept:
         files["ids"] = write_piece(path, json.dumps(plan.ids.tolist()).encode(), ".json")
     config = {"kind": KIND, "among": among, "modality": modality, "picture": picture}
     plan.write(path, config, arrays, files)
-
-
-def _is_saved(files: dict[str, str], path: Path, name: str) -> bool:
-    return name in files and (path / files[name]).exists()
 
 
 def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]] | None:

@@ -190,7 +190,11 @@ def repair(
         old = Checksum()
         written = removed = 0
         for block in run_ahead(reader.scan_pairs(batch=rows_per_block(dim))):
-            written += repair_block(database, mapper, block, write=write)
+            if (differences := wrong_rows(database, mapper, block)) is not None:
+                wrong, vectors = differences
+                written += len(vectors)
+                if write:
+                    database.write(block.ids.filter(pa.array(wrong)), vectors)
             old.add(block.ids, block.old)
             if callback is not None:
                 callback(len(block.ids))
@@ -216,17 +220,6 @@ def wrong_rows(database: Database, mapper: RowMapper, block: PairedBlock) -> tup
     if block.has_new.any():
         wrong |= mapper.new.differs(block.new, wanted)
     return (wrong, np.ascontiguousarray(mapper.new.encode(wanted[wrong]))) if wrong.any() else None
-
-
-def repair_block(database: Database, mapper: RowMapper, block: PairedBlock, *, write: bool = True) -> int:
-    """Write the new vectors of a block that are missing or differ from the mapped ones; return how many."""
-    differences = wrong_rows(database, mapper, block)
-    if differences is None:
-        return 0
-    wrong, vectors = differences
-    if write:
-        database.write(block.ids.filter(pa.array(wrong)), vectors)
-    return len(vectors)
 
 
 def repair_until_equal(

@@ -68,25 +68,22 @@ class OriginScale:
                 f"Got scores of shape {out.shape} and flags of shape {which.shape}; expected one flag per column.",
                 "Pass `mapped=…` with one entry per row of the store.",
             )
-        of_mapped = out[:, which]
-        out[:, which] = self._by_query(of_mapped, queries) if self.kind == "query" else self._by_knots(of_mapped)
-        return out
-
-    def _by_query(self, scores: np.ndarray, queries: RowsLike | None) -> np.ndarray:
+        before = out[:, which]
+        if self.kind != "query":
+            out[:, which] = np.interp(before, self.knots, self.values)
+            for end, inner, beyond in ((0, 1, before < self.knots[0]), (-1, -2, before > self.knots[-1])):
+                slope = (self.values[end] - self.values[inner]) / (self.knots[end] - self.knots[inner])
+                further = self.values[end] + slope * (before - self.knots[end])
+                out[:, which] = np.where(beyond, further, out[:, which])
+            return out
         if queries is None or self.mapped is None or self.native is None:
             raise ParameterError("Got no queries for kind='query'; expected those of the scores.", "Pass `queries=…`.")
         Q = unit(as_matrix(queries, "queries"))
-        check_same_rows(len(scores), len(Q), "scores", "queries")
+        check_same_rows(len(out), len(Q), "scores", "queries")
         ours, native = Q @ self.mapped.T, Q @ self.native.T
         slope = native.std(axis=1) / np.maximum(ours.std(axis=1), 1e-12)
-        return np.asarray((scores - ours.mean(axis=1)[:, None]) * slope[:, None] + native.mean(axis=1)[:, None])
-
-    def _by_knots(self, scores: np.ndarray) -> np.ndarray:
-        changed = np.interp(scores, self.knots, self.values)
-        for end, inner, beyond in ((0, 1, scores < self.knots[0]), (-1, -2, scores > self.knots[-1])):
-            slope = (self.values[end] - self.values[inner]) / (self.knots[end] - self.knots[inner])
-            changed = np.where(beyond, self.values[end] + slope * (scores - self.knots[end]), changed)
-        return np.asarray(changed)
+        out[:, which] = (before - ours.mean(axis=1)[:, None]) * slope[:, None] + native.mean(axis=1)[:, None]
+        return out
 
     def state(self) -> dict[str, Any]:
         """Return all fields as plain data."""

@@ -239,17 +239,6 @@ def estimate_mean(
     return _combine(known, float(n_known), float(rest), interval, len(values), n_known + rest)
 
 
-def estimate_weighted_mean(
-    values: np.ndarray, sample: np.ndarray, weights: np.ndarray, waits: np.ndarray, support: tuple[float, float]
-) -> tuple[Estimate, Estimate]:
-    """Estimate the weighted means of all rows, and of those not known; known rows have the value 1."""
-    known, left = float(weights[~waits].sum()), weights[waits]
-    interval = None
-    if left.any():
-        interval = rest_interval(values, len(left), support, weights=weights[sample], rest_weights=left)
-    return _combine(known, known, float(left.sum()), interval, len(values), len(weights))
-
-
 def _combine(
     known: float, n_known: float, rest: float, interval: tuple[float, float, float] | None, m: int, n: int
 ) -> tuple[Estimate, Estimate]:
@@ -270,39 +259,33 @@ REFERENCES = 5
 FEWEST = 20
 
 
+@dataclass(eq=False)
 class ScoredRows:
     """The rows of a plan, with the vectors, texts and weights by which they are scored."""
 
-    def __init__(
-        self,
-        states: RowStates,
-        new: Received,
-        old: np.ndarray,
-        mapped: np.ndarray,
-        texts: Texts | None,
-        labels: np.ndarray | None,
-        k: int,
-        weights: np.ndarray | None,
-        surprise: np.ndarray,
-    ) -> None:
-        self.weights, self.surprise = weights, surprise
-        self.states, self.new, self.old, self.mapped, self.texts, self.k = states, new, old, mapped, texts, k
-        self.labels = labels if labels is not None and (labels >= 0).any() else None
-        self.sample = states.measured
+    states: RowStates
+    new: Received
+    old: np.ndarray  # (n, d_old), unit rows
+    mapped: np.ndarray  # (n, d_new), unit rows
+    texts: Texts | None
+    labels: np.ndarray | None  # (n,), index of each row's own text, negative if unknown
+    k: int  # nearest neighbors that are compared
+    weights: np.ndarray | None  # (n,), how often each row is requested
+    surprise: np.ndarray  # (e,), 1 − cosine of new rows, without the meter's, and their mapped vectors before
 
-    def native(self, rows: np.ndarray) -> np.ndarray:
-        """Return the new vectors of re-embedded rows."""
-        return self.new.take(rows)
+    def __post_init__(self) -> None:
+        self.labels = self.labels if self.labels is not None and (self.labels >= 0).any() else None
+        self.sample = self.states.measured
 
     def kept(self) -> dict[str, np.ndarray]:
         """Return by metric how much of each of the meter's rows mapping preserves, (m,); 1 if nothing is lost."""
-        theirs, ours = self.native(self.sample), self.mapped[self.sample]
+        theirs, ours = self.new.take(self.sample), self.mapped[self.sample]
         out = {}
         against = None
         if self.texts is not None:
             against = self.texts.new
         elif len(references := self.references()):
-            against = self.native(references)
+            against = self.new.take(references)
         if against is not None:
             near = [nearest_texts(side @ against.T, self.k) for side in (theirs, ours)]
             if self.texts is not None:
@@ -355,31 +338,30 @@ def read(rows: ScoredRows) -> Reading:
         support = rows.support(name, kept)
         reading.store[name], reading.mapped[name] = estimate_mean(float(n_embedded), n_embedded, kept, rest, support)
         if rows.weights is not None:
-            weighted = estimate_weighted_mean(kept, rows.sample, rows.weights, waits, support)
+            known, left = float(rows.weights[~waits].sum()), rows.weights[waits]  # known rows have the value 1
+            interval, m = None, len(kept)
+            if left.any():
+                of_sample = rows.weights[rows.sample]
+                interval = rest_interval(kept, len(left), support, weights=of_sample, rest_weights=left)
+            weighted = _combine(known, known, float(left.sum()), interval, m, n)
             reading.store[f"weighted {name}"], reading.mapped[f"weighted {name}"] = weighted
-    if rows.labels is not None and rows.texts is not None:
-        _add_hits(rows, reading)
-    return reading
-
-
-def _add_hits(rows: ScoredRows, reading: Reading) -> None:
-    """Add accuracy and recall by rows' own texts: exact for the old model and the store, estimated for the new."""
-    assert rows.texts is not None
-    assert rows.labels is not None
-    states = rows.states
-    done, waits = np.flatnonzero(states.embedded), np.flatnonzero(~states.embedded)
-    by_old = rows.hits(np.arange(len(rows.old)), rows.old.__getitem__, rows.texts.old)
-    by_new = rows.hits(done, rows.native, rows.texts.new)
-    by_map = rows.hits(waits, rows.mapped.__getitem__, rows.texts.new)
+    if rows.labels is None or rows.texts is None:
+        return reading
+    # Accuracy and recall by rows' own texts: exact for the old model and the store, estimated for the new one.
+    done = np.flatnonzero(rows.states.embedded)
+    by_old = rows.hits(np.arange(n), rows.old.__getitem__, rows.texts.old)
+    by_new = rows.hits(done, rows.new.take, rows.texts.new)
+    by_map = rows.hits(np.flatnonzero(waits), rows.mapped.__getitem__, rows.texts.new)
     sample = np.isin(done, rows.sample) & np.isfinite(by_new[:, 0])
     n_done, n_waits = (int(np.isfinite(side[:, 0]).sum()) for side in (by_new, by_map))
     for column, name in enumerate(("accuracy", f"recall@{rows.k}")):
         old, map_, new = (np.nansum(side[:, column]) for side in (by_old, by_map, by_new))
-        n = n_done + n_waits
-        exact = [(old / n, n), ((new + map_) / n, n), (map_ / max(n_waits, 1), n_waits)]
-        values = [Estimate(float(v), float(v), float(v), m) for v, m in exact]
+        m = n_done + n_waits
+        exact = [(old / m, m), ((new + map_) / m, m), (map_ / max(n_waits, 1), n_waits)]
+        values = [Estimate(float(v), float(v), float(v), count) for v, count in exact]
         reading.old[name], reading.store[name], reading.mapped[name] = values
         reading.new[name] = estimate_mean(float(new), n_done, by_new[sample, column], n_waits, (0.0, 1.0))[0]
+    return reading
 
 
 def losses(
@@ -395,7 +377,7 @@ def losses(
         level = reading.new["accuracy"].value
         if level > 0:
             ours = rows.hits(rows.sample, rows.mapped.__getitem__, texts.new)[:, 0]
-            theirs = rows.hits(rows.sample, rows.native, texts.new)[:, 0]
+            theirs = rows.hits(rows.sample, rows.new.take, texts.new)[:, 0]
             out["accuracy"] = (theirs - ours) / level
             support["accuracy"] = 1 - 1 / level, 1 + 1 / level
             better = reading.old["accuracy"].value, reading.new["accuracy"].high

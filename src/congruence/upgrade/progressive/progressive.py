@@ -544,7 +544,7 @@ class Progressive:
                 f"Got {len(rows)} measured random rows; expected {FEWEST} or more.",
                 "Update more, or pass a larger `meter_share=…`.",
             )
-        return fit_origin_scale(self.texts.new, self._mapped[rows], self._rows().native(rows), kind)
+        return fit_origin_scale(self.texts.new, self._mapped[rows], self.new_vectors.take(rows), kind)
 
     def plot(self, ax: Axes | None = None, *, metric: str | None = None) -> Axes:
         """Draw quality by share re-embedded, with the forecast (:func:`congruence.plotting.draw_progress`)."""
