@@ -239,25 +239,18 @@ def choose_map(
 ) -> Choice:
     """Choose a map by cross-validated retrieval, with the one-standard-error rule.
 
-    ``X`` (n, d_source); ``Y`` (n, d_target); ``others``: rows of other modalities in the source model, which the map
-    should not degrade; ``fixed``: parameters of :class:`~congruence.OrthogonalMap` set by the caller. If only
-    ``center`` is set, the choice is among such rotations; if any other parameter is set, there is no choice;
-    ``single_modality``: only rows of the anchors' modality will be mapped, so no other modality can be degraded;
-    ``rotations_only``: exclude linear maps, which cannot be fitted on several modalities together; ``groups`` (n,):
-    pairs of one group share a fold; by default pairs with identical vectors do.
+    ``others`` are rows of other modalities, which the map should not degrade; ``fixed`` holds parameters of
+    :class:`~congruence.OrthogonalMap`: if only ``center`` is set, the choice is among such rotations, otherwise there
+    is none. With ``single_modality`` no other modality can be degraded; ``rotations_only`` excludes linear maps. Pairs
+    of one of the ``groups`` (n,) share a fold; by default pairs with identical vectors do.
 
     Notes
     -----
-    A candidate is fitted without one fold, whose pairs are then searched in both directions: target rows among mapped
-    rows and mapped rows among target rows. A pair's score is its mean reciprocal rank over both directions, averaged
-    over repeats. With ``others`` it is the mean over modalities, where rows of another modality are searched against
-    the target rows of their items. Candidates are in order of preference. The first one is taken whose score is within
-    one standard error of the best (of the paired difference, where the pairs of a group count once), or within 0.005 of
-    it.
-
-    References
-    ----------
-    Breiman et al. (1984), "Classification and regression trees", §3.4.3 (the one-standard-error rule).
+    A candidate is fitted without one fold, whose pairs are then searched in both directions. A pair's score is its mean
+    reciprocal rank, averaged over directions and repeats; with ``others`` it is the mean over modalities, where rows of
+    another modality are searched against the target rows of their items. Of the candidates, in order of preference, the
+    first is taken whose score is within one standard error of the best (of the paired difference, where the pairs of a
+    group count once), or within 0.005 of it (Breiman et al. 1984, "Classification and regression trees", §3.4.3).
     """
     fixed = dict(fixed or {})
     foreign = sorted(set(fixed) - set(OrthogonalMap().get_params()))

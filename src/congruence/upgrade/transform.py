@@ -48,17 +48,9 @@ class BlockMap:
     """A map applied to blocks of rows, with fixed side, means, precision and normalization.
 
     It can be pickled, which is how engines send it to their workers; prepared products are computed again there.
-
-    ``space``: space of the vectors, as far as it is known; ``dim`` must be set; ``source_dtype``: type in which the
-    vectors are stored: float16, float32 or float64; ``modality``: modality whose means are used; by default that of
-    ``space``; ``normalize``: scale mapped rows to unit norm (:meth:`~congruence.maps.Map.gives_unit_rows`); ``dtype``:
-    type in which mapped vectors are stored; by default ``source_dtype``; ``side``: which head of a joint-space map to
-    use; ``check``: refuse vectors that are known to belong to another space; ``device``: "cpu" or "cuda": compute
-    products of affine maps with torch on that device; "auto" does so if the process sees a GPU. By default NumPy
-    computes them. ``space``: space of the mapped vectors; ``expected``: space that the vectors must belong to;
-    ``dim_in``, ``dim``: widths of the input and of the output; ``source_dtype``, ``dtype``, ``compute``: types of the
-    stored input, of the stored output, and of the computation; ``unit``: whether mapped rows are scaled to unit norm;
-    ``head``: for a joint-space map: the head that maps the rows.
+    ``space`` and ``source_dtype`` are those of the stored vectors, and as attributes ``space`` and ``dtype`` those of
+    the mapped ones; ``compute`` is the type of the product. With ``device`` "cpu" or "cuda" torch computes it, with
+    "auto" if it sees a GPU.
     """
 
     def __init__(

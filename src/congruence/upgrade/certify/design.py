@@ -383,10 +383,7 @@ def split_anchors(
     random_state: int = 0,
     name: str = "anchors=",
 ) -> tuple[Sides, Sides]:
-    """Split the items that both models have into anchors and held-out queries.
-
-    Rows are first paired by id, so that all samples are drawn from the items that both models have, even if only a few
-    of a large store.
+    """Split the items that both models have, paired by id, into anchors and held-out queries.
 
     Parameters
     ----------
@@ -394,10 +391,9 @@ def split_anchors(
         As for :func:`congruence.certify`.
     anchors : int or sequence of str or int
         Number of items to choose at random, or the ids of those to use, e.g. from
-        :func:`congruence.upgrade.anchors.choose_anchors`. The others are the queries. Ids that only one model has are
-        ignored.
+        :func:`congruence.upgrade.anchors.choose_anchors`. The others are the queries.
     by_class : bool, default=False
-        The second modality describes classes, and belongs to both parts.
+        The second modality describes classes, and belongs to both parts, as texts that share no id with the images do.
     random_state : int, default=0
     name : str, default="anchors="
         Name of the anchors in error messages.
@@ -405,7 +401,7 @@ def split_anchors(
     Returns
     -------
     ((dict, dict), (dict, dict))
-        Source and target of the anchors, and of the queries. Texts that share no id with the images belong to both.
+        Source and target of the anchors, and of the queries.
     """
     check_seed(random_state)
     source, target = by_modality(source, target)

@@ -99,14 +99,11 @@ def similarities(
 
 
 def part_seen(model: TwoWay, items: EvaluationSet, rows: np.ndarray) -> np.ndarray:
-    """Return the component of stored rows, scaled to unit norm, that mapped queries can match.
+    """Return the component (r, d_source) of stored rows, scaled to unit norm, that mapped queries can match.
 
-    A mapped query is q B + b, with B the matrix of the reverse map and b its offset, so its product with x depends only
-    on the projection of x on the rows of B and on b; centered queries lie in the span of the rows of B alone. Anchors
-    lie entirely in this subspace, other rows do not, because anchors are in-sample. Each row is therefore scored by the
-    component covered by a map fitted without it.
-
-    ``model``: with the means of the queries' modality; ``rows`` (r,); returns (len(rows), d_source).
+    A mapped query is q B + b, so its product with x depends only on the projection of x on the rows of B and on b;
+    centered queries lie in the span of the rows of B alone. Anchors lie entirely in this subspace, other rows do not,
+    because anchors are in-sample. Each row is therefore scored by the component covered by a map fitted without it.
     """
     tables, ranking = items.tables, items.ranking
     whole = tables.source[tables.store_modality]
@@ -247,20 +244,13 @@ def score(
 def compare_lists(
     near: np.ndarray, judge: np.ndarray, k: int, role: str, hubness: Hubness | None = None
 ) -> dict[str, Hits]:
-    """Compare each query's k nearest rows of a store with those of the re-embedded store.
+    """Compare each query's k nearest rows of a store (m, n) with those of the re-embedded store (m, n), the judge.
 
-    ``near`` (m, n): similarities of queries and rows in the store under test; ``judge`` (m, n); ``k``: at most n − 1,
-    or n − 2 if own rows are excluded; ``role``: role of the :class:`~congruence.upgrade.certify.design.Search`: items
-    do not find themselves, and items and captions are removed from a sample together with their row; ``hubness``:
-    correct both for hubs, with these queries as the bank. Returns: ``"overlap"``: share of the results that are among
-    the k nearest of the re-embedded store. ``"graded_overlap"``: the same, but a result that is not among them has
-    partial credit, from 0 for a random row to 1 for the last of these k, by its target similarity. Exact ties count as
-    found; within a list the lowest row comes first, as in :func:`congruence.metrics.nearest`.
-
-    Notes
-    -----
-    The pull of row j is the amount that removing it from both stores adds to the scores of all queries, as in
-    :mod:`~congruence.upgrade.certify.scoring`: the next row moves up in every list that contained it.
+    ``"overlap"`` is the share of the results that are among the k nearest of the re-embedded store;
+    ``"graded_overlap"`` gives others partial credit, from 0 for a random row to 1 for the last of these k, by their
+    target similarity. Exact ties count as found; within a list the lowest row comes first. Items do not find
+    themselves; items and captions are removed from a sample together with their row. The pull of row j is what removing
+    it from both stores adds to the scores of all queries: the next row moves up in every list that contained it.
     """
     m, n = near.shape
     own = np.arange(m)

@@ -38,11 +38,8 @@ def map_digest(mapping: Map) -> str:
 class RowMapper:
     """Maps blocks of old vectors to new vectors.
 
-    ``mapping``: fitted map from the space of the old vectors; ``modality``: modality of all rows, if there is no column
-    of modalities; ``normalize``: whether to scale mapped rows to unit norm; "auto" does so if the target's rows had
-    unit norm at the fit; ``old``, ``new``: types in which the old vectors are stored and the new ones will be; by
-    default float32. ``unit``: whether mapped rows are scaled to unit norm; ``scale``: whether rows are scaled to unit
-    norm before they are mapped.
+    ``old`` and ``new`` are the types in which the old vectors are stored and the new ones will be, by default float32;
+    ``unit``: whether mapped rows are scaled to unit norm, and ``scale``: whether rows are before they are mapped.
     """
 
     @classmethod

@@ -142,7 +142,8 @@ class Migration:
         self.element_type = element_type or (kept.element_type if kept else default)
         if self.element_type not in supported:
             raise ParameterError(
-                f"Got `element_type={self.element_type!r}` for {database.kind}; expected one of {', '.join(supported)}.",
+                f"Got `element_type={self.element_type!r}` for {database.kind}; expected one of "
+                f"{', '.join(supported)}.",
                 "Choose one.",
             )
         if kept is not None:
@@ -317,7 +318,7 @@ class Migration:
     def switch(self, *, callback: Callable[[int], object] | None = None) -> dict[str, Any]:
         """Make readers see the new vectors, after updating rows that others have changed since the run.
 
-        Returns the :meth:`summary`; raises MigrationError if nothing was verified, or others keep changing the table.
+        Returns the :meth:`summary`.
         """
         with self._at_work() as journal:
             if journal.state != "switched":
@@ -337,9 +338,8 @@ class Migration:
     def rollback(self) -> dict[str, Any]:
         """Make readers see the old vectors again; the new ones are kept.
 
-        Returns ``rows``, the ``checksum`` of the old vectors, ``rows_without`` an old vector, which were written after the
-        switch, and ``identical``: whether the checksum is that of the last pass before the switch, None without one.
-        Raises MigrationError if nothing is switched, or the old vectors were dropped.
+        Returns ``rows``, the ``checksum`` of the old vectors, ``rows_without`` an old vector, written after the switch,
+        and ``identical``: whether the checksum is that of the last pass before the switch, None without one.
         """
         with self._at_work() as journal:
             journal.require_state("switched", "rolled back", to="roll back")
@@ -397,6 +397,10 @@ class Migration:
     ) -> Thresholds:
         """Learn how to translate score thresholds of the old model into thresholds that hold after the switch.
 
+        As :meth:`congruence.Bridge.fit_thresholds`, with the rows that the journal keeps for :meth:`verify` (at most
+        1,000): ``translate(0.28)`` of the result gives the new threshold, with false-positive rate and recall before
+        and after.
+
         Parameters
         ----------
         queries : Embeddings or array_like, shape (m, dim_new), optional
@@ -410,26 +414,12 @@ class Migration:
             Number of cross-validation folds, over queries.
         random_state : int, default=0
 
-        Returns
-        -------
-        Thresholds
-            ``translate(0.28)`` gives the new threshold, with false-positive rate and recall before and after.
-
         Raises
         ------
         MigrationError
             If the run is not complete.
         TooFewAnchorsError
-            If the sample has fewer than two rows with both vectors, or there are fewer than two queries per fold.
-        ModalityError, CorruptFileError
-            If only one of ``queries`` and ``queries_old`` is given, there is no column of modalities, the queries
-            belong to another model, the table has no rows, or the ids that the journal keeps are not of its type.
-
-        Notes
-        -----
-        Scores are cosines with the rows that the journal keeps for :meth:`verify` (at most 1,000). As in
-        :meth:`congruence.Bridge.fit_thresholds`, a threshold is translated to the score above which the share of
-        irrelevant pairs is the same.
+            If there are fewer than two rows with both vectors, or than two queries per fold.
         """
         with self._at_work() as journal:
             journal.require_state("filled", "verified", "switched", "rolled back", to="translate score thresholds")

@@ -21,10 +21,9 @@ _NEAR_HALF = 0.01  # tolerance, in int8 steps, within which a value halfway betw
 class Quantizer:
     """Convert vectors to the form in which a database stores them, and back.
 
-    ``element_type``: int8 is ``round((x - low) / step - 128)``, clipped to -128 to 127, with ``step = (high - low) /
-    255``; binary is one bit, ``x > 0``. Same as sentence-transformers' ``quantize_embeddings``, except that the latter
-    truncates instead of rounding; ``ranges`` (2, dim): for int8: the smallest and the largest value of each component;
-    ``name``: name of the parameter, for error messages. Shapes: ``ranges`` (2, dim).
+    int8 is ``round((x - low) / step - 128)``, clipped to -128 to 127, with ``step = (high - low) / 255`` and ``ranges``
+    (2, dim) of the smallest and the largest value of each component; binary is one bit, ``x > 0``. Same as
+    sentence-transformers' ``quantize_embeddings``, except that the latter truncates instead of rounding.
     """
 
     def __init__(self, element_type: str, dim: int, ranges: ArrayLike | None = None, name: str = "ranges") -> None:

@@ -340,8 +340,8 @@ class Progressive:
         Parameters
         ----------
         ids : sequence of str or int
-            Ids of a batch, of part of it, or of other rows, which count as chosen by the order. The meter's sample cannot
-            account for the rule by which you chose such rows.
+            Ids of a batch, of part of it, or of other rows, which count as chosen by the order. The meter's sample
+            cannot account for the rule by which such rows were chosen.
         vectors : array_like, shape (len(ids), d_new)
             Vectors of rows that were passed before are replaced.
         """

@@ -472,9 +472,8 @@ class Update:
 class Written:
     """Mapped rows as they were written to the store.
 
-    ``refit``: applies a map to rows; ``old`` (n, d_old): rows of the old model; ``rows`` (n, d_new): rows mapped by the
-    first map; updated in place. If omitted, rows are mapped again whenever they are needed. ``slot`` (n,): key in
-    ``maps`` of the map with which each row was written; ``maps``: oldest first; the last is the current map.
+    ``rows`` (n, d_new), by the first map, are updated in place; without them, rows are mapped again when they are
+    needed. ``slot`` (n,) is the key in ``maps``, oldest first, of the map with which each row was written.
     """
 
     def __init__(self, refit: Refit, old: Rows, first: Correction, rows: np.ndarray | None) -> None:

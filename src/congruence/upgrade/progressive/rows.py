@@ -23,13 +23,11 @@ class RowsOnDisk(Protocol):
 
 
 class Lazy:
-    """A float32 matrix that is computed block by block, so that it never is in memory as a whole.
+    """A float32 matrix (n, d) that is computed block by block, so that it never is in memory as a whole.
 
-    Supports the array operations that plans use: rows by slice or index, the product with a vector or a few columns,
-    and the mean row.
-
-    ``read``: takes a slice without a step, or an array of row numbers; returns these rows, shape (b, d_in); ``shape``:
-    shape of this matrix, (n, d); ``make``: takes rows as they were read; returns the rows of this matrix, shape (b, d).
+    Supports the operations that plans use: rows by slice or index, products with few columns, and the mean row.
+    ``read`` takes a slice without a step, or row numbers, and returns rows (b, d_in), from which ``make`` makes those
+    of the matrix.
     """
 
     def __init__(

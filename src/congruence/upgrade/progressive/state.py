@@ -112,9 +112,8 @@ class _Part:
 class Received(Mapping[int, np.ndarray]):
     """The new vectors received so far, by row of the store.
 
-    ``n``: number of rows of the store; ``width``: dimension of the new vectors; ``keep``: whether vectors stay in
-    memory after they were written to a file. ``rows`` (e,): rows in the order in which they first arrived; ``surprise``
-    (e,): 1 − cosine between each and the mapped vector at that time.
+    ``rows`` (e,) are in the order in which they first arrived, and ``surprise`` (e,) is 1 − cosine between each and the
+    mapped vector at that time. Vectors stay in memory after they were written to a file if ``keep`` is set.
     """
 
     def __init__(self, n: int, width: int, *, keep: bool) -> None:
