@@ -165,14 +165,10 @@ def choose_anchors(
     ------
     TooFewAnchorsError
         If there are fewer than ``n`` different rows.
-    CorruptFileError
-        If arrays are not real numbers or contain NaN or infinity; ids are missing, repeated or without a partner; or a
-        file is damaged.
 
     Notes
     -----
-    A row of zeros, which usually comes from a failed encoding, is never chosen, and of rows with equal vectors only one
-    is.
+    A row of zeros, which usually comes from a failed encoding, is never chosen, and of equal rows only one is.
 
     Examples
     --------
@@ -188,11 +184,8 @@ def choose_anchors(
     check_positive(max_rows, "max_rows", integer=True)
     check_seed(random_state)
     if (labels is None) == (method == "balanced"):
-        passed = "no labels" if labels is None else "labels"
-        raise ParameterError(
-            f"Got {passed} for method={method!r}; expected labels for 'balanced', and for no other. "
-            + ("Pass labels=…." if labels is None else "Pass method='balanced', or leave out labels=….")
-        )
+        fix = "Pass `labels=…`." if labels is None else "Pass `method='balanced'`, or leave out `labels=…`."
+        raise ParameterError(f"Method 'balanced' takes labels, and no other does; got {method!r}.", fix)
     if not isinstance(X, Source):
         X = as_embeddings(X, "X", allow_zero_rows=True)
     m = X.n if isinstance(X, Source) else len(X)

@@ -61,10 +61,9 @@ def fit(
         modalities. If the target has no rows, the map about the anchors' means is used, with ``"auto"`` minus half of
         its offset (:meth:`~congruence.OrthogonalMap.recenter`).
     unpaired : (Embeddings or array_like, Embeddings or array_like), shapes (p, d_source) and (q, d_target), optional
-        Further rows of source and target, of the anchors' modality and in any order. Matches found between them are
-        added to the anchors if this improves maps on left-out anchors (:func:`congruence.refine`). ``method`` must then
-        be "auto" or "orthogonal", and no choice among maps is made. ``scores_["refinement"]`` holds the evidence.
-        Held-out items are removed from these rows.
+        Further rows of source and target, of the anchors' modality and in any order, without held-out items. Matches
+        found between them are added to the anchors if this improves maps on left-out anchors
+        (:func:`congruence.refine`; evidence in ``scores_["refinement"]``). The map is then orthogonal.
     holdout : float or int, default=0
         Share (below 1) or number of pairs kept out of the fit. They can be found again by their ids.
     random_state : int, default=0

@@ -117,16 +117,6 @@ class Bridge:
         Modality of queries that do not declare one. Required for such queries if the map has means for several
         modalities.
 
-    Attributes
-    ----------
-    map : Map
-    source, target : Space
-        Spaces of the queries and of the index.
-    normalize, modality
-        As passed.
-    thresholds : Thresholds or None
-        Result of :meth:`fit_thresholds`.
-
     Raises
     ------
     ModalityError
@@ -404,18 +394,13 @@ class Bridge:
             Instead of ``qrels``: class of each query and of each row of the index. Without either, the row with the
             query's id is relevant.
         at : sequence of int, default=(1, 10)
-            Cutoffs k for recall.
-        mode : {"any", "share"}, default="any"
-            What recall measures: the share of queries with a relevant row among the k, or the share of relevant rows
-            found.
+            Cutoffs k for recall: with ``mode="any"`` the share of queries with a relevant row among the k, with
+            "share" the share of relevant rows found.
         candidates : int, default=100
             Number of rows that the first stage of two-stage search returns.
-        modality : str, optional
-            As for :meth:`transform`.
-        center, hubness, bank
-            As for :meth:`search`. Applied to every other line too, so that lines are comparable: each line uses its own
-            queries and rows, and two-stage search applies them in the first stage only. ``bank`` holds queries of the
-            new model; the old model's line uses its own queries.
+        modality, center, hubness, bank
+            As for :meth:`search`, and applied to every line: each uses its own queries and rows, two-stage search
+            applies them in the first stage only, and the old model's line uses its own queries as ``bank``.
 
         Raises
         ------

@@ -78,11 +78,6 @@ def search_mixed(
         As for :meth:`Bridge.transform`; also if the embeddings of a part declare that they are from the other model, or
         a third one.
 
-    Notes
-    -----
-    The cosines of two models have different means and spreads, and a bridged query has lower cosines than a native one.
-    Without standardization, one part's rows displace the other's.
-
     Examples
     --------
     >>> from congruence import Bridge, fit

@@ -172,31 +172,23 @@ def certify(
         Length of the result lists whose overlap is measured.
     theory : {"brief", "full"}, default="brief"
         ``"full"`` also computes κ of Definition 5.4, by linear programs that take minutes.
-    folds : int, default=10
-        Number of parts of the anchors that are scored in turn; at least 3. Not used with ``queries``.
-    repeats : int, default=10
-        Number of random orders of the anchors for the learning curve.
-    draws : int, default=2000
-        Number of random draws of the true scores and learning curve, given the measured ones; they determine the
-        verdict's confidence.
+    folds, repeats, draws : int, default=10, 10, 2000
+        Number of parts of the anchors that are scored in turn (at least 3), of random orders of the anchors for the
+        learning curve, and of draws of the true scores and curve, which determine the verdict's confidence.
     random_state : int, default=0
     data : str, optional
         Name of the data, shown in the certificate.
-    center : bool, default=False
-        Subtract the mean of the queries from the queries and the mean of the store from the store before searching, for
-        every strategy.
-    hubness : {"csls", "qb_norm"} or Hubness, optional
-        Correct for hubs in the search, for every strategy; the scored queries are the query bank (transductive).
+    center, hubness : optional
+        As for :func:`congruence.metrics.class_retrieval`, for every strategy; the scored queries are the query bank
+        (transductive).
     single_modality : bool, default=False
         Declare that no other modality will be mapped, so that ``"auto"`` may choose a linear map, as in
         :func:`congruence.fit`.
     rows : int, optional
         Number of rows of the store, used to compute what each strategy costs. If progressive re-embedding needs to
         encode fewer items than anchors had to be collected, the verdict prefers it.
-    encode_rate : float, optional
-        Items per second that the target model encodes.
-    price : float, optional
-        Price of encoding one item.
+    encode_rate, price : float, optional
+        Items per second that the target model encodes, and price of encoding one.
     callback : callable, optional
         Called with 1 after each of ``folds + repeats`` steps (with ``queries``, the folds are a single step).
     **parameters

@@ -185,10 +185,8 @@ class Migration:
         ----------
         certificate : mapping, optional
             Output of ``congruence certify --json``.
-        encode_rate : float, optional
-            Items per second that the new model encodes.
-        price : float, optional
-            Price of encoding one item.
+        encode_rate, price : float, optional
+            Items per second that the new model encodes, and price of encoding one.
         """
         for name, value in (("encode_rate", encode_rate), ("price", price)):
             if value is not None and not value > 0:

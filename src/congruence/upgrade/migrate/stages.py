@@ -79,23 +79,14 @@ def reembed(
     among : str, optional
         Modality of the rows to re-embed, if the table has a column of modalities; rows of other modalities are not
         changed.
-    order : str, callable, or "auto", default="auto"
+    order, random_state
         As for :class:`congruence.upgrade.progressive.Progressive`.
-    size : int, default=1000
-        Rows per batch. After each batch the map is refitted, and rows that moved noticeably are written again.
-    budget, share, until : optional
-        When to stop: total number of rows, share of the rows, or quality; see :meth:`Progressive.batches`. By default
-        all rows are re-embedded.
-    random_state : int, default=0
+    size, budget, share, until
+        Rows per batch, and when to stop, as for :meth:`Progressive.batches`; by default all rows are re-embedded.
     callback : callable, optional
         Called with the number of rows encoded.
     stage : callable, optional
         Called with a sentence at each stage.
-
-    Returns
-    -------
-    Progressive
-        With ``history_``, ``meter()``, ``forecast()``, ``plot()`` and ``origin_scale()``.
 
     Raises
     ------

@@ -21,21 +21,12 @@ _STEPS = 201  # number of quantiles between which a monotone conversion interpol
 
 @dataclass(frozen=True, eq=False)
 class OriginScale:
-    """A conversion of mapped rows' scores to the scale of native rows' scores.
-
-    Attributes
-    ----------
-    kind : {"query", "affine", "monotone", "factor"}
-    knots, values : ndarray, shape (q,)
-        Scores of mapped rows and their converted values; linear between knots, with the last slopes beyond them.
-    mapped, native : ndarray, shape (n, d), or None
-        For ``kind="query"``: the unit rows by which each query's scores are standardized.
-    """
+    """A conversion of mapped rows' scores to the scale of native rows' scores."""
 
     kind: str
-    knots: np.ndarray
-    values: np.ndarray
-    mapped: np.ndarray | None = None
+    knots: np.ndarray  # (q,), scores of mapped rows
+    values: np.ndarray  # (q,), their converted values: linear between knots, with the last slopes beyond them
+    mapped: np.ndarray | None = None  # (n, d), unit rows by which each query's scores are standardized
     native: np.ndarray | None = None
 
     @property

@@ -167,34 +167,22 @@ def _rate_of_rest(hits: int, m: int, rest: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Reading:
-    """The quality of the whole store at one stage.
+    """The quality of the whole store at one stage, by metric.
 
-    Attributes
-    ----------
-    n_rows, n_embedded : int
-        Rows of the store, and rows re-embedded so far.
-    n_meter : int
-        Random rows from which the quality of the rows that are still mapped is estimated.
-    store : dict of str to Estimate
-        For the current store of re-embedded and mapped rows: ``"cosine"`` with the new model's vector; ``"agreement"``,
-        the share of rows whose nearest text is the same as in the new model; ``"overlap@k"``, the share of the k
-        nearest texts that are the same (without texts, of the k nearest rows among 5·k random ones, which are the same
-        at all stages). With labels also ``"accuracy"`` and ``"recall@k"``: whether the row's own text is the nearest,
-        or among k. With weights also ``"weighted agreement"`` and so on, where each row counts as often as it is
-        requested.
-    mapped : dict of str to Estimate
-        The same for rows that are still mapped.
-    old, new : dict of str to Estimate
-        ``"accuracy"`` and ``"recall@k"`` of both models, with labels.
+    ``"cosine"`` is that with the new model's vector; ``"agreement"`` the share of rows whose nearest text is the same
+    as in the new model; ``"overlap@k"`` the share of the k nearest texts that are the same (without texts, of the k
+    nearest rows among 5·k random ones, the same at all stages). With labels also ``"accuracy"`` and ``"recall@k"``:
+    whether the row's own text is the nearest, or among k. With weights also ``"weighted agreement"`` and so on, by how
+    often rows are asked for.
     """
 
     n_rows: int
     n_embedded: int
-    n_meter: int
-    store: dict[str, Estimate] = field(default_factory=dict)
-    mapped: dict[str, Estimate] = field(default_factory=dict)
+    n_meter: int  # random rows from which the quality of rows that are still mapped is estimated
+    store: dict[str, Estimate] = field(default_factory=dict)  # of re-embedded and mapped rows
+    mapped: dict[str, Estimate] = field(default_factory=dict)  # of rows that are still mapped
     old: dict[str, Estimate] = field(default_factory=dict)
-    new: dict[str, Estimate] = field(default_factory=dict)
+    new: dict[str, Estimate] = field(default_factory=dict)  # accuracies of both models, with labels
 
     @property
     def share(self) -> float:

@@ -106,8 +106,7 @@ class Progressive:
         Share of random rows in each batch. Every second random row is reserved for the meter; the others are used to
         choose the map and the order.
     clip : float, default=3.0
-        Random rows represent all rows that were not chosen by the order. Their weight in the fit is set accordingly,
-        but to at most this many times the weight of a chosen row. 1 fits without weights.
+        Largest weight, in the fit, of random rows, which represent all rows that the order did not choose.
     tolerance : float, default=0.002
         Rows whose mapped vector moves by less than this (1 − cosine) need not be mapped again.
     n_neighbors : int, default=10
@@ -122,19 +121,14 @@ class Progressive:
     Attributes
     ----------
     history_ : list of Reading
-        Readings of the meter, one per stage.
-    correction_ : Correction
-        The current map.
-    order_ : str
-        The order used for the next batch.
+        Readings of the meter, one per stage; ``order_`` is the order of the next batch, ``correction_`` the map.
 
     Notes
     -----
     For an array in memory, unit rows, mapped rows and new vectors are kept in memory as well. For a stream, memory
     holds 12 bytes per row besides the ids, sums of d² numbers, while a batch is chosen the orders' scores (with texts
-    about 100 bytes per row at k = 10), and new vectors until :meth:`save` has written them. Texts are compared with
-    rows one block at a time. Orders use at most 16,384 re-embedded rows. Rows are compared by cosine: mapped rows and
-    the rows that :meth:`store` returns have unit norm.
+    about 100 bytes per row at k = 10), and new vectors until :meth:`save` has written them. Rows are compared by
+    cosine: mapped rows and the rows that :meth:`store` returns have unit norm.
 
     Examples
     --------
