@@ -22,7 +22,7 @@ from congruence.upgrade.certify import Thresholds, certify
 from congruence.upgrade.certify.design import EvaluationSet
 from congruence.upgrade.certify.cross_fit import score_heldout
 from congruence.upgrade.certify.scoring import overlap_of
-from congruence.upgrade.certify.recipe import Recipe
+from congruence.upgrade.certify.recipe import MapRecipe
 from congruence.upgrade.certify.scoring import score
 from congruence.upgrade.certify.scoring import vectors_of
 from congruence.upgrade.certify.design import make_tables
@@ -179,7 +179,7 @@ def examine(case, n, rows, pool, population, thresholds, seed, way):
     said = certify(source, target, labels=labels, thresholds=thresholds, draws=1000, random_state=seed, **way)
     ranking = rankings(**way)[-1]
     tables = case.tables(rows, "anchors")
-    recipe = Recipe(said.fitted, random_state=seed)
+    recipe = MapRecipe(said.fitted, random_state=seed)
     mapping = recipe.fit(tables, np.arange(n))
     truth = true_scores(case, mapping, population, min(n, len(population)), ranking)
     covered = defaultdict(list)

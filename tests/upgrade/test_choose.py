@@ -14,7 +14,7 @@ from congruence.linalg.moments import CrossMoments
 from congruence.maps.evidence import choice_rows
 from congruence.metrics import class_retrieval
 from congruence.synthetic import random_rotation
-from congruence.upgrade.choose import LINEAR, ROTATIONS, Other, Pairs, choose_map, moves
+from congruence.upgrade.choose import LINEAR, ROTATIONS, CandidatePairs, Other, choose_map, moves
 
 RNG = np.random.default_rng(0)
 
@@ -47,7 +47,7 @@ def test_candidates_are_the_maps_themselves(n, d_source, d_target):
     X, Y = RNG.standard_normal((n, d_source)) + 1, RNG.standard_normal((n, d_target)) + 1
     Y[:, :8] += X[:, :8]
     test = np.arange(0, n, 3)
-    kept = Pairs(X, Y).without(test)
+    kept = CandidatePairs(X, Y).without(test)
     train = np.delete(np.arange(n), test)
     new, means = RNG.standard_normal((5, d_source)), (RNG.standard_normal(d_source), RNG.standard_normal(d_target))
     for candidate in ROTATIONS:

@@ -58,7 +58,7 @@ LINEAR = (
 )
 
 
-class Pairs:
+class CandidatePairs:
     """Paired rows and their moments. Shapes: ``X`` (n, d_source), ``Y`` (n, d_target)."""
 
     def __init__(self, X: np.ndarray, Y: np.ndarray) -> None:
@@ -81,7 +81,7 @@ class Pairs:
 class FittedPairs:
     """The pairs that candidates are fitted on; what several candidates need is computed once."""
 
-    def __init__(self, pairs: Pairs, which: np.ndarray, moments: CrossMoments | None) -> None:
+    def __init__(self, pairs: CandidatePairs, which: np.ndarray, moments: CrossMoments | None) -> None:
         self._pairs, self._which = pairs, which
         self.moments = moments
         self.means = (
@@ -289,7 +289,7 @@ def choose_map(
         return Choice(first.name, first.method, dict(first.parameters), evidence, not_tried=not_tried)
     others = () if single_modality else others
     repeats = next((times for most, times in REPEATS if different < most), 1)
-    pairs = Pairs(X, Y)
+    pairs = CandidatePairs(X, Y)
     scores = _CandidateScores(len(candidates), 1 + len(others), len(X))
     parts = 1 if len(X) >= MANY and min(X.shape[1], Y.shape[1]) > WIDE else FOLDS
     for test in _held_out(groups, parts, repeats, random_state):

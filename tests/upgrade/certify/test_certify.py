@@ -78,11 +78,11 @@ def test_estimates_are_near_what_other_items_show():
     p = problem(n=2300, source_noise=1.0, target_noise=0.7, shared=0.5)
     certificate = certify(*sides(p, slice(0, 300)), **QUICK)
     from congruence.upgrade.certify.design import EvaluationSet, make_tables
-    from congruence.upgrade.certify.recipe import Recipe
+    from congruence.upgrade.certify.recipe import MapRecipe
     from congruence.upgrade.certify.scoring import score, vectors_of
 
     tables = make_tables(*sides(p, slice(0, 300)), None)
-    mapping = Recipe(certificate.fitted, random_state=0).fit(tables, np.arange(300))
+    mapping = MapRecipe(certificate.fitted, random_state=0).fit(tables, np.arange(300))
     others = [make_tables(*sides(p, slice(k, k + 300)), None, what="queries") for k in range(300, 2100, 300)]
     others = [EvaluationSet(other) for other in others]
     for way, estimate in certificate.strategies["recall@1"].items():

@@ -25,7 +25,7 @@ from congruence.upgrade.certify.curve import gains, measure_curves
 from congruence.upgrade.certify.design import Design, EvaluationSet
 from congruence.upgrade.certify.intervals import Measured
 from congruence.upgrade.certify.mixed import measure_mixed
-from congruence.upgrade.certify.recipe import Recipe
+from congruence.upgrade.certify.recipe import MapRecipe
 from congruence.upgrade.certify.scoring import measure_controls
 from congruence.upgrade.certify.theorems import theory_entries
 from congruence.upgrade.certify.verdict import Thresholds, Verdict, is_of_lists, judge, strategy_costs
@@ -227,7 +227,7 @@ def certify(
     given = (source, target, queries, text_queries, labels, fitted, method)
     design = Design.of(*given, n_neighbors, ranking, random_state)
     anchors, items = design.anchors, design.items
-    recipe = Recipe(design.fitted, method, parameters, single_modality, random_state)
+    recipe = MapRecipe(design.fitted, method, parameters, single_modality, random_state)
     recipe.check(anchors)
     everything = np.arange(design.n_anchors)
     with warnings.catch_warnings():
@@ -316,7 +316,7 @@ def certify(
     )
 
 
-def _map_notes(recipe: Recipe, choice: Choice, of_folds: list[str]) -> list[str]:
+def _map_notes(recipe: MapRecipe, choice: Choice, of_folds: list[str]) -> list[str]:
     """Describe which map was certified, on what evidence it was chosen, and which maps the folds chose."""
     if recipe.method != "auto":
         return [f"Certified map: {choice.name}, as given."]

@@ -8,13 +8,13 @@ from itertools import combinations
 import numpy as np
 
 from congruence.metrics.hubness import Correction
-from congruence.upgrade.certify.design import EvaluationSet, Search, Tables, deal
+from congruence.upgrade.certify.design import EvaluationSet, ListSearch, PairedTables, deal
 from congruence.upgrade.certify.intervals import Measured
-from congruence.upgrade.certify.recipe import Recipe, TwoWay
+from congruence.upgrade.certify.recipe import MapRecipe, TwoWay
 from congruence.upgrade.certify.scoring import (
     PULL,
+    ComparedSide,
     Hits,
-    Side,
     Vectors,
     correction,
     cosines,
@@ -61,7 +61,7 @@ _MAPPED = ("stored", "queries")  # strategies whose scores depend on the map
 
 
 def cross_fit(
-    items: EvaluationSet, recipe: Recipe, *, folds: int, callback: Callable[[int], None] | None = None
+    items: EvaluationSet, recipe: MapRecipe, *, folds: int, callback: Callable[[int], None] | None = None
 ) -> Measured:
     """Score every item with a map that has not seen it.
 
@@ -116,7 +116,7 @@ def cross_fit(
 
 
 def _fit_without(
-    tables: Tables, recipe: Recipe, fold: np.ndarray, folds: int
+    tables: PairedTables, recipe: MapRecipe, fold: np.ndarray, folds: int
 ) -> tuple[tuple[list[TwoWay], list[TwoWay]], list[str]]:
     """Return the maps fitted without each fold, those fitted without two, and the kind chosen for each fold."""
     models: tuple[list[TwoWay], list[TwoWay]] = ([], [])
@@ -183,7 +183,7 @@ def _unseen_corrections(
     return out
 
 
-def _unseen(tables: Tables, fitted: Sequence[str], fold: np.ndarray, folds: int) -> tuple[np.ndarray, np.ndarray]:
+def _unseen(tables: PairedTables, fitted: Sequence[str], fold: np.ndarray, folds: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the fold whose map may score each row of the store, and of the other modality."""
     if not tables.by_class:
         return fold, fold
@@ -201,7 +201,7 @@ def _unseen(tables: Tables, fitted: Sequence[str], fold: np.ndarray, folds: int)
 _PARTS, _COARSE = 8, 4
 
 
-def cross_fit_lists(items: EvaluationSet, recipe: Recipe) -> Measured:
+def cross_fit_lists(items: EvaluationSet, recipe: MapRecipe) -> Measured:
     """Measure overlap on the anchors by cross-fitting: a query and a row are compared by a map fitted on neither."""
     out = Measured()
     tables, rows = items.tables, items.compared
@@ -237,7 +237,7 @@ def cross_fit_lists(items: EvaluationSet, recipe: Recipe) -> Measured:
 
 
 def _unseen_similarities(
-    items: EvaluationSet, recipe: Recipe, part: np.ndarray, parts: int, choices: Mapping[tuple[int, int], Choice]
+    items: EvaluationSet, recipe: MapRecipe, part: np.ndarray, parts: int, choices: Mapping[tuple[int, int], Choice]
 ) -> list[dict[str, np.ndarray]]:
     """Return similarities of queries and rows by search and strategy, by maps fitted without this query and row."""
     tables, rows = items.tables, items.compared
@@ -258,7 +258,7 @@ def _unseen_similarities(
 
 
 def _leave_two_out(
-    tables: Tables, recipe: Recipe, part: np.ndarray, parts: int, choices: Mapping[tuple[int, int], Choice]
+    tables: PairedTables, recipe: MapRecipe, part: np.ndarray, parts: int, choices: Mapping[tuple[int, int], Choice]
 ) -> Iterator[tuple[TwoWay, list[tuple[int, int]]]]:
     """Yield maps fitted without two parts, with the pairs (part of the query, −1 for no anchor, part of the row)."""
     for a, b in combinations(range(parts), 2):
@@ -278,7 +278,7 @@ def _leave_two_out(
 class _Unseen:
     """The similarities of a search's queries and rows, each by a map fitted without both; part −1 is no anchor."""
 
-    def __init__(self, items: EvaluationSet, search: Search, of_query: np.ndarray, of_row: np.ndarray) -> None:
+    def __init__(self, items: EvaluationSet, search: ListSearch, of_query: np.ndarray, of_row: np.ndarray) -> None:
         self._items, self._search = items, search
         self._numbers, self._parts = (search.queries_of(items.compared), items.compared), (of_query, of_row)
         self._unmapped: dict[tuple[str, int], np.ndarray] = {}
@@ -299,7 +299,7 @@ class _Unseen:
                     i, j = np.flatnonzero(self._parts[0] == of_query), np.flatnonzero(self._parts[1] == of_row)
                     near[np.ix_(i, j)] = queries[i] @ store[j].T
 
-    def _unit(self, strategy: str, k: int, side: Side, some: np.ndarray) -> np.ndarray:
+    def _unit(self, strategy: str, k: int, side: ComparedSide, some: np.ndarray) -> np.ndarray:
         """Return unit rows of the queries or of the store, of which only some are set if they are mapped."""
         numbers = self._numbers[k]
         if side.map is None:

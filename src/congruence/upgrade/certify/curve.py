@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import t
 
 from congruence.upgrade.certify.design import Design, EvaluationSet, shuffle
-from congruence.upgrade.certify.recipe import Recipe
+from congruence.upgrade.certify.recipe import MapRecipe
 from congruence.upgrade.certify.scoring import cosines, overlap_of, score, vectors_of
 from congruence.upgrade.choose import Choice
 
@@ -27,7 +27,7 @@ MOST_TESTED = 1000
 
 
 @dataclass(frozen=True)
-class Curve:
+class LearningCurve:
     """Held-out scores by number of anchors, and a power law fitted to them."""
 
     sizes: np.ndarray  # (s,), numbers of anchors
@@ -38,7 +38,9 @@ class Curve:
     best: float  # the limit for many anchors
 
     @classmethod
-    def through(cls, sizes: np.ndarray, scores: np.ndarray, n: int, exponents: Sequence[float] = EXPONENTS) -> Curve:
+    def through(
+        cls, sizes: np.ndarray, scores: np.ndarray, n: int, exponents: Sequence[float] = EXPONENTS
+    ) -> LearningCurve:
         """Fit the power law by least squares, with larger weights for larger sizes."""
         mean = scores.mean(axis=0)
         # The curve is extrapolated beyond the largest size, so large sizes have more weight: a law fitted to the first
@@ -102,14 +104,14 @@ class Curve:
         )  # round up to two significant digits: more would suggest false precision
         return min(most, -(-more // step) * step)
 
-    def redraw(self, rng: np.random.Generator) -> Curve:
+    def redraw(self, rng: np.random.Generator) -> LearningCurve:
         """Return the curve through a bootstrap sample of the repeats, with a random exponent from :data:`SHAPES`."""
         sample = self.scores[rng.integers(len(self.scores), size=len(self.scores))]
-        return Curve.through(self.sizes, sample, self.n, [float(rng.choice(SHAPES))])
+        return LearningCurve.through(self.sizes, sample, self.n, [float(rng.choice(SHAPES))])
 
-    def lifted(self, by: float) -> Curve:
+    def lifted(self, by: float) -> LearningCurve:
         """Return the curve shifted vertically, so that it passes through a score measured more accurately."""
-        return Curve(self.sizes, self.scores + by, self.n, self.exponent, self.drop, self.best + by)
+        return LearningCurve(self.sizes, self.scores + by, self.n, self.exponent, self.drop, self.best + by)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain data."""
@@ -123,8 +125,8 @@ class Curve:
 
 
 def measure_curves(
-    design: Design, recipe: Recipe, task: str, *, repeats: int, callback: Callable[[int], None] | None = None
-) -> tuple[Curve, Curve]:
+    design: Design, recipe: MapRecipe, task: str, *, repeats: int, callback: Callable[[int], None] | None = None
+) -> tuple[LearningCurve, LearningCurve]:
     """Return the curves of the score with mapped stored vectors, and of their cosine, over subsets of the anchors."""
     items, anchors, n = design.items, design.anchors, design.n_anchors
     rng = np.random.default_rng(items.random_state)
@@ -151,7 +153,7 @@ def measure_curves(
             points[1, repeat, k] = cosines(model, items.tables, shown, other).mean()
         if callback:
             callback(1)
-    return Curve.through(sizes, points[0], n), Curve.through(sizes, points[1], n)
+    return LearningCurve.through(sizes, points[0], n), LearningCurve.through(sizes, points[1], n)
 
 
 def _rows_to_score(
@@ -173,7 +175,7 @@ def _rows_to_score(
     return few[0], few[1]
 
 
-def gains(curve: Curve, cosine_curve: Curve) -> list[dict[str, float]]:
+def gains(curve: LearningCurve, cosine_curve: LearningCurve) -> list[dict[str, float]]:
     """Return the expected gain in score and cosine from several numbers of further anchors, and its upper bound."""
     steps = sorted({max(1, round(curve.n * share)) for share in (0.25, 0.5, 1.0, 3.0)})
     room = max(0.0, 1.0 - float(curve.at(curve.n)))  # no score exceeds 1

@@ -32,7 +32,7 @@ FEWEST = 20  # fewest anchors on which held-out scores and a learning curve mean
 
 
 @dataclass(frozen=True)
-class Tables:
+class PairedTables:
     """Vectors of the items of one collection in two models."""
 
     ids: dict[str, np.ndarray]  # of each modality's rows; without labels the same for both
@@ -48,7 +48,7 @@ class Tables:
         """Number of rows in the store."""
         return len(self.source[self.store_modality])
 
-    def take(self, rows: np.ndarray) -> Tables:
+    def take(self, rows: np.ndarray) -> PairedTables:
         """Return some items: of both modalities, unless the other one describes classes."""
         names = [self.store_modality] if self.by_class else list(self.source)
         picked = [
@@ -75,7 +75,7 @@ def make_tables(
     labels: Mapping[str, str] | None,
     *,
     what: str = "anchors",
-) -> Tables:
+) -> PairedTables:
     """Pair rows by id, across models and, without labels, across modalities."""
     _check_sides(source, target, what)
     names = list(source)
@@ -117,10 +117,10 @@ def make_tables(
             f"Both models have {least} anchors; certify needs {FEWEST}.", "Encode more items with both models."
         )
     dropped = sum(len(items) for items in source.values()) - sum(len(rows) for rows in left.values())
-    return Tables(ids, left, right, store_modality, query_modality, classes, dropped)
+    return PairedTables(ids, left, right, store_modality, query_modality, classes, dropped)
 
 
-def check_alike(tables: Tables, heldout: Tables) -> None:
+def check_alike(tables: PairedTables, heldout: PairedTables) -> None:
     """Refuse queries whose vectors do not come from the anchors' two models, or that are anchors themselves."""
     ours, theirs = ((side.store_modality, side.query_modality, set(side.target)) for side in (tables, heldout))
     if ours != theirs:
@@ -221,7 +221,7 @@ _MOST_TEXTS = 2000  # largest number of text queries that are used
 
 
 @dataclass(frozen=True, eq=False)
-class Search:
+class ListSearch:
     """Queries in both models that search the store."""
 
     name: str  # prefix of its measures: "overlap" or "text_overlap"
@@ -249,7 +249,7 @@ class Search:
 class EvaluationSet:
     """Items with vectors in both models, and how they are scored."""
 
-    tables: Tables
+    tables: PairedTables
     #: Of other items, (m, d_source) if available, and (m, d_target).
     texts: tuple[np.ndarray | None, np.ndarray] | None = None
     groups: np.ndarray | None = None  # (n,): rows whose errors depend on each other
@@ -267,23 +267,23 @@ class EvaluationSet:
         return {"own@1": 1} if self.tables.classes is None else {"same_class@1": 1}
 
     @cached_property
-    def searches(self) -> list[Search]:
+    def searches(self) -> list[ListSearch]:
         """Searches whose lists can be compared with those of the re-embedded store, if the target has its vectors."""
         source, target = self.tables.source, self.tables.target
         stored, query = self.tables.store_modality, self.tables.query_modality
         if stored not in target:
             return []
-        found = [Search("overlap", stored, source[stored], target[stored], "items")]
+        found = [ListSearch("overlap", stored, source[stored], target[stored], "items")]
         if query != stored:
             role = "classes" if self.tables.by_class else "captions"
-            found.append(Search("text_overlap", query, source[query], target[query], role))
+            found.append(ListSearch("text_overlap", query, source[query], target[query], role))
         elif self.texts is not None:
             ours, theirs = self.texts
             ours = None if ours is None else ours[:_MOST_TEXTS]
-            found.append(Search("text_overlap", "text", ours, theirs[:_MOST_TEXTS], "apart"))
+            found.append(ListSearch("text_overlap", "text", ours, theirs[:_MOST_TEXTS], "apart"))
         return found
 
-    def search_of(self, measure: str) -> Search:
+    def search_of(self, measure: str) -> ListSearch:
         """Return the search that a measure of overlap compares, such as ``"graded_overlap@10"``."""
         name = measure.split("@")[0].removeprefix("graded_")
         return next(search for search in self.searches if search.name == name)
@@ -329,7 +329,7 @@ _COPIES = 0.1
 _LARGEST = 0.25  # A group larger than this share of the rows says that the scale is wrong, not that the rows are copies
 
 
-def near_duplicates(tables: Tables) -> np.ndarray:
+def near_duplicates(tables: PairedTables) -> np.ndarray:
     """Return the group of each stored row, (n,), of near-duplicates in either model."""
     n = tables.n
     k = min(_SCALE, n - 2)
@@ -475,7 +475,7 @@ def _are_apart(side: Mapping[str, Embeddings]) -> bool:
     return not is_in(texts.ids, images.ids).any()
 
 
-def join_texts(texts: tuple[RowsLike | None, RowsLike], tables: Tables) -> tuple[np.ndarray | None, np.ndarray]:
+def join_texts(texts: tuple[RowsLike | None, RowsLike], tables: PairedTables) -> tuple[np.ndarray | None, np.ndarray]:
     """Pair text queries by row, and check that they come from the anchors' two models."""
     if tables.store_modality != tables.query_modality or tables.classes is not None:
         raise ModalityError(
@@ -502,7 +502,7 @@ def join_texts(texts: tuple[RowsLike | None, RowsLike], tables: Tables) -> tuple
     return None if first is None else first.vectors, second.vectors
 
 
-def choose_fitted(tables: Tables, fitted: str | None, together: bool = True) -> list[str]:
+def choose_fitted(tables: PairedTables, fitted: str | None, together: bool = True) -> list[str]:
     """Return the modalities to fit on; without ``fitted`` all if they can be fitted together, else the stored one."""
     both = [name for name in dict.fromkeys((tables.store_modality, tables.query_modality)) if name in tables.target]
     if fitted is None:
@@ -521,7 +521,7 @@ def choose_fitted(tables: Tables, fitted: str | None, together: bool = True) -> 
 class Design:
     """What the given data allow to measure: the anchors, the items that are scored, and the modalities to fit on."""
 
-    anchors: Tables
+    anchors: PairedTables
     items: EvaluationSet  # those held out, or else the anchors
     fitted: list[str]
     models: tuple[str, str]  # name and width of both

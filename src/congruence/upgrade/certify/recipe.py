@@ -10,7 +10,7 @@ import numpy as np
 
 from congruence.errors import ModalityError, ParameterError
 from congruence.maps import METHODS, AffineMap, LinearMap, OrthogonalMap
-from congruence.upgrade.certify.design import Tables
+from congruence.upgrade.certify.design import PairedTables
 from congruence.upgrade.choose import OFFSET, Choice, Other, choose_map
 
 
@@ -83,7 +83,7 @@ CERTIFIED = ("auto", "orthogonal", "linear")
 
 
 @dataclass(frozen=True)
-class Recipe:
+class MapRecipe:
     """How a map is chosen and fitted on anchors."""
 
     fitted: Sequence[str]  # modalities
@@ -92,7 +92,7 @@ class Recipe:
     single_modality: bool = False  # linear maps may be chosen
     random_state: int = 0
 
-    def check(self, tables: Tables) -> None:
+    def check(self, tables: PairedTables) -> None:
         """Refuse methods and modalities that cannot be fitted or certified."""
         if self.method not in CERTIFIED:
             known = "a one-sided linear method" if self.method in METHODS else "a method"
@@ -118,7 +118,7 @@ class Recipe:
                 f"Pass `fitted={self.fitted[0]!r}`.",
             )
 
-    def choose(self, tables: Tables, train: np.ndarray) -> Choice:
+    def choose(self, tables: PairedTables, train: np.ndarray) -> Choice:
         """Choose the map from the given rows (t,) of the fitted modality only, as :func:`congruence.fit` would.
 
         The other modality's rows of the same items are its ``means``. Several modalities together are fitted by a
@@ -152,7 +152,7 @@ class Recipe:
             random_state=self.random_state,
         )
 
-    def fit(self, tables: Tables, train: np.ndarray, choice: Choice | None = None) -> TwoWay:
+    def fit(self, tables: PairedTables, train: np.ndarray, choice: Choice | None = None) -> TwoWay:
         """Fit on the given rows. A rotation also gets the means of the other modality, of the same items."""
         choice = self.choose(tables, train) if choice is None else choice
         if choice.method == "linear":
@@ -177,7 +177,7 @@ class Recipe:
                 model = model.recenter(rows[seen].mean(axis=0), mean, modality=name, offset=offset)
         return TwoWay(model)
 
-    def in_words(self, tables: Tables, choice: Choice) -> str:
+    def in_words(self, tables: PairedTables, choice: Choice) -> str:
         """Return how to fit this map: a command, or a Python call if no command can."""
         given = ", ".join(f"{name}={value!r}" for name, value in choice.parameters.items())
         if len(self.fitted) > 1:
@@ -194,10 +194,10 @@ class Recipe:
             words += f", with --means {other}=…"
         return words + (", and for queries with source and target exchanged" if choice.method == "linear" else "")
 
-    def about_means(self, tables: Tables, train: np.ndarray, certified: TwoWay) -> OrthogonalMap:
+    def about_means(self, tables: PairedTables, train: np.ndarray, certified: TwoWay) -> OrthogonalMap:
         """Return the certified map if it is a rotation about the means, else such a rotation of the same rows."""
         if isinstance(certified.forward, OrthogonalMap) and certified.forward.center:
             return certified.forward
-        found = Recipe(self.fitted, "orthogonal").fit(tables, train).forward
+        found = MapRecipe(self.fitted, "orthogonal").fit(tables, train).forward
         assert isinstance(found, OrthogonalMap)
         return found

@@ -26,7 +26,7 @@ from congruence.maps import AffineMap, OrthogonalMap
 from congruence.metrics import Hubness, nearest
 from congruence.metrics.hubness import Correction
 from congruence.synthetic import random_rotation
-from congruence.upgrade.certify.design import EvaluationSet, Search, Tables
+from congruence.upgrade.certify.design import EvaluationSet, ListSearch, PairedTables
 from congruence.upgrade.certify.recipe import TwoWay
 
 #: The vectors that a strategy compares: the queries, shape (m, d), and the store, shape (n, d).
@@ -41,7 +41,7 @@ def unit_rows(rows: np.ndarray, ranking: Ranking, mean: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class ComparedSide:
     """The queries or the store as a strategy compares them: rows (n, d), and the map that is applied to them."""
 
     rows: np.ndarray
@@ -57,12 +57,14 @@ class Side:
         return unit_rows(mapped, ranking, mean if self.map is None else self.map.transform(mean))  # the map is affine
 
 
-def strategies_of(tables: Tables) -> list[str]:
+def strategies_of(tables: PairedTables) -> list[str]:
     """Return the strategies that the available vectors allow."""
     return ["keep", "stored", "queries"] + (["re-embed"] if tables.store_modality in tables.target else [])
 
 
-def sides(strategy: str, model: TwoWay, tables: Tables, search: Search | None = None) -> tuple[Side, Side]:
+def sides(
+    strategy: str, model: TwoWay, tables: PairedTables, search: ListSearch | None = None
+) -> tuple[ComparedSide, ComparedSide]:
     """Return what a strategy compares: queries and store; by default the queries' modality searches the store."""
     store_modality, query_modality = tables.store_modality, tables.query_modality
     if search is not None:
@@ -70,13 +72,13 @@ def sides(strategy: str, model: TwoWay, tables: Tables, search: Search | None = 
     else:
         ours, theirs = tables.source[query_modality], tables.target[query_modality]
     if strategy == "re-embed":
-        return Side(theirs), Side(tables.target[store_modality])
+        return ComparedSide(theirs), ComparedSide(tables.target[store_modality])
     if strategy == "stored":
-        return Side(theirs), Side(tables.source[store_modality], model.to_target(store_modality))
+        return ComparedSide(theirs), ComparedSide(tables.source[store_modality], model.to_target(store_modality))
     if strategy == "queries":
-        return Side(theirs, model.to_source(query_modality)), Side(tables.source[store_modality])
+        return ComparedSide(theirs, model.to_source(query_modality)), ComparedSide(tables.source[store_modality])
     assert ours is not None  # else the search does not allow "keep"
-    return Side(ours), Side(tables.source[store_modality])
+    return ComparedSide(ours), ComparedSide(tables.source[store_modality])
 
 
 def vectors_of(model: TwoWay, items: EvaluationSet, only: Collection[str] | None = None) -> dict[str, Vectors]:
@@ -90,7 +92,7 @@ def vectors_of(model: TwoWay, items: EvaluationSet, only: Collection[str] | None
 
 
 def similarities(
-    strategy: str, model: TwoWay, items: EvaluationSet, search: Search, rows: np.ndarray | None = None
+    strategy: str, model: TwoWay, items: EvaluationSet, search: ListSearch, rows: np.ndarray | None = None
 ) -> np.ndarray:
     """Return the similarities (queries, rows) by which a strategy ranks stored rows for a search; hubs come later."""
     rows = items.compared if rows is None else rows
@@ -117,7 +119,7 @@ def part_seen(model: TwoWay, items: EvaluationSet, rows: np.ndarray) -> np.ndarr
     return np.asarray((store @ basis) @ basis.T)
 
 
-def cosines(model: TwoWay, tables: Tables, modality: str, rows: np.ndarray) -> np.ndarray:
+def cosines(model: TwoWay, tables: PairedTables, modality: str, rows: np.ndarray) -> np.ndarray:
     """Return the cosine of each mapped row and the target's own row."""
     mapped = normalize_rows(model.to_target(modality).transform(tables.source[modality][rows]))
     own = normalize_rows(tables.target[modality][rows])
@@ -297,14 +299,14 @@ def ranked(table: np.ndarray, leave_out_own: bool, hubness: Hubness | None) -> n
 
 
 def list_hits(
-    search: Search, near: np.ndarray, judge: np.ndarray, k: int, hubness: Hubness | None = None
+    search: ListSearch, near: np.ndarray, judge: np.ndarray, k: int, hubness: Hubness | None = None
 ) -> dict[str, Hits]:
     """Compare the lists of a search by measure, such as ``"overlap@10"`` or ``"graded_text_overlap@10"``."""
     found = compare_lists(near, judge, k, search.role, hubness)
     return {f"{name.replace('overlap', search.name)}@{k}": hits for name, hits in found.items()}
 
 
-def influence_of(hits: Hits, search: Search) -> np.ndarray:
+def influence_of(hits: Hits, search: ListSearch) -> np.ndarray:
     """Return the pseudo-value of each query, which includes the uncertainty due to the rows it may find."""
     if search.paired or hits.pull is None:
         return hits.influence
@@ -346,7 +348,7 @@ def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSe
         turn = random_rotation(model.d_source, model.d_target, random_state=items.random_state)
         store = (tables.source[tables.store_modality][rows] - there.source_mean_) @ turn + there.target_mean_
         judge = similarities("re-embed", model, items, search)
-        near = Side(search.target).unit(ranking, search.queries_of(rows)) @ unit_rows(store, ranking).T
+        near = ComparedSide(search.target).unit(ranking, search.queries_of(rows)) @ unit_rows(store, ranking).T
         chance = k / (len(rows) - own), _graded_chance(ranked(judge, own, ranking.hubness), k, own)
         found = list_hits(search, near, judge, k, ranking.hubness)
         for (measure, hits), by_chance in zip(found.items(), chance, strict=True):

@@ -26,7 +26,7 @@ from congruence.theory import (
     sym_spanning,
     text_bound,
 )
-from congruence.upgrade.certify.design import Tables
+from congruence.upgrade.certify.design import PairedTables
 
 _MOST = 2000  # largest number of rows of a modality that are used
 
@@ -35,7 +35,7 @@ _MOST_KAPPA = 600
 
 
 def theory_entries(
-    tables: Tables, mapping: OrthogonalMap, random_state: int, *, full: bool = False, instead: str | None = None
+    tables: PairedTables, mapping: OrthogonalMap, random_state: int, *, full: bool = False, instead: str | None = None
 ) -> list[dict[str, Any]]:
     """Evaluate the theorems' conditions on the anchors.
 

@@ -12,7 +12,7 @@ from congruence._inputs import UNNAMED
 from congruence._utils.validation import check_positive
 from congruence.compare.pairing import PairingReport
 from congruence.errors import ParameterError
-from congruence.upgrade.certify.curve import Curve
+from congruence.upgrade.certify.curve import LearningCurve
 from congruence.upgrade.certify.mixed import SHARES, MixedStore, middle_interval, reached
 from congruence.upgrade.progressive.meter import Estimate
 
@@ -175,7 +175,7 @@ def decide(
 def judge(
     measured: dict[str, dict[str, Estimate]],
     drawn: dict[str, np.ndarray],
-    curve: Curve,
+    curve: LearningCurve,
     thresholds: Thresholds,
     narrows: bool,
     pairing: PairingReport,
@@ -197,7 +197,7 @@ def judge(
             {"collect": 1.0},
         )
 
-    def rule(values: dict[str, float], curve: Curve, mixtures: np.ndarray | None) -> Decision:
+    def rule(values: dict[str, float], curve: LearningCurve, mixtures: np.ndarray | None) -> Decision:
         return decide(
             with_known(values, task),
             lambda wanted: curve.enough(wanted, thresholds.most_anchors),
@@ -246,7 +246,7 @@ def judge(
 def _in_words(
     decision: Decision,
     measured: dict[str, dict[str, Estimate]],
-    curve: Curve,
+    curve: LearningCurve,
     thresholds: Thresholds,
     task: str,
     mixed: MixedStore | None,

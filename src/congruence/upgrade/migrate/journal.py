@@ -200,21 +200,10 @@ SIGNING_KEY = "CONGRUENCE_SIGNING_KEY"
 def summarize(journal: Journal) -> dict[str, Any]:
     """Return rows, checksums, the map's digest and all events, with a SHA-256; signed if there is a key."""
     last = journal.passes[-1] if journal.passes else {}
-    summary: dict[str, Any] = {
-        "place": journal.place,
-        "map": journal.map_digest,
-        "element_type": journal.element_type,
-        "ranges": journal.ranges,
-        "state": journal.state,
-        "rows": last.get("rows", journal.rows),
-        "checksum_old": last.get("old"),
-        "checksum_new": journal.verification.get("checksum_new"),
-        "verification": journal.verification,
-        "resumed": journal.resumed,
-        "passes": journal.passes,
-        "version": journal.version,
-        "events": journal.events,
-    }
+    same = ("place", "element_type", "ranges", "state", "verification", "resumed", "passes", "version", "events")
+    summary: dict[str, Any] = {name: getattr(journal, name) for name in same}
+    summary |= {"map": journal.map_digest, "rows": last.get("rows", journal.rows), "checksum_old": last.get("old")}
+    summary["checksum_new"] = journal.verification.get("checksum_new")
     summary["sha256"] = digest_of(summary)
     if key := os.environ.get(SIGNING_KEY):
         summary["hmac_sha256"] = hmac.new(key.encode(), summary["sha256"].encode(), "sha256").hexdigest()

@@ -44,7 +44,7 @@ from congruence.upgrade.progressive.order import (
     take_in_order,
 )
 from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Correction, Refit, Sums, Update, Written
-from congruence.upgrade.progressive.rows import Rows, RowsOnDisk, as_rows, by_block, is_on_disk, row_blocks
+from congruence.upgrade.progressive.rows import RowMatrix, RowsOnDisk, as_rows, by_block, is_on_disk, row_blocks
 from congruence.upgrade.progressive.state import (
     LEARN,
     METER,
@@ -762,7 +762,9 @@ def _point(share: float, estimate: Estimate) -> ProgressPoint:
     return {"share": share, "value": estimate.value, "low": estimate.low, "high": estimate.high}
 
 
-def open_store(old: RowsLike | Source | RowsOnDisk, stream: bool | None) -> tuple[Rows, np.ndarray, bool, str | None]:
+def open_store(
+    old: RowsLike | Source | RowsOnDisk, stream: bool | None
+) -> tuple[RowMatrix, np.ndarray, bool, str | None]:
     """Return rows, ids (or row numbers), whether they are ids, and the modality of a store.
 
     Rows are an array in memory, or a :class:`Lazy` matrix that reads them on access, after one pass that checks them.
@@ -788,7 +790,7 @@ def open_store(old: RowsLike | Source | RowsOnDisk, stream: bool | None) -> tupl
     return as_rows(vectors) if lazy else np.asarray(vectors, np.float32), store.ids, store.has_ids, store.space.modality
 
 
-def squared_norm(rows: Rows) -> float:
+def squared_norm(rows: RowMatrix) -> float:
     """Return the mean squared norm of rows."""
     total = 0.0
     for part in row_blocks(rows):
@@ -797,7 +799,7 @@ def squared_norm(rows: Rows) -> float:
     return total / len(rows)
 
 
-def read_texts(old: RowsLike | None, new: RowsLike | None, mapping: Map, rows: Rows) -> Texts | None:
+def read_texts(old: RowsLike | None, new: RowsLike | None, mapping: Map, rows: RowMatrix) -> Texts | None:
     """Check the texts of both models, and return them with their scale over the store's rows."""
     if (old is None) != (new is None):
         raise InputError("Got texts of one model only.", "Pass both `texts=…` and `new_texts=…`, or neither.")
@@ -841,7 +843,7 @@ def read_weights(weights: RowsLike, n: int) -> np.ndarray:
     return out
 
 
-def near_duplicate_cosine(rows: Rows, random_state: int) -> float:
+def near_duplicate_cosine(rows: RowMatrix, random_state: int) -> float:
     """Return the cosine of near-duplicates: of half the median distance to the nearest, over 1,000 random rows."""
     chosen = np.random.default_rng([random_state, 8]).permutation(len(rows))[:1000]
     sample = rows[chosen]
@@ -852,7 +854,7 @@ def near_duplicate_cosine(rows: Rows, random_state: int) -> float:
 
 
 def take_front(
-    scores: np.ndarray, eligible: np.ndarray, free: np.ndarray, n: int, old: Rows, native: np.ndarray, near: float
+    scores: np.ndarray, eligible: np.ndarray, free: np.ndarray, n: int, old: RowMatrix, native: np.ndarray, near: float
 ) -> np.ndarray:
     """Return the rows that :func:`take_in_order` takes, but read only those that it may take or compares with."""
     # take_in_order looks for near-duplicates among the first 4 n rows; free rows may come in between.

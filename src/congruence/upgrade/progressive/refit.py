@@ -12,7 +12,7 @@ import numpy as np
 from congruence._utils.arrays import blocks, normalize_rows
 from congruence.errors import CorruptFileError
 from congruence.maps import Map
-from congruence.upgrade.progressive.rows import Rows, row_blocks
+from congruence.upgrade.progressive.rows import RowMatrix, row_blocks
 from congruence.upgrade.progressive.state import Received, read_piece, write_piece
 from congruence.upgrade.progressive.texts import Gate, Texts, nearest_texts, overlap, unit
 
@@ -98,7 +98,7 @@ class Correction:
 _ARRAYS = ("feature_mean", "residual_mean", "coef", "plain_coef")
 
 
-class Parts(NamedTuple):
+class MapTerms(NamedTuple):
     """The terms of a map for some rows."""
 
     rows: np.ndarray  # (n, d_old)
@@ -114,10 +114,10 @@ class Parts(NamedTuple):
         """Return the mapped rows without the regression, from which residuals are taken, shape (n, d_new)."""
         return self.base if kind == PLAIN or self.mixed is None else self.base + self.mixed
 
-    def take(self, rows: np.ndarray) -> Parts:
+    def take(self, rows: np.ndarray) -> MapTerms:
         """Return the terms for some of the rows."""
         mixed, known = (None if term is None else term[rows] for term in (self.mixed, self.known))
-        return Parts(self.rows[rows], mixed, known, self.base[rows])
+        return MapTerms(self.rows[rows], mixed, known, self.base[rows])
 
 
 class Solved(NamedTuple):
@@ -128,7 +128,7 @@ class Solved(NamedTuple):
     coef: np.ndarray
 
 
-def transform_parts(parts: Parts, kind: str, solved: Mapping[str, Solved]) -> np.ndarray:
+def transform_parts(parts: MapTerms, kind: str, solved: Mapping[str, Solved]) -> np.ndarray:
     """Return rows mapped by a kind of map, (n, d_new), without normalization; ``solved`` is empty before a fit."""
     if kind == GATED:
         assert parts.known is not None
@@ -250,23 +250,25 @@ class Refit:
         plain = solved[PLAIN].coef if chosen.kind == GATED else None
         return replace(chosen, feature_mean=mean, residual_mean=offset, coef=coef, plain_coef=plain)
 
-    def parts(self, rows: np.ndarray, kind: str, gate: Gate | None, base: np.ndarray | None = None) -> Parts:
+    def parts(self, rows: np.ndarray, kind: str, gate: Gate | None, base: np.ndarray | None = None) -> MapTerms:
         """Return the terms of a map for some rows, in float64; ``base`` replaces the rows mapped by the first map."""
         rows = rows.astype(np.float64)
         start = np.asarray(self.mapping.transform(rows)) if base is None else base
         if kind == PLAIN or self.texts is None:
-            return Parts(rows, None, None, start)
+            return MapTerms(rows, None, None, start)
         scores = self.texts.scores(unit(rows))
-        return Parts(rows, self.texts.mix(scores), gate(scores) if kind == GATED and gate is not None else None, start)
+        return MapTerms(
+            rows, self.texts.mix(scores), gate(scores) if kind == GATED and gate is not None else None, start
+        )
 
     def _solve(
-        self, parts: Parts, Y: np.ndarray, weights: np.ndarray, regressions: tuple[str, ...], ridges: list[float]
+        self, parts: MapTerms, Y: np.ndarray, weights: np.ndarray, regressions: tuple[str, ...], ridges: list[float]
     ) -> list[dict[str, Solved]]:
         """Return the fitted regressions by kind, for each penalty."""
         by_kind = [_ridge(parts.features(kind), Y - parts.start(kind), weights, ridges) for kind in regressions]
         return [dict(zip(regressions, solved, strict=True)) for solved in zip(*by_kind, strict=True)]
 
-    def _choose(self, parts: Parts, Y: np.ndarray, weights: np.ndarray, random: np.ndarray) -> Correction:
+    def _choose(self, parts: MapTerms, Y: np.ndarray, weights: np.ndarray, random: np.ndarray) -> Correction:
         """Choose the kind of map and its penalty by cross-validation on random rows."""
         fold = np.full(len(Y), -1)
         fold[random] = np.arange(np.count_nonzero(random)) % FOLDS  # these rows are already in random order
@@ -278,7 +280,7 @@ class Refit:
             kept[:, :, test] = self.compare(parts.take(test), Y[test], solved)
         return self.decide(kept[:, :, random])
 
-    def compare(self, parts: Parts, Y: np.ndarray, solved: list[dict[str, Solved]]) -> np.ndarray:
+    def compare(self, parts: MapTerms, Y: np.ndarray, solved: list[dict[str, Solved]]) -> np.ndarray:
         """Return overlap of nearest texts and cosine, shape (kinds, penalties, rows, 2)."""
         out = np.empty((len(self.kinds), len(solved), len(Y), 2))
         for a, kind in enumerate(self.kinds):
@@ -377,7 +379,7 @@ class Sums:
     between kinds and penalties leaves out one fold of random rows at a time, and reads these rows again.
     """
 
-    def __init__(self, refit: Refit, old: Rows, new: Received) -> None:
+    def __init__(self, refit: Refit, old: RowMatrix, new: Received) -> None:
         self._refit, self._old, self._new = refit, old, new
         self._d, self._q = old.shape[1], refit.mapping.d_target
         self._p = self._d + (self._q if refit.texts is not None else 0)
@@ -385,7 +387,7 @@ class Sums:
         #: Group to whose sums each row of the store was added, −1 for none.
         self._group = np.full(len(old), -1, np.int8)
 
-    def _parts(self, rows: np.ndarray) -> Parts:
+    def _parts(self, rows: np.ndarray) -> MapTerms:
         return self._refit.parts(self._old[rows], self._refit.kinds[0], self._refit.gate)
 
     def _add(self, sums: _Moments, rows: np.ndarray, sign: float = 1.0) -> None:
@@ -476,7 +478,7 @@ class Written:
     needed. ``slot`` (n,) is the key in ``maps``, oldest first, of the map with which each row was written.
     """
 
-    def __init__(self, refit: Refit, old: Rows, first: Correction, rows: np.ndarray | None) -> None:
+    def __init__(self, refit: Refit, old: RowMatrix, first: Correction, rows: np.ndarray | None) -> None:
         self._refit, self._old, self._rows = refit, old, rows
         self.slot = np.zeros(len(old), np.uint8)
         self.maps = {0: first}
@@ -496,7 +498,7 @@ class Written:
                 rows = np.arange(len(self.slot))[part]
                 self._rows[part] = self._map(rows, self._old[part])
 
-    def mark_written(self, mapped: Rows) -> None:
+    def mark_written(self, mapped: RowMatrix) -> None:
         """Mark all rows as written with the current map; ``mapped``, shape (n, d_new), holds them as it maps them."""
         self.maps = {self.current: self.maps[self.current]}
         self.slot[:] = self.current
@@ -520,7 +522,7 @@ class Written:
         return out
 
     def advance(
-        self, correction: Correction, mapped: Rows, waits: np.ndarray, tolerance: float
+        self, correction: Correction, mapped: RowMatrix, waits: np.ndarray, tolerance: float
     ) -> tuple[np.ndarray, np.ndarray]:
         """Add a new map; return the rows that it moves by more than the tolerance, now its own, and how far."""
         if correction is not self.maps[self.current]:

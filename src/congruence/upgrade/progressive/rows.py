@@ -70,10 +70,10 @@ class Lazy:
         return self._mean
 
 
-Rows: TypeAlias = "np.ndarray | Lazy"  # Rows in memory or on disk
+RowMatrix: TypeAlias = "np.ndarray | Lazy"  # Rows in memory or on disk
 
 
-def row_blocks(rows: Rows) -> list[slice]:
+def row_blocks(rows: RowMatrix) -> list[slice]:
     """Return slices that divide rows into blocks, sized so that a few copies in float64 fit into memory."""
     return list(blocks(len(rows), 8 * 4 * rows.shape[1], budget=BLOCK_BYTES))
 
@@ -116,7 +116,7 @@ def is_on_disk(array: object) -> bool:
     return array is not None
 
 
-def by_block(rows: Rows, make: Callable[[np.ndarray], np.ndarray], width: int) -> Rows:
+def by_block(rows: RowMatrix, make: Callable[[np.ndarray], np.ndarray], width: int) -> RowMatrix:
     """Return rows made by ``make``, of ``width`` columns: float32 in memory, or :class:`Lazy` for those on disk."""
     if isinstance(rows, Lazy):
         return Lazy(rows.read, (len(rows), width), make)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from congruence._utils.arrays import blocks, normalize_rows
-from congruence.upgrade.progressive.rows import Rows
+from congruence.upgrade.progressive.rows import RowMatrix
 
 #: Standardized scores are multiplied by this before the softmax. Chosen among 3, 5 and 8 on the emoji sample and three
 #: splits of Caltech-101.
@@ -34,7 +34,7 @@ class Scale:
     spread: float
 
     @classmethod
-    def of(cls, rows: Rows, texts: np.ndarray) -> Scale:
+    def of(cls, rows: RowMatrix, texts: np.ndarray) -> Scale:
         """Compute the scale from unit rows, shape (n, d), and unit texts, shape (m, d)."""
         mean = texts @ rows.mean(axis=0, dtype=np.float64)
         some = some_rows(rows)
@@ -65,7 +65,7 @@ class Gate:
     share: float
 
     @classmethod
-    def fit(cls, rows: Rows, texts: Texts) -> Gate | None:
+    def fit(cls, rows: RowMatrix, texts: Texts) -> Gate | None:
         """Fit on unit rows, shape (n, d); None if the two kinds of rows cannot be distinguished."""
         some = some_rows(rows)
         if len(texts) < 3 or len(some) < 3:
@@ -127,7 +127,7 @@ class TextFacts:
     entropy: np.ndarray  # (n,), of the softmax over texts, in nats
 
 
-def read_facts(rows: Rows, texts: np.ndarray, scale: Scale, k: int) -> TextFacts:
+def read_facts(rows: RowMatrix, texts: np.ndarray, scale: Scale, k: int) -> TextFacts:
     """Compute facts from the scores of unit rows (n, d) and texts (m, d), one block at a time."""
     n, m = len(rows), len(texts)
     near = np.empty((n, k), np.uint16 if m <= 2**16 else np.int32)
@@ -151,7 +151,7 @@ def nearest_texts(scores: np.ndarray, k: int) -> np.ndarray:
     return np.take_along_axis(some, order, axis=1)
 
 
-def some_rows(rows: Rows) -> np.ndarray:
+def some_rows(rows: RowMatrix) -> np.ndarray:
     """Return evenly spaced rows, at most 4,096."""
     return np.asarray(rows[:: -(-len(rows) // SAMPLE)])
 
