@@ -97,7 +97,7 @@ def test_what_cannot_be_fitted_is_refused(kind, here, tmp_path):
     np.savez(tmp_path / "pairs.npz", X=anchors[0], Y=anchors[1])
     said = here("fit", "pairs.npz:X", "pairs.npz:Y", "-o", "map")
     assert said.code == 2
-    assert "error: Got" in said.err
+    assert "error: " in said.err
     assert words in said.err
     assert not (tmp_path / "map").exists()
 

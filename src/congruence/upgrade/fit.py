@@ -123,7 +123,7 @@ def fit(
         )
     model: Map = OrthogonalMap() if method == "auto" else make_map(method, **parameters)
     if unpaired is not None:
-        model = RefinedMap(**parameters)
+        model = RefinedMap(**parameters)  # type: ignore[arg-type]
     source, target = as_pair(source, target)
     ours, theirs = _modalities(model, source, target, modality)
     joined = Pairs.join(source, target, missing=missing)

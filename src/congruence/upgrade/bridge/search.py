@@ -73,7 +73,7 @@ def find(
         return _search_index(vectors, index, n)
     rows = as_embeddings(index, "index")
     if rows.dim != vectors.shape[1]:
-        whose = ", that of the queries' model," if rows.dim == source_dim else ""
+        whose = ", that of the queries' model" if rows.dim == source_dim else ""
         raise ShapeError(
             f"The index has width {rows.dim}{whose}; the old model has {vectors.shape[1]}.",
             "Pass an index of the old model.",

@@ -35,8 +35,6 @@ from congruence.upgrade.progressive.meter import Estimate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from congruence.plotting.data import AnchorsCurve
-
 
 @dataclass(frozen=True, repr=False)
 class Certificate:
@@ -87,7 +85,7 @@ class Certificate:
         from congruence.plotting import draw_learning_curve
 
         best = self.strategies[self.task].get("re-embed")
-        data: AnchorsCurve = {
+        data: Any = {
             "task": self.task,
             "n_anchors": self.n_anchors,
             "curve": self.curve,
@@ -224,8 +222,8 @@ def certify(
     check_choice(theory, ("brief", "full"), "theory")
     source, target = by_modality(source, target, modality)
     queries = None if queries is None else by_modality(*queries, modality)
-    given = (source, target, queries, text_queries, labels, fitted, method)
-    design = Design.of(*given, n_neighbors, ranking, random_state)
+    inputs = (source, target, queries, text_queries, labels, fitted, method)
+    design = Design.of(*inputs, n_neighbors, ranking, random_state)
     anchors, items = design.anchors, design.items
     recipe = MapRecipe(design.fitted, method, parameters, single_modality, random_state)
     recipe.check(anchors)

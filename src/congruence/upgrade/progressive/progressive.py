@@ -207,7 +207,7 @@ class Progressive:
         self.order_ = order if isinstance(order, str) else "given"
         if order == "auto":
             self.order_ = self._selection.current_order()
-        self.history_ = []
+        self.history_: list[Reading] = []
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -564,7 +564,8 @@ class Progressive:
             level = lines["new model"] if name == "accuracy" else 1.0
             shift = stages[-1]["value"] - ahead.value[0] * level
             for share, *values in zip(ahead.share, ahead.value, ahead.low, ahead.high, strict=True):
-                further.append(_point(share, Estimate(*(value * level + shift for value in values), 0)))
+                value, low, high = (end * level + shift for end in values)
+                further.append(_point(share, Estimate(value, low, high, 0)))
         return {"metric": name, "stages": stages, "forecast": further, "lines": lines}
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
