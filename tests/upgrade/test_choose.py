@@ -1,4 +1,6 @@
-"""The map that fit chooses: by evidence, among rotations where nothing is known of other modalities, and sane on poor anchors."""
+"""The map that fit chooses: by evidence, among rotations where nothing is known of other modalities, and sane on poor
+anchors.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def rotated(n, d=16, *, noise=0.3, offset=0.0, seed=0):
 
 
 def sheared(n, d=16, *, seed=0):
-    """Texts that differ by a linear map that is no rotation, and images, by the source model, that the rotation in it maps to the target's texts."""
+    """Texts that differ by a linear map that is no rotation, and images, by the source model, that the rotation in it
+    maps to the target's texts.
+    """
     rng = np.random.default_rng(seed)
     R = random_rotation(d, random_state=seed)
     text = rng.standard_normal((n, d))

@@ -183,7 +183,9 @@ def test_near_duplicates_wait():
 
 
 def test_near_duplicates_are_those_of_a_loop_over_all_pairs(monkeypatch):
-    """The blocks of pick beside the definition: a row waits if an earlier one that does not wait, or a native one, is near."""
+    """The blocks of pick beside the definition: a row waits if an earlier one that does not wait, or a native one, is
+    near.
+    """
     rng = np.random.default_rng(0)
     for trial in range(30):
         rows = normalize_rows(rng.standard_normal((120, 3)))

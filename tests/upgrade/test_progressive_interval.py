@@ -1,4 +1,6 @@
-"""Intervals from small random samples: by their definition, exact where that is known, and kept by skewed populations."""
+"""Intervals from small random samples: by their definition, exact where that is known, and kept by skewed
+populations.
+"""
 
 from __future__ import annotations
 

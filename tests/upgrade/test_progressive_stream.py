@@ -1,4 +1,6 @@
-"""Progressive re-embedding of stores larger than memory: the same as in memory, resumed as if never stopped, and saved piece by piece."""
+"""Progressive re-embedding of stores larger than memory: the same as in memory, resumed as if never stopped, and saved
+piece by piece.
+"""
 
 from __future__ import annotations
 
@@ -179,7 +181,9 @@ def test_a_resumed_run_remaps_what_an_unbroken_one_does(problem, mapping, on_dis
 
 
 def test_rows_of_too_old_a_map_are_written_again(problem, mapping, on_disk, monkeypatch):
-    """Maps that rows were written by are kept, and no more of them than MOST: rows of the oldest are written again, however little they moved."""
+    """Maps that rows were written by are kept, and no more of them than MOST: rows of the oldest are written again,
+    however little they moved.
+    """
     for most, tolerance in ((1, 10.0), (2, 0.02)):
         monkeypatch.setattr("congruence.upgrade.progressive.refit.MOST", most)
         result = []

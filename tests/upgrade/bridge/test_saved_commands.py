@@ -1,4 +1,6 @@
-"""A saved bridge where commands take a map: inspected, measured in a report, and its queries mapped from file to file."""
+"""A saved bridge where commands take a map: inspected, measured in a report, and its queries mapped from file to
+file.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""``congruence search``: the hits of a bridge, of an old index or of one that is half old and half new, and what is refused."""
+"""``congruence search``: the hits of a bridge, of an old index or of one that is half old and half new, and what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,13 @@ def embeddings(rows, which, model=None):
 @pytest.fixture
 def files(tmp_path):
     BRIDGE.save(tmp_path / "bridge")
-    parts = {"q": (NEW, QUERIES), "old": (OLD, IN_OLD), "new": (NEW, IN_NEW), "p_old": (OLD, PAIRED), "p_new": (NEW, PAIRED)}  # fmt: skip
+    parts = {
+        "q": (NEW, QUERIES),
+        "old": (OLD, IN_OLD),
+        "new": (NEW, IN_NEW),
+        "p_old": (OLD, PAIRED),
+        "p_new": (NEW, PAIRED),
+    }
     for name, (rows, which) in parts.items():
         np.savez(tmp_path / f"{name}.npz", v=rows[which], ids=np.array(IDS)[which])
     return tmp_path

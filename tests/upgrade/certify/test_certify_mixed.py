@@ -1,4 +1,6 @@
-"""Stores of which a part is re-embedded: the forecast against stores that are really made so, and against a progressive migration."""
+"""Stores of which a part is re-embedded: the forecast against stores that are really made so, and against a progressive
+migration.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +140,9 @@ def test_it_takes_its_draws_from_re_embedding_alone(big, retention, monkeypatch)
 
 
 def test_class_by_class_it_is_the_forecast_of_a_progressive_migration(big):
-    """With rows that do not crowd each other out the share is that of ``make_forecast``, which adds up rows' own losses."""
+    """With rows that do not crowd each other out the share is that of ``make_forecast``, which adds up rows' own
+    losses.
+    """
     rng = np.random.default_rng(0)
     values, rank = (rng.random(400) < 0.8).astype(float), rng.permutation(400)
     order, shuffled = np.argsort(rank), rng.permutation(400)
@@ -177,7 +181,8 @@ def test_each_form_of_data_has_its_forecast(kind):
         labels = {one: str(k) for one, k in zip(ids, p.labels, strict=True)} if kind == "labels" else None
         found = certify({"image": images[0]}, {"image": images[1]}, labels=labels, **options)
     ahead = found.progressive
-    # As a plan would: captions of which the scores say that more than half of the pictures have none of their own are no vocabulary.
+    # As a plan would: captions of which the scores say that more than half of the pictures have none of their own are
+    # no vocabulary.
     assert ahead["order"] == ("entropy" if kind == "queries" else "random")
     assert ahead["value"][0] == pytest.approx(found.strategies[found.task]["stored"].value)
     assert ahead["value"][-1] > ahead["value"][0]
@@ -216,7 +221,9 @@ def test_a_large_store_has_more_rows_to_refit_on():
 
 
 def test_what_anchors_add_is_measured_with_the_descriptions(monkeypatch):
-    """More anchors help a map of few of them, and less so where descriptions are added to it: the gain of the map alone is not what the store gains."""
+    """More anchors help a map of few of them, and less so where descriptions are added to it: the gain of the map alone
+    is not what the store gains.
+    """
     asked = []
 
     def spy(*given):

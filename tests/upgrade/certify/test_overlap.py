@@ -71,7 +71,9 @@ def sides(source, target, text=None):
 
 
 def near_duplicates(groups, size, apart=0.1, noise=0.15, d=48, seed=0):
-    """Groups of near-duplicates in two models that differ by a rotation and by noise larger than what tells twins apart."""
+    """Groups of near-duplicates in two models that differ by a rotation and by noise larger than what tells twins
+    apart.
+    """
     rng = np.random.default_rng(seed)
     items = np.repeat(rng.standard_normal((groups, d)), size, axis=0)
     items += apart * rng.standard_normal(items.shape)
