@@ -1,8 +1,7 @@
 """Choose a map by cross-validated retrieval of the pairs; other modalities decide which are candidates.
 
-A rotation fitted on texts also maps images. A linear map may retrieve texts better but degrade images. Maps other than
-rotations are therefore candidates only if rows of another modality, paired with the anchors by id, show how much they
-degrade it, or if the caller declares that there is no other modality.
+A rotation fitted on texts also maps images; a linear map may retrieve texts better but degrade images. It is therefore
+a candidate only if rows of another modality, paired with the anchors by id, show how much, or if there is none.
 """
 
 from __future__ import annotations

@@ -140,7 +140,8 @@ class Bridge:
     def __init__(self, mapping: Map, *, normalize: bool | str = "auto", modality: str | None = None) -> None:
         if not isinstance(mapping, Map):
             raise ParameterError(
-                f"Got {type(mapping).__name__} for mapping; expected a fitted map.", "Pass congruence.fit(new, old), or use Bridge.load(path)."
+                f"Got {type(mapping).__name__} for mapping; expected a fitted map.",
+                "Pass congruence.fit(new, old), or use Bridge.load(path).",
             )
         if isinstance(mapping, TwoSidedMap):
             raise ParameterError(

@@ -73,13 +73,9 @@ class LearningCurve:
     def most(self, more: int) -> float:
         """Return an upper bound on the gain from further anchors: no doubling adds more than the previous one.
 
-        Returns: the rise over the last doubling, including its one-sided 95 % error, times the number of doublings to
-        come; never less than the expected gain.
-
-        References
-        ----------
-        Nadeau and Bengio (2003), "Inference for the generalization error": repeats use the same anchors, so the
-        variance of their mean is s² (1/repeats + held out/fitted on) and not s²/repeats.
+        The rise over the last doubling, with its one-sided 95 % error, times the number of doublings to come. Repeats
+        use the same anchors, so the variance of their mean is s² (1/repeats + held out/fitted on): Nadeau and Bengio
+        (2003), "Inference for the generalization error".
         """
         half = int(np.abs(self.sizes - self.sizes[-1] / 2).argmin())
         rise = self.scores[:, -1] - self.scores[:, half]

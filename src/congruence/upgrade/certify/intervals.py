@@ -16,14 +16,9 @@ WIDER = 1.05
 
 
 def covariance(influence: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
-    """Return the covariance of means of grouped items.
+    """Return the covariance (q, q) of means of items whose errors may depend on each other within groups (n,).
 
-    ``influence`` (n, q); ``groups`` (n,): items whose errors may depend on each other; by default all items are
-    independent; returns (q, q).
-
-    References
-    ----------
-    Liang and Zeger (1986), "Longitudinal data analysis using generalized linear models", eq. for the robust variance.
+    Liang and Zeger (1986), "Longitudinal data analysis using generalized linear models", the robust variance.
     """
     n = len(influence)
     centered = influence - influence.mean(axis=0)
@@ -63,13 +58,9 @@ def draw_scores(
 def freedom(n: int, groups: np.ndarray | None = None) -> float:
     """Return the degrees of freedom of :func:`covariance`: its number of independent deviations.
 
-    ``groups`` (n,): items whose errors may depend on each other; by default all items are independent. Returns: n − 1,
-    or the number of groups minus one if they have equal sizes, and less if they do not; at least 1.
-
-    References
-    ----------
-    Satterthwaite (1946), "An approximate distribution of estimates of variance components", for sums over groups whose
-    deviations are as large as the groups.
+    n − 1, or the number of groups minus one if they have equal sizes, and less if they do not; at least 1.
+    Satterthwaite (1946), "An approximate distribution of estimates of variance components", for sums over groups of
+    that size.
     """
     sizes = np.ones(n) if groups is None else np.unique(groups, return_counts=True)[1].astype(float)
     return max(1.0, float(np.sum(sizes**2) ** 2 / np.sum(sizes**4)) - 1)
@@ -91,14 +82,9 @@ def rate_interval(
 ) -> tuple[float, float]:
     """Return Wilson's interval of a rate, with the number of independent trials that its standard error implies.
 
-    ``influence`` (n,); ``groups`` (n,): items whose errors may depend on each other; ``each``: number of trials over
-    which an item's score is averaged.
-
-    References
-    ----------
-    Wilson (1927), "Probable inference, the law of succession, and statistical inference". The effective number of
-    trials is that of Korn and Graubard (1998), "Confidence intervals for proportions with small expected number of
-    positive counts".
+    ``each`` is the number of trials over which an item's score is averaged. Wilson (1927), "Probable inference, the law
+    of succession, and statistical inference"; Korn and Graubard (1998), "Confidence intervals for proportions with
+    small expected number of positive counts".
     """
     n = len(influence)
     z = float(norm.ppf((1 + level) / 2))
@@ -117,18 +103,10 @@ def rate_interval(
 def ratio_interval(
     above: float, below: float, influence: np.ndarray, level: float = 0.95, groups: np.ndarray | None = None
 ) -> tuple[float, float]:
-    """Return Fieller's interval of the ratio of two scores of the same items.
+    """Return Fieller's interval of the ratio of two scores of the same items, with infinite end for ``below`` near
+    zero.
 
-    ``influence`` (n, 2); ``groups`` (n,): items whose errors may depend on each other. Returns: the upper end is
-    infinite if ``below`` cannot be distinguished from zero.
-
-    Notes
-    -----
-    Uses the covariance :func:`joint_covariance` and Student's quantile with :func:`freedom` degrees of freedom.
-
-    References
-    ----------
-    Fieller (1954), "Some problems in interval estimation".
+    Of the :func:`joint_covariance`, with Student's quantile. Fieller (1954), "Some problems in interval estimation".
     """
     z = float(t.ppf((1 + level) / 2, freedom(len(influence), groups)))
     spread = joint_covariance(influence, groups)

@@ -133,21 +133,14 @@ def middle_interval(shares: list[float]) -> tuple[float | None, float | None]:
 
 
 def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: int | None = None) -> MixedStore | None:
-    """Score stores with increasing shares of re-embedded rows.
+    """Score stores with increasing shares of re-embedded rows; None if the store or mapping cannot be scored.
 
-    ``items``: its random state draws the random rows and folds; ``measured``: the mapped items, and the scores of
-    mapping; ``n_rows``: number of rows of the store: a share of it is the number of rows to refit on. By default, every
-    refit uses all items of the other folds. Returns: None if the target model has no vectors of the store, or mapping
-    was not scored.
-
-    Notes
-    -----
-    If stored items are assigned to classes, mixtures of the class descriptions are added to mapped rows, as in a
-    migration that is given these texts. An item is mapped by the map of its fold, which was fitted on fewer anchors.
-    The resulting loss is estimated from maps fitted on one fold less, and corrected as for a store that is mapped as a
-    whole. With mixtures, the loss is measured on the same mixed stores; without, it is measured on the mapped store and
-    applied to the share that is still mapped. Refits use items of other folds, so their number is limited even if a
-    share of a large store would be more rows: the gain from those further rows is not included.
+    A share of ``n_rows`` is the number of rows to refit on, by default all items of the other folds, which limit it in
+    any case. If stored items are assigned to classes, mixtures of the class descriptions are added to mapped rows, as
+    in a migration that is given these texts. An item is mapped by the map of its fold, which was fitted on fewer
+    anchors. The resulting loss is estimated from maps fitted on one fold less, and corrected as for a store that is
+    mapped as a whole. With mixtures, it is measured on the same mixed stores; without, on the mapped store, and applied
+    to the share that is still mapped.
     """
     tables, random_state, base = items.tables, items.random_state, f"{task}/stored"
     if tables.store_modality not in tables.target or base not in measured.scores or measured.mapped is None:

@@ -1,12 +1,9 @@
 """Scores of the strategies: hits of queries in a gallery, overlap of result lists, and controls.
 
-A gallery is a sample, as the queries are. Removing item i from the sample removes its query, and also a distractor or a
-relevant item of other queries. Both effects together are the item's jackknife pseudo-value h_i − p_i, where h_i is its
-hit and p_i the number of hits among the *other* queries that its removal would add.
-
-Whether an item finds itself says little about a store of near-duplicates, where a twin is as good, and little about a
-store of very different items, where it is easy. What matters are the lists a user sees: the k nearest rows of the
-mapped store, judged by the target model.
+A gallery is a sample, as the queries are. Removing item i from it removes its query, and also a distractor or a
+relevant item of other queries: its jackknife pseudo-value is h_i − p_i, where h_i is its hit and p_i the number of hits
+among the *other* queries that its removal would add. Whether an item finds itself says little about a store of
+near-duplicates, or of very different items. What matters are the lists a user sees, judged by the target model.
 """
 
 from __future__ import annotations

@@ -37,17 +37,11 @@ _MOST_KAPPA = 600
 def theory_entries(
     tables: PairedTables, mapping: OrthogonalMap, random_state: int, *, full: bool = False, instead: str | None = None
 ) -> list[dict[str, Any]]:
-    """Evaluate the theorems' conditions on the anchors.
+    """Evaluate the theorems' conditions on the anchors, for a rotation about the means fitted on all of them.
 
-    ``mapping``: A rotation about the means, fitted on all anchors; ``random_state``: determines the sample of rows if
-    there are very many; ``full``: also compute κ: two linear programs for each of several directions, which take
-    minutes; ``instead``: the certified map, in words, if it is another one; the first entry then says so. Returns: each
-    with ``theorem``, ``quantity``, ``sentence`` and ``numbers``.
-
-    Notes
-    -----
-    Rows are scaled to unit norm first, since the theorems are about encoders on the sphere. The theorems map from the
-    narrower model to the wider one, so a target with fewer dimensions is exchanged with the source.
+    ``full`` also computes κ, by linear programs that take minutes; ``instead`` is the certified map, in words, if it is
+    another one. Rows are scaled to unit norm first, since the theorems are about encoders on the sphere. The theorems
+    map from the narrower model to the wider one, so a target with fewer dimensions is exchanged with the source.
     """
     rng = np.random.default_rng(random_state)
     rows = {

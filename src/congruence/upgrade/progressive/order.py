@@ -142,17 +142,9 @@ BY_TEXTS = ("entropy", "disagreement", "overlap", "margin")  # orders that requi
 
 @dataclass(frozen=True)
 class Mixture:
-    """Combination of several orders: the weighted mean of each row's rank under them.
+    """Combination of several orders, such as ``Mixture({"entropy": 2.0, "k-center": 1.0})``.
 
-    Parameters
-    ----------
-    parts : mapping of str to float
-        Weights by name of :data:`ORDERS`.
-
-    Examples
-    --------
-    >>> from congruence.upgrade.progressive import Mixture
-    >>> order = Mixture({"entropy": 2.0, "k-center": 1.0})
+    A row's score is the mean of its ranks under them, by the weights of ``parts``.
     """
 
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -234,11 +226,9 @@ FEWEST, LEAD = 20, 2.5
 class OrderSelection:
     """The candidate orders, and how well each predicted the harm to random rows.
 
-    Notes
-    -----
     A row's harm is the share of its nearest texts that mapping changes (without texts, 1 − cosine). An order's score is
-    the correlation of its ranks with the harm. Another order replaces the default if its score is higher by 2.5
-    standard errors of the paired difference.
+    the correlation of its ranks with the harm. Another order replaces the default if it leads by 2.5 standard errors of
+    the paired difference.
     """
 
     def __init__(self, default: str, has_texts: bool) -> None:

@@ -163,24 +163,17 @@ NEIGHBORS = 10  # number of nearest texts that are compared
 class Refit:
     """The first map, corrected with re-embedded rows.
 
-    ``mapping``: from the old model to the new one, as used for the store's modality; None if every call passes
-    ``mapped``; ``size``: mean squared norm of the store's old rows; ``gate``: probability that rows have their own text
-    among ``texts``; if omitted, all rows are assumed to have one.
-
-    Notes
-    -----
     With f the first map and t(x) the new model's texts weighted by a softmax over the old model's scores of x (a
     mixture of texts, after the kernel regression of Nadaraya 1964 and Watson 1964), the base is b(x) = f(x) + t(x). On
-    re-embedded rows the ridge regression of y − b(x) on [x, t(x)] is added, centered by weighted means. It shrinks the
+    re-embedded rows the ridge regression of y − b(x) on [x, t(x)] is added, centered by weighted means: it shrinks the
     map to the base and not to zero, so that a few rows change it little. If the own text of some rows may not be known,
-    the map is a mixture of two experts (Jacobs et al. 1991): this map, weighted by g(x), and the same without t,
-    weighted by 1 − g(x).
+    the map is a mixture of two experts (Jacobs et al. 1991): this map, weighted by the gate g(x), and the same without
+    t.
 
-    Whether t is used, and the penalty, are chosen by cross-validation on random re-embedded rows. The criterion is the
-    share of the new model's ten nearest texts that the map preserves (without texts, the cosine). The first penalty is
-    kept unless another one is better by more than one standard error, and the first kind unless another one is better
-    by more than three. With a gate, kinds are compared by the cosine, because known texts say little about rows that
-    belong to other texts.
+    Whether t is used, and the penalty, are chosen by cross-validation on random re-embedded rows, by the share of the
+    new model's ten nearest texts that the map preserves (without texts, the cosine). The first penalty is kept unless
+    another one is better by more than one standard error, and the first kind unless another one is by more than three.
+    With a gate, kinds are compared by the cosine, because known texts say little about rows that belong to other texts.
     """
 
     def __init__(self, mapping: Map | None, texts: Texts | None, size: float, gate: Gate | None = None) -> None:
@@ -372,11 +365,9 @@ class _Moments:
 class Sums:
     """Fits the correction of a :class:`Refit` from sums instead of the rows (n, d_old).
 
-    Notes
-    -----
     With texts, features are [x, t(x)] and residuals y − b(x). The map without texts has features x and residuals y −
-    b(x) + t(x), whose sums follow from the sums with texts by addition, so one set serves all kinds of map. The choice
-    between kinds and penalties leaves out one fold of random rows at a time, and reads these rows again.
+    b(x) + t(x), whose sums follow by addition, so one set serves all kinds of map. The choice between kinds and
+    penalties leaves out one fold of random rows at a time, and reads these rows again.
     """
 
     def __init__(self, refit: Refit, old: RowMatrix, new: Received) -> None:

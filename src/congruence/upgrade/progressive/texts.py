@@ -48,21 +48,16 @@ class Scale:
 
 @dataclass(frozen=True)
 class Gate:
-    """Probability that a row's own text is among the known ones, given its best score.
+    """Probability that a row's own text is among the known ones: a logistic function of its best score.
 
-    ``slope``, ``level``: slope and midpoint of a logistic function of the best standardized score; ``share``: share of
-    all rows that have their own text among the known ones.
-
-    Notes
-    -----
-    If a row's own text is not known, its best score belongs to another text. The mean of such scores is estimated from
-    each row's second-best score. Best scores are modeled as a mixture of these and of the scores of own texts: two
-    normal distributions of equal variance, fitted by expectation-maximization with the former mean fixed.
+    If it is not known, the best score belongs to another text; the mean of such scores is estimated from each row's
+    second-best score. Best scores are modeled as a mixture of these and of the scores of own texts: two normal
+    distributions of equal variance, fitted by expectation-maximization with the former mean fixed.
     """
 
     slope: float
-    level: float
-    share: float
+    level: float  # midpoint
+    share: float  # of all rows that have their own text among the known ones
 
     @classmethod
     def fit(cls, rows: RowMatrix, texts: Texts) -> Gate | None:
