@@ -78,17 +78,14 @@ class Anchors:
 
     def to_dict(self) -> dict[str, object]:
         """Return all fields except the vectors as plain data."""
+        lists = {"rows": self.rows, "covered": self.covered, "covered_by_random": self.covered_by_random}
+        counts = ("n_rows", "n_candidates", "n_identical", "n_zero")
         return {
             "method": self.method,
             "n": len(self),
             "ids": self.ids.tolist() if self.has_ids else None,
-            "rows": self.rows.tolist(),
-            "covered": self.covered.tolist(),
-            "covered_by_random": self.covered_by_random.tolist(),
-            "n_rows": self.n_rows,
-            "n_candidates": self.n_candidates,
-            "n_identical": self.n_identical,
-            "n_zero": self.n_zero,
+            **{name: values.tolist() for name, values in lists.items()},
+            **{name: getattr(self, name) for name in counts},
         }
 
     def plot(self, ax: Axes | None = None) -> Axes:

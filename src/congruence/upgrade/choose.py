@@ -58,7 +58,7 @@ LINEAR = (
 
 
 class CandidatePairs:
-    """Paired rows and their moments. Shapes: ``X`` (n, d_source), ``Y`` (n, d_target)."""
+    """Paired rows (n, d_source) and (n, d_target), and their moments."""
 
     def __init__(self, X: np.ndarray, Y: np.ndarray) -> None:
         self.X, self.Y = X, Y

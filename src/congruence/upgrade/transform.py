@@ -94,7 +94,7 @@ class BlockMap:
             check_space(Space(normalized=has_unit_rows(block)), self.expected, Space(), modality=False)
 
     def __call__(self, block: np.ndarray) -> np.ndarray:
-        """Map rows. Shapes: ``block`` (b, d_source); returns (b, d_out)."""
+        """Map rows (b, d_source) to (b, d_out)."""
         if self._function is None:
             self._function = self._prepare()
         out = self._function(block.astype(self.compute, copy=False))

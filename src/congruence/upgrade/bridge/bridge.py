@@ -321,11 +321,6 @@ class Bridge:
         center, hubness, bank
             As for :func:`congruence.metrics.class_retrieval`, in the first stage, for an index given as vectors;
             ``bank`` holds queries of the new model.
-
-        Raises
-        ------
-        DirectionError, SpaceMismatchError, ModalityError
-            As for :meth:`transform`.
         """
         check_positive(k, "k", integer=True)
         if candidates is not None:
@@ -402,11 +397,6 @@ class Bridge:
         modality, center, hubness, bank
             As for :meth:`search`, and applied to every line: each uses its own queries and rows, two-stage search
             applies them in the first stage only, and the old model's line uses its own queries as ``bank``.
-
-        Raises
-        ------
-        DirectionError, SpaceMismatchError, ModalityError
-            As for :meth:`transform`.
         """
         check_positive(candidates, "candidates", integer=True)
         for k in at:
@@ -517,8 +507,6 @@ class Bridge:
         ------
         TooFewAnchorsError
             If there are fewer than two queries per fold.
-        DirectionError, SpaceMismatchError, ModalityError
-            As for :meth:`transform`.
 
         Notes
         -----

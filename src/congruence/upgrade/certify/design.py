@@ -354,7 +354,7 @@ def near_duplicates(tables: PairedTables) -> np.ndarray:
 
 
 def deal(groups: np.ndarray, parts: int, rng: np.random.Generator) -> np.ndarray:
-    """Split items into parts of nearly equal size, without splitting a group. Shapes: ``groups`` (n,); returns (n,)."""
+    """Split items into parts of nearly equal size, without splitting a group; return the part of each, (n,)."""
     names, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     shuffled = rng.permutation(len(names))
     load, part = np.zeros(parts, dtype=int), np.empty(len(names), dtype=int)

@@ -72,8 +72,7 @@ class Migration:
         components, symmetric about 0, up to the largest component of a sample. The journal's folder keeps them as
         ``ranges.npy``; queries must be quantized with the same ranges.
     old_ranges : array-like, shape (2, dim), optional
-        Ranges with which the old int8 vectors were quantized; by default one range for all components, symmetric about
-        0.
+        The same of the old int8 vectors; by default one range for all components, symmetric about 0.
     allow_zero_rows : bool, default=False
     retry : Retry, optional
         Number of retries and waiting times if the database does not answer.
@@ -83,12 +82,8 @@ class Migration:
 
     Raises
     ------
-    SpaceMismatchError
-        If the map is not the one stored in the journal.
-    MigrationError
-        If the journal belongs to another database.
-    CorruptFileError
-        If the journal's folder is damaged or cannot be read.
+    SpaceMismatchError, MigrationError, CorruptFileError
+        If the journal is of another map or database, or is damaged.
 
     Examples
     --------
@@ -291,8 +286,6 @@ class Migration:
         ------
         MigrationError
             If the run is not complete.
-        CorruptFileError
-            If the ids that the journal keeps are not of the table's type.
         """
         with self._at_work() as journal:
             journal.require_state("filled", "verified", "switched", "rolled back", to="verify")

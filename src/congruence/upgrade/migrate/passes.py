@@ -69,7 +69,7 @@ class Checksum:
         self._sum = 0
 
     def add(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Add rows. Shapes: ``ids`` (b,), ``vectors`` (b, dim)."""
+        """Add rows: ids (b,) and vectors (b, dim)."""
         flat = np.ascontiguousarray(vectors, np.float32).tobytes()
         size = vectors.shape[1] * 4
         digests = b"".join(

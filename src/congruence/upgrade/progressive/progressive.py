@@ -609,10 +609,8 @@ class Progressive:
 
         Parameters
         ----------
-        state : (mapping of str to ndarray, mapping)
-            From :meth:`state`.
-        mapping, old
-            As for the plan that was saved.
+        state, mapping, old
+            From :meth:`state`, and as for the plan that was saved.
         folder : Path, optional
             Folder to which :meth:`write` wrote new vectors and maps; by default the state holds them.
         **inputs
@@ -622,7 +620,7 @@ class Progressive:
         Raises
         ------
         CorruptFileError
-            If the state is damaged, or belongs to another store, map or texts.
+            If the state is damaged, or of another store, map or texts.
         """
         arrays, facts = state
         if saved := [name for name in PARAMETERS if name in inputs]:
