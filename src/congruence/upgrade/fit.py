@@ -112,10 +112,7 @@ def fit(
     if unpaired is not None and method == "auto":
         method = "orthogonal"
     if method != "auto" and single_modality:
-        raise ParameterError(
-            f"Got `single_modality=True` for method={method!r}; it is for a choice.",
-            "Leave out `single_modality=True`.",
-        )
+        raise ParameterError(f"Got `single_modality=True` for method={method!r}; it is for choices.", "Leave it out.")
     if unpaired is not None and method != "orthogonal":
         raise ParameterError(
             f"Only an orthogonal map is refined with unpaired rows; got method={method!r}.",

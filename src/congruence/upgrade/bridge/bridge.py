@@ -773,8 +773,7 @@ def _matched_rows(items: Embeddings, other: RowsLike, name: str) -> tuple[np.nda
     matched = place >= 0
     if not matched.any():
         raise IdError(
-            f"No item of {name} is in the {'queries' if name == 'queries_old' else 'index'}.",
-            f"Pass `{name}=…` with these ids.",
+            f"No item of {name} is in the {'queries' if name == 'queries_old' else 'index'}.", f"Pass `{name}=…` of it."
         )
     out = np.zeros((len(ours), theirs.dim), dtype=np.result_type(theirs.vectors, np.float32))
     out[matched] = theirs.vectors[place[matched]]

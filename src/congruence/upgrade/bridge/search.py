@@ -75,8 +75,7 @@ def find(
     if rows.dim != vectors.shape[1]:
         whose = ", that of the queries' model" if rows.dim == source_dim else ""
         raise ShapeError(
-            f"The index has width {rows.dim}{whose}; the old model has {vectors.shape[1]}.",
-            "Pass an index of the old model.",
+            f"The index has width {rows.dim}{whose}; the old model has {vectors.shape[1]}.", "Pass the old model's."
         )
     n = min(n, len(rows))
     place, scores = _nearest(vectors, rows.vectors, n, metric, center, as_hubness(hubness), bank)
@@ -87,9 +86,7 @@ def _search_index(vectors: np.ndarray, index: Any, n: int) -> tuple[np.ndarray, 
     """Search a FAISS index, or call a search function."""
     width = getattr(index, "d", None)
     if isinstance(width, int) and width != vectors.shape[1]:
-        raise ShapeError(
-            f"The index has width {width}; the old model has {vectors.shape[1]}.", "Pass an index of the old model."
-        )
+        raise ShapeError(f"The index has width {width}; the old model has {vectors.shape[1]}.", "Pass the old model's.")
     if hasattr(index, "ntotal"):
         if not index.ntotal:
             raise ShapeError("Got a FAISS index without rows.", "Add the old model's vectors to it.")
@@ -127,8 +124,7 @@ def _nearest(
     if not (center or correction):
         if bank is not None:
             raise ParameterError(
-                "A bank is used only with hubness or center.",
-                "Pass `hubness=…` or `center=True`, or leave out `bank=…`.",
+                "A bank is used only with hubness or center.", "Pass `hubness=…` or `center=True`, or leave it out."
             )
         place = nearest(queries, n, rows, metric=metric)
         return place, _scores(queries, rows, place, metric)
@@ -226,8 +222,7 @@ def _lookup(
             found = list(rerank(known_names)) if len(known_names) else []
             if len(found) != len(known_names):
                 raise InputError(
-                    f"Got {len(found)} vectors from rerank for {len(known_names)} ids.",
-                    "Return None for an unknown id.",
+                    f"Got {len(found)} vectors from rerank for {len(known_names)} ids.", "Return None for unknown ids."
                 )
             vectors = np.full((len(names), width), np.nan)
             for row, vector in zip(np.flatnonzero(~missing).tolist(), found, strict=True):

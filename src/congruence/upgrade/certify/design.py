@@ -138,8 +138,7 @@ def check_alike(tables: PairedTables, heldout: PairedTables) -> None:
     same = names[is_in(names, tables.ids[tables.store_modality])]
     if len(same):
         raise InputError(
-            f"{len(same)} queries are anchors too (first {name_rows(np.arange(1), same)}).",
-            "Remove them from the anchors.",
+            f"{len(same)} queries are anchors too (first {name_rows(np.arange(1), same)}).", "Remove these anchors."
         )
 
 
@@ -496,8 +495,7 @@ def join_texts(texts: tuple[RowsLike | None, RowsLike], tables: PairedTables) ->
     for rows, side, name in ((first, tables.source, "source"), (second, tables.target, "target")):
         if rows is not None and rows.dim != side[tables.store_modality].shape[1]:
             raise InputError(
-                f"Text queries have width {rows.dim} in the {name} model, other than anchors.",
-                "Encode them with the same model.",
+                f"Text queries have width {rows.dim} in the {name} model.", "Encode them with the same model."
             )
     return None if first is None else first.vectors, second.vectors
 
@@ -552,8 +550,7 @@ class Design:
             check_alike(anchors, scored)
         if scored.query_modality not in scored.target:
             raise InputError(
-                f"The target model has no {scored.query_modality} rows, which search the store.",
-                "Encode some for `target=…`.",
+                f"The target model has no {scored.query_modality} rows to search by.", "Encode some for `target=…`."
             )
         copies = near_duplicates(scored)
         groups = copies if len(np.unique(copies)) < len(copies) else None

@@ -108,14 +108,10 @@ class MapRecipe:
                 if self.method != "auto"
                 else f"{tables.store_modality} and {tables.query_modality} rows"
             )
-            raise ModalityError(
-                f"Got `single_modality=True` and {got}; expected a choice on one modality.",
-                "Leave out `single_modality=True`.",
-            )
+            raise ModalityError(f"Got `single_modality=True` and {got}; expected one modality.", "Leave it out.")
         if self.method == "linear" and len(self.fitted) > 1:
             raise ModalityError(
-                f"A linear map takes one modality, not {' and '.join(self.fitted)}.",
-                f"Pass `fitted={self.fitted[0]!r}`.",
+                f"A linear map takes one modality: {' and '.join(self.fitted)}.", f"Pass `fitted={self.fitted[0]!r}`."
             )
 
     def choose(self, tables: PairedTables, train: np.ndarray) -> Choice:

@@ -56,8 +56,7 @@ class CommandEncoder:
             if process.returncode:
                 output = process.stdout.decode("utf-8", "replace").strip()[-_TAIL:]
                 raise FileError(
-                    f"{self.words[0]} ended with exit status {process.returncode} ({output}).",
-                    "Make it succeed for these ids.",
+                    f"{self.words[0]} ended with exit status {process.returncode} ({output}).", "Make it succeed."
                 )
             try:
                 return np.asarray(np.load(out, allow_pickle=False))

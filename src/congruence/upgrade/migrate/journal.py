@@ -113,8 +113,7 @@ class Journal:
             journal._check()
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise CorruptFileError(
-                f"The journal {path} is damaged or was edited.",
-                "Restore it, or discard and begin again in another folder.",
+                f"The journal {path} is damaged or was edited.", "Restore it, or discard and begin in another folder."
             ) from error
         return journal
 

@@ -129,8 +129,7 @@ class RowMapper:
             return
         if self.old.element_type == "binary":
             raise SpaceMismatchError(
-                "Binary vectors have no norms, and the map was fitted on raw rows.",
-                "Fit the map on rows scaled to unit norm.",
+                "Binary vectors have no norms, but the map needs them.", "Fit the map on rows scaled to unit norm."
             )
         if self.old.ranges is None:
             raise ParameterError(

@@ -129,8 +129,7 @@ class Migration:
             )
         if kept is not None and kept.place != self.info.place:
             raise MigrationError(
-                f"{self.folder} is the journal of {kept.place}, not of {self.info.place}.",
-                "Pass `journal=…` with its own folder.",
+                f"{self.folder} is the journal of {kept.place}, not of {self.info.place}.", "Pass its own `journal=…`."
             )
         supported = database.capabilities.element_types
         default = self.info.element_type if self.info.element_type in supported else supported[0]
@@ -542,8 +541,7 @@ def migrate(
         verification = migration.verify(callback=callback)
         if not verification.passed:
             raise MigrationError(
-                f"The new vectors fail verification ({'; '.join(verification.problems)}).",
-                "Pass `resume=True`, or discard them.",
+                f"The new vectors fail verification ({'; '.join(verification.problems)}).", "Resume, or discard them."
             )
         if switch:
             migration.switch(callback=callback)
@@ -567,8 +565,7 @@ def _fit_cutoffs(
     if among is not None:
         if old.modalities is None:
             raise ModalityError(
-                f"Got `among={among!r}`, but there is no such column.",
-                "Pass `modality_column=…`, or leave out `among=…`.",
+                f"Got `among={among!r}`, but no such column.", "Pass `modality_column=…`, or leave out `among=…`."
             )
         kept &= np.array([name == among for name in old.modalities.to_pylist()], bool)
     names = old.ids.filter(pa.array(kept))

@@ -104,8 +104,7 @@ def reembed(
     tell = stage or (lambda words: None)
     if not migration.mapper.unit:
         raise ParameterError(
-            "Batches are chosen by cosines, but new vectors are no unit rows.",
-            "Start the migration with `normalize=True`.",
+            "Batches are chosen by cosines of unit rows.", "Start the migration with `normalize=True`."
         )
     with migration._at_work() as journal:
         journal.require_state("filled", "verified", "switched", "rolled back", to="re-embed")
@@ -237,8 +236,7 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
                 seen.update([] if block.modalities is None else block.modalities.unique().to_pylist())
             elif block.modalities is None:
                 raise ParameterError(
-                    f"Got `among={among!r}`, but there is no such column.",
-                    "Pass `modality_column=…`, or leave out `among=…`.",
+                    f"Got `among={among!r}`, but no such column.", "Pass `modality_column=…`, or leave out `among=…`."
                 )
             else:
                 kept = np.array([name == among for name in block.modalities.to_pylist()], bool)

@@ -37,8 +37,7 @@ class View:
         """Return the facts about the old rows and about the mapped ones; an error without texts."""
         if self.old_facts is None or self.new_facts is None:
             raise ParameterError(
-                "This order needs texts, and there are none.",
-                "Pass `texts=…` and `new_texts=…`, or `order='residual'`.",
+                "This order needs texts; there are none.", "Pass `texts=…` and `new_texts=…`, or `order='residual'`."
             )
         return self.old_facts, self.new_facts
 

@@ -319,8 +319,7 @@ class Progressive:
         scores = np.asarray(order(view), dtype=np.float64)
         if scores.shape != (len(self),) or not np.isfinite(scores).all():
             raise ShapeError(
-                f"The order returned {scores.shape} scores, or not finite ones.",
-                "Pass `order=…` that returns one score per row.",
+                f"The order returned {scores.shape} scores, or not finite ones.", "Return one score per row."
             )
         return scores if self.weights is None else quantiles(scores) * self.weights
 
@@ -344,8 +343,7 @@ class Progressive:
         if (rows < 0).any():
             unknown = np.flatnonzero(rows < 0)
             raise IdError(
-                f"The store lacks {len(unknown)} of these ids ({name_rows(unknown, names)}).",
-                "Pass `ids=…` of a batch.",
+                f"The store lacks {len(unknown)} of the ids ({name_rows(unknown, names)}).", "Pass `ids=…` of a batch."
             )
         Y = as_matrix(vectors, "vectors", ids=names)
         check_same_rows(len(names), len(Y), "ids", "vectors")
@@ -809,8 +807,7 @@ def read_texts(old: RowsLike | None, new: RowsLike | None, mapping: Map, rows: R
     check_width(ours.shape[1], rows.shape[1], "Progressive (texts)", mapping.d_target)
     if theirs.shape[1] != mapping.d_target:
         raise ShapeError(
-            f"Got {theirs.shape[1]}-d new_texts; expected {mapping.d_target}-d.",
-            "Pass `new_texts=…` encoded by the new model.",
+            f"Got {theirs.shape[1]}-d new_texts; expected {mapping.d_target}-d.", "Pass `new_texts=…` of that model."
         )
     return Texts(unit(ours), unit(theirs), Scale.of(rows, unit(ours)))
 
@@ -821,12 +818,11 @@ def read_labels(labels: RowsLike, n: int, m: int) -> np.ndarray:
     if out.shape != (n,) or out.dtype.kind not in "iu":
         raise ShapeError(
             f"Got labels of shape {out.shape} and type {out.dtype}; expected one integer for each of {n} rows.",
-            "Pass `labels=…` with each row's text, −1 if unknown.",
+            "Pass `labels=…` of each row, −1 if unknown.",
         )
     if out.min() < -1 or out.max() >= m:
         raise ParameterError(
-            f"Got labels from {out.min()} to {out.max()} for {m} texts.",
-            "Pass `labels=…` with each row's text, −1 if unknown.",
+            f"Got labels from {out.min()} to {out.max()} for {m} texts.", "Pass `labels=…` of each row, −1 if unknown."
         )
     return out.astype(np.int64)
 
@@ -836,8 +832,7 @@ def read_weights(weights: RowsLike, n: int) -> np.ndarray:
     out = np.asarray(weights, dtype=np.float64)
     if out.shape != (n,) or not np.isfinite(out).all() or (out < 0).any() or not out.any():
         raise ParameterError(
-            f"Got weights of shape {out.shape}; expected {n} numbers ≥ 0, not all 0.",
-            "Pass `weights=…` with one number per row.",
+            f"Got weights of shape {out.shape}; expected {n} numbers ≥ 0, not all 0.", "Pass `weights=…` by row."
         )
     return out
 
