@@ -727,7 +727,11 @@ def check_queries(queries: RowsLike, mapping: Map) -> np.ndarray | Tensor:
         raise ShapeError(
             f"Got {A.shape[1]}-d queries; expected {width}-d ones of {source}.", "Encode the queries with that model."
         )
-    norms = _norms(A)
+    if isinstance(A, np.ndarray):
+        with np.errstate(over="ignore"):
+            norms = np.linalg.norm(A.astype(np.float64, copy=False), axis=1)
+    else:
+        norms = to_numpy(namespace(A).linalg.vector_norm(A.detach(), axis=1)).astype(np.float64)
     if len(zero := np.flatnonzero(norms == 0)):
         raise ZeroRowError(
             f"{len(zero)} of {len(norms)} queries are all zeros (rows {name_rows(zero)}).", "Encode them again."
@@ -753,14 +757,6 @@ def wrong_direction(got: str, mapping: Map) -> DirectionError:
         f"Got {got}; expected {mapping.n_features_in_}-d queries of {mapping.source_space_}.",
         f"Encode them with the new model, or use a map in the other direction: {remedy}.",
     )
-
-
-def _norms(A: np.ndarray | Tensor) -> np.ndarray:
-    if is_tensor(A):
-        xp = namespace(A)
-        return to_numpy(xp.linalg.vector_norm(A.detach(), axis=1)).astype(np.float64)
-    with np.errstate(over="ignore"):
-        return np.asarray(np.linalg.norm(A.astype(np.float64, copy=False), axis=1))
 
 
 def _matched_rows(items: Embeddings, other: RowsLike, name: str) -> tuple[np.ndarray, np.ndarray]:

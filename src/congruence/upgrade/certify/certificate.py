@@ -260,7 +260,7 @@ def certify(
         )
     )
     covered = {name: float(mapping.covered_share(name, rows).mean()) for name, rows in items.tables.source.items()}
-    narrows = mapping.d_source > mapping.d_target
+    narrows = mapping.forward.n_features_in_ > mapping.forward.d_target
     verdict = judge(strategies, drawn, curve, thresholds, narrows, pairing, task, covered, rng, mixed, rows)
     by_definition = task == "own@1" or is_of_lists(task)
     costs = strategy_costs(

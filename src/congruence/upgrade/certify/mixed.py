@@ -126,12 +126,6 @@ def reached(values: np.ndarray, wanted: float) -> float | None:
     return float(np.ceil(100 * share - 1e-9) / 100)
 
 
-def middle_interval(shares: list[float]) -> tuple[float | None, float | None]:
-    """Return the middle 95 % of drawn shares; None for an end at which no share was sufficient."""
-    ends = np.quantile(shares, (0.025, 0.975), method="higher")
-    return tuple(float(end) if np.isfinite(end) else None for end in ends)  # type: ignore[return-value]
-
-
 def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: int | None = None) -> MixedStore | None:
     """Score stores with increasing shares of re-embedded rows; None if the store or mapping cannot be scored.
 

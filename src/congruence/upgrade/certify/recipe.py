@@ -31,16 +31,6 @@ class TwoWay:
         self._fitted_backward: LinearMap | None = None
         self._inverses: dict[str | None, AffineMap] = {}
 
-    @property
-    def d_source(self) -> int:
-        """Width of the source model's vectors."""
-        return self.forward.n_features_in_
-
-    @property
-    def d_target(self) -> int:
-        """Width of the target model's vectors."""
-        return self.forward.d_target
-
     def to_target(self, modality: str | None) -> AffineMap:
         """Return the map for stored vectors of a modality."""
         found = self.forward.for_modality(modality)

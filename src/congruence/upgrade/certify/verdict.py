@@ -13,7 +13,7 @@ from congruence._utils.validation import check_positive
 from congruence.compare.pairing import PairingReport
 from congruence.errors import ParameterError
 from congruence.upgrade.certify.curve import LearningCurve
-from congruence.upgrade.certify.mixed import SHARES, MixedStore, middle_interval, reached
+from congruence.upgrade.certify.mixed import SHARES, MixedStore, reached
 from congruence.upgrade.progressive.meter import Estimate
 
 ACTIONS = {
@@ -225,7 +225,10 @@ def judge(
             share = reached(mixture, redrawn.wanted)
             shares.append(np.inf if share is None else share)
     confidence = {action: count / draws for action, count in sorted(counts.items(), key=lambda item: -item[1])}
-    share_interval = middle_interval(shares) if shares else None
+    share_interval = None
+    if shares:  # the middle 95 %; None for an end at which no share was sufficient
+        low, high = np.quantile(shares, (0.025, 0.975), method="higher").tolist()
+        share_interval = low if np.isfinite(low) else None, high if np.isfinite(high) else None
     headline, reason = _in_words(decision, measured, curve, thresholds, task, mixed, share_interval)
     least = min(covered, key=lambda name: covered[name])
     final = decision.action in ("map", "queries") or (

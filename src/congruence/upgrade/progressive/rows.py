@@ -80,33 +80,29 @@ def row_blocks(rows: RowMatrix) -> list[slice]:
 
 def as_rows(source: Source | RowsOnDisk) -> Lazy:
     """Return a file, or anything that returns rows by slice and by increasing row numbers, as a float32 matrix."""
-    if isinstance(source, Source):
-        return Lazy(_reader(source), (source.n, source.dim))
 
     def read(key: slice | np.ndarray) -> np.ndarray:
         if isinstance(key, slice):
-            return np.asarray(source[key])
+            return np.asarray(source[key])  # type: ignore[index]
         # HDF5 accepts only increasing row numbers, and reading a disk in order is faster.
         wanted, place = np.unique(key, return_inverse=True)
-        return np.asarray(source[wanted])[place]
+        return np.asarray(source[wanted])[place]  # type: ignore[index]
 
-    return Lazy(read, (int(source.shape[0]), int(source.shape[1])))
-
-
-def _reader(source: Source) -> Callable[[slice | np.ndarray], np.ndarray]:
-    def read(key: slice | np.ndarray) -> np.ndarray:
+    def scan(key: slice | np.ndarray) -> np.ndarray:
+        assert isinstance(source, Source)
         if not isinstance(key, slice):
             return source.take(key)[1]
-        blocks_read, missing = [np.empty((0, source.dim), source.dtype)], key.stop - key.start
-        if missing:
-            for _, block in source.scan(key.start, min(missing, 65_536)):
-                blocks_read.append(block[:missing])
-                missing -= len(blocks_read[-1])
-                if not missing:
-                    break
-        return np.concatenate(blocks_read)
+        found, missing = [np.empty((0, source.dim), source.dtype)], key.stop - key.start
+        for _, block in source.scan(key.start, min(missing, 65_536)) if missing else ():
+            found.append(block[:missing])
+            missing -= len(found[-1])
+            if not missing:
+                break
+        return np.concatenate(found)
 
-    return read
+    if isinstance(source, Source):
+        return Lazy(scan, (source.n, source.dim))
+    return Lazy(read, (int(source.shape[0]), int(source.shape[1])))
 
 
 def is_on_disk(array: object) -> bool:

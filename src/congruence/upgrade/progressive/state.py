@@ -37,17 +37,8 @@ def write_piece(folder: Path, raw: bytes, suffix: str) -> str:
     return name
 
 
-def check_piece(folder: Path, name: str) -> None:
-    """Check that a file exists and has the content it was saved with."""
-    _read(folder, name, keep=False)
-
-
-def read_piece(folder: Path, name: str) -> bytes:
-    """Return the content of a file, checked as by :func:`check_piece`."""
-    return _read(folder, name, keep=True)
-
-
-def _read(folder: Path, name: str, *, keep: bool) -> bytes:
+def read_piece(folder: Path, name: str, *, keep: bool = True) -> bytes:
+    """Return the content of a file, after checking that it is what was saved; without ``keep`` only check it."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise CorruptFileError(
             f"The state in {folder} refers to a file {name!r}.", "Restore the folder of the plan from a backup."
@@ -194,7 +185,7 @@ class Received(Mapping[int, np.ndarray]):
     def load(self, folder: Path, names: Sequence[str]) -> None:
         """Add the rows of files that :meth:`save` wrote; a file of another kind raises ValueError."""
         for name in names:
-            check_piece(folder, name)
+            read_piece(folder, name, keep=False)
             table = _open(folder / name, self.width)
             rows, vectors = np.array(table["row"]), table["vector"]
             if len(rows) and not 0 <= rows.min() <= rows.max() < len(self._at):
