@@ -93,19 +93,14 @@ def fit(
 
     Raises
     ------
-    ModalityError
-        If the modalities passed and declared contradict each other.
     UnpairedError
         With ``strict``, if the anchors do not pass the pairing check.
 
     Warns
     -----
-    PairingWarning
-        If the anchors do not look paired, some pairs look wrong, or the check cannot tell.
-    DuplicateWarning
-        If pairs with identical vectors were kept together in the split.
-    AlignmentWarning
-        If unpaired rows did not improve the map, which was then fitted on the anchors alone.
+    PairingWarning, DuplicateWarning, AlignmentWarning
+        If the anchors, or some of them, do not look paired, or the check cannot tell; if identical pairs were kept
+        together in the split; if unpaired rows did not improve the map, which was then fitted on the anchors alone.
     """
     check_seed(random_state)
     check_choice(method, ("auto", *METHODS), "method")

@@ -229,8 +229,7 @@ def transform_file(
     SpaceMismatchError, DirectionError, ModalityError
         If the vectors do not belong to the map's source; raised before anything is written.
     CorruptFileError
-        If a row contains NaN or infinity, a row is zero, the output cannot be written, or the source is damaged. No
-        partial output is left.
+        If the source is damaged; as after other errors, no partial output is left.
 
     Warns
     -----

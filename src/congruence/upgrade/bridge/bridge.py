@@ -117,11 +117,6 @@ class Bridge:
         Modality of queries that do not declare one. Required for such queries if the map has means for several
         modalities.
 
-    Raises
-    ------
-    ModalityError
-        If the map does not know ``modality``.
-
     Warns
     -----
     NormWarning
@@ -190,17 +185,9 @@ class Bridge:
 
         Raises
         ------
-        DirectionError
-            If the vectors belong to the index's model.
         SpaceMismatchError
-            If the vectors belong to another model, or are raw although the map was fitted on unit rows, or the reverse.
-        ModalityError
-            If the map does not know the modality, or knows several and none was given.
-
-        Notes
-        -----
-        The matrix and offset of an affine map are cached in float32 after first use; a query then costs one product
-        with them, plus the sums of squares used to check it.
+            If the vectors belong to another model or, as DirectionError, to the index's; if they are raw although the
+            map was fitted on unit rows, or the reverse; or, as ModalityError, if their modality is not known.
         """
         if isinstance(queries, Embeddings):
             return self._transform_embeddings(queries, modality)
@@ -503,11 +490,6 @@ class Bridge:
             Determines the folds, the resampled queries, and the sample that is used of more than 2,000 queries or 4
             million pairs.
 
-        Raises
-        ------
-        TooFewAnchorsError
-            If there are fewer than two queries per fold.
-
         Notes
         -----
         Scores are cosines with rows of the index. A threshold is translated to the score above which the share of
@@ -650,13 +632,7 @@ class Bridge:
 
 
 def load(path: str | Path) -> Map | Bridge:
-    """Load a map or bridge that was saved with its ``save``. Nothing in the folder is executed.
-
-    Raises
-    ------
-    CorruptFileError
-        If the folder is damaged.
-    """
+    """Load a map or bridge that was saved with its ``save``. Nothing in the folder is executed."""
     arrays, config = persist.read_folder(path)
     if config.get("kind") != KIND:
         return restore_map(arrays, config, path)

@@ -194,12 +194,8 @@ def certify(
 
     Raises
     ------
-    ModalityError
-        If the modalities passed and declared contradict each other.
-    TooFewAnchorsError
-        If there are too few anchors to score.
-    SpaceMismatchError
-        If the queries belong to other spaces than the anchors.
+    TooFewAnchorsError, SpaceMismatchError
+        If there are too few anchors to score, or the queries belong to other spaces.
 
     Notes
     -----

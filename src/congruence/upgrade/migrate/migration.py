@@ -219,10 +219,8 @@ class Migration:
         ------
         MigrationError
             If a check fails, or a migration already exists and ``resume`` is False.
-        ModalityError
-            If a row cannot be mapped; the message names it. Nothing that readers see has changed.
         DatabaseUnavailableError
-            If the database or the disk fails. The journal is intact: continue with ``resume=True``.
+            If the database does not answer. The journal is intact: continue with ``resume=True``.
         """
         tell = stage or (lambda words: None)
         if self.journal is None:
@@ -241,7 +239,9 @@ class Migration:
             if journal.rows:
                 journal.resumed += 1
                 journal.log(f"resumed after {journal.rows:,} rows")
-            self._prepare()
+            model = self.mapper.map.target_space_.model or ""
+            note = {"map": self._digest, "model": model, "version": journal.version}
+            self.retry(self.database, lambda: self.database.prepare(self.mapper.dim, self.element_type, note))
             if journal.state == "filling":
                 tell("mapping")
                 self.executor.fill(
@@ -479,11 +479,6 @@ class Migration:
         )
         self.journal.log(f"begun: {plan.rows:,} rows, {bytes_a_row(self.mapper.dim, self.element_type)} bytes a row")
         self.journal.write(self.folder)
-
-    def _prepare(self) -> None:
-        target = self.mapper.map.target_space_
-        note = {"map": self._digest, "model": target.model or "", "version": self._journal().version}
-        self.retry(self.database, lambda: self.database.prepare(self.mapper.dim, self.element_type, note))
 
     def _repair(self, tell: Callable[[str], object], callback: Callable[[int], object] | None) -> None:
         def pass_over() -> dict[str, object]:
