@@ -342,7 +342,8 @@ def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSe
     for search in items.searches if k > 0 else ():
         own = search.role == "items"
         there = rotation.for_modality(tables.store_modality)
-        turn = random_rotation(*rotation.rotation_.shape, random_state=items.random_state)
+        d_source, d_target = rotation.rotation_.shape
+        turn = random_rotation(d_source, d_target, random_state=items.random_state)
         store = (tables.source[tables.store_modality][rows] - there.source_mean_) @ turn + there.target_mean_
         judge = similarities("re-embed", model, items, search)
         near = ComparedSide(search.target).unit(ranking, search.queries_of(rows)) @ unit_rows(store, ranking).T

@@ -30,6 +30,11 @@ _BLOCK_BYTES = 8 * 2**20  # target size of a block, in bytes of old vectors
 _T = TypeVar("_T")
 
 
+def _transient_errors(database: Database) -> tuple[type[Exception], ...]:
+    """Return the errors after which a retry may succeed."""
+    return (DatabaseUnavailableError, *database.transient)
+
+
 @dataclass
 class Retry:
     """Retry with exponential backoff while a database does not answer."""
@@ -44,7 +49,7 @@ class Retry:
         for attempt in range(1, self.attempts):
             try:
                 return step()
-            except (DatabaseUnavailableError, *database.transient) as error:
+            except _transient_errors(database) as error:
                 self.wait(attempt, error)
         return step()
 
@@ -117,7 +122,7 @@ def scan_with_retry(database: Database, retry: Retry, after: Cursor | None, batc
                 yield block
                 after, attempt = block.cursor, 0
             return
-        except (DatabaseUnavailableError, *database.transient) as error:
+        except _transient_errors(database) as error:
             attempt += 1
             if attempt >= retry.attempts:
                 raise
