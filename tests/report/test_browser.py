@@ -13,7 +13,7 @@ from congruence.datasets import load_sample
 from congruence.report import summarize, summarize_training, write_migration, write_report, write_story, write_training
 from congruence.report.examples import data_uri
 from congruence.upgrade.migrate.journal import Journal
-from congruence.upgrade.migrate.summary import summarize as summarize_journal
+from congruence.upgrade.migrate.journal import summarize as summarize_journal
 
 
 def report(path):
