@@ -61,7 +61,6 @@ from congruence.upgrade.progressive.texts import Gate, Scale, TextFacts, Texts, 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from congruence.plotting.data import ProgressPicture, ProgressPoint
 
 
 AGAIN = 1.5  # the kind of map and its penalty are chosen again each time the number of rows has grown by this factor
@@ -544,7 +543,7 @@ class Progressive:
 
         return draw_progress(self.picture(metric=metric), ax)
 
-    def picture(self, *, metric: str | None = None, forecast: bool = True) -> ProgressPicture:
+    def picture(self, *, metric: str | None = None, forecast: bool = True) -> dict[str, Any]:
         """Return the content of :meth:`plot` as plain data; the forecast scores all rows."""
         if not self.history_:
             raise InputError("This plan has no measured stage to plot.", "Call update first.")
@@ -555,7 +554,7 @@ class Progressive:
         lines = {"new model": last.new[name].value if name in last.new else 1.0}
         if name in last.old:
             lines["old model"] = last.old[name].value
-        further: list[ProgressPoint] = []
+        further: list[dict[str, Any]] = []
         if forecast and name in ("accuracy", "agreement"):
             ahead = self.forecast(metric=name)
             # A forecast of accuracy is relative to the new model's; the shift makes it start at the measured value.
@@ -755,7 +754,7 @@ class Progressive:
         return self._inputs
 
 
-def _point(share: float, estimate: Estimate) -> ProgressPoint:
+def _point(share: float, estimate: Estimate) -> dict[str, Any]:
     return {"share": share, "value": estimate.value, "low": estimate.low, "high": estimate.high}
 
 
