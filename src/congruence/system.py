@@ -143,7 +143,7 @@ def _requirements() -> list[Requirement]:
     """
     from importlib.metadata import PackageNotFoundError, requires
 
-    from packaging.requirements import Requirement  # matplotlib requires it
+    from packaging.requirements import Requirement
 
     try:
         return [Requirement(line) for line in requires("congruence") or []]

@@ -267,9 +267,7 @@ def check_choice(value: _T, choices: Iterable[_T], name: str) -> _T:
     """Return ``value`` if it is one of ``choices``. Raises ParameterError, which lists the choices."""
     choices = list(choices)
     if value not in choices:
-        raise ParameterError(
-            f"Got {name}={value!r}; expected one of {', '.join(repr(c) for c in choices)}.", "Choose one of these."
-        )
+        raise ParameterError(argument=name, got=value, expected=f"one of {', '.join(map(repr, choices))}")
     return value
 
 
@@ -282,9 +280,8 @@ def check_positive(value: _T, name: str, *, zero: bool = False, integer: bool = 
     number: Any = value  # used as a number only after the type check
     good = isinstance(value, kind) and not isinstance(value, bool) and np.isfinite(number)
     if not good or number < 0 or (number == 0 and not zero):
-        what = "an integer" if integer else "a number"
-        least = f"{name}={0 if zero else 1} or more" if zero or integer else f"a {name}=… above 0"
-        raise ParameterError(f"Got {name}={value!r}; expected {what} {'≥' if zero else '>'} 0.", f"Pass {least}.")
+        expected = f"{'an integer' if integer else 'a number'} {'≥' if zero else '>'} 0"
+        raise ParameterError(argument=name, got=value, expected=expected)
     return value
 
 
@@ -295,5 +292,5 @@ def check_seed(value: int, name: str = "random_state") -> int:
     """
     check_positive(value, name, zero=True, integer=True)
     if value >= 2**63:
-        raise ParameterError(f"Got {name}={value}; expected an integer below 2**63.", f"Pass {name}=0, for example.")
+        raise ParameterError(argument=name, got=value, expected="an integer below 2**63")
     return value
