@@ -11,7 +11,7 @@ from memory_database import MemoryDatabase
 from test_migrate import E, N, bits, mapping, pairs, table, unit  # noqa: F401  # a fixture
 
 import congruence.databases
-from congruence.cli._migration_steps import shell_command
+from congruence.cli.migrate import shell_command
 from congruence.errors import ParameterError
 from congruence.stores import open_sink
 

@@ -15,14 +15,7 @@ from numpy.typing import ArrayLike
 from congruence._utils.arrays import blocks, is_tensor, namespace, to_numpy
 from congruence._utils.columns import refuse_sparse, to_rows
 from congruence._utils.typing import Array, ArrayT, ArrowStream, Ids, RowsLike, TensorT
-from congruence.errors import (
-    DtypeError,
-    NotFiniteError,
-    ParameterError,
-    ShapeError,
-    TooFewAnchorsError,
-    ZeroRowError,
-)
+from congruence.errors import DtypeError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError, ZeroRowError
 
 _T = TypeVar("_T")
 
@@ -93,7 +86,7 @@ def check_rows(X: np.ndarray, name: str, *, ids: Ids | RowNames | None = None, a
         raise ZeroRowError(
             f"Got all zeros in {len(rows)} of {n} rows of {name} ({word} {name_rows(np.array(rows), ids)}); "
             "expected encodings; a zero row usually means that encoding the item failed.",
-            "Re-encode or drop these items, or pass allow_zero_rows=True where the vectors are read.",
+            "Re-encode or drop these items, or pass `allow_zero_rows=True` where the vectors are read.",
         )
 
 
@@ -134,7 +127,7 @@ def as_matrix(
     if A.dtype.kind in "USV":
         raise DtypeError(
             f"Got text or bytes ({A.dtype}) for {name}; expected float16, float32 or float64.",
-            "Pass the numbers here, and the ids as ids=….",
+            "Pass the numbers here, and the ids as `ids=…`.",
         )
     if A.dtype.kind == "c":
         raise DtypeError(
@@ -246,7 +239,7 @@ def check_same_rows(n_source: int, n_target: int, source: str = "source", target
         raise ShapeError(
             f"Got {n_source} rows of {source} and {n_target} rows of {target}; expected the same number, "
             "paired by row.",
-            "Pass ids=… for both sides (congruence.Embeddings) to pair rows by id.",
+            "Pass `ids=…` for both sides (congruence.Embeddings) to pair rows by id.",
         )
 
 

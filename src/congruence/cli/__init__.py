@@ -25,10 +25,17 @@ from congruence._utils.atomic import published
 from congruence._utils.display import visible
 from congruence._utils.process import start_command
 from congruence.cli._base import spelling
-from congruence.cli._ending import explain, named_by
+from congruence.cli._ending import (
+    OutputLostError,
+    Shielded,
+    Stopped,
+    discard_output,
+    explain,
+    guarded,
+    named_by,
+    stoppable,
+)
 from congruence.cli._options import PlainValues
-from congruence.cli._signals import Shielded, Stopped, stoppable
-from congruence.cli._streams import OutputLostError, discard_output, guarded
 
 __all__ = ["app", "main"]
 

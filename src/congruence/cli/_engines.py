@@ -7,25 +7,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from congruence.cli._base import number, print_json, print_table, progress
+from congruence.errors import ParameterError
+
 if TYPE_CHECKING:
     from congruence.embeddings import Embeddings, Space
     from congruence.engines import DataSetReport, EncoderSpec, Engine
     from congruence.maps import Map
 
 ENGINES = ("local", "ray")
-
-ENGINE_HELP = "Where to run: local (this process), or ray, with one task per fragment of a Parquet or Lance data set."
-ADDRESS_HELP = (
-    "Address of a running Ray cluster: auto, host:port or ray://host:port. The default is RAY_ADDRESS, or else a "
-    "local cluster that ends with the command."
-)
-WORKERS_HELP = "Largest number of tasks at a time, with --engine ray."
-GPUS_HELP = "Share of a GPU that each task requests, with --engine ray."
-SAMPLE_HELP = "Number of items to sample by id, the same from all data sets, with --engine ray."
-BAD_ROWS_HELP = (
-    "Parquet file to write rows without a usable vector to; they are left out of the output. Without this option "
-    "the first such row stops the command. Data sets only."
-)
 
 
 def runs_by_fragments(engine: str, inputs: str, out: str, options: Mapping[str, object]) -> bool:
@@ -35,7 +25,6 @@ def runs_by_fragments(engine: str, inputs: str, out: str, options: Mapping[str, 
     ``options``: values of the options that only such jobs have, by flag.
     """
     from congruence._utils.validation import check_choice
-    from congruence.errors import ParameterError
 
     check_choice(engine, ENGINES, "--engine")
     for flag, value in options.items():
@@ -61,8 +50,6 @@ def make_engine(engine: str, address: str | None, workers: int | None, gpus: flo
 
 def print_data_set(title: str, report: DataSetReport, *, as_json: bool) -> None:
     """Print the report of a job on a data set."""
-    from congruence.cli._base import number, print_json, print_table
-
     if as_json:
         print_json(report.to_dict())
         return
@@ -94,9 +81,7 @@ def embed_by_fragments(
     """Encode a data set by fragments, and print the report."""
     from dataclasses import replace
 
-    from congruence.cli._base import progress
     from congruence.engines import embed_dataset, open_itemset
-    from congruence.errors import ParameterError
 
     if local_only:
         instead = "pass --bad-rows" if local_only[0] == "--on-error" else "embed local files with --engine local"
@@ -136,7 +121,6 @@ def fit_by_fragments(
 ) -> Map:
     """Fit a map from the moments of fragments."""
     from congruence.engines import fit_dataset, open_pairs
-    from congruence.errors import ParameterError
 
     if needs_rows:
         raise ParameterError(
@@ -163,7 +147,6 @@ def sample_data_sets(
     from congruence._utils.validation import check_positive
     from congruence.embeddings import Space
     from congruence.engines import open_dataset, read_sample
-    from congruence.errors import ParameterError
 
     check_positive(sample, "sample", integer=True)
     data = {

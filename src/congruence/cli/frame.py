@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from congruence.cli._base import number, print_json, print_table, read
+from congruence.cli._options import AllowZeroRows, Force, Json, argument, option
+from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
     from congruence.embeddings import Embeddings
@@ -15,28 +17,19 @@ _MODELS = "NAME=FILE[:KEY] or NAME:MODALITY=FILE[:KEY]; without NAME, the name i
 
 
 def fit(
-    models: Annotated[list[str], typer.Argument(help=f"Anchors of two or more models: {_MODELS}")],
-    out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the frame to.")],
-    modality: Annotated[
-        str | None, typer.Option(help="Modality of anchors without a stated modality: image, text, etc.")
-    ] = None,
-    ids: Annotated[
-        str | None,
-        typer.Option(
-            help="Key or column of the ids in every file. By default id, ids or names, if all files have one; none "
-            "matches rows by position."
-        ),
-    ] = None,
-    center: Annotated[bool, typer.Option(help="Map means to means.")] = True,
-    shrinkage: Annotated[
-        str,
-        typer.Option(help="How to shrink directions that the anchors determine poorly: auto, wiener, covered or full."),
-    ] = "auto",
-    allow_zero_rows: Annotated[
-        bool, typer.Option("--allow-zero-rows", help="Leave out rows of zeros, which are otherwise refused.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing frame.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    models: list[str] = argument(..., f"Anchors of two or more models: {_MODELS}"),
+    out: str = option(..., "Folder to write the frame to.", "--out", "-o"),
+    modality: str | None = option(None, "Modality of anchors without a stated modality: image, text, etc."),
+    ids: str | None = option(
+        None, "Key, column or file of the ids in every file, by default id, ids or names; none: by position."
+    ),
+    center: bool = option(True, "Map means to means."),
+    shrinkage: str = option(
+        "auto", "How to shrink directions that the anchors determine poorly: auto, wiener, covered or full."
+    ),
+    allow_zero_rows: AllowZeroRows = False,
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Fit one coordinate frame for many models, whose anchors may overlap only partly."""
     from congruence.maps import CanonicalFrame
@@ -49,18 +42,16 @@ def fit(
 
 
 def add(
-    frame_path: Annotated[str, typer.Argument(metavar="FRAME", help="Folder of a saved frame.")],
-    models: Annotated[list[str], typer.Argument(help=f"Anchors of one or more models: {_MODELS}")],
-    out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the larger frame to.")],
-    modality: Annotated[
-        str | None, typer.Option(help="Modality of anchors without a stated modality: image, text, etc.")
-    ] = None,
-    ids: Annotated[str | None, typer.Option(help="Key or column of the ids in every file, as for fit.")] = None,
-    allow_zero_rows: Annotated[
-        bool, typer.Option("--allow-zero-rows", help="Leave out rows of zeros, which are otherwise refused.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing frame.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    frame_path: str = argument(..., "Folder of a saved frame.", metavar="FRAME"),
+    models: list[str] = argument(..., f"Anchors of one or more models: {_MODELS}"),
+    out: str = option(..., "Folder to write the larger frame to.", "--out", "-o"),
+    modality: str | None = option(None, "Modality of anchors without a stated modality: image, text, etc."),
+    ids: str | None = option(
+        None, "Key, column or file of the ids in every file, by default id, ids or names; none: by position."
+    ),
+    allow_zero_rows: AllowZeroRows = False,
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Add models to a frame; maps between models already in it do not change."""
     from congruence.maps import CanonicalFrame
@@ -75,16 +66,15 @@ def add(
 
 
 def take(
-    frame_path: Annotated[str, typer.Argument(metavar="FRAME", help="Folder of a saved frame.")],
-    source: Annotated[str, typer.Argument(help="Name of the model to map from.")],
-    target: Annotated[str, typer.Argument(help="Name of the model to map to.")],
-    out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the map to.")],
-    modality: Annotated[str | None, typer.Option(help="Modality whose means the map uses by default.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    frame_path: str = argument(..., "Folder of a saved frame.", metavar="FRAME"),
+    source: str = argument(..., "Name of the model to map from."),
+    target: str = argument(..., "Name of the model to map to."),
+    out: str = option(..., "Folder to write the map to.", "--out", "-o"),
+    modality: str | None = option(None, "Modality whose means the map uses by default."),
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Write the map from one model of a frame to another."""
-    from congruence.cli._base import print_json, print_table
     from congruence.maps import CanonicalFrame
     from congruence.persist import check_map_output
 
@@ -108,10 +98,8 @@ def take(
 def _read(specs: list[str], ids: str | None, modality: str | None, allow_zero_rows: bool) -> dict[str, Any]:
     """Read the anchors of each model, by modality if one is stated."""
     from congruence._utils.validation import check_choice
-    from congruence.cli._anchors import find_ids
-    from congruence.cli._base import read
+    from congruence.cli.fit import find_ids
     from congruence.embeddings import MODALITIES, Space
-    from congruence.errors import ParameterError
 
     if modality is not None:
         check_choice(modality, MODALITIES, "modality")
@@ -149,7 +137,6 @@ def _parse(entry: str) -> tuple[str, str | None, bool, str]:
     from pathlib import Path
 
     from congruence.embeddings import MODALITIES
-    from congruence.errors import ParameterError
     from congruence.stores import parse_spec
 
     name, equals, spec = entry.partition("=")
@@ -167,7 +154,6 @@ def _parse(entry: str) -> tuple[str, str | None, bool, str]:
 
 
 def _report(frame: CanonicalFrame, out: str, as_json: bool) -> None:
-    from congruence.cli._base import number, print_json, print_table
 
     facts = frame.describe()
     if as_json:

@@ -63,11 +63,7 @@ class MapModule(Module):
     config_keys = ["modality", "normalize", "side"]  # noqa: RUF012  # as in the base class
 
     def __init__(
-        self,
-        mapping: Map | Bridge,
-        modality: str | None = None,
-        normalize: bool | str = "auto",
-        side: str = "source",
+        self, mapping: Map | Bridge, modality: str | None = None, normalize: bool | str = "auto", side: str = "source"
     ) -> None:
         super().__init__()
         self.modality, self.side = _modality(mapping, modality), side
@@ -105,11 +101,7 @@ class MapModule(Module):
 
 
 def to_modules(
-    mapping: Map | Bridge,
-    *,
-    modality: str | None = None,
-    normalize: bool | str = "auto",
-    side: str = "source",
+    mapping: Map | Bridge, *, modality: str | None = None, normalize: bool | str = "auto", side: str = "source"
 ) -> list[nn.Module]:
     """Return the map as standard sentence-transformers modules, which can be loaded without congruence and without
     ``trust_remote_code``.

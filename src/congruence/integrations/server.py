@@ -455,10 +455,7 @@ class Service:
                     body += chunk
         except TimeoutError:
             raise RequestError(
-                f"The body is incomplete after {self.limits.timeout:g} s.",
-                "Send it again.",
-                status=408,
-                code="timeout",
+                f"The body is incomplete after {self.limits.timeout:g} s.", "Send it again.", status=408, code="timeout"
             ) from None
         except ClientDisconnect:
             raise _closed() from None
