@@ -86,7 +86,7 @@ def check_rows(X: np.ndarray, name: str, *, ids: Ids | RowNames | None = None, a
         raise ZeroRowError(
             f"Got all zeros in {len(rows)} of {n} rows of {name} ({word} {name_rows(np.array(rows), ids)}); "
             "expected encodings; a zero row usually means that encoding the item failed.",
-            "Re-encode or drop these items, or pass `allow_zero_rows=True` where the vectors are read.",
+            ("Re-encode or drop these items.", "Pass `allow_zero_rows=True` where the vectors are read."),
         )
 
 

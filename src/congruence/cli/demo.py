@@ -56,20 +56,20 @@ def command(
         from congruence.cli._demo_emoji import run
 
         run(
-            out or "report.html",
+            "report.html" if out is None else out,
             classes=800 if classes is None else classes,
             seed=seed,
             save_map=save_map,
             report=report,
             migration=migration,
-            migration_page=migration_page or "migration.html",
+            migration_page="migration.html" if migration_page is None else migration_page,
             as_json=as_json,
         )
         return
     if files is not None:
         _write_files(files, as_json)
         return
-    _move_photos(out or "demo.html", 0.1 if share is None else share, seed, save_map, report, as_json)
+    _move_photos("demo.html" if out is None else out, 0.1 if share is None else share, seed, save_map, report, as_json)
 
 
 def _write_files(folder: str, as_json: bool) -> None:
