@@ -116,16 +116,7 @@ def _concerns(error: OSError, *paths: Path) -> bool:
 def check_output(
     path: str | Path, *, force: bool = False, directory: bool = False, foreign: Foreign | None = None
 ) -> None:
-    """Raise an error if something at an output path must not be replaced; parameters as for :func:`atomic_path`.
-
-    Raises
-    ------
-    OutputExistsError
-        If the path exists and ``force`` is false; even with ``force``, if it is a link, a device or a pipe, a folder in place of
-        a file, a file in place of a folder, or a folder that this library did not write.
-    FileError, StorageError
-        If the parent folder does not exist or cannot be written to, or the name is too long.
-    """
+    """Raise an error if something at an output path must not be replaced; parameters as for :func:`atomic_path`."""
     path = Path(path)
     if path.name in ("", ".."):
         raise OutputExistsError(
@@ -192,22 +183,10 @@ def why_foreign(
 ) -> str | None:
     """Return why a folder was not, or not entirely, written by this library.
 
-    Parameters
-    ----------
-    folder : Path
-    what : str
-        What the folder should be, with an article.
-    marker : str
-        JSON file in the folder that names its kind and version.
-    marks : str or callable
-        Kind that the marker must name (:func:`has_marker`).
-    holds : callable
-        Takes a file name and returns whether such a file belongs in the folder.
-
-    Returns
-    -------
-    str or None
-        Reason, as the end of a clause "which …"; None if this library wrote the folder.
+    ``what``: what the folder should be, with an article; ``marker``: JSON file in the folder that names its kind and
+    version; ``marks``: kind that the marker must name (:func:`has_marker`); ``holds``: takes a file name and returns
+    whether such a file belongs in the folder. Returns: reason, as the end of a clause "which …"; None if this library
+    wrote the folder.
     """
     others = sorted(
         entry.name for entry in os.scandir(folder) if not (entry.is_file(follow_symlinks=False) and holds(entry.name))

@@ -25,29 +25,9 @@ if TYPE_CHECKING:
 def to_rows(X: object, name: str) -> np.ndarray:
     """Return what a caller passed for a matrix as a NumPy array, without checking its shape, dtype or values.
 
-    Parameters
-    ----------
-    X : array_like, shape (n, d)
-        NumPy array, torch tensor on any device, nested list, list (or 1-D object array) of arrays or tensors; a pandas, polars or
-        Arrow column of lists, or a table of numeric columns (or of one column of lists).
-    name : str
-        Name of the argument in messages.
-
-    Returns
-    -------
-    ndarray
-        Shares the caller's memory where possible. bfloat16 tensors become float32.
-
-    Raises
-    ------
-    ShapeError
-        If rows have different widths, or a list is empty.
-    DtypeError
-        If the data are sparse or masked, or columns or objects are not vectors.
-    NotFiniteError
-        If a list or column contains missing vectors.
-    InputError
-        If ``X`` is a path, a mapping or an iterator.
+    ``X`` (n, d): NumPy array, torch tensor on any device, nested list, list (or 1-D object array) of arrays or tensors;
+    a pandas, polars or Arrow column of lists, or a table of numeric columns (or of one column of lists). Returns:
+    shares the caller's memory where possible. bfloat16 tensors become float32.
     """
     if isinstance(X, np.ndarray):
         return _array(X, name)
@@ -84,13 +64,7 @@ def to_rows(X: object, name: str) -> np.ndarray:
 
 
 def refuse_sparse(X: object, name: str) -> None:
-    """Raise an error for a sparse matrix or tensor.
-
-    Raises
-    ------
-    DtypeError
-        If ``X`` is sparse.
-    """
+    """Raise an error for a sparse matrix or tensor."""
     if is_tensor(X):
         remedy = "" if str(getattr(X, "layout", "torch.strided")) == "torch.strided" else "to_dense"
     else:
@@ -283,20 +257,7 @@ def _arrow_table(table: pa.Table | pa.RecordBatch, name: str) -> np.ndarray:
 def index_ids(X: object, *, default: bool = False) -> np.ndarray | None:
     """Return the index of a pandas object as ids, or None if it is the default index or ``X`` is not a pandas object.
 
-    Parameters
-    ----------
-    X : object
-    default : bool, default=False
-        Also return the numbers 0, 1, 2, … of a default index, because the other side has an index of its own.
-
-    Returns
-    -------
-    ndarray or None
-
-    Raises
-    ------
-    IdError
-        If the index has several levels, or missing or repeated labels.
+    ``default``: also return the numbers 0, 1, 2, … of a default index, because the other side has an index of its own.
     """
     pandas = sys.modules.get("pandas")
     if pandas is None or not isinstance(X, (pandas.DataFrame, pandas.Series)):

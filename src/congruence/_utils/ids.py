@@ -36,26 +36,10 @@ _NAMES = (uuid.UUID, os.PathLike, datetime.date, datetime.time, np.datetime64)
 def as_ids(ids: Ids, n: int | None = None, name: str = "ids") -> np.ndarray:
     """Return ids as an array of integers or of str, after checking that they are unique.
 
-    Parameters
-    ----------
-    ids : sequence of str or int
-        An array or a list, or a pandas, polars or Arrow column. UTF-8 bytes, UUIDs, dates and paths are converted to text, and so are
-        integers if there are texts as well.
-    n : int, optional
-        Expected number of ids.
-    name : str
-        Name of the argument, for error messages.
-
-    Returns
-    -------
-    ndarray of int64, uint64, or object (str), shape (n,)
-        Never fixed-width strings, which would take the length of the longest id for each. Does not share memory with the caller's array.
-
-    Raises
-    ------
-    IdError
-        If the number of ids is wrong; ids are missing (None, NaN, NaT, an empty text), repeated, or longer than 65,536 bytes in UTF-8; or values
-        are non-integer numbers, booleans, other objects, or text that UTF-8 cannot encode.
+    ``ids``: an array or a list, or a pandas, polars or Arrow column. UTF-8 bytes, UUIDs, dates and paths are converted
+    to text, and so are integers if there are texts as well; ``name``: name of the argument, for error messages. Returns
+    (n,): never fixed-width strings, which would take the length of the longest id for each. Does not share memory with
+    the caller's array.
     """
     array = to_ids(ids, name)
     if n is not None and len(array) != n:
@@ -97,14 +81,7 @@ def _repeats(ids: np.ndarray) -> bool:
 def id_texts(ids: Iterable[object]) -> np.ndarray:
     """Return the texts of ids, by which ids of different types are compared.
 
-    Parameters
-    ----------
-    ids : ndarray or list, shape (n,)
-        Ids from :func:`as_ids`, or a list of any values.
-
-    Returns
-    -------
-    ndarray of object (str), shape (n,)
+    ``ids`` (n,): ids from :func:`as_ids`, or a list of any values. Returns (n,).
     """
     if isinstance(ids, np.ndarray) and ids.dtype == object:
         return ids
@@ -114,15 +91,7 @@ def id_texts(ids: Iterable[object]) -> np.ndarray:
 def id_rows(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Return the row of each wanted id, or −1 if it is not found.
 
-    Parameters
-    ----------
-    ids : ndarray, shape (n,)
-        Unique ids, as returned by :func:`as_ids`.
-    wanted : ndarray, shape (m,)
-
-    Returns
-    -------
-    ndarray of int64, shape (m,)
+    ``ids`` (n,); ``wanted`` (m,). Returns (m,).
     """
     if not len(ids) or not len(wanted):
         return np.full(len(wanted), -1)

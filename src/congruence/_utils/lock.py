@@ -12,19 +12,7 @@ from congruence.errors import FileError
 
 @contextmanager
 def locked(folder: Path, message: str) -> Iterator[None]:
-    """Lock a folder while the block runs; without effect on Windows, and on file systems without locks.
-
-    Parameters
-    ----------
-    folder : Path
-    message : str
-        Message of the error.
-
-    Raises
-    ------
-    FileError
-        If another process holds the lock, or has just removed the folder.
-    """
+    """Lock a folder while the block runs; without effect on Windows, and on file systems without locks."""
     try:
         import fcntl
     except ImportError:  # Windows

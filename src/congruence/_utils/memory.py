@@ -20,19 +20,8 @@ def check_memory(size: int, what: str, remedy: str) -> None:
 
     Linux overcommits memory and kills the process when the memory is used, so no ``MemoryError`` would be raised.
 
-    Parameters
-    ----------
-    size : int
-        Number of bytes that are needed at once.
-    what : str
-        Description of the data, for the message: ``1,000 × 512 float32 in a.npy``.
-    remedy : str
-        Advice, as a sentence.
-
-    Raises
-    ------
-    OutOfMemoryError
-        If there is not enough memory.
+    ``size``: number of bytes that are needed at once; ``what``: description of the data, for the message: ``1,000 × 512
+    float32 in a.npy``.
     """
     if size < _SMALL:
         return

@@ -24,18 +24,7 @@ _AT_FDCWD = -100
 
 
 def rename_exclusive(source: Path, target: Path) -> None:
-    """Rename a file or folder, without replacing an existing target; of several concurrent renames to one target, one succeeds.
-
-    Parameters
-    ----------
-    source, target : Path
-        Paths in the same folder.
-
-    Raises
-    ------
-    FileExistsError
-        If the target exists; target and source are then unchanged.
-    """
+    """Rename a file or folder, without replacing an existing target; of several concurrent renames to one target, one succeeds."""
     if _call(source, target, 0):
         return
     if os.name == "nt":  # os.rename never replaces a target on Windows

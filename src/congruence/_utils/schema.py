@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic_core import ErrorDetails
 
-__all__ = ["Where", "validate"]
 
 #: The expected type of a value, by pydantic's error type.
 _WORDS = {
@@ -35,18 +34,10 @@ _FIRST = ("extra_forbidden", "invalid_key", "missing")
 class Where:
     """The location of entries, for error messages.
 
-    Attributes
-    ----------
-    name : str
-        Name of the file; empty for entries from Python or a command-line option.
-    text : str
-        YAML text in which lines are looked up; empty if there is none.
-    path : tuple of str and int
-        Path from the document to the entries.
-    group : str
-        Name of these entries if they are not a whole document, for example "parameters of sail".
-    replaced : set of tuple
-        Paths of entries of the file that were overridden by other values.
+    ``name``: name of the file; empty for entries from Python or a command-line option; ``text``: YAML text in which
+    lines are looked up; empty if there is none; ``path``: path from the document to the entries; ``group``: name of
+    these entries if they are not a whole document, for example "parameters of sail"; ``replaced``: paths of entries of
+    the file that were overridden by other values.
     """
 
     name: str = ""
@@ -72,17 +63,6 @@ def validate(model: type[BaseModel], data: Mapping[str, object], where: Where) -
     """Check that data satisfy a pydantic model.
 
     Messages take the expected value from a field's ``description``, and a valid value from its first example.
-
-    Parameters
-    ----------
-    model : type of pydantic.BaseModel
-    data : mapping
-    where : Where
-
-    Raises
-    ------
-    ParameterError
-        If the data do not satisfy the model. The message gives one entry (unknown keys first), its line, its value and the expected value.
     """
     from pydantic import ValidationError
 

@@ -16,7 +16,6 @@ from congruence.embed.inputs import Items
 from congruence.encoders import Encoder, item_digest, open_image
 from congruence.errors import CongruenceError, FileError, InputError
 
-__all__ = ["Run", "encode_batch", "read_batches"]
 
 #: Row, digest (if there is a cache), and the item: a text, the source of an image, or the error that occurred when it was read.
 Fetched: TypeAlias = tuple[int, str | None, object]

@@ -12,8 +12,6 @@ import numpy as np
 
 from congruence.errors import CorruptFileError, FileError, StorageError
 
-__all__ = ["VectorCache"]
-
 
 class VectorCache:
     """Cache of one encoder's vectors on disk, by the digest of the item; each vector has a checksum.

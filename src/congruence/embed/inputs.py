@@ -25,7 +25,6 @@ from congruence.stores import parse_spec, read_column, read_ids
 if TYPE_CHECKING:
     from congruence._utils.typing import Ids
 
-__all__ = ["ID_COLUMNS", "IMAGE_SUFFIXES", "Items", "choose_column", "open_items"]
 
 #: Suffixes of the files that count as images in a folder.
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm")

@@ -21,17 +21,6 @@ from congruence.errors import IdError
 from congruence.stores import find_format, open_sink, open_source
 from congruence.stores.folder import mark_parts, why_no_parts
 
-__all__ = [
-    "assemble",
-    "check_lines",
-    "checksum_of",
-    "is_failures",
-    "read_mark",
-    "read_parts",
-    "write_failures",
-    "write_ids",
-]
-
 
 def read_mark(mark: Path, file: Path, key: str, count: int) -> dict[str, Any] | None:
     """Return an earlier run's record of a part, if its items and encoder are unchanged and the part is complete and undamaged; else None."""

@@ -42,7 +42,6 @@ from congruence.errors import (
 from congruence.stores import find_format, open_sink
 from congruence.stores.ids import arrow_ids, id_type_of
 
-__all__ = ["EmbedReport", "embed"]
 
 #: Default number of items per part: the most that an interrupted run has to encode again if there is no cache.
 PART_ITEMS = 4096

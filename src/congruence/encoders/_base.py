@@ -42,14 +42,7 @@ Item: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image"
 class Options:
     """The arguments of :func:`congruence.encoders.load_encoder`, which are passed to every adapter.
 
-    Parameters
-    ----------
-    name : str
-        Name as given by the caller, including the prefix.
-    path : str
-        The name without its prefix.
-    modality, device, dtype, revision, layer, pooling, normalize, safetensors_only, description
-        See :func:`congruence.encoders.load_encoder`.
+    ``name``: name as given by the caller, including the prefix; ``path``: the name without its prefix.
     """
 
     name: str

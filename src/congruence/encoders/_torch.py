@@ -27,12 +27,7 @@ DTYPES = ("auto", "float32", "float16", "bfloat16")
 class TorchEncoder(Encoder):
     """An encoder whose model is a torch module.
 
-    Attributes
-    ----------
-    device : str
-        Device of the model.
-    dtype : str
-        Precision of its matrix products; vectors are always float32.
+    ``dtype``: precision of its matrix products; vectors are always float32.
     """
 
     def __init__(self, options: Options, extra: str) -> None:
@@ -76,16 +71,7 @@ class TensorEncoder(TorchEncoder):
 
 
 def weights_digest(model: Module) -> str:
-    """Return the hexadecimal SHA-256 of a module's weights, with their names, shapes and types.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
-
-    Returns
-    -------
-    str
-    """
+    """Return the hexadecimal SHA-256 of a module's weights, with their names, shapes and types."""
     torch = require("torch", extra="train")
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-__all__ = ["HfEncoder"]
 
 #: Model types whose text towers were trained on texts padded to the full length, and pool the last position.
 _PADDED = ("siglip", "siglip2")

@@ -21,7 +21,6 @@ from congruence.errors import CorruptFileError, FileError, ParameterError, Shape
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["OnnxEncoder"]
 
 #: Entries of a description and their defaults. ``mean`` and ``std`` apply to pixels multiplied by ``scale``.
 DEFAULTS: dict[str, dict[str, Any]] = {

@@ -13,8 +13,6 @@ from congruence.errors import ParameterError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["OpenClipEncoder"]
-
 
 class OpenClipEncoder(TensorEncoder):
     """One tower of an open_clip model; rows have unit norm by default.

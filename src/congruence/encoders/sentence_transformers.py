@@ -8,8 +8,6 @@ from congruence._utils.optional import require
 from congruence.encoders._base import Item, Options, check_modality, fingerprint, loading
 from congruence.encoders._torch import TorchEncoder, tokenizer_digest, weights_digest
 
-__all__ = ["SentenceTransformersEncoder"]
-
 
 class SentenceTransformersEncoder(TorchEncoder):
     """A sentence-transformers model, unchanged: its modules pool, project and, if so configured, normalize.

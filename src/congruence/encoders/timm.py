@@ -11,8 +11,6 @@ from congruence.encoders._torch import TensorEncoder, blank_image, weights_diges
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["TimmEncoder"]
-
 
 class TimmEncoder(TensorEncoder):
     """A timm image model without its classifier, with the preprocessing of its pretrained configuration; rows are not scaled.

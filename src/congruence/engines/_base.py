@@ -66,13 +66,7 @@ class Engine(ABC):
 
 
 class Guarded:
-    """A function whose errors are returned as plain data, because engines replace exceptions by their own types and messages.
-
-    Parameters
-    ----------
-    work : callable
-        Function of a :class:`Fragment`.
-    """
+    """A function whose errors are returned as plain data, because engines replace exceptions by their own types and messages."""
 
     def __init__(self, work: Callable[[Fragment], object]) -> None:
         self.work = work

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["REASONS", "find_bad", "quarantine_schema", "quarantined"]
 
 #: Reasons why a row is left out, by the code that :func:`find_bad` returns; 0 is a valid row.
 REASONS = ("", "no vector", "another width", "missing numbers", "NaN or infinity", "all zeros")
@@ -16,17 +15,7 @@ REASONS = ("", "no vector", "another width", "missing numbers", "NaN or infinity
 def find_bad(column: pa.Array, dim: int, *, allow_zero_rows: bool = False) -> np.ndarray:
     """Return for each row whether its vector is valid, and if not, why.
 
-    Parameters
-    ----------
-    column : pyarrow.Array of lists, length n
-    dim : int
-        Expected width of the vectors.
-    allow_zero_rows : bool, default=False
-
-    Returns
-    -------
-    ndarray of int8, shape (n,)
-        Indices into :data:`REASONS`.
+    Returns (n,).
     """
     code = np.zeros(len(column), np.int8)
     code[column.is_null().to_numpy(zero_copy_only=False)] = 1

@@ -22,8 +22,6 @@ from congruence.upgrade.blocks import BlockMap
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["MapBatch", "store_as"]
-
 
 class MapBatch:
     """Maps the vectors of Arrow batches; ids and all other columns pass through.
@@ -127,22 +125,8 @@ class MapBatch:
     def __call__(self, batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
         """Map a batch.
 
-        Parameters
-        ----------
-        batch : pyarrow.RecordBatch or Table
-            Batch with the columns of the schema, in any order.
-
-        Returns
-        -------
-        pyarrow.RecordBatch or Table
-            The same number of rows, in the same order.
-
-        Raises
-        ------
-        NotFiniteError, ZeroRowError, ShapeError, IdError
-            If a vector or an id is invalid; the message names the row by its id, or by its position in the batch.
-        DtypeError
-            If a number is too large for ``dtype``.
+        ``batch``: batch with the columns of the schema, in any order. Returns: the same number of rows, in the same
+        order.
         """
         columns = self._source.columns[0].schema
         rows = batch.select(columns.names)

@@ -22,17 +22,6 @@ from congruence.stores.fragments import LanceFragment, ParquetFragment, TableFra
 if TYPE_CHECKING:
     import lance
 
-__all__ = [
-    "FRAGMENT_BYTES",
-    "DataSet",
-    "Fragment",
-    "cut_files",
-    "name_of",
-    "open_dataset",
-    "open_version",
-    "parquet_files",
-    "split_spec",
-]
 
 #: Uncompressed bytes above which a file is divided between row groups. A task reads and writes one fragment, and repeats it if its worker dies.
 FRAGMENT_BYTES = 256 * 2**20

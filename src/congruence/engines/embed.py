@@ -29,7 +29,6 @@ from congruence.errors import CorruptFileError, ModalityError, ParameterError, S
 from congruence.stores.ids import arrow_ids
 from congruence.stores.layout import TableLayout
 
-__all__ = ["EmbedDataSetReport", "EncoderSpec", "embed_dataset"]
 
 #: Number of items read at a time, rounded up to whole batches.
 _READ = 1024
@@ -230,20 +229,9 @@ class _DescribeWork:
 class _EmbedWork:
     """Encodes one fragment; sent to the workers.
 
-    Attributes
-    ----------
-    encoder : EncoderSpec
-    fingerprint : str
-        Fingerprint that the encoder must have.
-    data : ItemSet
-        The data set without its fragments.
-    first_rows : dict of str to int
-        Row number of each fragment's first row by the name of the fragment; empty if the ids are not row numbers.
-    layout : TableLayout
-    output : Output
-    batch_size : int
-    quarantine : bool
-        Quarantine bad rows instead of stopping.
+    ``fingerprint``: fingerprint that the encoder must have; ``data``: the data set without its fragments;
+    ``first_rows``: row number of each fragment's first row by the name of the fragment; empty if the ids are not row
+    numbers; ``quarantine``: quarantine bad rows instead of stopping.
     """
 
     encoder: EncoderSpec

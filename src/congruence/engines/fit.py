@@ -17,7 +17,6 @@ from congruence.errors import ParameterError
 from congruence.linalg.moments import CrossMoments
 from congruence.maps import LinearMap, Map, OrthogonalMap
 
-__all__ = ["fit_dataset"]
 
 #: Maximum number of pairs, all from the first fragment, on which the pairing is checked.
 _CHECKED = 2000

@@ -17,7 +17,6 @@ from congruence.errors import CorruptFileError, DtypeError, FileError, Parameter
 from congruence.stores.ids import clean_ids, id_type_of
 from congruence.stores.reading import reading
 
-__all__ = ["ITEM_BYTES", "ItemSet", "open_itemset"]
 
 #: Uncompressed bytes above which a file of items is divided between row groups. Fragments are smaller than those of vectors, because encoding
 #: an item takes far longer than mapping a vector, and a fragment is repeated if its worker dies.

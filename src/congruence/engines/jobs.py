@@ -14,8 +14,6 @@ from congruence.engines.outputs import Output, write_parquet
 from congruence.engines.places import Place
 from congruence.errors import OutputExistsError
 
-__all__ = ["collect_bad", "quarantine_place", "run_pending"]
-
 
 def run_pending(
     engine: Engine,

@@ -21,7 +21,6 @@ from congruence.engines.dataset import Fragment
 from congruence.engines.places import Place
 from congruence.errors import CorruptFileError, OutputExistsError, VersionError
 
-__all__ = ["Journal", "Plan", "Receipt", "with_digest"]
 
 FORMAT, FORMAT_VERSION = "congruence-fragments", 1
 
@@ -34,20 +33,9 @@ SECONDS, _SECONDS_LOCAL = 20.0, 1.0
 class Receipt:
     """Record that a fragment's output is in place.
 
-    Attributes
-    ----------
-    fragment : str
-        Name of the fragment.
-    rows : int
-        Number of rows written.
-    bad : int
-        Number of rows left out, and written to the quarantine.
-    size : int
-        Size of the output file in bytes.
-    path : str
-        Path of the output file in its folder; empty if no file was written, or if the format keeps its own list of files (Lance).
-    lance : list
-        Metadata of the fragments of a Lance data set, to be committed.
+    ``bad``: number of rows left out, and written to the quarantine; ``size``: size of the output file in bytes;
+    ``path``: path of the output file in its folder; empty if no file was written, or if the format keeps its own list
+    of files (Lance); ``lance``: metadata of the fragments of a Lance data set, to be committed.
     """
 
     fragment: str
@@ -66,13 +54,7 @@ class Receipt:
 class Plan:
     """Description of a job, which a later run compares with its own to recognize the job.
 
-    Attributes
-    ----------
-    kind : str
-        "transform", "embed", …
-    identity : mapping
-        The digests and options on which the output depends, as plain data.
-    fragments : tuple of Fragment
+    ``identity``: the digests and options on which the output depends, as plain data.
     """
 
     kind: str
@@ -96,22 +78,10 @@ class Plan:
 class Journal:
     """The receipts of one job.
 
-    Parameters
-    ----------
-    place : Place
-        Folder of the journal.
-    plan : Plan
-
-    Attributes
-    ----------
-    finished : dict of str to Receipt
-        Receipts by the name of the fragment.
-    resumed : int
-        Number of fragments that an earlier run had finished.
-    again : int
-        Number of receipts that were ignored, because the fragment already had one or is not in the plan.
-    damaged : int
-        Number of segments that were damaged or belong to another plan; their fragments are processed again.
+    ``finished``: receipts by the name of the fragment; ``resumed``: number of fragments that an earlier run had
+    finished; ``again``: number of receipts that were ignored, because the fragment already had one or is not in the
+    plan; ``damaged``: number of segments that were damaged or belong to another plan; their fragments are processed
+    again.
     """
 
     def __init__(self, place: Place, plan: Plan) -> None:
@@ -127,17 +97,7 @@ class Journal:
     def open(self, *, restart: bool = False) -> Journal:
         """Start the job, or resume what an earlier run of it has finished.
 
-        Parameters
-        ----------
-        restart : bool, default=False
-            Discard a journal here that is damaged or belongs to another job.
-
-        Raises
-        ------
-        OutputExistsError
-            If the journal belongs to another job: with other fragments, another map or encoder, or other options.
-        CorruptFileError, VersionError
-            If the plan is damaged, or a file was written by a newer version.
+        ``restart``: discard a journal here that is damaged or belongs to another job.
         """
         content = self.place.child("plan.json").read()
         if content is not None:
@@ -161,10 +121,7 @@ class Journal:
     def keep(self, sizes: Mapping[str, int]) -> None:
         """Discard receipts whose file is missing or has another size.
 
-        Parameters
-        ----------
-        sizes : mapping of str to int
-            Sizes of the output files by path.
+        ``sizes``: sizes of the output files by path.
         """
         for name, receipt in list(self.finished.items()):
             if receipt.path and sizes.get(receipt.path) != receipt.size:

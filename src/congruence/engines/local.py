@@ -8,7 +8,6 @@ from typing import Any
 from congruence.engines._base import Engine, Guarded, Measure, Merge, Work, unwrap
 from congruence.engines.dataset import Fragment
 
-__all__ = ["LocalEngine"]
 
 #: Number of results merged at a time.
 FAN_IN = 16

@@ -26,7 +26,6 @@ from congruence.upgrade.migrate.passes import (
     wrong_rows,
 )
 
-__all__ = ["EngineExecutor"]
 
 #: Bytes of old vectors per range of rows, the unit of work of one task.
 RANGE_BYTES = 256 * 2**20

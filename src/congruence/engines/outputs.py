@@ -19,7 +19,6 @@ from congruence.engines.places import Place
 from congruence.errors import OutputExistsError, ParameterError, StorageError
 from congruence.stores.layout import TableLayout, parquet_options
 
-__all__ = ["MANIFEST", "Output", "map_digest", "write_fragment", "write_parquet"]
 
 #: Lists the files of a finished output. Readers of Parquet folders skip names that begin with an underscore.
 MANIFEST = "_manifest.json"
@@ -36,12 +35,6 @@ class Output:
 
     A local output is written to ``<out>.partial``, and renamed when it is complete. Object stores cannot rename: there, fragments are written
     in place, and the output is complete when the manifest is written (for Lance, when the data set is committed).
-
-    Attributes
-    ----------
-    place : Place
-    kind : str
-        "parquet" or "lance".
     """
 
     place: Place
@@ -79,15 +72,7 @@ class Output:
         return self.working.child("data") if self.place.local else self.place
 
     def prepare(self, source: Place, *, force: bool) -> None:
-        """Check that the output may be written; with ``force``, an output that an engine wrote may be replaced.
-
-        Raises
-        ------
-        ParameterError
-            If the output and the source are the same, or one is inside the other.
-        OutputExistsError
-            If the output exists and ``force`` is False, or congruence did not write it.
-        """
+        """Check that the output may be written; with ``force``, an output that an engine wrote may be replaced."""
         output_path, source_path = f"{self.place.shown}/", f"{source.shown}/"
         if output_path.startswith(source_path) or source_path.startswith(output_path):
             raise ParameterError(
@@ -126,13 +111,7 @@ class Output:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock a local output for this run. Object stores have no locks: there, two runs write the same names with the same content.
-
-        Raises
-        ------
-        FileError
-            If another run is writing the output.
-        """
+        """Lock a local output for this run. Object stores have no locks: there, two runs write the same names with the same content."""
         if not self.place.local:
             yield
             return
@@ -149,13 +128,7 @@ class Output:
         return self.stage.files() if self.kind == "parquet" else {}
 
     def publish(self, journal: Journal, schema: pa.Schema) -> None:
-        """Write the manifest or commit the data set, and move a local output to its path.
-
-        Raises
-        ------
-        StorageError
-            If a fragment is missing or was changed, or the output cannot be written.
-        """
+        """Write the manifest or commit the data set, and move a local output to its path."""
         receipts, sizes = journal.receipts(), self.sizes()
         lost = [receipt for receipt in receipts if receipt.path and sizes.get(receipt.path) != receipt.size]
         if lost or journal.pending():
@@ -203,25 +176,8 @@ def write_fragment(
 ) -> Receipt:
     """Write one fragment of a job's output; a second attempt replaces the file of the first.
 
-    Parameters
-    ----------
-    output : Output
-    name : str
-    layout : TableLayout
-    batches : iterator of pyarrow.RecordBatch
-        If it raises an error, no file is left in place.
-    kept : bool
-        Whether the batches also contain other columns of the source.
-
-    Returns
-    -------
-    Receipt
-        Without the number of rows left out, which the caller adds.
-
-    Raises
-    ------
-    StorageError
-        If the output cannot be written.
+    ``batches``: if it raises an error, no file is left in place; ``kept``: whether the batches also contain other
+    columns of the source. Returns: without the number of rows left out, which the caller adds.
     """
     if output.kind == "lance":
         return _write_lance(output, name, layout, batches)

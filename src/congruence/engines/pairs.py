@@ -13,7 +13,6 @@ from congruence.embeddings import Space
 from congruence.engines.dataset import DataSet, Fragment, open_dataset, split_spec
 from congruence.errors import IdError, ParameterError
 
-__all__ = ["PairedData", "open_pairs"]
 
 #: Bytes of source vectors in a block.
 _BLOCK_BYTES = 8 * 2**20

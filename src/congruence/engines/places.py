@@ -19,7 +19,6 @@ from congruence._utils.optional import require
 from congruence._utils.refusals import describe_refusal, is_refusal
 from congruence.errors import FileError, ParameterError, StorageError
 
-__all__ = ["Place", "is_url"]
 
 #: Bytes of an object that are kept in memory before a temporary file is used.
 _SPOOL = 64 * 2**20
@@ -39,11 +38,8 @@ class Place:
 
     Credentials come from each worker's own environment, where the cloud's libraries look for them.
 
-    Parameters
-    ----------
-    uri : str
-        ``/data/part.parquet``, ``s3://bucket/folder?endpoint_override=http://localhost:9000``, ``gs://…``, ``abfs://…``, or another
-        scheme that fsspec knows.
+    ``uri``: ``/data/part.parquet``, ``s3://bucket/folder?endpoint_override=http://localhost:9000``, ``gs://…``,
+    ``abfs://…``, or another scheme that fsspec knows.
     """
 
     uri: str
@@ -147,11 +143,6 @@ class Place:
 
         A local file is written under a temporary name and renamed. The content of an object is collected on this machine first, since
         otherwise a block that fails would leave an object with part of the content.
-
-        Raises
-        ------
-        StorageError
-            If the file cannot be written.
         """
         with _file_errors(self, "writing"):
             if self.local:

@@ -21,7 +21,6 @@ from congruence.stores.fragments import TableFragment
 from congruence.stores.layout import TableLayout, parquet_options
 from congruence.upgrade.blocks import BlockMap
 
-__all__ = ["Check", "DataPlan", "Machines", "Rates", "measure_rates", "plan_rows"]
 
 #: Bytes of source vectors on which rates are measured.
 _MEASURED_BYTES = 64 * 2**20
@@ -40,13 +39,8 @@ DRIVER_BYTES = 8192
 class Rates:
     """Rows that one core reads, multiplies and writes per second of processor time.
 
-    Attributes
-    ----------
-    read, product, write : float
-    place : str
-        Folder or URL that was read from and written to.
-    wait : float
-        Seconds of waiting for reads and writes per second of processor time: 0 if the storage is faster than the core.
+    ``place``: folder or URL that was read from and written to; ``wait``: seconds of waiting for reads and writes per
+    second of processor time: 0 if the storage is faster than the core.
     """
 
     read: float
@@ -65,20 +59,10 @@ class Rates:
 class Machines:
     """The machines that a job runs on, and their prices.
 
-    Attributes
-    ----------
-    count, cores : int
-        Number of machines, and of cores per machine.
-    memory, network : float
-        Memory in GB and network bandwidth in Gbit per second, each per machine.
-    price : float
-        Price of one machine per hour.
-    get_price, put_price : float
-        Price of 1,000 reads from and of 1,000 writes to the object store.
-    driver_memory : float
-        Memory that the driver may use, in GB.
-    lost : float
-        Share of the work that is repeated after failures and preemption.
+    ``count``, ``cores``: number of machines, and of cores per machine; ``memory``, ``network``: memory in GB and
+    network bandwidth in Gbit per second, each per machine; ``price``: price of one machine per hour; ``get_price``,
+    ``put_price``: price of 1,000 reads from and of 1,000 writes to the object store; ``driver_memory``: memory that the
+    driver may use, in GB; ``lost``: share of the work that is repeated after failures and preemption.
     """
 
     count: int = 16
@@ -96,14 +80,7 @@ class Machines:
 class Check:
     """A limit, and the load of a job on it.
 
-    Attributes
-    ----------
-    name : str
-    load, limit : float
-    unit : str
-        Unit of both.
-    advice : str
-        What to do if the load exceeds the limit.
+    ``advice``: what to do if the load exceeds the limit.
     """
 
     name: str
@@ -122,22 +99,10 @@ class Check:
 class DataPlan:
     """Estimate of the work, time and cost of mapping N rows.
 
-    Attributes
-    ----------
-    rows, dim, dim_out : int
-    bytes_read, bytes_written : float
-    fragments : int
-    core_hours, hours : float
-        Hours of work of all cores together, and elapsed hours: the larger of the cores' time and the network's.
-    bound : str
-        What limits the speed: "cores" or "network".
-    gets, puts, lists : int
-        Number of requests to an object store, including those of the journal.
-    cost_machines, cost_requests : float
-    checks : list of Check
-        Limits, the one with the largest share of its limit first.
-    rates : Rates
-    machines : Machines
+    ``core_hours``, ``hours``: hours of work of all cores together, and elapsed hours: the larger of the cores' time and
+    the network's; ``bound``: what limits the speed: "cores" or "network"; ``gets``, ``puts``, ``lists``: number of
+    requests to an object store, including those of the journal; ``checks``: limits, the one with the largest share of
+    its limit first.
     """
 
     rows: int
@@ -172,25 +137,8 @@ def measure_rates(
 ) -> Rates:
     """Measure how fast one core reads, multiplies and writes rows, as a task does.
 
-    Parameters
-    ----------
-    dim, dim_out : int
-        Widths of source and target.
-    dtype : str, default="float32"
-    where : str, optional
-        Folder or URL to read from and write to; a temporary folder by default.
-    repeats : int, default=3
-        Number of repetitions; the fastest one counts.
-    random_state : int, default=0
-
-    Returns
-    -------
-    Rates
-
-    Raises
-    ------
-    FileError, StorageError
-        If the folder cannot be read or written.
+    ``where``: folder or URL to read from and write to; a temporary folder by default; ``repeats``: number of
+    repetitions; the fastest one counts.
     """
     from threadpoolctl import threadpool_limits
 
@@ -271,23 +219,8 @@ def plan_rows(
 ) -> DataPlan:
     """Estimate the work, time and cost of mapping a number of rows.
 
-    Parameters
-    ----------
-    rows, dim, dim_out : int
-    rates : Rates
-        See :func:`measure_rates`.
-    machines : Machines
-    dtype : str, default="float32"
-    payload : float, default=8
-        Bytes per row in addition to its vector.
-    columns : int, default=2
-        Number of columns, including that of the vectors.
-    fragment_bytes : int, default=268_435_456
-        Size of a fragment before it is mapped.
-
-    Returns
-    -------
-    DataPlan
+    ``payload``: bytes per row in addition to its vector; ``columns``: number of columns, including that of the vectors;
+    ``fragment_bytes``: size of a fragment before it is mapped.
 
     Notes
     -----

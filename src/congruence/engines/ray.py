@@ -16,7 +16,6 @@ from congruence._utils.process import runs_command
 from congruence.engines._base import Engine, Guarded, Measure, Merge, Work, as_item, unwrap
 from congruence.engines.dataset import Fragment
 
-__all__ = ["RayEngine"]
 
 #: Number of results merged at a time.
 FAN_IN = 16

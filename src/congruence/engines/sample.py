@@ -18,7 +18,6 @@ from congruence.engines._base import Engine
 from congruence.engines.dataset import DataSet, Fragment
 from congruence.errors import InputError
 
-__all__ = ["SAMPLE", "read_sample"]
 
 #: Default number of rows in a sample: 61 MB at 768 float32 numbers per row, and searching all of them takes seconds.
 SAMPLE = 20_000
@@ -100,15 +99,7 @@ class _SampleWork:
 def _is_chosen(ids: pa.Array, share: float, random_state: int) -> np.ndarray:
     """Return for each id whether it is in the sample, which depends only on the id's text.
 
-    Parameters
-    ----------
-    ids : pyarrow.Array, length n
-    share : float
-    random_state : int
-
-    Returns
-    -------
-    ndarray of bool, shape (n,)
+    Returns (n,).
     """
     if share >= 1:
         return np.ones(len(ids), bool)

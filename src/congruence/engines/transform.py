@@ -25,8 +25,6 @@ from congruence.stores.fragments import TableFragment
 from congruence.stores.layout import TableLayout
 from congruence.upgrade.blocks import BlockMap
 
-__all__ = ["DataSetReport", "transform_dataset"]
-
 
 @dataclass(frozen=True)
 class DataSetReport:
@@ -198,17 +196,8 @@ def transform_dataset(
 class _TransformWork:
     """Maps one fragment; sent to the workers.
 
-    Attributes
-    ----------
-    data : DataSet
-        The data set without its fragments.
-    function : BlockMap
-    layout : TableLayout
-    output : Output
-    block : int
-        Number of rows per block.
-    quarantine : bool
-        Quarantine bad rows instead of stopping.
+    ``data``: the data set without its fragments; ``block``: number of rows per block; ``quarantine``: quarantine bad
+    rows instead of stopping.
     """
 
     data: DataSet

@@ -45,22 +45,8 @@ def rows_after(
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield batches from row ``after`` on, each with the number of its first row.
 
-    Parameters
-    ----------
-    batches : iterable of pyarrow.RecordBatch
-        Consecutive rows up to the end of the table.
-    after : int
-    n : int
-        Number of rows of the table.
-    name : str
-        Name of the table, for error messages.
-    first_row : int
-        Number of the first row of ``batches``.
-
-    Raises
-    ------
-    CorruptFileError
-        If the table does not end after ``n`` rows.
+    ``batches``: consecutive rows up to the end of the table; ``name``: name of the table, for error messages;
+    ``first_row``: number of the first row of ``batches``.
     """
     row = first_row
     for batch in batches:

@@ -13,7 +13,6 @@ from congruence.stores._base import check_all_rows
 from congruence.stores._table import TableSink, TableSource, read_table_column, table_shapes
 from congruence.stores.reading import missing_file, reading
 
-__all__ = ["ArrowSink", "ArrowSource", "arrow_shapes", "read_arrow_column"]
 
 #: Exceptions that pyarrow raises for damaged files.
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
@@ -66,13 +65,8 @@ class ArrowSource(TableSource):
 
     Record batches are read whole, so the largest one determines how much memory is needed.
 
-    Parameters
-    ----------
-    path : path-like
-    key : str, optional
-        Name of the column; optional if there is only one column of lists.
-    ids : pyarrow.Array, str or False, optional
-        Ids, or the column that holds them; by default a column named ``id`` or ``ids``, if there is one.
+    ``key``: name of the column; optional if there is only one column of lists; ``ids``: ids, or the column that holds
+    them; by default a column named ``id`` or ``ids``, if there is one.
     """
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
@@ -98,15 +92,7 @@ class ArrowSource(TableSource):
 
 
 def read_arrow_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
-    """Read a column that is not a list column.
-
-    Raises
-    ------
-    ParameterError
-        If there is no such column.
-    FileError, CorruptFileError
-        If the file cannot be read, or is damaged.
-    """
+    """Read a column that is not a list column."""
     with _open(path) as (schema, batches):
         return read_table_column(
             path, key, schema, lambda name: pa.chunked_array([b.column(name) for b in batches], schema.field(name).type)

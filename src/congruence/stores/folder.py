@@ -28,7 +28,6 @@ from congruence.stores.npy import NpySink, NpySource
 from congruence.stores.parquet import ParquetSink, ParquetSource, read_parquet_column
 from congruence.stores.reading import missing_file
 
-__all__ = ["FolderSink", "FolderSource", "mark_parts", "why_no_parts"]
 
 #: Number of rows per part if the source has no parts.
 PART_ROWS = 1_000_000
@@ -74,14 +73,9 @@ def _list_parts(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
 class FolderSource(Source):
     """Source of the rows of all parts in a folder, in the order of the parts.
 
-    Parameters
-    ----------
-    path : path-like
-    key : str, optional
-        A subfolder of parts (clip-retrieval's ``img_emb`` or ``text_emb``), or the column of vectors in Parquet parts.
-    ids : pyarrow.Array, str or False, optional
-        The ids, or the name of their column: in the parts themselves if they are Parquet, else in the ``metadata/`` file of each part;
-        ``False`` for none.
+    ``key``: A subfolder of parts (clip-retrieval's ``img_emb`` or ``text_emb``), or the column of vectors in Parquet
+    parts; ``ids``: the ids, or the name of their column: in the parts themselves if they are Parquet, else in the
+    ``metadata/`` file of each part; ``False`` for none.
     """
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:

@@ -28,17 +28,6 @@ from congruence.stores.safetensors_file import (
 from congruence.stores.text import CsvSource, JsonlSource, read_csv_column, read_jsonl_column, read_txt_column
 from congruence.stores.text_sinks import CsvSink, JsonlSink
 
-__all__ = [
-    "FORMATS",
-    "Format",
-    "find_column_format",
-    "find_format",
-    "is_folder",
-    "names_columns",
-    "parse_spec",
-    "suffixes",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Format:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import lance
     import pyarrow.parquet as pq
 
-__all__ = ["LanceFragment", "ParquetFragment", "SchemaSource", "TableFragment"]
 
 #: Exceptions that Arrow and Lance raise for damaged files.
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, RuntimeError)
@@ -30,38 +29,18 @@ class TableFragment(TableSource):
         yield from self._pieces(None, 0, batch)
 
     def block(self, piece: pa.RecordBatch, start: int) -> tuple[pa.Array | None, np.ndarray]:
-        """Return the ids and vectors of a batch of rows.
-
-        Raises
-        ------
-        ShapeError
-            If a vector is missing or has another width than the first; the message numbers rows from ``start``.
-        IdError
-            If an id is missing.
-        """
+        """Return the ids and vectors of a batch of rows."""
         return self._block(piece, start)
 
 
 class ParquetFragment(TableFragment):
     """Row groups of a Parquet file, which may be remote.
 
-    Parameters
-    ----------
-    opens : callable
-        Function that opens the file.
-    name : str
-        Name of the file in messages.
-    groups : (int, int) or None
-        First row group, and the one after the last; by default all.
-    key, ids : str, optional
-        Columns of vectors and ids, as in :class:`~congruence.stores.parquet.ParquetSource`.
-    buffer : int, default=1_048_576
-        Bytes of a column to read at a time; each read from an object store is a request.
-
-    Attributes
-    ----------
-    group_sizes : list of (int, int)
-        Number of rows and of uncompressed bytes of every row group of the file.
+    ``opens``: function that opens the file; ``name``: name of the file in messages; ``groups``: first row group, and
+    the one after the last; by default all; ``key``, ``ids``: columns of vectors and ids, as in
+    :class:`~congruence.stores.parquet.ParquetSource`; ``buffer``: bytes of a column to read at a time; each read from
+    an object store is a request. ``group_sizes``: number of rows and of uncompressed bytes of every row group of the
+    file.
     """
 
     def __init__(
@@ -117,15 +96,7 @@ class ParquetFragment(TableFragment):
 class LanceFragment(TableFragment):
     """One fragment of a version of a Lance data set.
 
-    Parameters
-    ----------
-    data : lance.LanceDataset
-    number : int
-        Id of the fragment.
-    name : str
-        Name of the fragment in messages.
-    key, ids : str, optional
-        Columns of vectors and ids.
+    ``name``: name of the fragment in messages; ``key``, ``ids``: columns of vectors and ids.
     """
 
     def __init__(
@@ -165,15 +136,8 @@ class LanceFragment(TableFragment):
 class SchemaSource(TableFragment):
     """Columns of batches that the caller supplies, described by their schema; it reads no rows itself.
 
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-    name : str
-        Name of the table in messages.
-    dim : int
-        Width of the vectors, used if the schema does not determine it.
-    key, ids : str, optional
-        Columns of vectors and ids.
+    ``name``: name of the table in messages; ``dim``: width of the vectors, used if the schema does not determine it;
+    ``key``, ``ids``: columns of vectors and ids.
     """
 
     def __init__(

@@ -28,7 +28,6 @@ from congruence.stores.reading import errno_from_text, missing_file, reading
 if TYPE_CHECKING:
     import h5py
 
-__all__ = ["Hdf5Sink", "Hdf5Source", "hdf5_shapes", "read_hdf5_column"]
 
 #: Exceptions that h5py raises for damaged files.
 _DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError)
@@ -81,22 +80,8 @@ def _own_dataset(file: h5py.File, key: str, path: str | Path) -> h5py.Dataset:
 def _strings(path: str | Path, wanted: list[list[str]], n: int = 0) -> list[Any]:
     """Read variable-length strings in a subprocess with a time limit, since libhdf5 may hang on damaged files.
 
-    Parameters
-    ----------
-    path : path-like
-    wanted : list of [dataset] or [dataset, attribute]
-    n : int
-        Expected number of strings, which determines the time limit.
-
-    Returns
-    -------
-    list
-        A list of str for a dataset, a str for an attribute.
-
-    Raises
-    ------
-    CorruptFileError
-        If the strings cannot be read within the time limit.
+    ``n``: expected number of strings, which determines the time limit. Returns: A list of str for a dataset, a str for
+    an attribute.
     """
     script = Path(__file__).with_name("_hdf5_strings.py")
     n = min(n, os.path.getsize(path) // 16)  # a string takes at least 16 bytes; a damaged file may claim any number
@@ -129,14 +114,8 @@ def _varies(kind: np.dtype) -> bool:
 class Hdf5Source(Source):
     """Rows of one dataset in an HDF5 file.
 
-    Parameters
-    ----------
-    path : path-like
-    key : str, optional
-        Name of the dataset; optional if there is only one matrix.
-    ids : pyarrow.Array or False, optional
-        By default the dataset ``ids``, if it has one entry per row, or the two datasets that :class:`Hdf5Sink` may write instead; ``False``
-        for none.
+    ``key``: name of the dataset; optional if there is only one matrix; ``ids``: by default the dataset ``ids``, if it
+    has one entry per row, or the two datasets that :class:`Hdf5Sink` may write instead; ``False`` for none.
     """
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
@@ -169,15 +148,7 @@ class Hdf5Source(Source):
 
 
 def read_hdf5_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read a one-dimensional dataset; strings are returned as an object array.
-
-    Raises
-    ------
-    ParameterError, DtypeError
-        If there is no such dataset, or its type is not supported.
-    FileError, CorruptFileError
-        If the file cannot be read, or is damaged.
-    """
+    """Read a one-dimensional dataset; strings are returned as an object array."""
     with _open(path) as file:
         found = {name: shape for name, shape in _shapes(file).items() if len(shape) == 1}
         key = key.strip("/") if key else None

@@ -17,7 +17,6 @@ from congruence.stores.formats import find_column_format, is_folder, suffixes
 from congruence.stores.ids import column_ids
 from congruence.stores.reading import reading
 
-__all__ = ["id_columns", "id_fault", "usual_id_column"]
 
 #: Usual names of id columns, in the order in which they are tried.
 USUAL_NAMES = ("id", "ids", "names")
@@ -30,36 +29,15 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)", re
 def id_columns(path: str | Path, key: str | None, n: int) -> list[str]:
     """Return the columns or keys that could hold ids: text or whole numbers, one entry per row, without duplicates.
 
-    Parameters
-    ----------
-    path : path-like
-        A file of vectors. For a folder, whose ids are in several files, the result is empty.
-    key : str or None
-        Key or column of the vectors; for ``.csv`` the prefix of the vector columns.
-    n : int
-        Number of rows.
-
-    Returns
-    -------
-    list of str
-        In the order of the file; empty for formats that hold only one array.
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If the file cannot be read, or is damaged.
+    ``path``: A file of vectors. For a folder, whose ids are in several files, the result is empty; ``key``: key or
+    column of the vectors; for ``.csv`` the prefix of the vector columns. Returns: in the order of the file; empty for
+    formats that hold only one array.
     """
     return [name for name in _candidates(path, key, n) if not id_fault(path, name)]
 
 
 def usual_id_column(path: str | Path, key: str | None, n: int) -> str | None:
-    """Return the first of :data:`USUAL_NAMES` that is a column with one entry per row, whether or not it can serve as ids; or None.
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If the file cannot be read, or is damaged.
-    """
+    """Return the first of :data:`USUAL_NAMES` that is a column with one entry per row, whether or not it can serve as ids; or None."""
     candidates = _candidates(path, key, n)
     return next((name for name in USUAL_NAMES if name in candidates), None)
 

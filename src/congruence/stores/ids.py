@@ -11,22 +11,6 @@ import pyarrow as pa
 from congruence._utils.ids import MAX_ID_BYTES, refuse_missing, to_ids, too_long
 from congruence.errors import CorruptFileError, IdError
 
-__all__ = [
-    "PACKED",
-    "Column",
-    "arrow_ids",
-    "clean_ids",
-    "column_ids",
-    "column_texts",
-    "common_id_type",
-    "id_array",
-    "id_type_of",
-    "is_packed",
-    "join_blocks",
-    "missing_ids",
-    "pack",
-    "unpack",
-]
 
 #: A plain column of a file: an Arrow column of a table, an array of numbers, or an object array of Python values.
 Column: TypeAlias = pa.Array | pa.ChunkedArray | np.ndarray
@@ -82,24 +66,8 @@ def _has_length(kind: pa.DataType) -> bool:
 def clean_ids(column: pa.Array, name: str, start: int = 0) -> pa.Array:
     """Return a column as ids, after checking them.
 
-    Parameters
-    ----------
-    column : pyarrow.Array, shape (b,)
-    name : str
-        Name of the column, for error messages.
-    start : int
-        Row number of the first entry, for error messages.
-
-    Returns
-    -------
-    pyarrow.Array of int64, uint64, string or large_string
-
-    Raises
-    ------
-    IdError
-        If an id is missing or too long, or the type is neither text nor integers, nor can be converted to text (as dates can).
-    CorruptFileError
-        If text is not valid UTF-8.
+    ``column`` (b,); ``name``: name of the column, for error messages; ``start``: row number of the first entry, for
+    error messages.
     """
     kind = column.type
     if not (_is_number(kind) or _has_length(kind) or pa.types.is_dictionary(kind)):

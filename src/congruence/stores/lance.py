@@ -21,7 +21,6 @@ from congruence.stores.reading import errno_from_text, missing_file, reading
 if TYPE_CHECKING:
     import lance
 
-__all__ = ["LanceSink", "LanceSource", "lance_shapes", "read_lance_column"]
 
 #: Exceptions that Lance raises for damaged files.
 _DAMAGE = (pa.ArrowException, OSError, ValueError, RuntimeError)
@@ -57,13 +56,8 @@ def lance_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
 class LanceSource(TableSource):
     """Rows of a list column in a Lance data set, of fixed or variable list size, in the version that is the latest when it is opened.
 
-    Parameters
-    ----------
-    path : path-like
-    key : str, optional
-        Name of the column; optional if there is only one column of lists.
-    ids : pyarrow.Array, str or False, optional
-        Ids, or the column that holds them; by default a column named ``id`` or ``ids``, if there is one.
+    ``key``: name of the column; optional if there is only one column of lists; ``ids``: ids, or the column that holds
+    them; by default a column named ``id`` or ``ids``, if there is one.
     """
 
     _row_bytes: int | None = None
@@ -118,15 +112,7 @@ class LanceSource(TableSource):
 
 
 def read_lance_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
-    """Read a column that is not a list column.
-
-    Raises
-    ------
-    ParameterError
-        If there is no such column.
-    FileError, CorruptFileError
-        If the data set cannot be read, or is damaged.
-    """
+    """Read a column that is not a list column."""
 
     def read(name: str) -> pa.ChunkedArray:
         _check_headers(data, [name])

@@ -27,38 +27,11 @@ _SPACE = SPACE_KEY.encode()
 class TableLayout:
     """Layout of an output table: the source's columns with the mapped vectors, or ``vector`` and, if there are ids, ``id``.
 
-    Parameters
-    ----------
-    columns : Columns or None
-        Columns of the source's table, which are kept.
-    dim : int
-        Width of the mapped vectors.
-    dtype : numpy.dtype
-        Data type of the mapped vectors.
-    has_ids : bool
-        Whether the rows have ids.
-    id_type : pyarrow.DataType
-        Type of the column of ids, if one is added.
-    space : Space
-        Space of the mapped vectors, stored in the metadata.
-    column_out : str or None
-        Name of a new column for the mapped vectors; by default they replace the source's.
-    path : path-like
-        Path of the table, for error messages.
-
-    Attributes
-    ----------
-    schema : pyarrow.Schema
-        Schema of the output table.
-    at : int
-        Index of the column of mapped vectors.
-
-    Raises
-    ------
-    ParameterError
-        If ``column_out`` is taken, or separate ids need a column ``id`` and the table already has one.
-    DtypeError
-        If the values of a ``.jsonl`` field have no common type.
+    ``columns``: columns of the source's table, which are kept; ``dim``: width of the mapped vectors; ``dtype``: data
+    type of the mapped vectors; ``has_ids``: whether the rows have ids; ``id_type``: type of the column of ids, if one
+    is added; ``space``: space of the mapped vectors, stored in the metadata; ``column_out``: name of a new column for
+    the mapped vectors; by default they replace the source's; ``path``: path of the table, for error messages.
+    ``schema``: schema of the output table; ``at``: index of the column of mapped vectors.
     """
 
     def __init__(
@@ -91,14 +64,8 @@ class TableLayout:
     def fill(self, ids: pa.Array | None, vectors: np.ndarray, rows: Rows | None = None) -> pa.RecordBatch:
         """Return a batch of the output table.
 
-        Parameters
-        ----------
-        ids : pyarrow.Array or None
-            Ids of the rows; used only if the layout adds a column of ids.
-        vectors : ndarray, shape (b, dim)
-            Mapped vectors.
-        rows : pyarrow.RecordBatch or list of dict, optional
-            The same rows of the source's table.
+        ``ids``: ids of the rows; used only if the layout adds a column of ids; ``vectors`` (b, dim); ``rows``: the same
+        rows of the source's table.
         """
         lists = list_array(vectors, self.schema.field(self.at).type)
         arrays = [] if rows is None or self._columns is None else list(as_batch(rows, self._columns.schema).columns)
@@ -117,11 +84,7 @@ def parquet_options(layout: TableLayout, *, kept: bool) -> dict[str, object]:
     The vectors are written without compression and dictionary: random mantissas do not compress, and writing is several times faster without a
     dictionary.
 
-    Parameters
-    ----------
-    layout : TableLayout
-    kept : bool
-        Whether the table has columns of a source.
+    ``kept``: whether the table has columns of a source.
     """
     schema = layout.schema
     others = [field.name for k, field in enumerate(schema) if k != layout.at and not pa.types.is_nested(field.type)]

@@ -27,7 +27,6 @@ from congruence.stores._space_file import read_sidecar
 from congruence.stores.ids import PACKED, column_ids, id_array, is_packed, pack, unpack
 from congruence.stores.reading import missing_file, reading
 
-__all__ = ["NpySink", "NpySource", "NpzSink", "NpzSource", "npz_shapes", "read_npy_column", "read_npz_column"]
 
 #: Exceptions that zipfile and zlib raise for damaged archives. A flipped bit can look like an unknown compression method
 #: (NotImplementedError) or a password (RuntimeError).
@@ -69,13 +68,7 @@ def _check_size(shape: tuple[int, ...], dtype: np.dtype, available: int, path: s
 class NpySource(Source):
     """Rows of a ``.npy`` file.
 
-    Parameters
-    ----------
-    path : path-like
-    key : str, optional
-        Must be None: the format holds one array.
-    ids : pyarrow.Array, optional
-        Ids of the rows, from another file.
+    ``key``: must be None: the format holds one array; ``ids``: ids of the rows, from another file.
     """
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
@@ -137,17 +130,7 @@ class NpySink(Sink):
 
 
 def read_npy_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read a one-dimensional ``.npy``: numbers, or texts in an object array.
-
-    Raises
-    ------
-    ParameterError
-        If ``key`` is given.
-    ShapeError, DtypeError
-        If the array is not one-dimensional, or contains neither text nor numbers.
-    FileError, CorruptFileError
-        If the file cannot be read, or is damaged.
-    """
+    """Read a one-dimensional ``.npy``: numbers, or texts in an object array."""
     if key is not None:
         raise ParameterError(
             f"Got key {key!r} for {path}; expected none, since an .npy holds one array. Pass the path alone."
@@ -213,14 +196,8 @@ def npz_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
 class NpzSource(Source):
     """Rows of one array in a ``.npz`` archive, stored or deflated.
 
-    Parameters
-    ----------
-    path : path-like
-    key : str, optional
-        Name of the array; optional if there is only one matrix.
-    ids : pyarrow.Array or False, optional
-        By default the array ``ids``, if it has one entry per row, or the two arrays that :class:`NpzSink` may write instead; ``False`` for
-        none.
+    ``key``: name of the array; optional if there is only one matrix; ``ids``: by default the array ``ids``, if it has
+    one entry per row, or the two arrays that :class:`NpzSink` may write instead; ``False`` for none.
     """
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
@@ -262,17 +239,7 @@ class NpzSource(Source):
 
 
 def read_npz_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read a one-dimensional array from a ``.npz``: numbers, or texts in an object array.
-
-    Raises
-    ------
-    ParameterError
-        If there is no one-dimensional array of this name.
-    DtypeError
-        If the array contains neither text nor numbers.
-    FileError, CorruptFileError
-        If the file cannot be read, or is damaged.
-    """
+    """Read a one-dimensional array from a ``.npz``: numbers, or texts in an object array."""
 
     def read(name: str) -> np.ndarray:
         with archive.open(f"{name}.npy") as member:

@@ -17,7 +17,6 @@ from congruence.stores.reading import missing_file, reading
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-__all__ = ["ParquetSink", "ParquetSource", "parquet_shapes", "read_parquet_column"]
 
 #: Exceptions that pyarrow raises for damaged files: its I/O errors are plain OSErrors, and names may not be UTF-8.
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
@@ -46,13 +45,8 @@ def parquet_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
 class ParquetSource(TableSource):
     """Rows of a list column in a ``.parquet`` file, of fixed or variable list size.
 
-    Parameters
-    ----------
-    path : path-like
-    key : str, optional
-        Name of the column; optional if there is only one column of lists.
-    ids : pyarrow.Array, str or False, optional
-        Ids, or the column that holds them; by default a column named ``id`` or ``ids``, if there is one.
+    ``key``: name of the column; optional if there is only one column of lists; ``ids``: ids, or the column that holds
+    them; by default a column named ``id`` or ``ids``, if there is one.
     """
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
@@ -82,15 +76,7 @@ class ParquetSource(TableSource):
 
 
 def read_parquet_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
-    """Read a column that is not a list column.
-
-    Raises
-    ------
-    ParameterError
-        If there is no such column.
-    FileError, CorruptFileError
-        If the file cannot be read, or is damaged.
-    """
+    """Read a column that is not a list column."""
     with _open(path) as file:
         return read_table_column(path, key, file.schema_arrow, lambda name: file.read([name]).column(name))
 

@@ -12,8 +12,6 @@ from congruence._utils.display import short
 from congruence._utils.refusals import describe_refusal, is_refusal
 from congruence.errors import CongruenceError, CorruptFileError, FileError, OutOfMemoryError
 
-__all__ = ["errno_from_text", "missing_file", "reading"]
-
 
 def missing_file(path: str | Path) -> FileError:
     """Return the error for a file that does not exist."""
@@ -55,11 +53,7 @@ def _too_large(path: str | Path, error: MemoryError) -> OutOfMemoryError:
 def errno_from_text(pattern: str, *types: type[Exception]) -> Iterator[None]:
     """Convert errors of these types whose text contains the number of a system error to OSError with this number.
 
-    Parameters
-    ----------
-    pattern : str
-        Regular expression whose first group is the number.
-    *types : type of Exception
+    ``pattern``: regular expression whose first group is the number.
     """
     try:
         yield

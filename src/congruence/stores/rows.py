@@ -20,7 +20,6 @@ from congruence.stores.npy import NpySource
 if TYPE_CHECKING:
     from congruence.train.rows import Rows
 
-__all__ = ["StreamedRows", "open_rows"]
 
 #: Default number of rows per chunk.
 POOL = 65_536

@@ -25,7 +25,6 @@ from congruence.stores._sink import Sink
 from congruence.stores._space_file import SPACE_KEY, read_space, space_json
 from congruence.stores.reading import reading
 
-__all__ = ["SafetensorsSink", "SafetensorsSource", "read_safetensors_column", "safetensors_shapes"]
 
 _DTYPES = {
     "F64": "<f8",
@@ -88,13 +87,8 @@ def safetensors_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
 class SafetensorsSource(Source):
     """Rows of one tensor in a ``.safetensors`` file; bfloat16 is converted to float32.
 
-    Parameters
-    ----------
-    path : path-like
-    key : str, optional
-        Name of the tensor; optional if there is only one matrix.
-    ids : pyarrow.Array, optional
-        Ids of the rows, from another file or tensor.
+    ``key``: name of the tensor; optional if there is only one matrix; ``ids``: ids of the rows, from another file or
+    tensor.
     """
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
@@ -131,17 +125,7 @@ class SafetensorsSource(Source):
 
 
 def read_safetensors_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read a one-dimensional tensor of numbers.
-
-    Raises
-    ------
-    ParameterError
-        If there is no one-dimensional tensor of this name.
-    DtypeError
-        If the tensor's dtype is unknown, or bfloat16.
-    FileError, CorruptFileError
-        If the file cannot be read, or is damaged.
-    """
+    """Read a one-dimensional tensor of numbers."""
     header, start = _read_header(path)
     header.pop("__metadata__", None)
     found = {name: tuple(entry["shape"]) for name, entry in header.items() if len(entry["shape"]) == 1}

@@ -24,7 +24,6 @@ from congruence.stores._space_file import read_sidecar
 from congruence.stores.ids import arrow_ids
 from congruence.stores.reading import reading
 
-__all__ = ["CsvSource", "JsonlSource", "read_csv_column", "read_jsonl_column", "read_txt_column"]
 
 _ID_NAMES = ("id", "ids")
 _VECTOR_NAMES = ("vector", "embedding")
@@ -96,13 +95,8 @@ def _read_csv(path: str | Path) -> tuple[list[str], Iterator[tuple[int, list[str
 class CsvSource(_TextSource):
     """Rows of a ``.csv`` with a header: an optional ``id`` column, and one column per dimension.
 
-    Parameters
-    ----------
-    path : path-like
-    key : str, optional
-        Common prefix of the names of the vector columns; by default all columns except the id column.
-    ids : pyarrow.Array, str or False, optional
-        Ids, or the column that holds them; by default ``id`` or ``ids``, if there is one; ``False`` for none.
+    ``key``: common prefix of the names of the vector columns; by default all columns except the id column; ``ids``:
+    ids, or the column that holds them; by default ``id`` or ``ids``, if there is one; ``False`` for none.
     """
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
@@ -207,13 +201,8 @@ def _read_jsonl(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
 class JsonlSource(_TextSource):
     """Rows of a ``.jsonl``: one object per line, with a list of numbers and an optional id.
 
-    Parameters
-    ----------
-    path : path-like
-    key : str, optional
-        Field of the vector; ``vector`` or ``embedding`` by default.
-    ids : pyarrow.Array, str or False, optional
-        Ids, or the field that holds them; by default ``id`` or ``ids``, if there is one; ``False`` for none.
+    ``key``: field of the vector; ``vector`` or ``embedding`` by default; ``ids``: ids, or the field that holds them; by
+    default ``id`` or ``ids``, if there is one; ``False`` for none.
     """
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
@@ -285,13 +274,7 @@ class JsonlSource(_TextSource):
 
 
 def read_csv_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read one column of a ``.csv`` as an object array of str.
-
-    Raises
-    ------
-    ParameterError, ShapeError
-        If there is no such column, or lines have different numbers of cells.
-    """
+    """Read one column of a ``.csv`` as an object array of str."""
     header, lines = _read_csv(path)
     if key not in header:
         raise missing_key(key, path, {name: "" for name in header}, "column")
@@ -308,13 +291,7 @@ def read_csv_column(path: str | Path, key: str | None) -> np.ndarray:
 
 
 def read_jsonl_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read one field of a ``.jsonl`` as an object array of Python values; None where it is null or missing.
-
-    Raises
-    ------
-    ParameterError
-        If the first object has no such field.
-    """
+    """Read one field of a ``.jsonl`` as an object array of Python values; None where it is null or missing."""
     values: list[object] = []
     for number, record in _read_jsonl(path):
         if key not in record and not values:
@@ -324,15 +301,7 @@ def read_jsonl_column(path: str | Path, key: str | None) -> np.ndarray:
 
 
 def read_txt_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read the lines of a text file as an object array of str.
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If the file cannot be read, or is damaged.
-    ParameterError
-        If ``key`` is given.
-    """
+    """Read the lines of a text file as an object array of str."""
     if key is not None:
         raise ParameterError(
             f"Got key {key!r} for {path}; expected none, since a .txt file has one entry per line. Pass the path alone."

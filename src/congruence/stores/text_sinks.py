@@ -28,8 +28,6 @@ from congruence.stores._columns import (
 )
 from congruence.stores._sink import Sink
 
-__all__ = ["CsvSink", "JsonlSink"]
-
 
 class _TextSink(Sink):
     """Base class of both writers; keeps the source's columns as far as the format can hold them."""
