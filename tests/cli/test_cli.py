@@ -138,7 +138,7 @@ def test_single_wrong_pairs_are_named(here, data):
 
 
 BAD_FITS = {
-    "missing file": (["none.npz:v", "b.npz:v"], "no file at none.npz"),
+    "missing file": (["none.npz:v", "b.npz:v"], "No file at none.npz"),
     "missing key": (["a.npz:z", "b.npz:v"], "'z'"),
     "unknown suffix": (["a.pkl", "b.npz:v"], "one of .npy"),
     "rows differ": (["a.npz:half", "b.npz:v"], "150 rows in a.npz:half and 300 in b.npz:v, and no ids on both sides"),

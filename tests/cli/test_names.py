@@ -19,7 +19,7 @@ from congruence._utils.display import visible
 from congruence.cli._base import print_table
 from congruence.cli._certificate import print_certificate
 from congruence.compare.layers import compare_layers
-from congruence.embed.output import write_failures, write_ids
+from congruence.embed.run import write_failures, write_ids
 from congruence.errors import CongruenceWarning, IdError
 from congruence.negatives import write_negatives
 from congruence.negatives.generation import Negative

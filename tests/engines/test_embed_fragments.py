@@ -159,7 +159,7 @@ def test_images_are_bytes_paths_or_what_the_datasets_library_writes(opened, tmp_
         assert got.space.modality == "image"
     (tmp_path / "in/day/3.png").unlink()
     pq.write_table(pa.table({"image": paths}), tmp_path / "in/day/t.parquet")
-    with pytest.raises(FileError, match=r"no image at .*3\.png"):
+    with pytest.raises(FileError, match=r"No image at .*3\.png"):
         embed_dataset(
             EncoderSpec("small", "image"), open_itemset(str(tmp_path / "in")), str(tmp_path / "x"), engine=HERE
         )

@@ -238,16 +238,16 @@ def damage_journal(rng: random.Random, path: Path) -> None:
 
 def _fragments_plan():
     from congruence.engines.dataset import Fragment
-    from congruence.engines.journal import Plan
+    from congruence.engines.jobs import JobPlan
 
-    return Plan("transform", {"map": "ab"}, tuple(Fragment(f"part-{k}", "", 10, 100) for k in range(5)))
+    return JobPlan("transform", {"map": "ab"}, tuple(Fragment(f"part-{k}", "", 10, 100) for k in range(5)))
 
 
 def write_fragments_journal(rng: random.Random, folder: Path) -> Path:
-    from congruence.engines.journal import Journal, Receipt
-    from congruence.engines.places import Place
+    from congruence.engines.jobs import FragmentJournal, Receipt
+    from congruence.engines.locations import Location
 
-    journal = Journal(Place.of(folder / "fragments"), _fragments_plan()).open()
+    journal = FragmentJournal(Location.of(folder / "fragments"), _fragments_plan()).open()
     for k in range(rng.choice((1, 3))):
         journal.add(Receipt(f"part-{k}", 10, size=99, path=f"part-{k}.parquet"))
         journal.flush()
@@ -255,11 +255,11 @@ def write_fragments_journal(rng: random.Random, folder: Path) -> Path:
 
 
 def read_fragments_journal(path: Path) -> None:
-    from congruence.engines.journal import Journal
-    from congruence.engines.places import Place
+    from congruence.engines.jobs import FragmentJournal
+    from congruence.engines.locations import Location
 
     plan = _fragments_plan()
-    journal = Journal(Place.of(path), plan).open()
+    journal = FragmentJournal(Location.of(path), plan).open()
     assert len(journal.pending()) + len(journal.finished) == 5
     assert journal.rows >= 0
     journal.keep({"part-0.parquet": 99})
@@ -267,7 +267,7 @@ def read_fragments_journal(path: Path) -> None:
 
 def damage_fragments_journal(rng: random.Random, path: Path) -> None:
     """Change a segment of the journal, and update its digest."""
-    from congruence.engines.journal import with_digest
+    from congruence.engines.jobs import with_digest
 
     file = min(path.glob("done-000001-*.json"))
     changed = mutate_data(rng, json.loads(file.read_text())["facts"])
@@ -288,7 +288,7 @@ def read_data_set(path: Path) -> None:
         with refusing():
             data = open_dataset(f"{path}{key}", fragment_bytes=64)
             for fragment in data.fragments:
-                for row, piece in data.open(fragment).tables(16):
+                for row, piece in data.open(fragment).pieces(None, 0, 16):
                     data.open(fragment).block(piece, row)
 
 

@@ -109,9 +109,6 @@ NO_READERS = {
     "cli/_streams.py": "standard output and the null device",
     "datasets/__init__.py": "reads through its data sets",
     "negatives/output.py": "writes",
-    "stores/text_sinks.py": "writes",
-    "stores/id_columns.py": "reads through the readers of columns",
-    "stores/_hdf5_strings.py": "the process of stores/hdf5.py",
 }
 
 _OPENS = re.compile(

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 import congruence._utils.atomic as atomic
-import congruence._utils.rename as rename
 from congruence import persist
-from congruence._utils.atomic import atomic_path, backup_of
-from congruence._utils.owner import temporary_path
+from congruence._utils.atomic import atomic_path, backup_of, temporary_path
 from congruence.errors import FileError, OutputExistsError
 from fresh import run_fresh
 
@@ -133,7 +131,7 @@ def test_the_folder_itself_is_no_output(tmp_path, monkeypatch):
 def rename_by(way, monkeypatch):
     """Simulate a system without exclusive renames, without exchanges of names, and without hard links."""
     if way != "system calls":
-        monkeypatch.setattr(rename, "_call", lambda *_: False)
+        monkeypatch.setattr(atomic, "_call", lambda *_: False)
     if way == "claims":
 
         def refuse(*_):
@@ -209,7 +207,7 @@ def faulty(monkeypatch, way, step, *, for_ever):
         return change
 
     if way == "system calls":
-        monkeypatch.setattr(rename, "_call", wrap(rename._call))
+        monkeypatch.setattr(atomic, "_call", wrap(atomic._call))
     else:
         rename_by(way, monkeypatch)
     for name in ("rename", "replace", "link", "unlink", "remove", "rmdir", "mkdir"):

@@ -49,7 +49,7 @@ def test_lance_opens_what_we_write(tmp_path):
 
 
 def test_a_large_one_has_several_fragments(tmp_path, monkeypatch):
-    monkeypatch.setattr("congruence.stores._table._GROUP_BYTES", 1)  # the least is 1,024 rows
+    monkeypatch.setattr("congruence.stores.tables._GROUP_BYTES", 1)  # the least is 1,024 rows
     Z = RNG.standard_normal((5000, 3)).astype(np.float32)
     path = write(tmp_path / "a.lance", Z)
     assert len(lance.dataset(path).get_fragments()) == 5

@@ -97,7 +97,9 @@ def test_memory_that_ends_while_a_file_is_read(damage):
 
     for ask in (lambda: np.empty(2**56), lambda: pa.allocate_buffer(2**62)):
         with (
-            pytest.raises(OutOfMemoryError, match=r"from x\.arrow than fits into memory \(.*(PiB|malloc of size)"),
+            pytest.raises(
+                OutOfMemoryError, match=r"x\.arrow holds more than fits into memory \(.*(PiB|malloc of size)"
+            ),
             reading("x.arrow", *damage, pa.ArrowException),
         ):
             ask()

@@ -1,22 +1,26 @@
-"""Atomic writes, which replace a folder only if this library wrote it."""
+"""Atomic writes, which replace a folder only if this library wrote it; names of temporary files, renames and locks."""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import json
 import os
+import re
+import secrets
 import shutil
+import socket
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
-from congruence._utils.owner import find_left_over, temporary_path
 from congruence._utils.refusals import describe_refusal
-from congruence._utils.rename import exchange, rename_exclusive
 from congruence.errors import CongruenceError, FileError, OutputExistsError, StorageError
 
 _WRITE_ERRORS = {
@@ -306,3 +310,179 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+# ------------------------------------------------------------------ names of temporary files
+
+#: Identifies the process that writes, so that leftovers of killed processes can be recognized.
+_TEMPORARY = re.compile(r"\.(?P<host>[0-9a-f]{8})-(?P<process>\d+)-[0-9a-f]{8}\.tmp")
+
+
+def temporary_path(path: Path) -> Path:
+    """Return an unused hidden path next to a path, whose name identifies the host and this process."""
+    return path.parent / f"{_stem(path)}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+
+
+def find_left_over(path: Path) -> list[Path]:
+    """Return the temporary files and folders of a path whose writers are certainly dead.
+
+    Those of other machines and containers, and those whose process number belongs to a running process, are not included, since they may
+    be in use.
+    """
+    if os.name == "nt":  # os.kill(process, 0) would end the process there
+        return []
+    stem = _stem(path)
+    left_over = []
+    for entry in path.parent.iterdir():
+        name = entry.name.startswith(stem) and _TEMPORARY.fullmatch(entry.name[len(stem) :])
+        if name and name["host"] == _host() and not _is_running(int(name["process"])):
+            left_over.append(entry)
+    return left_over
+
+
+def _stem(path: Path) -> str:
+    return f".{path.name[:50]}"  # shortened, to leave room for the suffix in a name of at most 255 bytes
+
+
+@cache
+def _host() -> str:
+    """Return a digest of the machine, its current boot and the container, within which process numbers are unique."""
+    facts = [socket.gethostname()]
+    for read in (lambda: Path("/proc/sys/kernel/random/boot_id").read_text(), lambda: os.readlink("/proc/self/ns/pid")):
+        try:
+            facts.append(read())
+        except OSError:  # not Linux
+            facts.append("")
+    return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:8]
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # it belongs to another user
+        return True
+    return True
+
+
+# ------------------------------------------------------------------ renames
+#
+# Renames that never replace an existing target, and exchanges of two names, are a single system call where the system
+# supports it: renameat2 on Linux, renamex_np on macOS. Network drives and old file systems support neither; there a hard
+# link, or an empty file that claims the name first, protects an existing target.
+
+#: Errors by which a system, a sandbox or a file system reports a call that it does not support.
+_UNSUPPORTED = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM}
+
+#: Flags by platform: (never replace, exchange).
+_FLAGS = {"linux": (1, 2), "darwin": (4, 2)}
+_AT_FDCWD = -100
+
+
+def rename_exclusive(source: Path, target: Path) -> None:
+    """Rename a file or folder, without replacing an existing target; of several concurrent renames to one target, one succeeds."""
+    if _call(source, target, 0):
+        return
+    if os.name == "nt":  # os.rename never replaces a target on Windows
+        os.rename(source, target)
+    elif source.is_dir():
+        _rename_folder(source, target)
+    else:
+        _rename_file(source, target)
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Exchange two names atomically; return False, with nothing changed, if the system does not support it."""
+    return _call(first, second, 1)
+
+
+def _rename_folder(source: Path, target: Path) -> None:
+    os.mkdir(target)  # fails if the target exists
+    try:
+        os.rename(source, target)  # replaces a folder only if it is empty
+    except BaseException as error:
+        with suppress(OSError):
+            os.rmdir(target)
+        if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.ENOTDIR):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+        raise
+
+
+def _rename_file(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+    else:
+        os.unlink(source)
+        return
+    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    try:
+        os.replace(source, target)
+    except BaseException:
+        if os.path.lexists(source):  # not renamed, so the target is the empty file that claimed the name
+            os.unlink(target)
+        raise
+
+
+def _call(source: Path, target: Path, flag: int) -> bool:
+    """Make the system call with flag 0 (never replace) or 1 (exchange); return False if it is not supported. Raises OSError."""
+    function = _find_call()
+    if function is None:
+        return False
+    if function(os.fsencode(source), os.fsencode(target), _FLAGS[sys.platform][flag]) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _UNSUPPORTED:
+        return False
+    raise OSError(number, os.strerror(number), str(source), None, str(target))
+
+
+@cache
+def _find_call() -> Callable[[bytes, bytes, int], int] | None:
+    if sys.platform not in _FLAGS:
+        return None
+    library = ctypes.CDLL(None, use_errno=True)
+    name = {"linux": "renameat2", "darwin": "renamex_np"}[sys.platform]
+    function = getattr(library, name, None)
+    if function is None:  # glibc before 2.28
+        return None
+    if name == "renamex_np":
+        function.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint)
+        return lambda source, target, flag: int(function(source, target, flag))
+    function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    return lambda source, target, flag: int(function(_AT_FDCWD, source, _AT_FDCWD, target, flag))
+
+
+# ------------------------------------------------------------------ locks
+
+
+@contextmanager
+def locked(folder: Path, problem: str, fix: str | tuple[str, ...] = ()) -> Iterator[None]:
+    """Lock a folder while the block runs, until the process ends for whatever reason; FileError if another one holds it.
+
+    Without effect on Windows, and on file systems without locks.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    handle = -1
+    try:
+        try:
+            handle = os.open(folder, os.O_RDONLY)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            acquired = os.path.samestat(os.fstat(handle), os.stat(folder))
+        except (BlockingIOError, FileNotFoundError):
+            acquired = False
+        except OSError:  # the file system has no locks
+            acquired = True
+        if not acquired:
+            raise FileError(problem, fix)
+        yield
+    finally:
+        if handle >= 0:
+            os.close(handle)

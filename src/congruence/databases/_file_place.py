@@ -11,10 +11,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from congruence._utils.atomic import atomic_path
-from congruence._utils.lock import locked
+from congruence._utils.atomic import atomic_path, exchange, locked
 from congruence._utils.refusals import describe_refusal
-from congruence._utils.rename import exchange
 from congruence.databases._base import Stage
 from congruence.errors import CorruptFileError, FileError, MigrationError, StorageError
 

@@ -25,8 +25,9 @@ from congruence.databases._table_files import Part, find_parts, is_vectors, rewr
 from congruence.databases._uuids import is_uuids, uuid_texts
 from congruence.embeddings import Space
 from congruence.errors import DatabaseError, ParameterError, ShapeError
-from congruence.stores import Columns, output_schema, parse_spec
+from congruence.stores import parse_spec
 from congruence.stores.reading import reading
+from congruence.stores.tables import Columns, output_schema
 
 __all__ = ["Tables"]
 

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from congruence._utils.owner import find_left_over, temporary_path
+from congruence._utils.atomic import find_left_over, temporary_path
 from congruence._utils.validation import check_positive
 from congruence.errors import CongruenceError, CorruptFileError, FileError, StorageError
 

@@ -64,10 +64,11 @@ def load_encoder(
         For ``hf:``, the hidden state to pool: 0 for the embeddings, k for the output of block k, -1 for the last. ``"all"``
         concatenates the pooled vectors of all layers, computed in one pass.
     pooling : {"cls", "mean", "cls_mean", "last"}, optional
-        ``"cls"``: the [CLS] token. ``"mean"``: the mean of an image's patches or of a text's tokens, without padding. ``"cls_mean"``: both,
-        concatenated. ``"last"``: the last token of a text.
+        ``"cls"``: the [CLS] token. ``"mean"``: the mean of an image's patches or of a text's tokens, without padding.
+        ``"cls_mean"``: both, concatenated. ``"last"``: the last token of a text.
     normalize : bool, optional
-        Scale rows to unit norm; by default True for the towers of dual encoders, and for sentence encoders that normalize their output.
+        Scale rows to unit norm; by default True for the towers of dual encoders, and for sentence encoders that normalize
+        their output.
     safetensors_only : bool, default=True
         For ``hf:`` and ``sentence-transformers:``: refuse weights in PyTorch's pickle format. Otherwise torch loads from it
         only tensors, as it does for ``open_clip:`` and ``timm:``.
@@ -90,8 +91,8 @@ def load_encoder(
     prefix, colon, path = name.partition(":")
     if not colon or prefix not in ADAPTERS or not path:
         raise ParameterError(
-            f"Got encoder {name!r}; expected one of {', '.join(f'{known}:…' for known in ADAPTERS)}. Pass a name with one of "
-            "these prefixes."
+            f"Got encoder {name!r}; expected one of {', '.join(f'{known}:…' for known in ADAPTERS)}.",
+            "Pass a name with one of these prefixes.",
         )
     if modality is not None:
         check_choice(modality, ENCODED, "modality")

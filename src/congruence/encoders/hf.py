@@ -12,8 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from congruence._utils.optional import require
-from congruence.encoders._base import Item, Options, check_modality, check_pooling, fingerprint, loading
-from congruence.encoders._torch import TensorEncoder, blank_image, tokenizer_digest, weights_digest
+from congruence.encoders._base import (
+    Item,
+    Options,
+    TorchEncoder,
+    blank_image,
+    check_modality,
+    check_pooling,
+    fingerprint,
+    loading,
+    tokenizer_digest,
+    weights_digest,
+)
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -29,7 +39,7 @@ _PADDED = ("siglip", "siglip2")
 _OFFSET = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
 
 
-class HfEncoder(TensorEncoder):
+class HfEncoder(TorchEncoder):
     """One tower of a dual encoder, or a unimodal model, from transformers.
 
     The vectors of a dual encoder (CLIP, SigLIP, SigLIP2, FLAVA …) are its projected features, scaled to unit norm as in the Canonical
@@ -39,15 +49,6 @@ class HfEncoder(TensorEncoder):
 
     Image processors always use Pillow, even if torchvision is installed, so that vectors do not depend on it. DINOv3's processor requires
     torchvision, so its operations are implemented here.
-
-    Parameters
-    ----------
-    options : Options
-
-    Raises
-    ------
-    MissingExtraError, ParameterError, FileError
-        If an optional dependency is not installed; a parameter has an invalid value; or a file cannot be read.
     """
 
     def __init__(self, options: Options) -> None:
@@ -79,12 +80,10 @@ class HfEncoder(TensorEncoder):
         self._modality, self._layer = modality, options.layer
         tower = model if self._projected or not dual else _tower(model, modality)
         self._set_pooling(tower, options, modality)
-        weights = commit or f"sha256:{weights_digest(model)}"
-        normalize = self._projected if options.normalize is None else options.normalize
-        self._place(tower)
-        self._describe(options, modality, normalize=normalize, revision=commit or weights[:19])
+        weights = commit or weights_digest(model)
+        self._set_model(options, tower, modality, normalize=self._projected, weights=weights)
         self._resolve_layer()
-        self._set_dim(blank_image() if modality == "image" else "a text")
+        self._set_dim()
         self.fingerprint = fingerprint(
             adapter="hf",
             model=options.path if commit else "",
@@ -93,7 +92,7 @@ class HfEncoder(TensorEncoder):
             prepared=preprocessing,
             layer=self._layer,
             pooling=None if self._projected else self._pooling,
-            normalize=normalize,
+            normalize=self.space.normalized,
             dtype=self.dtype,
         )
 
@@ -166,8 +165,8 @@ class HfEncoder(TensorEncoder):
             allowed = "'mean'" if modality == "image" else "'mean' or 'last'"
             token = "[CLS] token" if self._pooling != "last" else "last token that represents the whole"
             raise ParameterError(
-                f"Got pooling={self._pooling!r} for the {modality}s of {options.name!r}, which have no {token}; "
-                f"expected {allowed}. Pass such a pooling=…."
+                f"Got pooling={self._pooling!r} for the {modality}s of {options.name!r}, which have no {token}.",
+                f"Pass `pooling=…` with {allowed}.",
             )
 
     def _resolve_layer(self) -> None:
@@ -183,7 +182,8 @@ class HfEncoder(TensorEncoder):
             return
         if not -count <= layer < count:
             raise ParameterError(
-                f"Got layer={layer} of {self.space.model!r}; expected 0, the embeddings, to {count - 1}, the last. Pass a layer in this range."
+                f"Got layer={layer} of {self.space.model!r}; expected 0, the embeddings, to {count - 1}, the last.",
+                "Pass a layer in this range.",
             )
         self._layer = layer % count
 
@@ -242,7 +242,8 @@ class _Dinov3Processor:
         if disabled or config.get("do_center_crop") or resample not in (2, 3):
             raise ParameterError(
                 f"Got a DINOv3 preprocessor with resample={resample}, do_center_crop={config.get('do_center_crop')} and "
-                f"{disabled or 'nothing'} switched off; expected only resizing, rescaling and standardizing. Load the model through another adapter, timm: for example."
+                f"{disabled or 'nothing'} switched off; expected only resizing, rescaling and standardizing.",
+                "Load the model through another adapter, timm: for example.",
             )
         self.settings["mode"] = {2: "bilinear", 3: "bicubic"}[resample]
 
@@ -283,11 +284,12 @@ def _quiet(transformers: ModuleType) -> Iterator[None]:
 
 
 def _tower(model: Module, modality: str) -> Module:
-    """Return the tower of a dual encoder for one modality. Raises ParameterError."""
+    """Return the tower of a dual encoder for one modality."""
     names = ("vision_model", "image_model") if modality == "image" else ("text_model",)
     tower = next((getattr(model, name) for name in names if hasattr(model, name)), None)
     if tower is None:
         raise ParameterError(
-            f"Got layer or pooling for {type(model).__name__}, whose {modality} tower has no known name; expected a dual encoder like CLIP. Leave out layer=… and pooling=…."
+            f"Got layer or pooling for {type(model).__name__}, whose {modality} tower has no known name.",
+            "Leave out `layer=…` and `pooling=…`.",
         )
     return tower

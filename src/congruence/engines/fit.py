@@ -10,13 +10,11 @@ import numpy as np
 
 from congruence.compare.pairing import check_pairing, warn_pairing
 from congruence.embeddings import has_unit_rows
-from congruence.engines._base import Engine
-from congruence.engines.dataset import Fragment
-from congruence.engines.pairs import PairedData
+from congruence.engines.dataset import Fragment, PairedData
+from congruence.engines.engine import Engine
 from congruence.errors import ParameterError
 from congruence.linalg.moments import CrossMoments
 from congruence.maps import LinearMap, Map, OrthogonalMap
-
 
 #: Maximum number of pairs, all from the first fragment, on which the pairing is checked.
 _CHECKED = 2000

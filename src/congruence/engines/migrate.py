@@ -12,8 +12,8 @@ import numpy as np
 
 from congruence.databases import Database, PairedBlock, Partitioned, WrittenFile
 from congruence.databases.parquet import Tables
-from congruence.engines._base import Engine
 from congruence.engines.dataset import Fragment
+from congruence.engines.engine import Engine
 from congruence.errors import MigrationError, ParameterError
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.mapper import RowMapper
@@ -25,7 +25,6 @@ from congruence.upgrade.migrate.passes import (
     rows_per_block,
     wrong_rows,
 )
-
 
 #: Bytes of old vectors per range of rows, the unit of work of one task.
 RANGE_BYTES = 256 * 2**20

@@ -13,14 +13,11 @@ import pyarrow as pa
 
 from congruence.embeddings import Space
 from congruence.engines.dataset import FRAGMENT_BYTES, READ_BYTES, open_dataset
-from congruence.engines.journal import MOST_RECEIPTS, SECONDS
-from congruence.engines.outputs import write_parquet
-from congruence.engines.places import Place
+from congruence.engines.jobs import MOST_RECEIPTS, SECONDS, write_parquet
+from congruence.engines.locations import Location
 from congruence.maps import OrthogonalMap
-from congruence.stores.fragments import TableFragment
-from congruence.stores.layout import TableLayout, parquet_options
+from congruence.stores.tables import TableLayout
 from congruence.upgrade.blocks import BlockMap
-
 
 #: Bytes of source vectors on which rates are measured.
 _MEASURED_BYTES = 64 * 2**20
@@ -148,11 +145,11 @@ def measure_rates(
     function = BlockMap(_some_map(dim, dim_out, rng), Space(dim=dim), dtype, check=False, normalize=False)
     block = function.rows_of_block()
     with tempfile.TemporaryDirectory() as temporary, threadpool_limits(1):
-        home = Place.of(where or temporary).child("congruence-plan")
+        home = Location.of(where or temporary).child("congruence-plan")
         try:
             _write(home.child("in.parquet"), X)
             data = open_dataset(home.uri)
-            read = _time(lambda: _read(data.open(data.fragments[0]), block), repeats)
+            read = _time(lambda: list(data.open(data.fragments[0]).scan_table(0, block)), repeats)
             out = function(X[:block])
             product = _time(lambda: [function(X[k : k + block]) for k in range(0, n, block)], repeats)
             wide = np.resize(out, (n, dim_out)).astype(dtype)
@@ -182,27 +179,11 @@ def _time(run: Callable[[], object], repeats: int) -> tuple[float, float]:
     return max(best[0], 1e-9), max(best[1], 1e-9)
 
 
-def _write(place: Place, X: np.ndarray) -> None:
-    layout = TableLayout(
-        None,
-        dim=X.shape[1],
-        dtype=X.dtype,
-        has_ids=True,
-        id_type=pa.int64(),
-        space=Space(),
-        column_out=None,
-        path=place.shown,
-    )
-    step = 4096
-    batches = (
-        layout.fill(pa.array(np.arange(k, min(k + step, len(X)))), X[k : k + step]) for k in range(0, len(X), step)
-    )
-    write_parquet(place, layout.schema, batches, **parquet_options(layout, kept=False))
-
-
-def _read(source: TableFragment, block: int) -> None:
-    for row, piece in source.tables(block):
-        source.block(piece, row)
+def _write(place: Location, X: np.ndarray) -> None:
+    layout = TableLayout(None, dim=X.shape[1], dtype=X.dtype, has_ids=True, id_type=pa.int64(), path=place.shown)
+    starts = range(0, len(X), 4096)
+    batches = (layout.fill(pa.array(np.arange(k, min(k + 4096, len(X)))), X[k : k + 4096]) for k in starts)
+    write_parquet(place, layout.schema, batches, **layout.parquet_options())
 
 
 def plan_rows(
@@ -226,8 +207,9 @@ def plan_rows(
     -----
     Work: N / rate · (1 + lost) core-hours, distributed evenly; stragglers add at most the time of one fragment at the end.
 
-    Requests: for each fragment, two reads for the footer, one for each 16 MB of the vectors and one for each other column; one write for each 10 MB of
-    output, and two to begin and end the upload. For the journal, one write for each 256 receipts or 20 s, and two more. Two listings for each 1,000 files.
+    Requests: for each fragment, two reads for the footer, one for each 16 MB of the vectors and one for each other
+    column; one write for each 10 MB of output, and two to begin and end the upload. For the journal, one write for each
+    256 receipts or 20 s, and two more. Two listings for each 1,000 files.
 
     Index: a graph with 32 links of 4 bytes per row, in memory together with the float32 vectors.
     """
@@ -247,29 +229,23 @@ def plan_rows(
     lists = 2 * math.ceil(fragments / 1000)
     index = rows * (dim_out * 4 + 32 * 4)
     seconds = hours * 3600
+    driver, each = 0.5e9 + fragments * DRIVER_BYTES, machines.cores * (per_out + 3e8)
     checks = [
-        Check("reads of an object store, per prefix", gets / seconds, _GETS, "requests/s", "Spread the files over several prefixes."),
-        Check("writes to an object store, per prefix", (puts + lists) / seconds, _PUTS, "requests/s", "Make fragments larger, or write under several prefixes."),
-        Check("memory of the driver", (0.5e9 + fragments * DRIVER_BYTES) / 1e9, machines.driver_memory, "GB", "Make fragments larger, or split the data set into several jobs."),
-        Check("memory of a machine", machines.cores * (per_out + 3e8) / 1e9, machines.memory, "GB", "Make fragments smaller, or run fewer tasks per machine (--workers)."),
-        Check("memory of the machines for a rebuilt graph index", index / 1e9, machines.count * machines.memory, "GB", "Quantize the index, shard it over more machines, or keep the old one with a bridge."),
+        Check("reads of an object store, per prefix", gets / seconds, _GETS, "requests/s",
+              "Spread the files over several prefixes."),
+        Check("writes to an object store, per prefix", (puts + lists) / seconds, _PUTS, "requests/s",
+              "Make fragments larger, or write under several prefixes."),
+        Check("memory of the driver", driver / 1e9, machines.driver_memory, "GB",
+              "Make fragments larger, or split the data set into several jobs."),
+        Check("memory of a machine", each / 1e9, machines.memory, "GB",
+              "Make fragments smaller, or run fewer tasks per machine (--workers)."),
+        Check("memory of the machines for a rebuilt graph index", index / 1e9, machines.count * machines.memory, "GB",
+              "Quantize the index, shard it over more machines, or keep the old one with a bridge."),
     ]  # fmt: skip
     return DataPlan(
-        rows,
-        dim,
-        dim_out,
-        bytes_in,
-        bytes_out,
-        fragments,
-        core_hours,
-        hours,
-        "cores" if by_cores >= by_network else "network",
-        gets,
-        puts,
-        lists,
-        hours * machines.count * machines.price,
-        gets / 1000 * machines.get_price + (puts + lists) / 1000 * machines.put_price,
-        rates,
-        machines,
-        sorted(checks, key=lambda check: -check.share),
-    )
+        rows=rows, dim=dim, dim_out=dim_out, bytes_read=bytes_in, bytes_written=bytes_out, fragments=fragments,
+        core_hours=core_hours, hours=hours, bound="cores" if by_cores >= by_network else "network",
+        gets=gets, puts=puts, lists=lists, cost_machines=hours * machines.count * machines.price,
+        cost_requests=gets / 1000 * machines.get_price + (puts + lists) / 1000 * machines.put_price,
+        rates=rates, machines=machines, checks=sorted(checks, key=lambda check: -check.share),
+    )  # fmt: skip

@@ -14,10 +14,9 @@ import pyarrow.ipc
 from congruence._utils.ids import id_texts
 from congruence._utils.validation import RowNames, check_rows
 from congruence.embeddings import Embeddings
-from congruence.engines._base import Engine
 from congruence.engines.dataset import DataSet, Fragment
+from congruence.engines.engine import Engine
 from congruence.errors import InputError
-
 
 #: Default number of rows in a sample: 61 MB at 768 float32 numbers per row, and searching all of them takes seconds.
 SAMPLE = 20_000
@@ -48,9 +47,7 @@ def read_sample(
     InputError
         If a row is invalid (the message names its fragment), or no row was chosen.
     """
-    starts = np.cumsum([0, *(fragment.rows for fragment in data.fragments)])[:-1]
-    first_rows = {fragment.name: int(start) for fragment, start in zip(data.fragments, starts, strict=True)}
-    work = _SampleWork(data.without_fragments(), first_rows, share, random_state, allow_zero_rows)
+    work = _SampleWork(data.without_fragments(), data.first_rows, share, random_state, allow_zero_rows)
     content = engine.reduce(work, _merge_samples, data.fragments)
     table = pyarrow.ipc.open_stream(content).read_all().combine_chunks()
     if not len(table):

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from congruence._utils.atomic import atomic_path, has_marker
-from congruence._utils.lock import locked
+from congruence._utils.atomic import atomic_path, has_marker, locked
 from congruence._utils.refusals import describe_refusal
 from congruence.errors import OutputExistsError, StorageError
 from congruence.train.checkpoint import why_no_checkpoint

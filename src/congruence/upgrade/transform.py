@@ -17,7 +17,8 @@ from congruence._utils.ahead import run_ahead
 from congruence._utils.validation import RowNames
 from congruence.errors import ColumnsWarning
 from congruence.maps import Map, OrthogonalMap
-from congruence.stores import Rows, Source, check_output_place, open_sink
+from congruence.stores import Source, check_output_place, open_sink
+from congruence.stores.tables import TableRows
 from congruence.upgrade.blocks import BlockMap
 
 __all__ = ["TransformReport", "transform_file"]
@@ -26,7 +27,7 @@ __all__ = ["TransformReport", "transform_file"]
 _COVERED_ROWS = 1000
 
 #: Ids, vectors, and the table rows they belong to.
-_Block: TypeAlias = tuple[pa.Array | None, np.ndarray, Rows | None]
+_Block: TypeAlias = tuple[pa.Array | None, np.ndarray, TableRows | None]
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from congruence._utils.atomic import atomic_path, why_foreign
-from congruence._utils.owner import find_left_over
+from congruence._utils.atomic import atomic_path, find_left_over, why_foreign
 from congruence._utils.refusals import describe_refusal
 from congruence.errors import CorruptFileError, FileError
 from congruence.persist import CARD, CONFIG, FORMAT, WEIGHTS
