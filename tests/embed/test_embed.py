@@ -330,7 +330,7 @@ def test_outputs_and_options_are_checked_before_any_work(pictures, tmp_path):
         ({"output": "taken.npz"}, OutputExistsError, "taken.npz"),
         ({"output": "home", "force": True}, OutputExistsError, "letter.doc"),
         ({"output": "out.xls"}, ParameterError, "out.xls"),
-        ({"output": "no/out.npz"}, FileError, "no folder"),
+        ({"output": "no/out.npz"}, FileError, "No folder"),
         ({"output": "out.npz", "shard_size": 3}, ParameterError, "a shard size and the single output file"),
         ({"output": "out", "shard_size": 0}, ParameterError, "shard_size=0"),
         ({"output": "out", "batch_size": 0}, ParameterError, "batch_size=0"),

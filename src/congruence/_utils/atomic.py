@@ -38,10 +38,12 @@ _WRITE_ERRORS = {
 #: Longest file name in bytes on common file systems.
 _MAX_NAME_BYTES = 255
 
-#: If a caller sets a list, :func:`atomic_path` appends each path that it published, so that a command that fails later can report it.
+#: If a caller sets a list, :func:`atomic_path` appends each path that it published, so that a command that fails later
+#: can report it.
 published: ContextVar[list[Path] | None] = ContextVar("published", default=None)
 
-#: Returns why a folder must not be replaced, as the end of a clause "which …"; None if the folder is of the kind being written.
+#: Returns why a folder must not be replaced, as the end of a clause "which …"; None if the folder is of the kind being
+#: written.
 Foreign: TypeAlias = Callable[[Path], str | None]
 
 
@@ -72,7 +74,8 @@ def atomic_path(
     Raises
     ------
     OutputExistsError
-        If something at ``path`` must not be replaced; raised before the block runs, or after it if the thing appeared in between.
+        If something at ``path`` must not be replaced; raised before the block runs, or after it if the thing appeared
+        in between.
     FileError, StorageError
         If the parent folder does not exist, or cannot be written to.
     StorageError
@@ -80,8 +83,9 @@ def atomic_path(
 
     Notes
     -----
-    If several processes write to the same free path, one of them succeeds. While a folder is replaced, a complete old or new
-    copy exists at all times: at ``path`` or, on systems that cannot exchange two names, at ``backup_of(path)`` (see :func:`find_copy`).
+    If several processes write to the same free path, one of them succeeds. While a folder is replaced, a complete old
+    or new copy exists at all times: at ``path`` or, on systems that cannot exchange two names, at ``backup_of(path)``
+    (see :func:`find_copy`).
     """
     path = Path(path)
     if directory and foreign is not None:
@@ -110,7 +114,9 @@ def atomic_path(
 
 
 def _concerns(error: OSError, *paths: Path) -> bool:
-    """Return whether an error comes from writing to these paths; the block may also read other files, whose errors are passed on."""
+    """Return whether an error comes from writing to these paths; the block may also read other files, whose errors are
+    passed on.
+    """
     if error.filename is None:  # an error on an open file has no name
         return error.errno in _WRITE_ERRORS
     file = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes, os.PathLike)) else None
@@ -123,9 +129,7 @@ def check_output(
     """Raise an error if something at an output path must not be replaced; parameters as for :func:`atomic_path`."""
     path = Path(path)
     if path.name in ("", ".."):
-        raise OutputExistsError(
-            f"Got the output path {path}, which has no file name; expected one. Pass {path / 'NAME'}."
-        )
+        raise OutputExistsError(f"Got the output path {path}, which has no file name.", f"Pass {path / 'NAME'}.")
     try:
         mode = os.lstat(path).st_mode
     except OSError as error:
@@ -136,30 +140,31 @@ def check_output(
                 else "a path that the system accepts"
             )
             raise FileError(
-                f"Got an output name of {len(os.fsencode(path.name))} bytes ({path.name[:20]}…{path.name[-20:]}); expected "
-                f"{longest}. Pass a shorter path."
+                f"Got an output name of {len(os.fsencode(path.name))} bytes "
+                f"({path.name[:20]}…{path.name[-20:]}); expected {longest}.",
+                "Pass a shorter path.",
             ) from None
         _check_parent(path)
         return
     if stat.S_ISDIR(mode) and not directory:
         raise OutputExistsError(
-            f"Got a folder at {path}; expected the path of a file. Pass a path that is not a folder."
+            f"Got a folder at {path}; expected the path of a file.", "Pass a path that is not a folder."
         )
     if not (stat.S_ISDIR(mode) if directory else stat.S_ISREG(mode)):
         kind = "link" if stat.S_ISLNK(mode) else "file" if stat.S_ISREG(mode) else "device, pipe or socket"
         raise OutputExistsError(
-            f"Got a {kind} at {path}; expected a free path{'' if directory else ' or a file'}. Pass another path."
+            f"Got a {kind} at {path}; expected a free path{'' if directory else ' or a file'}.", "Pass another path."
         )
     why = None
     if directory and any(path.iterdir()):
         why = "this library did not write" if foreign is None else foreign(path)
     if why is not None:
         raise OutputExistsError(
-            f"Got a folder at {path} which {why}; expected a free path. Pass another path, or move the folder away."
+            f"Got a folder at {path} which {why}; expected a free path.", "Pass another path, or move the folder away."
         )
     if not force:
         raise OutputExistsError(
-            f"Got an output path that exists, {path}; expected a new one. Pass force=True to replace it."
+            f"Got an output path that exists, {path}.", ("Pass `force=True` to replace it.", "Pass another path.")
         )
     _check_parent(path)
 
@@ -172,13 +177,11 @@ def _check_parent(path: Path) -> None:
     except OSError as error:
         raise StorageError(describe_refusal(error, f"from the system for the folder {parent}")) from error
     if not exists:
-        raise FileError(
-            f"Got no folder {parent}; expected it to exist. Create it, or pass a path in a folder that exists."
-        )
+        raise FileError(f"No folder {parent}.", "Create it, or pass a path in a folder that exists.")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise StorageError(
-            f"Got a folder {parent} that cannot be written to; expected permission to put {path.name} there. Change its "
-            "permissions, or pass a path in another folder."
+            f"Got a folder {parent} that cannot be written to; expected permission to put {path.name} there.",
+            "Change its permissions, or pass a path in another folder.",
         )
 
 
@@ -203,7 +206,9 @@ def why_foreign(
 
 
 def has_marker(file: Path, marks: str | Callable[[dict[str, object]], bool]) -> bool:
-    """Return whether a file is JSON that names this kind and a version in ``format`` and ``format_version``, or that a function accepts."""
+    """Return whether a file is JSON that names this kind and a version in ``format`` and ``format_version``, or that a
+    function accepts.
+    """
     try:
         content = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -224,7 +229,9 @@ def backup_of(path: Path) -> Path:
 
 
 def find_copy(path: Path, foreign: Foreign) -> Path:
-    """Return the path, or its backup if only that exists: another process is replacing the folder, or was killed while doing so."""
+    """Return the path, or its backup if only that exists: another process is replacing the folder, or was killed while
+    doing so.
+    """
     return backup_of(path) if not os.path.lexists(path) and _is_own(backup_of(path), foreign) else path
 
 
@@ -284,7 +291,8 @@ def _swap(temporary: Path, path: Path) -> None:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT):
             raise
         raise OutputExistsError(
-            f"Got {path}, which another process is replacing; expected only one writer. Run this again when the other has finished."
+            f"Got {path}, which another process is replacing; expected only one writer.",
+            "Run this again when the other has finished.",
         ) from error
     _sync_names(path)
     os.rename(backup, temporary)  # renamed first, so that a partly removed folder is never taken for a backup
@@ -326,8 +334,8 @@ def temporary_path(path: Path) -> Path:
 def find_left_over(path: Path) -> list[Path]:
     """Return the temporary files and folders of a path whose writers are certainly dead.
 
-    Those of other machines and containers, and those whose process number belongs to a running process, are not included, since they may
-    be in use.
+    Those of other machines and containers, and those whose process number belongs to a running process, are not
+    included, since they may be in use.
     """
     if os.name == "nt":  # os.kill(process, 0) would end the process there
         return []
@@ -369,8 +377,8 @@ def _is_running(process: int) -> bool:
 # ------------------------------------------------------------------ renames
 #
 # Renames that never replace an existing target, and exchanges of two names, are a single system call where the system
-# supports it: renameat2 on Linux, renamex_np on macOS. Network drives and old file systems support neither; there a hard
-# link, or an empty file that claims the name first, protects an existing target.
+# supports it: renameat2 on Linux, renamex_np on macOS. Network drives and old file systems support neither; there a
+# hard link, or an empty file that claims the name first, protects an existing target.
 
 #: Errors by which a system, a sandbox or a file system reports a call that it does not support.
 _UNSUPPORTED = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM}
@@ -381,7 +389,9 @@ _AT_FDCWD = -100
 
 
 def rename_exclusive(source: Path, target: Path) -> None:
-    """Rename a file or folder, without replacing an existing target; of several concurrent renames to one target, one succeeds."""
+    """Rename a file or folder, without replacing an existing target; of several concurrent renames to one target, one
+    succeeds.
+    """
     if _call(source, target, 0):
         return
     if os.name == "nt":  # os.rename never replaces a target on Windows
@@ -428,7 +438,10 @@ def _rename_file(source: Path, target: Path) -> None:
 
 
 def _call(source: Path, target: Path, flag: int) -> bool:
-    """Make the system call with flag 0 (never replace) or 1 (exchange); return False if it is not supported. Raises OSError."""
+    """Make the system call with flag 0 (never replace) or 1 (exchange); return False if it is not supported.
+
+    Raises OSError.
+    """
     function = _find_call()
     if function is None:
         return False
@@ -461,7 +474,8 @@ def _find_call() -> Callable[[bytes, bytes, int], int] | None:
 
 @contextmanager
 def locked(folder: Path, problem: str, fix: str | tuple[str, ...] = ()) -> Iterator[None]:
-    """Lock a folder while the block runs, until the process ends for whatever reason; FileError if another one holds it.
+    """Lock a folder while the block runs, until the process ends for whatever reason; FileError if another one holds
+    it.
 
     Without effect on Windows, and on file systems without locks.
     """

@@ -1,6 +1,7 @@
 """Any table, column or list of vectors as one NumPy matrix.
 
-Nothing is imported to recognize a value: an object of pandas, PyArrow or torch exists only where its library was imported.
+Nothing is imported to recognize a value: an object of pandas, PyArrow or torch exists only where its library was
+imported.
 """
 
 from __future__ import annotations
@@ -50,11 +51,13 @@ def to_rows(X: object, name: str) -> np.ndarray:
         return to_rows(_from_stream(X), name)
     if isinstance(X, (str, bytes, os.PathLike)):
         raise InputError(
-            f"Got the text {str(X)[:80]!r} for {name}; expected vectors. Read a file first: congruence.read_embeddings(path)."
+            f"Got the text {str(X)[:80]!r} for {name}; expected vectors.",
+            "Read a file first: congruence.read_embeddings(path).",
         )
     if isinstance(X, (Mapping, Set, Iterator)):
         raise InputError(
-            f"Got a {type(X).__name__} for {name}; expected an array, a column or a list of vectors. Pass list(…) of its vectors."
+            f"Got a {type(X).__name__} for {name}; expected an array, a column or a list of vectors.",
+            "Pass list(…) of its vectors.",
         )
     if isinstance(X, Sequence) and not hasattr(X, "__array__"):
         return _stack(list(X), name)
@@ -71,7 +74,7 @@ def refuse_sparse(X: object, name: str) -> None:
         remedy = "toarray" if hasattr(X, "toarray") and hasattr(X, "nnz") else ""
     if remedy:
         raise DtypeError(
-            f"Got a sparse matrix for {name}; expected a dense array, as embeddings are. Call {name}.{remedy}()."
+            f"Got a sparse matrix for {name}; expected a dense array, as embeddings are.", f"Call {name}.{remedy}()."
         )
 
 
@@ -81,8 +84,8 @@ def _array(A: np.ndarray, name: str) -> np.ndarray:
         mask = np.atleast_1d(np.ma.getmaskarray(A))
         rows = mask.reshape(len(mask), -1).any(axis=1)
         raise DtypeError(
-            f"Got masked values in {int(rows.sum())} of {len(mask)} rows of {name}; expected every value. Drop the masked rows "
-            f"(np.ma.compress_rows) or fill them with {name}.filled(value)."
+            f"Got masked values in {int(rows.sum())} of {len(mask)} rows of {name}; expected every value.",
+            f"Drop the masked rows (np.ma.compress_rows) or fill them with {name}.filled(value).",
         )
     A = np.asarray(A)
     if A.dtype == object and A.ndim == 1 and len(A) and all(_is_vector(row) for row in A):
@@ -97,13 +100,15 @@ def _is_vector(row: object) -> bool:
 def _stack(rows: list[Any], name: str) -> np.ndarray:
     """Stack the rows of a list: numbers, arrays or tensors of one width."""
     if not rows:
-        raise ShapeError(f"Got an empty list for {name}; expected at least one vector. Check the file or key.")
+        raise ShapeError(f"Got an empty list for {name}; expected at least one vector.", "Check the file or key.")
     missing = [k for k, row in enumerate(rows) if row is None or (isinstance(row, float) and row != row)]
     if missing and len(missing) < len(rows) and any(_is_vector(row) for row in rows):
         _refuse_missing(np.array(missing), len(rows), name)
     for k, row in enumerate(rows):
         if np.ma.is_masked(row):
-            raise DtypeError(f"Got masked values in row {k} of {name}; expected every value. Drop or fill these rows.")
+            raise DtypeError(
+                f"Got masked values in row {k} of {name}; expected every value.", "Drop or fill these rows."
+            )
     if any(is_tensor(row) for row in rows):
         rows = [to_numpy(row) for row in rows]
     try:
@@ -112,7 +117,8 @@ def _stack(rows: list[Any], name: str) -> np.ndarray:
         widths = [np.shape(row)[0] if _is_vector(row) and np.ndim(row) == 1 else -1 for row in rows]
         if -1 in widths or len(set(widths)) == 1:
             raise ShapeError(
-                f"Got {name} whose rows are nested to different depths; expected one flat vector per row. Check its elements."
+                f"Got {name} whose rows are nested to different depths; expected one flat vector per row.",
+                "Check its elements.",
             ) from error
         raise _ragged(np.array(widths), name) from error
 
@@ -125,16 +131,16 @@ def _ragged(widths: np.ndarray, name: str) -> ShapeError:
         f" and {len(rows) - 5} more" if len(rows) > 5 else ""
     )
     return ShapeError(
-        f"Got rows of different widths in {name} ({usual} in most; {shown}); expected one width. "
-        "Pass the vectors of one model, without padding or truncation."
+        f"Got rows of different widths in {name} ({usual} in most; {shown}); expected one width.",
+        "Pass the vectors of one model, without padding or truncation.",
     )
 
 
 def _refuse_missing(rows: np.ndarray, n: int, name: str) -> None:
     shown = ", ".join(map(str, rows[:5])) + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
     raise NotFiniteError(
-        f"Got {len(rows)} of {n} rows of {name} without a vector (rows {shown}); expected a vector in each. "
-        "Drop these rows on both sides."
+        f"Got {len(rows)} of {n} rows of {name} without a vector (rows {shown}); expected a vector in each.",
+        "Drop these rows on both sides.",
     )
 
 
@@ -169,8 +175,9 @@ def _refuse_columns(other: Sequence[object], vectors: Sequence[object], name: st
     pick = f"{name}[{vectors[0]!r}]" if vectors else f"{name}[[…]]"
     what = "the column of vectors" if vectors else "the numeric columns"
     return DtypeError(
-        f"Got a table for {name} with non-numeric columns ({listed}); expected numeric columns, or one column of "
-        f"vectors. Pass {what}: {pick}."
+        f"Got a table for {name} with non-numeric columns ({listed}); expected numeric columns, or one column "
+        "of vectors.",
+        f"Pass {what}: {pick}.",
     )
 
 
@@ -180,7 +187,9 @@ def _series(pandas: ModuleType, series: Series, name: str) -> np.ndarray:
     if series.dtype == object:
         return _stack(series.tolist(), name)
     if pandas.api.types.is_string_dtype(series.dtype):
-        raise DtypeError(f"Got a column of text for {name}; expected a column of vectors. Pass the texts' embeddings.")
+        raise DtypeError(
+            f"Got a column of text for {name}; expected a column of vectors.", "Pass the texts' embeddings."
+        )
     return np.asarray(series)
 
 
@@ -219,11 +228,12 @@ def _arrow_column(column: pa.Array | pa.ChunkedArray, name: str) -> np.ndarray:
     if not _is_list(column.type):
         if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
             raise DtypeError(
-                f"Got an Arrow column of {column.type} for {name}; expected lists of numbers. Pass the column of vectors."
+                f"Got an Arrow column of {column.type} for {name}; expected lists of numbers.",
+                "Pass the column of vectors.",
             )
         return column.to_numpy(zero_copy_only=False)
     if not len(column):
-        raise ShapeError(f"Got an empty column for {name}; expected at least one vector. Check the file or key.")
+        raise ShapeError(f"Got an empty column for {name}; expected at least one vector.", "Check the file or key.")
     if column.null_count:
         missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
         _refuse_missing(missing, len(column), name)
@@ -233,7 +243,7 @@ def _arrow_column(column: pa.Array | pa.ChunkedArray, name: str) -> np.ndarray:
     values = column.flatten()
     if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
         raise DtypeError(
-            f"Got lists of {values.type} for {name}; expected lists of numbers. Pass the column of vectors."
+            f"Got lists of {values.type} for {name}; expected lists of numbers.", "Pass the column of vectors."
         )
     return values.to_numpy(zero_copy_only=False).reshape(len(column), int(widths[0]))
 
@@ -271,13 +281,14 @@ def index_ids(X: object, *, default: bool = False) -> np.ndarray | None:
     if index.hasnans:
         rows = np.flatnonzero(index.isna())
         raise IdError(
-            f"Got an index with {len(rows)} missing labels (rows {', '.join(map(str, rows[:5]))}{', …' * (len(rows) > 5)}); "
-            f"expected one id per row. {remedy}, or drop these rows."
+            f"Got an index with {len(rows)} missing labels (rows "
+            f"{', '.join(map(str, rows[:5]))}{', …' * (len(rows) > 5)}); expected one id per row. {remedy}, or "
+            "drop these rows."
         )
     if not index.is_unique:
         repeated = index[index.duplicated()].unique()
         raise IdError(
-            f"Got an index that repeats {len(repeated)} labels (first {repeated[0]!r}); expected each once, since the index "
-            f"pairs the rows. {remedy}, or drop the repeats."
+            f"Got an index that repeats {len(repeated)} labels (first {repeated[0]!r}); expected each once, since "
+            f"the index pairs the rows. {remedy}, or drop the repeats."
         )
     return np.asarray(index)

@@ -1,7 +1,8 @@
 """Ids of items: which values are allowed, when two are equal, and how ids of two sides are matched.
 
-An id is a string or an integer. Two ids are equal if their texts are equal, where the text of an integer is its decimal digits: 7 in an integer
-column equals ``"7"`` in a ``.csv``, but not ``"07"``. If both sides have integers, they are compared as integers, with the same result.
+An id is a string or an integer. Two ids are equal if their texts are equal, where the text of an integer is its decimal
+digits: 7 in an integer column equals ``"7"`` in a ``.csv``, but not ``"07"``. If both sides have integers, they are
+compared as integers, with the same result.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from congruence.errors import IdError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Largest size of an id in UTF-8 bytes. Names of items are far shorter; anything longer is a text or an image from the wrong column.
+#: Largest size of an id in UTF-8 bytes. Names of items are far shorter; anything longer is a text or an image from the
+#: wrong column.
 MAX_ID_BYTES = 65_536
 
 _Value = TypeVar("_Value")
@@ -43,12 +45,13 @@ def as_ids(ids: Ids, n: int | None = None, name: str = "ids") -> np.ndarray:
     """
     array = to_ids(ids, name)
     if n is not None and len(array) != n:
-        raise IdError(f"Got {len(array)} {name} for {n} rows; expected one id per row. Pass as many ids as rows.")
+        raise IdError(f"Got {len(array)} {name} for {n} rows; expected one id per row.", "Pass as many ids as rows.")
     if _repeats(array):
         repeated = [value for value, count in Counter(array.tolist()).items() if count > 1]
         raise IdError(
-            f"Got {len(repeated)} duplicate {name} ({name_rows(np.arange(len(repeated)), repeated)}); "
-            "expected each id once. Remove the duplicates, or give each row its own id."
+            f"Got {len(repeated)} duplicate {name} ({name_rows(np.arange(len(repeated)), repeated)}); expected "
+            "each id once.",
+            "Remove the duplicates, or give each row its own id.",
         )
     return array
 
@@ -137,7 +140,9 @@ def _arrow(ids: np.ndarray) -> pa.Array:
 
 
 def fits_fixed_width(texts: np.ndarray) -> bool:
-    """Return whether NumPy's fixed-width strings can store texts without loss, and in not much more memory than the texts take."""
+    """Return whether NumPy's fixed-width strings can store texts without loss, and in not much more memory than the
+    texts take.
+    """
     values = texts.tolist()
     sizes = [*map(len, values)]
     bounded = 4 * len(sizes) * max(sizes, default=0) <= max(2**20, 16 * sum(sizes))
@@ -180,7 +185,7 @@ def _values(ids: Any, name: str) -> list[Any] | np.ndarray:
 
 
 def _nested(shape: tuple[object, ...], name: str) -> IdError:
-    return IdError(f"Got {name} with shape {shape}; expected one id per row. Pass a flat list.")
+    return IdError(f"Got {name} with shape {shape}; expected one id per row.", "Pass a flat list.")
 
 
 def _is_missing(value: object) -> bool:
@@ -207,8 +212,9 @@ def refuse_missing(rows: Sequence[int] | np.ndarray, name: str, *, floats: bool 
         return
     hint = " (pandas then converts whole numbers to floats)" if floats else ""
     raise IdError(
-        f"Got {name} missing in {len(rows)} row{'s' if len(rows) > 1 else ''} ({name_rows(np.asarray(rows))}){hint}; "
-        "expected an id in each row. Fill them in, or drop these rows."
+        f"Got {name} missing in {len(rows)} row{'s' if len(rows) > 1 else ''} "
+        f"({name_rows(np.asarray(rows))}){hint}; expected an id in each row.",
+        "Fill them in, or drop these rows.",
     )
 
 
@@ -223,7 +229,8 @@ def _plain(value: object, row: int, name: str) -> str | int:
             return value.decode("utf-8")
         except UnicodeDecodeError as error:
             raise IdError(
-                f"Got {name} in which row {row} is {shorten(repr(value))} ({error.reason}); expected text in UTF-8. Decode the bytes first."
+                f"Got {name} in which row {row} is {shorten(repr(value))} ({error.reason}); expected text in UTF-8.",
+                "Decode the bytes first.",
             ) from None
     if isinstance(value, _NAMES):
         return os.fsdecode(value) if isinstance(value, os.PathLike) else str(value)
@@ -233,8 +240,9 @@ def _plain(value: object, row: int, name: str) -> str | int:
 def _not_an_id(value: object, row: int, name: str) -> IdError:
     why = " (pandas converts whole numbers to floats if some are missing)" if isinstance(value, float) else ""
     return IdError(
-        f"Got {name} in which row {row} is {shorten(repr(value))}, {type(value).__name__}{why}; expected texts or whole numbers. "
-        "Convert the column to integers or to text, or pass another column."
+        f"Got {name} in which row {row} is {shorten(repr(value))}, {type(value).__name__}{why}; expected texts "
+        "or whole numbers.",
+        "Convert the column to integers or to text, or pass another column.",
     )
 
 
@@ -251,7 +259,8 @@ def _whole(values: list[Any]) -> np.ndarray:
             texts.append(str(value))
         except ValueError:  # Python converts at most 4,300 digits
             raise IdError(
-                f"Got an id of {value.bit_length():,} bits; expected whole numbers of at most 4,300 digits. Give this item another id."
+                f"Got an id of {value.bit_length():,} bits; expected whole numbers of at most 4,300 digits.",
+                "Give this item another id.",
             ) from None
     return _objects(texts)
 
@@ -271,8 +280,9 @@ def _check_text(text: str, row: int, name: str) -> None:
         size = len(text) if text.isascii() else len(text.encode("utf-8"))
     except UnicodeEncodeError:
         raise IdError(
-            f"Got {name} in which row {row} is {shorten(ascii(text))}, which contains half a character (a lone surrogate); expected text that "
-            "can be encoded as UTF-8. Give this item another id."
+            f"Got {name} in which row {row} is {shorten(ascii(text))}, which contains half a character (a lone "
+            "surrogate); expected text that can be encoded as UTF-8.",
+            "Give this item another id.",
         ) from None
     if size > MAX_ID_BYTES:
         raise too_long(size, row, name)
@@ -281,8 +291,8 @@ def _check_text(text: str, row: int, name: str) -> None:
 def too_long(size: int, row: int, name: str) -> IdError:
     """Return the error for an id longer than :data:`MAX_ID_BYTES`."""
     return IdError(
-        f"Got an id of {size:,} bytes in UTF-8 (row {row} of {name}); expected at most {MAX_ID_BYTES:,}. If this is not the column of ids, "
-        "name the right one; otherwise give the item a shorter id."
+        f"Got an id of {size:,} bytes in UTF-8 (row {row} of {name}); expected at most {MAX_ID_BYTES:,}.",
+        "If this is not the column of ids, name the right one; otherwise give the item a shorter id.",
     )
 
 

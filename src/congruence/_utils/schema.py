@@ -26,7 +26,8 @@ _WORDS = {
     "dict_type": "a mapping",
 }
 
-#: Error types to report first. Unknown keys come before missing ones, since a missing key may be an unknown one, misspelled.
+#: Error types to report first. Unknown keys come before missing ones, since a missing key may be an unknown one,
+#: misspelled.
 _FIRST = ("extra_forbidden", "invalid_key", "missing")
 
 
@@ -88,31 +89,33 @@ def _explain(
     if error["type"] in ("extra_forbidden", "invalid_key"):
         known = ", ".join(model.model_fields) or "none"
         return ParameterError(
-            f"Got {_short(str(key))}{group}{location}; expected one of {known}. Rename or remove this key."
+            f"Got {_short(str(key))}{group}{location}; expected one of {known}.", "Rename or remove this key."
         )
     if error["type"] == "missing":
         absent = ", ".join(str(other["loc"][0]) for other in errors if other["type"] == "missing")
-        return ParameterError(f"Got {where.name or 'entries'} without {absent}; expected all of them. Add these keys.")
+        return ParameterError(
+            f"Got {where.name or 'entries'} without {absent}; expected all of them.", "Add these keys."
+        )
     field = model.model_fields[str(key)]
     if field.description is not None:
         value, example = _short(data[str(key)]), (field.examples or [None])[0]
         if not place:
             return ParameterError(
-                f"Got {key}={value}; expected {field.description}. Pass {key}={example!r}, for example."
+                f"Got {key}={value}; expected {field.description}.", f"Pass {key}={example!r}, for example."
             )
         return ParameterError(
-            f"Got {key} {value}{location}; expected {field.description}. Write {key}: {example}, for example."
+            f"Got {key} {value}{location}; expected {field.description}.", f"Write {key}: {example}, for example."
         )
     value = _short(error["input"])
     if error["type"] == "literal_error":
         choices = error["ctx"]["expected"].replace("'", "").replace(" or ", ", ")
         got = f"{key} {value}{location}" if place else f"{key}={value}"
-        return ParameterError(f"Got {got}; expected one of {choices}. Choose one of these.")
+        return ParameterError(f"Got {got}; expected one of {choices}.", "Choose one of these.")
     if error["type"] == "greater_than_equal":
         got = f"{value} in {key}" if subpath else f"{key} {value}"
-        return ParameterError(f"Got {got}{location}; expected at least {error['ctx']['ge']}. Write a larger number.")
+        return ParameterError(f"Got {got}{location}; expected at least {error['ctx']['ge']}.", "Write a larger number.")
     words = _WORDS.get(error["type"], error["msg"])
-    return ParameterError(f"Got {key}: {value}{location}; expected {words}. Write such a value.")
+    return ParameterError(f"Got {key}: {value}{location}; expected {words}.", "Write such a value.")
 
 
 def _short(value: object) -> str:

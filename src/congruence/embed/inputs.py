@@ -51,8 +51,8 @@ class Items:
     fetch : callable
         Function from a row number to a text, a ``Path``, bytes or a ``PIL.Image``.
     stamp : callable
-        Function from a row number to a string that changes when the item changes, as far as this can be detected without
-        reading the item.
+        Function from a row number to a string that changes when the item changes, as far as this can be detected
+        without reading the item.
     """
 
     name: str
@@ -79,16 +79,18 @@ def open_items(
     Parameters
     ----------
     spec : str or path-like
-        A folder of images, searched recursively; the folder of SugarCrepe's JSON files, for its captions; a ``.csv``, ``.jsonl`` or
-        ``.parquet`` with a column of texts or of paths (relative to the table's folder); a ``.txt`` with one text per line; or the
-        name of a data set (:data:`congruence.datasets.DATASETS`), for its images or its prompts.
+        A folder of images, searched recursively; the folder of SugarCrepe's JSON files, for its captions; a ``.csv``,
+        ``.jsonl`` or ``.parquet`` with a column of texts or of paths (relative to the table's folder); a ``.txt`` with
+        one text per line; or the name of a data set (:data:`congruence.datasets.DATASETS`), for its images or its
+        prompts.
     modality : {"image", "text"}, optional
         By default determined by the folder or by the column's name; for a data set, images.
     column : str, optional
-        Column of the texts or paths. By default, the table must have exactly one column of :data:`COLUMNS`, which is used.
+        Column of the texts or paths. By default, the table must have exactly one column of :data:`COLUMNS`, which is
+        used.
     id_column : str, optional
-        Column of the ids; by default ``id`` or ``ids``. Without one, the id of an image is its path, and that of a text its row
-        number. The id of a data set's prompt is ``class:template``, both as numbers.
+        Column of the ids; by default ``id`` or ``ids``. Without one, the id of an image is its path, and that of a text
+        its row number. The id of a data set's prompt is ``class:template``, both as numbers.
     split : str, default="test"
         Split of a data set; for SugarCrepe ``"captions"`` or ``"negatives"``, which have the same ids.
     root : path-like, optional
@@ -120,7 +122,8 @@ def open_items(
         return _table(path, modality, column, id_column)
     if path.suffix or len(path.parts) > 1 or parse_spec(spec)[1]:
         raise FileError(
-            f"Got nothing at {spec}; expected a folder of images, a table, or the name of a data set. Check the path."
+            f"Got nothing at {spec}; expected a folder of images, a table, or the name of a data set.",
+            "Check the path.",
         )
     return _dataset(str(spec), modality, split, root)
 
@@ -129,7 +132,8 @@ def _sugarcrepe(path: Path, modality: str | None, column: str | None, split: str
     """Return one of the two captions of every item, under the item's id."""
     if modality == "image" or column:
         raise ParameterError(
-            f"Got modality='image' or a column for {path}, the folder of SugarCrepe's captions; expected neither. Leave out modality=… and the columns. For the images, embed COCO's val2017."
+            f"Got `modality='image'` or a column for {path}, the folder of SugarCrepe's captions; expected neither.",
+            "Leave out `modality=…` and the columns. For the images, embed COCO's val2017.",
         )
     check_choice(split, ("captions", "negatives"), "split")
     data = datasets.load_sugarcrepe(path)
@@ -140,8 +144,9 @@ def _sugarcrepe(path: Path, modality: str | None, column: str | None, split: str
 def _folder(path: Path, modality: str | None, column: str | None) -> Items:
     if modality == "text" or column:
         raise ParameterError(
-            f"Got modality='text' or a column for a folder, {path}, whose images would be embedded; expected neither. Pass a table or a .txt file "
-            "for texts, or leave out modality=… and the columns."
+            f"Got `modality='text'` or a column for a folder, {path}, whose images would be embedded; expected "
+            "neither.",
+            "Pass a table or a .txt file for texts, or leave out `modality=…` and the columns.",
         )
     images = []
     for parent, folders, files in os.walk(path):
@@ -151,7 +156,8 @@ def _folder(path: Path, modality: str | None, column: str | None) -> Items:
         ]
     if not images:
         raise FileError(
-            f"Got no image in {path}; expected files ending in {', '.join(IMAGE_SUFFIXES)}. Pass a folder that contains such files."
+            f"Got no image in {path}; expected files ending in {', '.join(IMAGE_SUFFIXES)}.",
+            "Pass a folder that contains such files.",
         )
     ids = sorted(file.relative_to(path).as_posix() for file in images)
     return _files(str(path), ids, path, ids)
@@ -172,12 +178,16 @@ def _table(path: Path, modality: str | None, column: str | None, id_column: str 
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".jsonl", ".parquet", ".txt"):
         raise ParameterError(
-            f"Got {str(path)!r} to embed; expected a folder of images, a .csv, .jsonl, .parquet or .txt, or the name of a data set. Convert the file to one of these."
+            f"Got {str(path)!r} to embed; expected a folder of images, a .csv, .jsonl, .parquet or .txt, or "
+            "the name of a data set.",
+            "Convert the file to one of these.",
         )
     if suffix == ".txt":
         if modality == "image" or column or id_column:
             raise ParameterError(
-                f"Got modality='image' or a column for {path}; expected neither, since a .txt file has one text per line. Leave them out, or write a table (.csv, .jsonl or .parquet)."
+                f"Got `modality='image'` or a column for {path}; expected neither, since a .txt file has one "
+                "text per line.",
+                "Leave them out, or write a table (.csv, .jsonl or .parquet).",
             )
         values, modality = read_column(path), "text"
     else:
@@ -186,7 +196,7 @@ def _table(path: Path, modality: str | None, column: str | None, id_column: str 
         values = read_column(f"{path}:{column}")
         id_column = id_column or next((name for name in ID_COLUMNS if name in names), None)
     if not len(values):
-        raise ShapeError(f"Got no rows in {path}; expected at least one. Pass a file with rows.")
+        raise ShapeError(f"No rows in {path}.", "Pass a file with rows.")
     texts = values.tolist()
     if id_column:
         ids = read_ids(f"{path}:{id_column}")
@@ -210,11 +220,12 @@ def _columns(path: Path) -> list[str]:
             return list(record) if isinstance(record, dict) else []
     except OSError as error:
         raise FileError(
-            f"Got an error while reading {path} ({error}); expected a readable table. Check the permissions of the file."
+            f"Got an error while reading {path} ({error}); expected a readable table.",
+            "Check the permissions of the file.",
         ) from error
     except (ValueError, csv.Error, pa.ArrowInvalid) as error:
         raise CorruptFileError(
-            f"Got {path}, which cannot be read ({short(str(error), 300)}); expected a table. Write the file again."
+            f"Got {path}, which cannot be read ({short(str(error), 300)}); expected a table.", "Write the file again."
         ) from error
 
 
@@ -222,19 +233,23 @@ def choose_column(path: Path | str, names: list[str], column: str | None, modali
     """Determine the column to embed and its modality. Raises ParameterError."""
     listed = short(", ".join(names), 300) or "none"
     if column is not None and column not in names:
-        raise ParameterError(f"Got column={column!r}; expected one of those in {path}: {listed}. Pass one of these.")
+        raise ParameterError(
+            argument="column", got=column, expected=f"one of those in {path}: {listed}", fix="Pass one of these."
+        )
     kinds = (modality,) if modality else ("text", "image")
     known = {name: kind for kind in kinds for name in COLUMNS[kind] if name in names}
     if column is None:
         if len(known) != 1:
             raise ParameterError(
-                f"Got {path} with the columns {listed}, {len(known) or 'none'} of which have a default name; expected exactly one. "
-                "Pass column=… and modality=…."
+                f"Got {path} with the columns {listed}, {len(known) or 'none'} of which have a default name.",
+                "Pass `column=…` and `modality=…`.",
             )
         column = next(iter(known))
     if modality is None and column not in known:
         raise ParameterError(
-            f"Got column={column!r} of {path}, whose name does not say whether it contains texts or image paths; expected a modality. Pass modality='image' or modality='text'."
+            f"Got `column={column!r}` of {path}, whose name does not say whether it contains texts or image "
+            "paths; expected a modality.",
+            "Pass `modality='image'` or `modality='text'`.",
         )
     return column, modality or known[column]
 
@@ -242,12 +257,13 @@ def choose_column(path: Path | str, names: list[str], column: str | None, modali
 def _dataset(name: str, modality: str | None, split: str, root: str | Path | None) -> Items:
     if name not in datasets.DATASETS:
         raise FileError(
-            f"Got {name}, which is neither an existing path nor a data set; expected a folder of images, a table or the name of a data set "
-            f"({', '.join(datasets.DATASETS)}). Check the path."
+            f"Got {name}, which is neither an existing path nor a data set; expected a folder of images, a "
+            f"table or the name of a data set ({', '.join(datasets.DATASETS)}).",
+            "Check the path.",
         )
     if root is None:
         raise ParameterError(
-            f"Got the data set {name!r} without its folder; expected the folder that contains it. Pass root=…."
+            f"Got the data set {name!r} without its folder; expected the folder that contains it.", "Pass `root=…`."
         )
     data = datasets.open_dataset(name, root=Path(root).expanduser(), split=split)
     label = f"{name}:{split}"

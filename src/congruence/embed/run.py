@@ -66,8 +66,8 @@ class EmbedReport:
     layers : int
         Number of layers; 1 unless the encoder returns all layers.
     encoded, cached, resumed : int
-        Number of rows that the model encoded, that came from the cache (or from an identical item in the same batch), and
-        that an earlier run had finished.
+        Number of rows that the model encoded, that came from the cache (or from an identical item in the same batch),
+        and that an earlier run had finished.
     failures : list of dict
         ``id`` and ``error`` of each item that was left out.
     failures_file : str or None
@@ -119,9 +119,9 @@ def embed(
     items : Items
         See :func:`congruence.embed.open_items`.
     output : path-like
-        The suffix determines the format (:data:`congruence.stores.FORMATS`); without a suffix, the output is a folder of
-        parts. An encoder of all layers needs a folder, in which each layer is a ``.parquet`` file. If the format cannot
-        store ids, they are written to a ``.ids.txt`` file next to the output.
+        The suffix determines the format (:data:`congruence.stores.FORMATS`); without a suffix, the output is a folder
+        of parts. An encoder of all layers needs a folder, in which each layer is a ``.parquet`` file. If the format
+        cannot store ids, they are written to a ``.ids.txt`` file next to the output.
     batch_size : int, default=64
     on_error : {"fail", "skip"}, default="fail"
         What to do with an item that cannot be decoded or encoded: stop, or leave it out and list it in
@@ -129,8 +129,8 @@ def embed(
     cache : path-like, optional
         Folder that caches vectors by encoder and content, see :class:`VectorCache`. Cached items are not encoded again.
     shard_size : int, optional
-        Number of items per part, both in the output folder and in the hidden folder. By default, the hidden folder's parts
-        have 4,096 items.
+        Number of items per part, both in the output folder and in the hidden folder. By default, the hidden folder's
+        parts have 4,096 items.
     force : bool, default=False
         Replace an existing output.
     callback : callable, optional
@@ -180,7 +180,8 @@ def embed(
             counts = [run.encode_part(work, number, rows) for number, rows in enumerate(parts)]
         if not sum(counts):
             raise CorruptFileError(
-                f"None of the {len(items)} items in {items.name} can be encoded (first error: {run.failures[0]['error']}).",
+                f"None of the {len(items)} items in {items.name} can be encoded (first error: "
+                f"{run.failures[0]['error']}).",
                 "Resolve the first error, or pass other items or another encoder.",
             )
         ids_file = write_ids(work, counts, output)
@@ -279,7 +280,9 @@ class Run:
         return len(vectors)
 
     def _key(self, rows: range) -> str:
-        """Return a digest of everything that determines a part: the encoder, the modality, and the items' ids and stamps."""
+        """Return a digest of everything that determines a part: the encoder, the modality, and the items' ids and
+        stamps.
+        """
         digest = hashlib.sha256(f"{self.encoder.fingerprint}\0{self.items.modality}\0".encode())
         for row in rows:
             digest.update(f"{self.items.ids[row]}\0{self.items.stamp(row)}\0".encode("utf-8", "surrogatepass"))
@@ -338,7 +341,9 @@ class Run:
         return out
 
     def _encode(self, items: dict[str, object]) -> tuple[dict[str, np.ndarray], dict[str, Exception]]:
-        """Return the vectors of items, and the errors of those that failed; a batch that fails is encoded one by one."""
+        """Return the vectors of items, and the errors of those that failed; a batch that fails is encoded one by
+        one.
+        """
         failed = {name: item for name, item in items.items() if isinstance(item, Exception)}
         good = {name: item for name, item in items.items() if name not in failed}
         try:
@@ -376,7 +381,9 @@ def _decoded(item: object) -> object:
 
 
 def _read_mark(mark: Path, file: Path, key: str, count: int) -> dict[str, Any] | None:
-    """Return an earlier run's record of a part, if its items and encoder are unchanged and it is complete and undamaged."""
+    """Return an earlier run's record of a part, if its items and encoder are unchanged and it is complete and
+    undamaged.
+    """
     try:
         done = json.loads(mark.read_text(encoding="utf-8"))
         same = done["key"] == key and done["sha256"] == (_checksum_of(file) if done["rows"] else None)
@@ -461,7 +468,8 @@ def _is_failures(file: Path) -> bool:
 
 
 def write_failures(failures: list[dict[str, str]], output: Path) -> str | None:
-    """Write the list of the items that were left out, and return its path; if there are none, remove that of an earlier run.
+    """Write the list of the items that were left out, and return its path; if there are none, remove that of an earlier
+    run.
 
     A cell that a spreadsheet would evaluate as a formula is prefixed with an apostrophe.
     """

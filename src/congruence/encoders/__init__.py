@@ -61,17 +61,17 @@ def load_encoder(
     revision : str, optional
         Branch, tag or commit on the Hugging Face hub.
     layer : int or "all", optional
-        For ``hf:``, the hidden state to pool: 0 for the embeddings, k for the output of block k, -1 for the last. ``"all"``
-        concatenates the pooled vectors of all layers, computed in one pass.
+        For ``hf:``, the hidden state to pool: 0 for the embeddings, k for the output of block k, -1 for the last.
+        ``"all"`` concatenates the pooled vectors of all layers, computed in one pass.
     pooling : {"cls", "mean", "cls_mean", "last"}, optional
         ``"cls"``: the [CLS] token. ``"mean"``: the mean of an image's patches or of a text's tokens, without padding.
         ``"cls_mean"``: both, concatenated. ``"last"``: the last token of a text.
     normalize : bool, optional
-        Scale rows to unit norm; by default True for the towers of dual encoders, and for sentence encoders that normalize
-        their output.
+        Scale rows to unit norm; by default True for the towers of dual encoders, and for sentence encoders that
+        normalize their output.
     safetensors_only : bool, default=True
-        For ``hf:`` and ``sentence-transformers:``: refuse weights in PyTorch's pickle format. Otherwise torch loads from it
-        only tensors, as it does for ``open_clip:`` and ``timm:``.
+        For ``hf:`` and ``sentence-transformers:``: refuse weights in PyTorch's pickle format. Otherwise torch loads
+        from it only tensors, as it does for ``open_clip:`` and ``timm:``.
     description : mapping or path-like, optional
         For ``onnx:``: how to preprocess inputs; by default the JSON file next to the graph.
 

@@ -90,8 +90,8 @@ class Encoder(ABC):
     space : Space
         Name, revision, modality, width, and whether rows are scaled to unit norm.
     fingerprint : str
-        Hexadecimal SHA-256 of everything that determines the vectors: weights, preprocessing, layer, pooling, normalization,
-        precision. Together with :func:`item_digest` it identifies an embedding.
+        Hexadecimal SHA-256 of everything that determines the vectors: weights, preprocessing, layer, pooling,
+        normalization, precision. Together with :func:`item_digest` it identifies an embedding.
     n_layers : int or None
         Number of layers that are concatenated in each vector; None unless loaded with ``layer="all"``.
     """
@@ -206,7 +206,9 @@ class Encoder(ABC):
         """Return raw vectors of decoded items, shape (b, dim)."""
 
     def _describe(self, options: Options, modality: str, *, normalize: bool, revision: str, dim: int = 0) -> None:
-        """Set the space; a layer or pooling that was requested, and therefore defines another space, becomes part of its name."""
+        """Set the space; a layer or pooling that was requested, and therefore defines another space, becomes part of
+        its name.
+        """
         requested = {"layer": options.layer, "pooling": options.pooling}
         suffix = "&".join(f"{key}={value}" for key, value in requested.items() if value is not None)
         model = f"{options.name}#{suffix}" if suffix else options.name
@@ -296,14 +298,15 @@ def open_image(item: Item) -> Image.Image:
         raise FileError(f"No image at {name}.", "Check the path.") from None
     except (OSError, ValueError, SyntaxError, EOFError, pil.DecompressionBombError, MemoryError) as error:
         raise CorruptFileError(
-            f"{name} cannot be decoded ({error or 'too large for memory'}); expected a complete image of one of the formats "
-            f"{', '.join(IMAGE_FORMATS)}.",
+            f"{name} cannot be decoded ({error or 'too large for memory'}); expected a complete image of one of "
+            f"the formats {', '.join(IMAGE_FORMATS)}.",
             "Replace this file, or leave it out.",
         ) from error
 
 
 def item_digest(item: Item) -> str:
-    """Return a digest of an item's content: the hexadecimal SHA-256 of a text, of a file's bytes, or of an image's pixels.
+    """Return a digest of an item's content: the hexadecimal SHA-256 of a text, of a file's bytes, or of an image's
+    pixels.
 
     Parameters
     ----------
@@ -386,7 +389,9 @@ def weights_digest(model: Module) -> str:
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
-    """Return the hexadecimal SHA-256 of a tokenizer of transformers: of its description, or, if it is slow, its vocabulary."""
+    """Return the hexadecimal SHA-256 of a tokenizer of transformers: of its description, or, if it is slow, its
+    vocabulary.
+    """
     fast = getattr(tokenizer, "backend_tokenizer", None)
     text = fast.to_str() if fast is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

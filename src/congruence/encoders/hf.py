@@ -42,13 +42,14 @@ _OFFSET = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
 class HfEncoder(TorchEncoder):
     """One tower of a dual encoder, or a unimodal model, from transformers.
 
-    The vectors of a dual encoder (CLIP, SigLIP, SigLIP2, FLAVA …) are its projected features, scaled to unit norm as in the Canonical
-    paper. FLAVA projects every token; its vectors are those of the [CLS] token, to which its contrastive loss applies. With ``layer`` or
-    ``pooling``, the tower's hidden states are pooled instead, before any projection. The hidden states of any other model are pooled and
-    not scaled; the default pooling is ``cls`` for image models with a [CLS] token, and ``mean`` otherwise.
+    The vectors of a dual encoder (CLIP, SigLIP, SigLIP2, FLAVA …) are its projected features, scaled to unit norm as in
+    the Canonical paper. FLAVA projects every token; its vectors are those of the [CLS] token, to which its contrastive
+    loss applies. With ``layer`` or ``pooling``, the tower's hidden states are pooled instead, before any projection.
+    The hidden states of any other model are pooled and not scaled; the default pooling is ``cls`` for image models with
+    a [CLS] token, and ``mean`` otherwise.
 
-    Image processors always use Pillow, even if torchvision is installed, so that vectors do not depend on it. DINOv3's processor requires
-    torchvision, so its operations are implemented here.
+    Image processors always use Pillow, even if torchvision is installed, so that vectors do not depend on it. DINOv3's
+    processor requires torchvision, so its operations are implemented here.
     """
 
     def __init__(self, options: Options) -> None:
@@ -206,7 +207,9 @@ class HfEncoder(TorchEncoder):
         return self._torch.cat([self._pool(states, mask) for states in out.hidden_states], dim=1)
 
     def _pool(self, states: Tensor, mask: Tensor | None) -> Tensor:
-        """Pool hidden states, shape (b, tokens, d); the positions of a feature map, shape (b, d, height, width), are treated as tokens."""
+        """Pool hidden states, shape (b, tokens, d); the positions of a feature map, shape (b, d, height, width), are
+        treated as tokens.
+        """
         states = states.float()
         states = states.flatten(2).transpose(1, 2) if states.ndim == 4 else states
         if self._pooling == "cls":
@@ -225,7 +228,9 @@ class HfEncoder(TorchEncoder):
 
 
 class _Dinov3Processor:
-    """The preprocessing of DINOv3, whose own class requires torchvision: rescale, resize with antialiasing, standardize."""
+    """The preprocessing of DINOv3, whose own class requires torchvision: rescale, resize with antialiasing,
+    standardize.
+    """
 
     def __init__(self, torch: ModuleType, config: dict[str, Any]) -> None:
         size = config.get("size") or {"height": 224, "width": 224}
@@ -241,8 +246,9 @@ class _Dinov3Processor:
         disabled = [key for key in ("do_resize", "do_rescale", "do_normalize") if not config.get(key, True)]
         if disabled or config.get("do_center_crop") or resample not in (2, 3):
             raise ParameterError(
-                f"Got a DINOv3 preprocessor with resample={resample}, do_center_crop={config.get('do_center_crop')} and "
-                f"{disabled or 'nothing'} switched off; expected only resizing, rescaling and standardizing.",
+                f"Got a DINOv3 preprocessor with resample={resample}, "
+                f"do_center_crop={config.get('do_center_crop')} and {disabled or 'nothing'} switched off; expected "
+                "only resizing, rescaling and standardizing.",
                 "Load the model through another adapter, timm: for example.",
             )
         self.settings["mode"] = {2: "bilinear", 3: "bicubic"}[resample]
@@ -262,7 +268,9 @@ class _Dinov3Processor:
 
 
 def _commit(transformers: ModuleType, name: str, revision: str | None) -> str | None:
-    """Return the commit of a branch or tag on the hub, so that all files come from the same commit; None if it is not known."""
+    """Return the commit of a branch or tag on the hub, so that all files come from the same commit; None if it is not
+    known.
+    """
     file = transformers.utils.cached_file(name, "config.json", revision=revision)
     match = re.search(r"[\\/]snapshots[\\/]([0-9a-f]{40})[\\/]", str(file))
     return match[1] if match else None

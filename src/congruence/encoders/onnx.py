@@ -56,11 +56,13 @@ _TYPES = {"float": "f4", "float16": "f2", "double": "f8", "int64": "i8", "int32"
 
 
 class OnnxEncoder(Encoder):
-    """An encoder that runs an ONNX graph, described by ``description`` or by a JSON file of the same name in the graph's folder.
+    """An encoder that runs an ONNX graph, described by ``description`` or by a JSON file of the same name in the
+    graph's folder.
 
-    The description contains the ``modality`` and, if they differ from :data:`DEFAULTS`, the preprocessing options, the name of the ``input`` (for
-    images) and of the ``output``, the ``pooling`` if the output has tokens, and whether to ``normalize`` rows. Texts are passed as
-    ``input_ids``, ``attention_mask`` and ``token_type_ids``, as far as the graph has these inputs.
+    The description contains the ``modality`` and, if they differ from :data:`DEFAULTS`, the preprocessing options, the
+    name of the ``input`` (for images) and of the ``output``, the ``pooling`` if the output has tokens, and whether to
+    ``normalize`` rows. Texts are passed as ``input_ids``, ``attention_mask`` and ``token_type_ids``, as far as the
+    graph has these inputs.
     """
 
     def __init__(self, options: Options) -> None:
@@ -163,8 +165,8 @@ class OnnxEncoder(Encoder):
             return out
         if out.ndim != 3 or pooling is None:
             raise ShapeError(
-                f"Got an output {self._output!r} of shape {out.shape} with pooling={pooling!r}; expected (items, dimensions), "
-                f"or (items, tokens, dimensions) with one of {', '.join(POOLINGS)}.",
+                f"Got an output {self._output!r} of shape {out.shape} with pooling={pooling!r}; expected (items, "
+                f"dimensions), or (items, tokens, dimensions) with one of {', '.join(POOLINGS)}.",
                 "Set another output or pooling in the description.",
             )
         weight = np.ones(out.shape[:2], np.float32) if mask is None else mask.astype(np.float32)

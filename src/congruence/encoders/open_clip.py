@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 class OpenClipEncoder(TorchEncoder):
     """One tower of an open_clip model; rows have unit norm by default.
 
-    Besides ``<arch>/<tag>`` the name may be ``<arch>/<file of weights>``, ``hf-hub:<owner>/<name>``, or a folder with an
-    ``open_clip_config.json``. QuickGELU is used for all weights that were trained with it, so ``ViT-B-32/laion400m_e31`` is the
-    same model as ``ViT-B-32-quickgelu/laion400m_e31``.
+    Besides ``<arch>/<tag>`` the name may be ``<arch>/<file of weights>``, ``hf-hub:<owner>/<name>``, or a folder with
+    an ``open_clip_config.json``. QuickGELU is used for all weights that were trained with it, so
+    ``ViT-B-32/laion400m_e31`` is the same model as ``ViT-B-32-quickgelu/laion400m_e31``.
     """
 
     def __init__(self, options: Options) -> None:
@@ -66,7 +66,9 @@ class OpenClipEncoder(TorchEncoder):
         )
 
     def _sample_tokens(self) -> list[int]:
-        """Return the tokens of a text with letters, punctuation and digits, since open_clip's tokenizers have no common description."""
+        """Return the tokens of a text with letters, punctuation and digits, since open_clip's tokenizers have no common
+        description.
+        """
         return [int(token) for token in self._tokenizer(["A photo of 12 naïve façades, isn't it?"])[0]]  # type: ignore[misc]
 
     def _prepare(self, items: list[Item]) -> dict[str, Tensor]:

@@ -20,7 +20,8 @@ from congruence.encoders._base import (
 class SentenceTransformersEncoder(TorchEncoder):
     """A sentence-transformers model, unchanged: its modules pool, project and, if so configured, normalize.
 
-    A model's default prompt is prepended, if it has one. Its prompts for queries or documents are not; add them to the texts.
+    A model's default prompt is prepended, if it has one. Its prompts for queries or documents are not; add them to the
+    texts.
     """
 
     def __init__(self, options: Options) -> None:
@@ -53,12 +54,15 @@ class SentenceTransformersEncoder(TorchEncoder):
         )
 
     def count_tokens(self, texts: list[str]) -> list[int] | None:
-        """Return the number of tokens of each text that the model processes, with its default prompt; None if unknown."""
+        """Return the number of tokens of each text that the model processes, with its default prompt; None if
+        unknown.
+        """
         if not texts:
             return []
         model = self._model
         prompt = (model.prompts or {}).get(model.default_prompt_name) or ""
-        # Count in the input of the first module: the tokenizer itself may not be callable (StaticEmbedding), or may be missing.
+        # Count in the input of the first module: the tokenizer itself may not be callable (StaticEmbedding), or may be
+        # missing.
         prepare = getattr(model, "preprocess", model.tokenize)  # the name before sentence-transformers 6
         features = prepare([prompt + text for text in texts])
         if "attention_mask" in features:

@@ -1,4 +1,6 @@
-"""Process many files on one or several machines: work split by fragments, journaled, and run by Ray, Spark, Daft, Dask or this process."""
+"""Process many files on one or several machines: work split by fragments, journaled, and run by Ray, Spark, Daft, Dask
+or this process.
+"""
 
 from congruence.engines.dataset import (
     DataSet,

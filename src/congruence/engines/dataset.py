@@ -29,8 +29,9 @@ from congruence.stores.tables import Columns, TableSource
 if TYPE_CHECKING:
     import lance
 
-#: Uncompressed bytes above which a file is divided between row groups. A task reads and writes one fragment, and repeats
-#: it if its worker dies. Fragments of items are smaller, because encoding an item takes far longer than mapping a vector.
+#: Uncompressed bytes above which a file is divided between row groups. A task reads and writes one fragment, and
+#: repeats it if its worker dies. Fragments of items are smaller, because encoding an item takes far longer than mapping
+#: a vector.
 FRAGMENT_BYTES, ITEM_BYTES = 256 * 2**20, 16 * 2**20
 
 #: Bytes per read from an object store: at 30 ms per request, half a gigabyte per second.
@@ -168,8 +169,8 @@ def open_dataset(
     Parameters
     ----------
     spec : str
-        ``path`` or ``path:column``: a ``.parquet`` file, a folder of them at any depth, or a ``.lance`` data set; local,
-        or a URL.
+        ``path`` or ``path:column``: a ``.parquet`` file, a folder of them at any depth, or a ``.lance`` data set;
+        local, or a URL.
     ids : str or False, optional
         Column of ids; by default ``id`` or ``ids``, if there is one.
     space : Space, optional
@@ -226,7 +227,9 @@ def open_dataset(
 
 
 def _split_spec(spec: str) -> tuple[Location, str | None]:
-    """Split ``path:column`` into a location and the column; in a URL, the column is after the last colon of the path."""
+    """Split ``path:column`` into a location and the column; in a URL, the column is after the last colon of the
+    path.
+    """
     if not is_url(spec):
         path, key = parse_spec(spec)
         return Location.of(path), key
@@ -382,7 +385,9 @@ class ItemSet(_FragmentedTable):
         return self.id_column is None and not paths
 
     def batches(self, fragment: Fragment, names: list[str], batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield batches of at most ``batch`` rows of the named columns, each with the number of its first row in the fragment."""
+        """Yield batches of at most ``batch`` rows of the named columns, each with the number of its first row in the
+        fragment.
+        """
         row = 0
         name = self.path_of(fragment)
         with reading(name, *_DAMAGE):
@@ -416,7 +421,9 @@ class ItemSet(_FragmentedTable):
         return as_ids(pa.chunked_array(chunks), fragment.rows, name)
 
     def items(self, piece: pa.RecordBatch, ids: np.ndarray, fragment: Fragment) -> Items:
-        """Return the items of a batch; images are read when needed, and their paths start at the folder of the table's file."""
+        """Return the items of a batch; images are read when needed, and their paths start at the folder of the table's
+        file.
+        """
         with reading(self.path_of(fragment), *_DAMAGE):  # damage may be detected only when values are read
             column = piece.column(self.column)
             if pa.types.is_dictionary(column.type):
@@ -462,8 +469,8 @@ def open_itemset(
         Column of texts, or of images as paths or bytes. By default, the table must have exactly one column with a
         default name, as for :func:`congruence.embed.open_items`.
     id_column : str, optional
-        By default ``id`` or ``ids``. Without such a column, the id of an image is its path; other items are identified by
-        their row number in the data set.
+        By default ``id`` or ``ids``. Without such a column, the id of an image is its path; other items are identified
+        by their row number in the data set.
     modality : {"image", "text"}, optional
         By default determined by the name of the column.
     fragment_bytes : int, default=16_777_216
@@ -478,8 +485,8 @@ def open_itemset(
     FileError, CorruptFileError
         If a file does not exist, cannot be read or is damaged, or there are no rows.
     ParameterError, DtypeError
-        If the path is not a data set of these kinds, the column is missing, ambiguous or contains neither text nor images,
-        or the columns of the files differ.
+        If the path is not a data set of these kinds, the column is missing, ambiguous or contains neither text nor
+        images, or the columns of the files differ.
     """
     place, key = _split_spec(spec)
     version: int | None = None

@@ -96,10 +96,12 @@ def embed_dataset(
     force: bool = False,
     callback: Callable[[int], object] | None = None,
 ) -> EmbedDataSetReport:
-    """Encode a data set into a data set of ids and vectors, fragment by fragment; after an interruption, the same call resumes.
+    """Encode a data set into a data set of ids and vectors, fragment by fragment; after an interruption, the same call
+    resumes.
 
-    Each fragment of the output has the name of the fragment it was read from, and the rows in the same order. The calling process needs neither the
-    model nor its library: one worker reports what the encoder is, and all others must have the same one.
+    Each fragment of the output has the name of the fragment it was read from, and the rows in the same order. The
+    calling process needs neither the model nor its library: one worker reports what the encoder is, and all others must
+    have the same one.
 
     Parameters
     ----------
@@ -127,7 +129,8 @@ def embed_dataset(
     ParameterError, ModalityError, OutputExistsError
         If an option is invalid, the modality does not fit, or the output exists. Raised before anything is written.
     FileError, CorruptFileError, InputError
-        If an item cannot be used or ids are repeated in a fragment, which the message names; or if no item can be encoded.
+        If an item cannot be used or ids are repeated in a fragment, which the message names; or if no item can be
+        encoded.
     SpaceMismatchError
         If a worker has another model, or another precision, under the same name.
     """
@@ -215,7 +218,8 @@ class _EmbedWork(FragmentWork):
             raise SpaceMismatchError(
                 f"Got {self.encoder.name!r} with the fingerprint {encoder.fingerprint[:12]} on a worker; expected "
                 f"{self.fingerprint[:12]}, as on the first worker.",
-                "Install the same weights on every machine. If not all machines have a GPU, pass `device=…` and `dtype=…`.",
+                "Install the same weights on every machine. If not all machines have a GPU, pass `device=…` "
+                "and `dtype=…`.",
             )
         ids = self.data.ids(fragment, self.first_rows.get(fragment.name, 0))
         size = -(-_READ // self.batch_size) * self.batch_size

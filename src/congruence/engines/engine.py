@@ -18,7 +18,8 @@ from congruence._utils.process import runs_command
 from congruence.engines.dataset import Fragment
 from congruence.errors import CongruenceError
 
-#: Function from a fragment to plain data that JSON can represent; must be picklable, and may be called twice for a fragment.
+#: Function from a fragment to plain data that JSON can represent; must be picklable, and may be called twice for a
+#: fragment.
 Work: TypeAlias = Callable[[Fragment], Mapping[str, object]]
 
 #: Function from a fragment to bytes, and function that merges such bytes.
@@ -76,7 +77,9 @@ class Engine(ABC):
 
 
 class _Guarded:
-    """A function whose errors are returned as plain data, because engines replace exceptions by their own types and messages."""
+    """A function whose errors are returned as plain data, because engines replace exceptions by their own types and
+    messages.
+    """
 
     def __init__(self, work: Callable[[Fragment], object]) -> None:
         self.work = work
@@ -98,7 +101,9 @@ def _unwrap(result: Mapping[str, Any]) -> Any:
 
 
 class LocalEngine(Engine):
-    """Runs everything in this process and needs no other package: for data sets in object storage, and for trying out a job."""
+    """Runs everything in this process and needs no other package: for data sets in object storage, and for trying out a
+    job.
+    """
 
     name = "local"
 
@@ -136,9 +141,9 @@ class RayEngine(Engine):
     Parameters
     ----------
     address : str, optional
-        Address of a running cluster: ``auto``, ``host:port`` or ``ray://host:port``; by default that in ``RAY_ADDRESS``,
-        or else a new cluster on this machine, which ends with the process. If the process is already connected to a
-        cluster, that cluster is used.
+        Address of a running cluster: ``auto``, ``host:port`` or ``ray://host:port``; by default that in
+        ``RAY_ADDRESS``, or else a new cluster on this machine, which ends with the process. If the process is already
+        connected to a cluster, that cluster is used.
     workers : int, optional
         Maximum number of concurrent tasks; for a cluster that is started here, also its number of cores.
     gpus : float, default=0
@@ -227,7 +232,9 @@ class RayEngine(Engine):
 
 @contextmanager
 def _keep_sigterm() -> Iterator[None]:
-    """Restore the handler of SIGTERM, which ``ray.init`` replaces: with it, a command that is stopped reports what it has written."""
+    """Restore the handler of SIGTERM, which ``ray.init`` replaces: with it, a command that is stopped reports what it
+    has written.
+    """
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -237,7 +244,9 @@ def _keep_sigterm() -> Iterator[None]:
 
 
 def _unpickled_late(guarded: _Guarded) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return a function that is unpickled at its first call, so that the workers of a command start as the command does."""
+    """Return a function that is unpickled at its first call, so that the workers of a command start as the command
+    does.
+    """
     import ray.cloudpickle
 
     content, for_command = ray.cloudpickle.dumps(guarded), runs_command()

@@ -35,9 +35,10 @@ def fit_dataset(
 ) -> Map:
     """Fit a map in one pass over two data sets.
 
-    Each task sums the moments of a fragment in float64. The sums are merged in a tree whose shape depends only on the number of fragments, so that a second
-    run gives the same numbers. Rounding makes them differ from those of one fit on all rows: by at most about n · 1.1e-16 relative to the sums of absolute
-    products, in practice by 1e-13 (tests/engines).
+    Each task sums the moments of a fragment in float64. The sums are merged in a tree whose shape depends only on the
+    number of fragments, so that a second run gives the same numbers. Rounding makes them differ from those of one fit
+    on all rows: by at most about n · 1.1e-16 relative to the sums of absolute products, in practice by 1e-13
+    (tests/engines).
 
     Parameters
     ----------
@@ -75,7 +76,9 @@ def fit_dataset(
     """
     if method not in METHODS:
         raise ParameterError(
-            f"Got method={method!r} for an engine; expected one of {', '.join(METHODS)}, which can be fitted from moments. Pass one of these, or fit on a sample without engine=…."
+            f"Got `method={method!r}` for an engine; expected one of {', '.join(METHODS)}, which can be fitted "
+            "from moments.",
+            "Pass one of these, or fit on a sample without `engine=…`.",
         )
     scores: dict[str, object] = {"n_pairs": pairs.source.rows}
     if check:

@@ -1,8 +1,10 @@
-"""Jobs on a data set: written fragment by fragment, resumed after the driver was killed, and moved into place at the end.
+"""Jobs on a data set: written fragment by fragment, resumed after the driver was killed, and moved into place at the
+end.
 
 The journal is written next to the output. It contains a plan, which is written with a digest when the job begins, and
 receipts of finished fragments, which the driver collects and writes in segments with digests. A fragment counts once,
-however often it was processed: a second attempt replaces the output file of the first, and only the first receipt is kept.
+however often it was processed: a second attempt replaces the output file of the first, and only the first receipt is
+kept.
 """
 
 from __future__ import annotations
@@ -52,8 +54,9 @@ _GROUP_ROWS, _GROUP_BYTES = 65_536, 64 * 2**20
 class Receipt:
     """Record that a fragment's output is in place.
 
-    ``rows`` were written and ``bad`` ones left out; ``size`` is the output file's in bytes, and ``path`` its path in its
-    folder, empty if no file was written or if the format keeps its own list of files (``lance``: metadata to be committed).
+    ``rows`` were written and ``bad`` ones left out; ``size`` is the output file's in bytes, and ``path`` its path in
+    its folder, empty if no file was written or if the format keeps its own list of files (``lance``: metadata to be
+    committed).
     """
 
     fragment: str
@@ -104,7 +107,9 @@ class FragmentJournal:
         self._flushed = time.monotonic()
 
     def open(self, *, restart: bool = False) -> FragmentJournal:
-        """Start the job, or resume what an earlier run of it has finished; ``restart`` discards the journal of another."""
+        """Start the job, or resume what an earlier run of it has finished; ``restart`` discards the journal of
+        another.
+        """
         content = self.place.child("plan.json").read()
         if content is not None:
             stored = self._checked(content, "plan.json")
@@ -118,8 +123,8 @@ class FragmentJournal:
                 )
             if not restart:
                 raise OutputExistsError(
-                    f"Got the journal of another job at {self.place.shown}, whose fragments, map or encoder, or options "
-                    "differ.",
+                    f"Got the journal of another job at {self.place.shown}, whose fragments, map or encoder, or "
+                    "options differ.",
                     "Pass `force=True` to start over, or pass another output.",
                 )
             self.place.remove()
@@ -235,8 +240,8 @@ class Output:
     """The output of a job: a folder of Parquet files, or a Lance data set (``kind``).
 
     A local output is written to ``<out>.partial``, and renamed when it is complete. Object stores cannot rename: there,
-    fragments are written in place, and the output is complete when the manifest is written (for Lance, when the data set
-    is committed).
+    fragments are written in place, and the output is complete when the manifest is written (for Lance, when the data
+    set is committed).
     """
 
     place: Location
@@ -244,12 +249,15 @@ class Output:
 
     @classmethod
     def of(cls, path: str) -> Output:
-        """Return the output at a path: a Lance data set if the path ends in ``.lance``, else a folder of Parquet files."""
+        """Return the output at a path: a Lance data set if the path ends in ``.lance``, else a folder of Parquet
+        files.
+        """
         place = Location.of(path)
         suffix = place.name.rpartition(".")[2].lower() if "." in place.name else ""
         if suffix in ("npy", "npz", "safetensors", "arrow", "feather", "csv", "jsonl", "h5", "hdf5"):
             raise ParameterError(
-                f"Got {place.shown} for the output of an engine; expected a folder of Parquet files or a .lance data set.",
+                f"Got {place.shown} for the output of an engine; expected a folder of Parquet files or a "
+                ".lance data set.",
                 f"Pass a path without .{suffix}.",
             )
         return cls(place, "lance" if suffix == "lance" else "parquet")
@@ -310,7 +318,10 @@ class Output:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock a local output for this run. Object stores have no locks: there, two runs write the same names and content."""
+        """Lock a local output for this run.
+
+        Object stores have no locks: there, two runs write the same names and content.
+        """
         if not self.place.local:
             yield
             return
@@ -332,8 +343,8 @@ class Output:
         lost = [receipt for receipt in receipts if receipt.path and sizes.get(receipt.path) != receipt.size]
         if lost or journal.pending():
             raise StorageError(
-                f"Got {len(receipts) - len(lost)} of {len(journal.plan.fragments)} fragments in {self.stage.shown}; the "
-                "others were removed or changed during the run.",
+                f"Got {len(receipts) - len(lost)} of {len(journal.plan.fragments)} fragments in "
+                f"{self.stage.shown}; the others were removed or changed during the run.",
                 "Run this again, and make sure that no other program writes there.",
             )
         if self.kind == "lance":
@@ -487,7 +498,10 @@ class DataSetReport:
 
 @dataclass(frozen=True)
 class FragmentWork(ABC):
-    """Writes the new vectors of one fragment; sent to the workers. With ``quarantine``, bad rows are left out and kept there."""
+    """Writes the new vectors of one fragment; sent to the workers.
+
+    With ``quarantine``, bad rows are left out and kept there.
+    """
 
     data: DataSet | ItemSet
     layout: TableLayout
@@ -584,7 +598,9 @@ REASONS = ("", "no vector", "another width", "missing numbers", "NaN or infinity
 
 
 def find_bad(column: pa.Array, dim: int, *, allow_zero_rows: bool = False) -> np.ndarray:
-    """Return for each row of a list column whether its vector is valid, and if not, why: indices into :data:`REASONS`, int8."""
+    """Return for each row of a list column whether its vector is valid, and if not, why: indices into :data:`REASONS`,
+    int8.
+    """
     code = np.zeros(len(column), np.int8)
     code[column.is_null().to_numpy(zero_copy_only=False)] = 1
     if not pa.types.is_fixed_size_list(column.type):
@@ -616,7 +632,9 @@ def quarantine_schema(schema: pa.Schema) -> pa.Schema:
 def quarantined(
     piece: pa.RecordBatch, rows: np.ndarray, reasons: Sequence[str], start: int, name: str
 ) -> pa.RecordBatch:
-    """Return rows of a batch in the schema of the quarantine; ``start`` is the number of the batch's first row in its file."""
+    """Return rows of a batch in the schema of the quarantine; ``start`` is the number of the batch's first row in its
+    file.
+    """
     names, numbers = pa.array([name] * len(rows), pa.string()), pa.array(rows + start, pa.int64())
     own = [names, numbers, pa.array(reasons, pa.string())]
     return pa.record_batch([*own, *piece.take(pa.array(rows)).columns], schema=quarantine_schema(piece.schema))

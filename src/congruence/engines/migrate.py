@@ -33,17 +33,19 @@ RANGE_BYTES = 256 * 2**20
 class EngineExecutor:
     """The passes of a migration over Parquet or Arrow files, or a LanceDB table, that all workers can read and write.
 
-    Rows never pass through the driver. For files, a worker writes the new vectors of its range at their row numbers, and then marks them as written. A range may
-    therefore be processed twice, and rows that a killed run has not marked are processed again. Each complete new file is written by one task. For a Lance table, a
-    worker writes complete files of the new column, and the driver commits them every few seconds; rows that others have changed in the meantime are left to the next
-    pass.
+    Rows never pass through the driver. For files, a worker writes the new vectors of its range at their row numbers,
+    and then marks them as written. A range may therefore be processed twice, and rows that a killed run has not marked
+    are processed again. Each complete new file is written by one task. For a Lance table, a worker writes complete
+    files of the new column, and the driver commits them every few seconds; rows that others have changed in the
+    meantime are left to the next pass.
 
     Parameters
     ----------
     engine : Engine
         :class:`RayEngine`, or :class:`LocalEngine` to run the passes in this process.
     range_bytes : int
-        Bytes of old vectors per range. Larger files are divided at row-group boundaries; smaller fragments of a Lance table are combined into one task up to this size.
+        Bytes of old vectors per range. Larger files are divided at row-group boundaries; smaller fragments of a Lance
+        table are combined into one task up to this size.
 
     Examples
     --------
@@ -57,7 +59,10 @@ class EngineExecutor:
         self.engine, self.range_bytes = engine, range_bytes
 
     def begin(self, database: Database) -> None:
-        """Let the engine also write the new files of a data set. Raises ParameterError if workers cannot share the database."""
+        """Let the engine also write the new files of a data set.
+
+        Raises ParameterError if workers cannot share the database.
+        """
         files = _shared(database)
         if not isinstance(files, Tables):
             return
@@ -123,7 +128,8 @@ class EngineExecutor:
         retry: Retry,
         callback: Callable[[int], object] | None,
     ) -> dict[str, object]:
-        """Compare every new vector with the result of the map, rewrite those that differ, and compute the checksum of the old vectors.
+        """Compare every new vector with the result of the map, rewrite those that differ, and compute the checksum of
+        the old vectors.
 
         Raises
         ------
@@ -166,8 +172,9 @@ def _shared(database: Database) -> Partitioned:
     """Return the database if workers can share it. Raises ParameterError."""
     if not isinstance(database, Partitioned):
         raise ParameterError(
-            f"Got {database.kind} for an engine; expected Parquet or Arrow files or a LanceDB table, whose rows several machines can read and write at the same time. "
-            "Migrate it with engine='local'."
+            f"Got {database.kind} for an engine; expected Parquet or Arrow files or a LanceDB table, whose "
+            "rows several machines can read and write at the same time.",
+            "Migrate it with `engine='local'`.",
         )
     return database
 
@@ -175,14 +182,17 @@ def _shared(database: Database) -> Partitioned:
 def _refuse_native(mapper: RowMapper) -> None:
     if mapper.native is not None:
         raise MigrationError(
-            "Got a migration with re-embedded rows for an engine; expected one that only maps, because workers do not have the re-embedded vectors. "
-            "Continue with engine='local'."
+            "Got a migration with re-embedded rows for an engine; expected one that only maps, because "
+            "workers do not have the re-embedded vectors.",
+            "Continue with `engine='local'`.",
         )
 
 
 @dataclass(frozen=True)
 class _Fills:
-    """Maps the rows of a range that have no new vector yet; returns the number of rows, a sample of their ids, and the files to commit."""
+    """Maps the rows of a range that have no new vector yet; returns the number of rows, a sample of their ids, and the
+    files to commit.
+    """
 
     rows: Partitioned
     mapper: RowMapper
@@ -208,7 +218,9 @@ class _Fills:
 
 @dataclass(frozen=True)
 class _Compares:
-    """Computes the checksum of the old vectors of a range and, if there is a map, rewrites new vectors that are missing or wrong."""
+    """Computes the checksum of the old vectors of a range and, if there is a map, rewrites new vectors that are missing
+    or wrong.
+    """
 
     rows: Partitioned
     mapper: RowMapper | None
@@ -243,8 +255,8 @@ class _Writes:
 class _Sample:
     """Keeps the ids with the smallest random keys of a range.
 
-    A row's key depends only on its range and its position in it. The smallest keys of all ranges are therefore a uniform sample, however the ranges are divided into
-    blocks, and however often a range is processed.
+    A row's key depends only on its range and its position in it. The smallest keys of all ranges are therefore a
+    uniform sample, however the ranges are divided into blocks, and however often a range is processed.
     """
 
     def __init__(self, start: int) -> None:

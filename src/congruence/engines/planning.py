@@ -1,4 +1,6 @@
-"""Estimate the time, cost and bottlenecks of mapping a very large number of rows, from rates measured on this machine."""
+"""Estimate the time, cost and bottlenecks of mapping a very large number of rows, from rates measured on this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,12 @@ _MEASURED_BYTES = 64 * 2**20
 #: Size in bytes of one part of an upload by Arrow.
 PART_BYTES = 10 * 2**20
 
-#: Requests per second that S3 serves for one prefix (AWS, "Best practices design patterns: optimizing Amazon S3 performance").
+#: Requests per second that S3 serves for one prefix (AWS, "Best practices design patterns: optimizing Amazon S3
+#: performance").
 _GETS, _PUTS = 5500, 3500
 
-#: Bytes that the driver keeps per fragment: its entries in the plan and in Ray's task table, and its receipt. An estimate, above what tests/engines measures for the plan and the receipts.
+#: Bytes that the driver keeps per fragment: its entries in the plan and in Ray's task table, and its receipt. An
+#: estimate, above what tests/engines measures for the plan and the receipts.
 DRIVER_BYTES = 8192
 
 
@@ -205,7 +209,8 @@ def plan_rows(
 
     Notes
     -----
-    Work: N / rate · (1 + lost) core-hours, distributed evenly; stragglers add at most the time of one fragment at the end.
+    Work: N / rate · (1 + lost) core-hours, distributed evenly; stragglers add at most the time of one fragment at the
+    end.
 
     Requests: for each fragment, two reads for the footer, one for each 16 MB of the vectors and one for each other
     column; one write for each 10 MB of output, and two to begin and end the upload. For the journal, one write for each

@@ -1,4 +1,6 @@
-"""A sample of a data set's rows, chosen by a hash of their ids, so that two data sets with the same ids give the same items in any order."""
+"""A sample of a data set's rows, chosen by a hash of their ids, so that two data sets with the same ids give the same
+items in any order.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def read_sample(
     table = pyarrow.ipc.open_stream(content).read_all().combine_chunks()
     if not len(table):
         raise InputError(
-            f"Got no rows of {data.place.shown} in a sample of {share:.2g} of them; expected some. Pass a larger sample=…."
+            f"No rows of {data.place.shown} in a sample of {share:.2g} of them.", "Pass a larger `sample=…`."
         )
     vectors = table.column("vector").combine_chunks().flatten().to_numpy().reshape(-1, data.dim)
     ids = table.column("id").combine_chunks()

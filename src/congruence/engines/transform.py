@@ -43,16 +43,16 @@ class MapBatch:
     """Maps the vectors of Arrow batches; ids and all other columns pass through.
 
     Use it with ``ray.data.Dataset.map_batches(…, batch_format="pyarrow")``, Spark's ``mapInArrow`` (:meth:`over`), Dask
-    (:meth:`frame`) or Daft (:meth:`vectors`). It can be pickled. The commands of this library use the same code, so equal
-    blocks give identical results, bit for bit.
+    (:meth:`frame`) or Daft (:meth:`vectors`). It can be pickled. The commands of this library use the same code, so
+    equal blocks give identical results, bit for bit.
 
     Parameters
     ----------
     mapping : Map or path-like
         A fitted map, or the folder of a saved one.
     schema : pyarrow.Schema
-        Schema of the batches. If its metadata state the space of the vectors, this is checked against the map. The schema
-        of the output is :attr:`schema`.
+        Schema of the batches. If its metadata state the space of the vectors, this is checked against the map. The
+        schema of the output is :attr:`schema`.
     column : str, optional
         Column of the vectors; may be left out if there is only one column of lists.
     ids : str or False, optional
@@ -66,8 +66,8 @@ class MapBatch:
     modality, normalize, dtype, side, check, allow_zero_rows
         As for :func:`congruence.transform_file`.
     device : str, optional
-        "cpu" or "cuda": compute matrix products with torch on that device; "auto" does so on a GPU if the worker has one.
-        By default, NumPy computes them.
+        "cpu" or "cuda": compute matrix products with torch on that device; "auto" does so on a GPU if the worker has
+        one. By default, NumPy computes them.
 
     Attributes
     ----------
@@ -244,9 +244,9 @@ def transform_dataset(
 ) -> DataSetReport:
     """Map a data set to a new data set, fragment by fragment; after an interruption, the same call resumes.
 
-    Each fragment of the output has the name of the fragment it was read from, and the rows in the same order. Blocks are
-    those of :func:`congruence.transform_file`, so with the same number of BLAS threads the numbers are identical, bit for
-    bit.
+    Each fragment of the output has the name of the fragment it was read from, and the rows in the same order. Blocks
+    are those of :func:`congruence.transform_file`, so with the same number of BLAS threads the numbers are identical,
+    bit for bit.
 
     Parameters
     ----------
@@ -272,11 +272,11 @@ def transform_dataset(
     Raises
     ------
     SpaceMismatchError, DirectionError, ModalityError, ParameterError, OutputExistsError
-        If the vectors belong to another space or to the map's target, an option is invalid, or the output exists. Raised
-        before anything is written.
+        If the vectors belong to another space or to the map's target, an option is invalid, or the output exists.
+        Raised before anything is written.
     InputError, CorruptFileError
-        If a vector, an id or a file is invalid; the message names the fragment. Finished fragments are kept for the next
-        run.
+        If a vector, an id or a file is invalid; the message names the fragment. Finished fragments are kept for the
+        next run.
     """
     started = time.perf_counter()
     out = Output.of(output)

@@ -236,10 +236,11 @@ class Source(ABC):
 
 
 class Sink(ABC):
-    """A writer of vectors; the output appears at the end of the ``with`` block if it is complete, and not at all otherwise.
+    """A writer of vectors; the output appears at the end of the ``with`` block if it is complete, and not at all
+    otherwise.
 
-    :func:`congruence.stores.open_sink` opens one. With ``atomic=False`` the file is written in place: a part of a folder
-    that is atomic itself.
+    :func:`congruence.stores.open_sink` opens one. With ``atomic=False`` the file is written in place: a part of a
+    folder that is atomic itself.
 
     Attributes
     ----------
@@ -372,8 +373,8 @@ class Sink(ABC):
             )
         if self.columns and self.keeps_columns and (rows is None or len(rows) != len(vectors)):
             raise ShapeError(
-                f"Got {'no' if rows is None else len(rows)} rows of the table for {len(vectors)} vectors of {self.path}; "
-                "expected one per vector, as announced.",
+                f"Got {'no' if rows is None else len(rows)} rows of the table for {len(vectors)} vectors of "
+                f"{self.path}; expected one per vector, as announced.",
                 "Pass the rows, or open the sink without `columns=…`.",
             )
         names = self._as_announced(ids) if self.has_ids and ids is not None else None

@@ -46,8 +46,9 @@ _DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 #: Time limit for reading strings: this many seconds, plus one second per so many strings.
 _PATIENCE, _STRINGS_A_SECOND = 30.0, 20_000
 
-#: Prints a JSON list: an attribute for ``[dataset, attribute]``, a dataset's strings for ``[dataset]``. On a damaged heap
-#: libhdf5 may loop forever in a call that cannot be interrupted from its own process. It imports nothing of congruence.
+#: Prints a JSON list: an attribute for ``[dataset, attribute]``, a dataset's strings for ``[dataset]``. On a damaged
+#: heap libhdf5 may loop forever in a call that cannot be interrupted from its own process. It imports nothing of
+#: congruence.
 _READ_STRINGS = """
 import json, sys
 try:
@@ -102,7 +103,8 @@ def _own_dataset(file: h5py.File, key: str, path: str | Path) -> h5py.Dataset:
 
 
 def _strings(path: str | Path, wanted: list[list[str]], n: int = 0) -> list[Any]:
-    """Read about ``n`` variable-length strings in a subprocess with a time limit, since libhdf5 may hang on damaged files.
+    """Read about ``n`` variable-length strings in a subprocess with a time limit, since libhdf5 may hang on damaged
+    files.
 
     ``wanted`` has ``[dataset]`` for a list of str, and ``[dataset, attribute]`` for a str.
     """

@@ -59,7 +59,9 @@ def _has_length(kind: pa.DataType) -> bool:
 
 
 def clean_ids(column: pa.Array, name: str, start: int = 0) -> pa.Array:
-    """Return a column (b,) as ids, after checking them; ``name`` and ``start``, the first row's number, are for errors."""
+    """Return a column (b,) as ids, after checking them; ``name`` and ``start``, the first row's number, are for
+    errors.
+    """
     kind = column.type
     if not (_is_number(kind) or _has_length(kind) or pa.types.is_dictionary(kind)):
         try:
@@ -149,7 +151,9 @@ def join_blocks(blocks: list[pa.Array]) -> pa.Array:
 
 
 def id_array(blocks: list[pa.Array]) -> np.ndarray:
-    """Return blocks of ids as one NumPy array of integers or objects, the form used by :class:`congruence.Embeddings`."""
+    """Return blocks of ids as one NumPy array of integers or objects, the form used by
+    :class:`congruence.Embeddings`.
+    """
     return join_blocks(blocks).to_numpy(zero_copy_only=False)
 
 
@@ -172,7 +176,9 @@ def id_columns(path: str | Path, key: str | None, n: int) -> list[str]:
 
 
 def usual_id_column(path: str | Path, key: str | None, n: int) -> str | None:
-    """Return the first of :data:`USUAL_NAMES` that is a column with one entry per row, even one that cannot serve as ids."""
+    """Return the first of :data:`USUAL_NAMES` that is a column with one entry per row, even one that cannot serve as
+    ids.
+    """
     candidates = _candidates(path, key, n)
     return next((name for name in USUAL_NAMES if name in candidates), None)
 

@@ -60,7 +60,9 @@ class LanceSource(TableSource):
 
     @property
     def row_bytes(self) -> int:
-        """Approximate number of bytes that a row takes in memory with all its columns, estimated from the first rows."""
+        """Approximate number of bytes that a row takes in memory with all its columns, estimated from the first
+        rows.
+        """
         if not self._row_bytes:
             with _open(self._file, self._version) as data:
                 self._row_bytes = data.take(range(min(self.n, 16))).nbytes // min(self.n, 16)
@@ -141,8 +143,8 @@ def read_lance_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
 def _check_headers(data: lance.LanceDataset, names: list[str] | None) -> None:
     """Read a row of each fragment: a damaged file header raises an exception here, but aborts the process in a stream.
 
-    Arrow's stream (``ArrowArrayStream``) passes errors on as C strings, and arrow-rs aborts if a message contains a null
-    byte, for example because it quotes damaged bytes.
+    Arrow's stream (``ArrowArrayStream``) passes errors on as C strings, and arrow-rs aborts if a message contains a
+    null byte, for example because it quotes damaged bytes.
     """
     sizes = [fragment.count_rows() for fragment in data.get_fragments()]
     starts = np.cumsum([0, *sizes])[:-1][np.array(sizes, int) > 0]
@@ -151,7 +153,9 @@ def _check_headers(data: lance.LanceDataset, names: list[str] | None) -> None:
 
 
 class LanceSink(TableSink):
-    """Writer of a Lance data set with one version: the source's table with the mapped vectors, or ``vector`` and ``id``."""
+    """Writer of a Lance data set with one version: the source's table with the mapped vectors, or ``vector`` and
+    ``id``.
+    """
 
     directory = True
 

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
     from congruence.stores.tables import TableRows
 
-#: Exceptions that zipfile and zlib raise for damaged archives. A flipped bit can look like an unknown compression method
-#: (NotImplementedError, a RuntimeError) or a password (RuntimeError).
+#: Exceptions that zipfile and zlib raise for damaged archives. A flipped bit can look like an unknown compression
+#: method (NotImplementedError, a RuntimeError) or a password (RuntimeError).
 _ZIP_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, ValueError, RuntimeError)  # fmt: skip
 
 
@@ -188,7 +188,9 @@ def npz_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
 
 
 class NpzSource(Source):
-    """Rows of one array in a ``.npz`` archive, stored or deflated; by default the only matrix, with the ids in ``ids``."""
+    """Rows of one array in a ``.npz`` archive, stored or deflated; by default the only matrix, with the ids in
+    ``ids``.
+    """
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
         with _open_npz(path) as archive:

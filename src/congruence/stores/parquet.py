@@ -67,8 +67,8 @@ class ParquetSource(TableSource):
             self._groups = range(*(groups or (0, len(found))))
             if len(found) < self._groups.stop:
                 raise CorruptFileError(
-                    f"Got {len(found)} row groups in {path}; expected at least {self._groups.stop}, as when the work was "
-                    "planned.",
+                    f"Got {len(found)} row groups in {path}; expected at least {self._groups.stop}, as when the "
+                    "work was planned.",
                     "Run it again from the beginning with `force=True`.",
                 )
             chosen = [self.group_sizes[k] for k in self._groups]
@@ -97,7 +97,9 @@ def read_parquet_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
 
 
 class ParquetSink(TableSink):
-    """Writer of a ``.parquet``: the source's table with the mapped vectors, or ``vector`` as fixed-size lists and ``id``."""
+    """Writer of a ``.parquet``: the source's table with the mapped vectors, or ``vector`` as fixed-size lists and
+    ``id``.
+    """
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         import pyarrow.parquet as pq

@@ -42,7 +42,9 @@ def missing_file(path: str | Path) -> FileError:
 
 @contextmanager
 def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
-    """Convert errors raised in the block to FileError, OutOfMemoryError or, for the types in ``damage``, CorruptFileError."""
+    """Convert errors raised in the block to FileError, OutOfMemoryError or, for the types in ``damage``,
+    CorruptFileError.
+    """
     try:
         yield
     except CongruenceError:

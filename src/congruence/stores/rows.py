@@ -62,8 +62,8 @@ class StreamedRows:
 
     Notes
     -----
-    An ``.npz`` may have to be read from its beginning for each chunk, so that an epoch takes time quadratic in the file's
-    size; for other formats the time is linear.
+    An ``.npz`` may have to be read from its beginning for each chunk, so that an epoch takes time quadratic in the
+    file's size; for other formats the time is linear.
     """
 
     _ahead: _Reading | None = None
@@ -84,7 +84,9 @@ class StreamedRows:
         return self._source.n
 
     def batch(self, step: int, size: int, random_state: int) -> np.ndarray:
-        """Return the batch of a step, shape (size, dim), float32; a batch may cross the boundary of a chunk or an epoch."""
+        """Return the batch of a step, shape (size, dim), float32; a batch may cross the boundary of a chunk or an
+        epoch.
+        """
         out = np.empty((size, self.dim), np.float32)
         done = 0
         while done < size:
@@ -106,7 +108,9 @@ class StreamedRows:
         return out
 
     def sample(self, size: int) -> np.ndarray:
-        """Return at most ``size`` rows, float32, the same on each call: runs of equal length, evenly spread over the file."""
+        """Return at most ``size`` rows, float32, the same on each call: runs of equal length, evenly spread over the
+        file.
+        """
         n = len(self)
         places = min(size, _PLACES)
         if size >= n:
@@ -174,7 +178,10 @@ def _permutation(seed: tuple[int, ...], n: int) -> np.ndarray:
 
 
 class _Reading(threading.Thread):
-    """Thread that reads one chunk. It holds no reference to its :class:`StreamedRows`, so that these can be deleted while it runs."""
+    """Thread that reads one chunk.
+
+    It holds no reference to its :class:`StreamedRows`, so that these can be deleted while it runs.
+    """
 
     def __init__(self, source: Source, chunk: int, start: int, count: int, into: np.ndarray):
         super().__init__(name=f"congruence: rows {start} on")

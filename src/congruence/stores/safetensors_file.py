@@ -1,7 +1,8 @@
 """Reader and writer of ``.safetensors`` files, streamed without memory maps.
 
-A file consists of the length of its header (eight bytes, little-endian), a JSON header with the dtype, shape and position
-of each tensor, and the tensors' bytes. The safetensors library maps the whole file, which would count toward resident memory.
+A file consists of the length of its header (eight bytes, little-endian), a JSON header with the dtype, shape and
+position of each tensor, and the tensors' bytes. The safetensors library maps the whole file, which would count toward
+resident memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Arrow tables with a list column of vectors: what Parquet, Arrow files and Lance share, and the columns that are kept."""
+"""Arrow tables with a list column of vectors: what Parquet, Arrow files and Lance share, and the columns that are
+kept.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,9 @@ class Columns:
     """All columns of a table in order, its metadata, and the names of the columns with vectors and ids.
 
     ``schema`` has the vectors as one list column, ``vector``; ``id`` is None if the ids come from elsewhere, or are not
-    read. ``cells``: columns of a ``.csv`` that hold the components of the vectors; ``records``: whether the rows are the
-    objects of a ``.jsonl``, in which a field may be missing or have any type; ``mixed``: fields without a common type.
+    read. ``cells``: columns of a ``.csv`` that hold the components of the vectors; ``records``: whether the rows are
+    the objects of a ``.jsonl``, in which a field may be missing or have any type; ``mixed``: fields without a common
+    type.
     """
 
     schema: pa.Schema
@@ -105,16 +108,17 @@ def output_schema(
 ) -> tuple[pa.Schema, int, bool]:
     """Return the schema of a table with mapped vectors, the index of their column, and whether ids get a new column.
 
-    Without columns to keep, the table has ``id`` (if there are ids) and ``vector``. Otherwise the mapped vectors replace
-    the source's column, which keeps its index, name, metadata and list type; with a ``name`` of their own they get a new
-    column, and the source's is unchanged.
+    Without columns to keep, the table has ``id`` (if there are ids) and ``vector``. Otherwise the mapped vectors
+    replace the source's column, which keeps its index, name, metadata and list type; with a ``name`` of their own they
+    get a new column, and the source's is unchanged.
     """
     if columns is None:
         fields, place, metadata = [pa.field(name or "vector", pa.list_(pa.from_numpy_dtype(dtype), dim))], 0, {}
     else:
         if columns.mixed:
             raise DtypeError(
-                f"Got values of different types in {', '.join(map(repr, columns.mixed))}; expected one type per column.",
+                f"Got values of different types in {', '.join(map(repr, columns.mixed))}; expected one type "
+                "per column.",
                 "Write a .jsonl, which keeps them as they are.",
             )
         fields, metadata = list(columns.schema), dict(columns.schema.metadata or {})
@@ -176,7 +180,8 @@ def slice_rows(rows: TableRows | None, start: int, stop: int) -> TableRows | Non
 
 
 class TableLayout:
-    """Layout of an output table: the source's columns with the mapped vectors, or ``vector`` and, if there are ids, ``id``.
+    """Layout of an output table: the source's columns with the mapped vectors, or ``vector`` and, if there are ids,
+    ``id``.
 
     The mapped vectors replace the source's, or get the new column ``column_out``; ``at`` is the index of their column
     in ``schema``, whose metadata state their space.
@@ -210,7 +215,9 @@ class TableLayout:
         self.schema: pa.Schema = schema
 
     def fill(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> pa.RecordBatch:
-        """Return mapped vectors, shape (b, dim), and the same rows of the source's table as a batch of the output table."""
+        """Return mapped vectors, shape (b, dim), and the same rows of the source's table as a batch of the output
+        table.
+        """
         lists = list_array(vectors, self.schema.field(self.at).type)
         arrays = [] if rows is None or self._columns is None else list(as_batch(rows, self._columns.schema).columns)
         if self._new_ids:
@@ -274,7 +281,9 @@ class TableSource(Source):
     def _describe(
         self, path: str | Path, schema: pa.Schema, n: int, key: str | None, ids: pa.Array | str | bool | None
     ) -> None:
-        """Choose the columns, and set all attributes that follow from the schema; ``dim`` is -1 for lists of variable size."""
+        """Choose the columns, and set all attributes that follow from the schema; ``dim`` is -1 for lists of variable
+        size.
+        """
         check_names(schema, path)
         lists = {f.name: str(f.type) for f in schema if is_list(f.type)}
         if key is None:
@@ -337,7 +346,9 @@ class TableSource(Source):
 
     @abstractmethod
     def pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield batches of at most ``batch`` rows with the named columns (None for all), each with the number of its first row."""
+        """Yield batches of at most ``batch`` rows with the named columns (None for all), each with the number of its
+        first row.
+        """
 
     def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
         """Yield ``(ids, vectors)`` blocks; see :meth:`Source.scan`."""
@@ -435,7 +446,9 @@ def read_table_column(
 
 
 class TableSink(Sink):
-    """Writer of tables in groups of rows: the source's table with the mapped vectors, or a new table of ``id`` and ``vector``."""
+    """Writer of tables in groups of rows: the source's table with the mapped vectors, or a new table of ``id`` and
+    ``vector``.
+    """
 
     keeps_columns = True
 

@@ -1,4 +1,6 @@
-"""Readers and writers of ``.csv`` and ``.jsonl``, for small data edited by hand, and columns of ``.txt``; all in memory."""
+"""Readers and writers of ``.csv`` and ``.jsonl``, for small data edited by hand, and columns of ``.txt``; all in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,10 @@ class _TextSource(Source):
     def scan_table(
         self, after: int = 0, batch: int = BATCH
     ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
-        """Yield ``(ids, vectors, rows)`` blocks; see :meth:`Source.scan_table`. The other columns are read from the file again."""
+        """Yield ``(ids, vectors, rows)`` blocks; see :meth:`Source.scan_table`.
+
+        The other columns are read from the file again.
+        """
         row, lines = after, islice(self._lines(), after, None)
         for ids, block in self.scan(after, batch):
             piece = list(islice(lines, len(block)))
@@ -140,7 +145,8 @@ class CsvSource(_TextSource):
             bad = next((j for j in wanted if not _is_number(cells[j])), None)
             if bad is not None:
                 raise DtypeError(
-                    f"Got {short(cells[bad])!r} in line {number}, column {short(header[bad])!r} of {path}; expected a number.",
+                    f"Got {short(cells[bad])!r} in line {number}, column {short(header[bad])!r} of {path}; "
+                    "expected a number.",
                     "Correct this cell, or name the vector columns' common prefix as path:prefix.",
                 )
             rows.append([float(cells[j]) for j in wanted])
@@ -150,7 +156,9 @@ class CsvSource(_TextSource):
         self._columns = self._describe(header, wanted, key, id_name if named else None)
 
     def _describe(self, header: list[str], wanted: list[int], key: str | None, id_name: str | None) -> Columns:
-        """Return the columns of the file as a table; those of the vectors become one, at the position of the first of them."""
+        """Return the columns of the file as a table; those of the vectors become one, at the position of the first of
+        them.
+        """
         others = {name for j, name in enumerate(header) if j not in wanted}
         name = (key or "").rstrip("_-. ") or "vector"
         while name in others:
@@ -175,7 +183,9 @@ class CsvSource(_TextSource):
         return pa.record_batch(arrays, schema=self._columns.schema)
 
     def _check_header(self, wanted: list[str]) -> None:
-        """Raise an error if the first line is data, or if there is an unnamed column, such as the index that pandas writes."""
+        """Raise an error if the first line is data, or if there is an unnamed column, such as the index that pandas
+        writes.
+        """
         if "" in wanted:
             raise ParameterError(
                 f"Got a column without a name in {self.path} (pandas writes its index without one).",
@@ -328,7 +338,8 @@ class _TextSink(Sink):
 
 
 class CsvSink(_TextSink):
-    """Writer of a ``.csv`` with a header: the source's columns, with one per dimension of the vectors; or ``id``, ``v0``, ….
+    """Writer of a ``.csv`` with a header: the source's columns, with one per dimension of the vectors; or ``id``,
+    ``v0``, ….
 
     The columns of the vectors keep the numbering of a source ``.csv``. If they were a single column ``embedding``, they
     are called ``embedding_0``, ``embedding_1``, ….
@@ -364,8 +375,8 @@ class CsvSink(_TextSink):
     def _old_cells(self, field: pa.Field) -> list[str]:
         if not pa.types.is_fixed_size_list(field.type):
             raise ParameterError(
-                f"Got column_out={self.column_out!r} for {self.path} and vectors in lists of variable size, which cannot be "
-                "written as columns.",
+                f"Got column_out={self.column_out!r} for {self.path} and vectors in lists of variable size, which "
+                "cannot be written as columns.",
                 "Write a .parquet or .jsonl.",
             )
         return _numbered(field.name, field.type.list_size)
@@ -393,7 +404,9 @@ class CsvSink(_TextSink):
 
 
 class JsonlSink(_TextSink):
-    """Writer of a ``.jsonl`` with the source's fields and the vector on each line; or ``id`` (if there are ids) and ``vector``."""
+    """Writer of a ``.jsonl`` with the source's fields and the vector on each line; or ``id`` (if there are ids) and
+    ``vector``.
+    """
 
     def _holds(self, kind: pa.DataType) -> bool:
         return all(one.records for one in self.columns) or _has_json_form(kind)
@@ -426,7 +439,9 @@ def _numbered(name: str, count: int) -> list[str]:
 
 
 def _continued(cells: tuple[str, ...], count: int) -> list[str]:
-    """Return ``count`` column names that continue the numbering of ``cells`` (e0, e1, …); empty if they are not numbered."""
+    """Return ``count`` column names that continue the numbering of ``cells`` (e0, e1, …); empty if they are not
+    numbered.
+    """
     if len(cells) == count:
         return list(cells)
     found = [re.fullmatch(r"(.*?)(\d+)", cell, re.DOTALL) for cell in cells]
