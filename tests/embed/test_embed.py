@@ -316,7 +316,7 @@ def test_what_the_model_refuses_is_found_in_its_batch(tmp_path):
 
 def test_nothing_usable_is_an_error(tmp_path):
     (tmp_path / "t.csv").write_text("text\nbad\n")
-    with pytest.raises(CorruptFileError, match="none of which"):
+    with pytest.raises(CorruptFileError, match="None of the"):
         embed(Colours("text"), open_items(tmp_path / "t.csv"), tmp_path / "o.npz", on_error="skip")
 
 

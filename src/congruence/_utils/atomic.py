@@ -24,15 +24,8 @@ from congruence._utils.refusals import describe_refusal
 from congruence.errors import CongruenceError, FileError, OutputExistsError, StorageError
 
 _WRITE_ERRORS = {
-    errno.ENOSPC,
-    errno.EFBIG,
-    errno.EDQUOT,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EIO,
-    errno.EMFILE,
-    errno.ENFILE,
+    *(errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES),
+    *(errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE),
 }
 
 #: Longest file name in bytes on common file systems.
@@ -51,38 +44,12 @@ Foreign: TypeAlias = Callable[[Path], str | None]
 def atomic_path(
     path: str | Path, *, force: bool = False, directory: bool = False, foreign: Foreign | None = None
 ) -> Iterator[Path]:
-    """Yield a temporary path next to ``path`` and move it there if the block ends without an error.
+    """Yield a temporary path next to ``path`` and move it there if the block ends without an error; else remove it.
 
-    Parameters
-    ----------
-    path : path-like
-        Path of the result.
-    force : bool, default=False
-        Replace an existing file, or a folder for which ``foreign`` returns None.
-    directory : bool, default=False
-        Create a folder at the temporary path; by default, the block must write a file there.
-    foreign : callable, optional
-        Takes a folder and returns why it must not be replaced, or None (:func:`why_foreign`). Without it, only an empty
-        folder is replaced.
+    ``force`` replaces an existing file, or a folder for which ``foreign`` returns None instead of the reason why it must
+    not be replaced (:func:`why_foreign`); without ``foreign``, only an empty folder is replaced. With ``directory``, the
+    temporary path is a folder; otherwise the block must write a file there.
 
-    Yields
-    ------
-    Path
-        Temporary path in the same folder. If the block raises an exception, Ctrl-C included, the temporary path is
-        removed.
-
-    Raises
-    ------
-    OutputExistsError
-        If something at ``path`` must not be replaced; raised before the block runs, or after it if the thing appeared
-        in between.
-    FileError, StorageError
-        If the parent folder does not exist, or cannot be written to.
-    StorageError
-        If the operating system refuses a write.
-
-    Notes
-    -----
     If several processes write to the same free path, one of them succeeds. While a folder is replaced, a complete old
     or new copy exists at all times: at ``path`` or, on systems that cannot exchange two names, at ``backup_of(path)``
     (see :func:`find_copy`).
@@ -114,9 +81,7 @@ def atomic_path(
 
 
 def _concerns(error: OSError, *paths: Path) -> bool:
-    """Return whether an error comes from writing to these paths; the block may also read other files, whose errors are
-    passed on.
-    """
+    """Return whether an error comes from writing to these paths, and not from other files that the block reads."""
     if error.filename is None:  # an error on an open file has no name
         return error.errno in _WRITE_ERRORS
     file = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes, os.PathLike)) else None
@@ -134,11 +99,8 @@ def check_output(
         mode = os.lstat(path).st_mode
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            longest = (
-                f"at most {_MAX_NAME_BYTES}"
-                if len(os.fsencode(path.name)) > _MAX_NAME_BYTES
-                else "a path that the system accepts"
-            )
+            size = len(os.fsencode(path.name))
+            longest = f"at most {_MAX_NAME_BYTES}" if size > _MAX_NAME_BYTES else "a path that the system accepts"
             raise FileError(
                 f"Got an output name of {len(os.fsencode(path.name))} bytes "
                 f"({path.name[:20]}…{path.name[-20:]}); expected {longest}.",
@@ -190,10 +152,8 @@ def why_foreign(
 ) -> str | None:
     """Return why a folder was not, or not entirely, written by this library.
 
-    ``what``: what the folder should be, with an article; ``marker``: JSON file in the folder that names its kind and
-    version; ``marks``: kind that the marker must name (:func:`has_marker`); ``holds``: takes a file name and returns
-    whether such a file belongs in the folder. Returns: reason, as the end of a clause "which …"; None if this library
-    wrote the folder.
+    The folder should be ``what`` (with an article): files for which ``holds(name)``, with a JSON file ``marker`` of the
+    kind ``marks`` (:func:`has_marker`). The reason is the end of a clause "which …".
     """
     others = sorted(
         entry.name for entry in os.scandir(folder) if not (entry.is_file(follow_symlinks=False) and holds(entry.name))
@@ -206,9 +166,7 @@ def why_foreign(
 
 
 def has_marker(file: Path, marks: str | Callable[[dict[str, object]], bool]) -> bool:
-    """Return whether a file is JSON that names this kind and a version in ``format`` and ``format_version``, or that a
-    function accepts.
-    """
+    """Return whether a file is JSON of this ``format`` with a ``format_version``, or that a function accepts."""
     try:
         content = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -229,9 +187,7 @@ def backup_of(path: Path) -> Path:
 
 
 def find_copy(path: Path, foreign: Foreign) -> Path:
-    """Return the path, or its backup if only that exists: another process is replacing the folder, or was killed while
-    doing so.
-    """
+    """Return the path, or its backup if only that exists, as while a process replaces the folder."""
     return backup_of(path) if not os.path.lexists(path) and _is_own(backup_of(path), foreign) else path
 
 
@@ -389,9 +345,7 @@ _AT_FDCWD = -100
 
 
 def rename_exclusive(source: Path, target: Path) -> None:
-    """Rename a file or folder, without replacing an existing target; of several concurrent renames to one target, one
-    succeeds.
-    """
+    """Rename without replacing an existing target; of several concurrent renames to one, one succeeds."""
     if _call(source, target, 0):
         return
     if os.name == "nt":  # os.rename never replaces a target on Windows
@@ -474,8 +428,7 @@ def _find_call() -> Callable[[bytes, bytes, int], int] | None:
 
 @contextmanager
 def locked(folder: Path, problem: str, fix: str | tuple[str, ...] = ()) -> Iterator[None]:
-    """Lock a folder while the block runs, until the process ends for whatever reason; FileError if another one holds
-    it.
+    """Lock a folder while the block runs or the process lives; FileError if another process holds it.
 
     Without effect on Windows, and on file systems without locks.
     """

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 def to_rows(X: object, name: str) -> np.ndarray:
     """Return what a caller passed for a matrix as a NumPy array, without checking its shape, dtype or values.
 
-    ``X`` (n, d): NumPy array, torch tensor on any device, nested list, list (or 1-D object array) of arrays or tensors;
-    a pandas, polars or Arrow column of lists, or a table of numeric columns (or of one column of lists). Returns:
-    shares the caller's memory where possible. bfloat16 tensors become float32.
+    ``X``: NumPy array, torch tensor on any device, nested list, list (or 1-D object array) of arrays or tensors; a
+    pandas, polars or Arrow column of lists, or a table of numeric columns (or of one column of lists). Memory is shared
+    where possible. bfloat16 tensors become float32.
     """
     if isinstance(X, np.ndarray):
         return _array(X, name)
@@ -84,7 +84,7 @@ def _array(A: np.ndarray, name: str) -> np.ndarray:
         mask = np.atleast_1d(np.ma.getmaskarray(A))
         rows = mask.reshape(len(mask), -1).any(axis=1)
         raise DtypeError(
-            f"Got masked values in {int(rows.sum())} of {len(mask)} rows of {name}; expected every value.",
+            f"Got masked values in {int(rows.sum())} of {len(mask)} rows of {name}.",
             f"Drop the masked rows (np.ma.compress_rows) or fill them with {name}.filled(value).",
         )
     A = np.asarray(A)
@@ -100,15 +100,13 @@ def _is_vector(row: object) -> bool:
 def _stack(rows: list[Any], name: str) -> np.ndarray:
     """Stack the rows of a list: numbers, arrays or tensors of one width."""
     if not rows:
-        raise ShapeError(f"Got an empty list for {name}; expected at least one vector.", "Check the file or key.")
+        raise ShapeError(f"Got an empty list for {name}.", "Check the file or key.")
     missing = [k for k, row in enumerate(rows) if row is None or (isinstance(row, float) and row != row)]
     if missing and len(missing) < len(rows) and any(_is_vector(row) for row in rows):
         _refuse_missing(np.array(missing), len(rows), name)
     for k, row in enumerate(rows):
         if np.ma.is_masked(row):
-            raise DtypeError(
-                f"Got masked values in row {k} of {name}; expected every value.", "Drop or fill these rows."
-            )
+            raise DtypeError(f"Got masked values in row {k} of {name}.", "Drop or fill these rows.")
     if any(is_tensor(row) for row in rows):
         rows = [to_numpy(row) for row in rows]
     try:
@@ -127,19 +125,21 @@ def _ragged(widths: np.ndarray, name: str) -> ShapeError:
     values, counts = np.unique(widths, return_counts=True)
     usual = int(values[np.argmax(counts)])
     rows = np.flatnonzero(widths != usual)
-    shown = ", ".join(f"row {k}: {widths[k]}" for k in rows[:5]) + (
-        f" and {len(rows) - 5} more" if len(rows) > 5 else ""
-    )
+    shown = _first([f"row {k}: {widths[k]}" for k in rows[:5]], len(rows))
     return ShapeError(
-        f"Got rows of different widths in {name} ({usual} in most; {shown}); expected one width.",
+        f"Got rows of different widths in {name} ({usual} in most; {shown}).",
         "Pass the vectors of one model, without padding or truncation.",
     )
 
 
+def _first(shown: list[str], n: int) -> str:
+    return ", ".join(shown) + (f" and {n - 5} more" if n > 5 else "")
+
+
 def _refuse_missing(rows: np.ndarray, n: int, name: str) -> None:
-    shown = ", ".join(map(str, rows[:5])) + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
+    shown = _first([str(k) for k in rows[:5]], len(rows))
     raise NotFiniteError(
-        f"Got {len(rows)} of {n} rows of {name} without a vector (rows {shown}); expected a vector in each.",
+        f"Got {len(rows)} of {n} rows of {name} without a vector (rows {shown}).",
         "Drop these rows on both sides.",
     )
 
@@ -233,7 +233,7 @@ def _arrow_column(column: pa.Array | pa.ChunkedArray, name: str) -> np.ndarray:
             )
         return column.to_numpy(zero_copy_only=False)
     if not len(column):
-        raise ShapeError(f"Got an empty column for {name}; expected at least one vector.", "Check the file or key.")
+        raise ShapeError(f"Got an empty column for {name}.", "Check the file or key.")
     if column.null_count:
         missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
         _refuse_missing(missing, len(column), name)

@@ -38,10 +38,8 @@ _NAMES = (uuid.UUID, os.PathLike, datetime.date, datetime.time, np.datetime64)
 def as_ids(ids: Ids, n: int | None = None, name: str = "ids") -> np.ndarray:
     """Return ids as an array of integers or of str, after checking that they are unique.
 
-    ``ids``: an array or a list, or a pandas, polars or Arrow column. UTF-8 bytes, UUIDs, dates and paths are converted
-    to text, and so are integers if there are texts as well; ``name``: name of the argument, for error messages. Returns
-    (n,): never fixed-width strings, which would take the length of the longest id for each. Does not share memory with
-    the caller's array.
+    UTF-8 bytes, UUIDs, dates and paths are converted to text, and so are integers if there are texts as well. Never
+    fixed-width strings, which would take the length of the longest id for each; no memory is shared with ``ids``.
     """
     array = to_ids(ids, name)
     if n is not None and len(array) != n:
@@ -49,15 +47,14 @@ def as_ids(ids: Ids, n: int | None = None, name: str = "ids") -> np.ndarray:
     if _repeats(array):
         repeated = [value for value, count in Counter(array.tolist()).items() if count > 1]
         raise IdError(
-            f"Got {len(repeated)} duplicate {name} ({name_rows(np.arange(len(repeated)), repeated)}); expected "
-            "each id once.",
+            f"Got {len(repeated)} duplicate {name} ({name_rows(np.arange(len(repeated)), repeated)}).",
             "Remove the duplicates, or give each row its own id.",
         )
     return array
 
 
 def to_ids(ids: Ids, name: str = "ids") -> np.ndarray:
-    """Return ids like :func:`as_ids`, without checking that they are unique. Raises IdError."""
+    """Return ids like :func:`as_ids`, without checking that they are unique."""
     values = _values(ids, name)
     if isinstance(values, np.ndarray):
         return values
@@ -82,20 +79,14 @@ def _repeats(ids: np.ndarray) -> bool:
 
 
 def id_texts(ids: Iterable[object]) -> np.ndarray:
-    """Return the texts of ids, by which ids of different types are compared.
-
-    ``ids`` (n,): ids from :func:`as_ids`, or a list of any values. Returns (n,).
-    """
+    """Return the texts of ids, shape (n,), by which ids of different types are compared."""
     if isinstance(ids, np.ndarray) and ids.dtype == object:
         return ids
     return _objects(list(map(str, ids.tolist() if isinstance(ids, np.ndarray) else ids)))
 
 
 def id_rows(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the row of each wanted id, or −1 if it is not found.
-
-    ``ids`` (n,); ``wanted`` (m,). Returns (m,).
-    """
+    """Return the row of each wanted id (m,) among unique ids (n,), or −1 if it is not found."""
     if not len(ids) or not len(wanted):
         return np.full(len(wanted), -1)
     if ids.dtype != object and ids.dtype == wanted.dtype:
@@ -140,9 +131,7 @@ def _arrow(ids: np.ndarray) -> pa.Array:
 
 
 def fits_fixed_width(texts: np.ndarray) -> bool:
-    """Return whether NumPy's fixed-width strings can store texts without loss, and in not much more memory than the
-    texts take.
-    """
+    """Return whether NumPy's fixed-width strings store texts without loss, in not much more memory."""
     values = texts.tolist()
     sizes = [*map(len, values)]
     bounded = 4 * len(sizes) * max(sizes, default=0) <= max(2**20, 16 * sum(sizes))
@@ -219,7 +208,7 @@ def refuse_missing(rows: Sequence[int] | np.ndarray, name: str, *, floats: bool 
 
 
 def _plain(value: object, row: int, name: str) -> str | int:
-    """Return an id as text or a whole number. Raises IdError."""
+    """Return an id as text or a whole number."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):

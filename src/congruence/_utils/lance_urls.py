@@ -7,9 +7,7 @@ from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 
 def aws_endpoint() -> str | None:
-    """Return the endpoint set in AWS environment variables, which Arrow's file system does not read; None if there is
-    none.
-    """
+    """Return the endpoint in AWS environment variables, which Arrow does not read; None if there is none."""
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
 
 

@@ -34,8 +34,7 @@ def check_memory(size: int, what: str, remedy: str) -> None:
 
 
 def free_memory() -> int | None:
-    """Return the number of bytes that this process can still allocate, including swap; None if the system does not
-    report it.
+    """Return the number of bytes that this process can still allocate, with swap; None if unknown.
 
     This is the minimum of the memory available on the machine, the remainder of the limits of the process's control
     groups (containers), and the remainder of its address space limit (``ulimit -v``).
@@ -61,9 +60,7 @@ def _free_on_machine() -> Iterator[int]:
 
 
 def _free_in_groups() -> Iterator[int]:
-    """Yield the remaining memory of each control group of this process; inside a container, the container's group is
-    the root.
-    """
+    """Yield the remaining memory of each control group of this process; in a container, its group is the root."""
     for line in _read(_PROC / "self" / "cgroup").splitlines():
         _, kinds, path = [*line.split(":", 2), "", ""][:3]
         if kinds and "memory" not in kinds.split(","):

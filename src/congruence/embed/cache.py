@@ -71,9 +71,7 @@ class VectorCache:
             ) from error
 
     def get(self, digests: list[str]) -> dict[str, np.ndarray]:
-        """Return the cached vectors by digest; vectors that are damaged, have another length or are not finite count as
-        missing.
-        """
+        """Return the cached vectors by digest; those that are damaged or not finite count as missing."""
         cached: dict[str, np.ndarray] = {}
         size = 4 * self.dim
         with self._open() as connection:
@@ -83,9 +81,7 @@ class VectorCache:
                 for item, blob in connection.execute(query, part):
                     if not isinstance(item, str) or not isinstance(blob, bytes):
                         continue
-                    if blob[size:] != _checksum(
-                        item, blob[:size]
-                    ):  # also true of vectors stored before there were checksums
+                    if blob[size:] != _checksum(item, blob[:size]):
                         continue
                     vector = np.frombuffer(blob[:size], dtype="<f4")
                     if np.isfinite(vector).all():
@@ -101,7 +97,5 @@ class VectorCache:
 
 
 def _checksum(item: str, vector: bytes) -> bytes:
-    """Return the checksum that is stored after a vector, by which a damaged vector, or that of another item, is
-    detected.
-    """
+    """Return the checksum that is stored after a vector, by which damage or another item's vector is noticed."""
     return hashlib.blake2b(vector, digest_size=8, key=item.encode()[:64]).digest()

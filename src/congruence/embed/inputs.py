@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,16 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from congruence import datasets
 from congruence._utils.display import short
 from congruence._utils.ids import as_ids, id_texts
 from congruence._utils.validation import check_choice
 from congruence.datasets.sugarcrepe import CATEGORIES
-from congruence.errors import CorruptFileError, FileError, ParameterError, ShapeError
-from congruence.stores import parse_spec, read_column, read_ids
+from congruence.errors import FileError, ParameterError, ShapeError
+from congruence.stores import find_format, parse_spec, read_column, read_ids
+from congruence.stores.ids import first_record
 
 if TYPE_CHECKING:
     from congruence._utils.typing import Ids
@@ -47,12 +44,11 @@ class Items:
         Where the items come from, for reports.
     modality : {"image", "text"}
     ids : ndarray of str or int, shape (n,)
-        Unique ids, as returned by :func:`congruence._utils.ids.as_ids`.
+        Unique ids.
     fetch : callable
         Function from a row number to a text, a ``Path``, bytes or a ``PIL.Image``.
     stamp : callable
-        Function from a row number to a string that changes when the item changes, as far as this can be detected
-        without reading the item.
+        Function from a row number to a string that changes when the item does, as far as it can tell without reading it.
     """
 
     name: str
@@ -104,12 +100,9 @@ def open_items(
     ------
     FileError, CorruptFileError
         If nothing exists at the path, a folder has no images, or a table cannot be read.
-    ParameterError
-        If an option is invalid, or the column or the modality is missing or ambiguous.
-    ShapeError
-        If a table has no rows.
-    IdError
-        If ids are repeated.
+    ParameterError, InputError
+        If an option is invalid, the column or the modality is missing or ambiguous, a table has no rows, or ids are
+        repeated.
     """
     if modality is not None:
         check_choice(modality, ("image", "text"), "modality")
@@ -132,7 +125,7 @@ def _sugarcrepe(path: Path, modality: str | None, column: str | None, split: str
     """Return one of the two captions of every item, under the item's id."""
     if modality == "image" or column:
         raise ParameterError(
-            f"Got `modality='image'` or a column for {path}, the folder of SugarCrepe's captions; expected neither.",
+            f"Got `modality='image'` or a column for {path}, the folder of SugarCrepe's captions.",
             "Leave out `modality=…` and the columns. For the images, embed COCO's val2017.",
         )
     check_choice(split, ("captions", "negatives"), "split")
@@ -144,16 +137,14 @@ def _sugarcrepe(path: Path, modality: str | None, column: str | None, split: str
 def _folder(path: Path, modality: str | None, column: str | None) -> Items:
     if modality == "text" or column:
         raise ParameterError(
-            f"Got `modality='text'` or a column for a folder, {path}, whose images would be embedded; expected "
-            "neither.",
+            f"Got `modality='text'` or a column for a folder of images, {path}.",
             "Pass a table or a .txt file for texts, or leave out `modality=…` and the columns.",
         )
     images = []
     for parent, folders, files in os.walk(path):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        images += [
-            Path(parent, name) for name in files if name[0] != "." and Path(name).suffix.lower() in IMAGE_SUFFIXES
-        ]
+        images += [Path(parent, name) for name in files if not name.startswith(".")]
+    images = [image for image in images if image.suffix.lower() in IMAGE_SUFFIXES]
     if not images:
         raise FileError(
             f"Got no image in {path}; expected files ending in {', '.join(IMAGE_SUFFIXES)}.",
@@ -178,20 +169,19 @@ def _table(path: Path, modality: str | None, column: str | None, id_column: str 
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".jsonl", ".parquet", ".txt"):
         raise ParameterError(
-            f"Got {str(path)!r} to embed; expected a folder of images, a .csv, .jsonl, .parquet or .txt, or "
-            "the name of a data set.",
+            f"Got {str(path)!r}; expected a folder of images, a .csv, .jsonl, .parquet or .txt, or a data set's name.",
             "Convert the file to one of these.",
         )
     if suffix == ".txt":
         if modality == "image" or column or id_column:
             raise ParameterError(
-                f"Got `modality='image'` or a column for {path}; expected neither, since a .txt file has one "
-                "text per line.",
+                f"Got `modality='image'` or a column for {path}, which has one text per line.",
                 "Leave them out, or write a table (.csv, .jsonl or .parquet).",
             )
         values, modality = read_column(path), "text"
     else:
-        names = _columns(path)
+        shapes = find_format(path).shapes
+        names = list(first_record(path) if shapes is None else shapes(str(path)))
         column, modality = choose_column(path, names, column, modality)
         values = read_column(f"{path}:{column}")
         id_column = id_column or next((name for name in ID_COLUMNS if name in names), None)
@@ -206,27 +196,6 @@ def _table(path: Path, modality: str | None, column: str | None, id_column: str 
     if modality == "image":
         return _files(name, ids, path.parent, texts)
     return Items(name, "text", as_ids(ids, len(texts)), texts.__getitem__, texts.__getitem__)
-
-
-def _columns(path: Path) -> list[str]:
-    """Return the names of a table's columns. Raises FileError, CorruptFileError."""
-    try:
-        if path.suffix.lower() == ".parquet":
-            return list(pq.read_schema(path).names)
-        with open(path, newline="", encoding="utf-8-sig") as stream:
-            if path.suffix.lower() == ".csv":
-                return next(csv.reader(stream), [])
-            record = json.loads(next((line for line in stream if line.strip()), "{}"))
-            return list(record) if isinstance(record, dict) else []
-    except OSError as error:
-        raise FileError(
-            f"Got an error while reading {path} ({error}); expected a readable table.",
-            "Check the permissions of the file.",
-        ) from error
-    except (ValueError, csv.Error, pa.ArrowInvalid) as error:
-        raise CorruptFileError(
-            f"Got {path}, which cannot be read ({short(str(error), 300)}); expected a table.", "Write the file again."
-        ) from error
 
 
 def choose_column(path: Path | str, names: list[str], column: str | None, modality: str | None) -> tuple[str, str]:
@@ -247,8 +216,7 @@ def choose_column(path: Path | str, names: list[str], column: str | None, modali
         column = next(iter(known))
     if modality is None and column not in known:
         raise ParameterError(
-            f"Got `column={column!r}` of {path}, whose name does not say whether it contains texts or image "
-            "paths; expected a modality.",
+            f"The name of the column {column!r} of {path} does not say whether it contains texts or image paths.",
             "Pass `modality='image'` or `modality='text'`.",
         )
     return column, modality or known[column]

@@ -280,9 +280,7 @@ class Run:
         return len(vectors)
 
     def _key(self, rows: range) -> str:
-        """Return a digest of everything that determines a part: the encoder, the modality, and the items' ids and
-        stamps.
-        """
+        """Return a digest of what determines a part: the encoder, the modality, and the items' ids and stamps."""
         digest = hashlib.sha256(f"{self.encoder.fingerprint}\0{self.items.modality}\0".encode())
         for row in rows:
             digest.update(f"{self.items.ids[row]}\0{self.items.stamp(row)}\0".encode("utf-8", "surrogatepass"))
@@ -341,9 +339,7 @@ class Run:
         return out
 
     def _encode(self, items: dict[str, object]) -> tuple[dict[str, np.ndarray], dict[str, Exception]]:
-        """Return the vectors of items, and the errors of those that failed; a batch that fails is encoded one by
-        one.
-        """
+        """Return the vectors of items, and the errors of those that failed, encoded one by one to find them."""
         failed = {name: item for name, item in items.items() if isinstance(item, Exception)}
         good = {name: item for name, item in items.items() if name not in failed}
         try:
@@ -381,9 +377,7 @@ def _decoded(item: object) -> object:
 
 
 def _read_mark(mark: Path, file: Path, key: str, count: int) -> dict[str, Any] | None:
-    """Return an earlier run's record of a part, if its items and encoder are unchanged and it is complete and
-    undamaged.
-    """
+    """Return an earlier run's record of a part, if it is the same part, complete and undamaged."""
     try:
         done = json.loads(mark.read_text(encoding="utf-8"))
         same = done["key"] == key and done["sha256"] == (_checksum_of(file) if done["rows"] else None)
@@ -468,8 +462,7 @@ def _is_failures(file: Path) -> bool:
 
 
 def write_failures(failures: list[dict[str, str]], output: Path) -> str | None:
-    """Write the list of the items that were left out, and return its path; if there are none, remove that of an earlier
-    run.
+    """Write the list of the items that were left out, and return its path; without any, remove an earlier list.
 
     A cell that a spreadsheet would evaluate as a formula is prefixed with an apostrophe.
     """

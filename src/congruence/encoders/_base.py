@@ -206,9 +206,7 @@ class Encoder(ABC):
         """Return raw vectors of decoded items, shape (b, dim)."""
 
     def _describe(self, options: Options, modality: str, *, normalize: bool, revision: str, dim: int = 0) -> None:
-        """Set the space; a layer or pooling that was requested, and therefore defines another space, becomes part of
-        its name.
-        """
+        """Set the space; a layer or pooling that was requested becomes part of its name."""
         requested = {"layer": options.layer, "pooling": options.pooling}
         suffix = "&".join(f"{key}={value}" for key, value in requested.items() if value is not None)
         model = f"{options.name}#{suffix}" if suffix else options.name
@@ -305,8 +303,7 @@ def open_image(item: Item) -> Image.Image:
 
 
 def item_digest(item: Item) -> str:
-    """Return a digest of an item's content: the hexadecimal SHA-256 of a text, of a file's bytes, or of an image's
-    pixels.
+    """Return the hexadecimal SHA-256 of a text, of a file's bytes, or of an image's pixels.
 
     Parameters
     ----------
@@ -389,9 +386,7 @@ def weights_digest(model: Module) -> str:
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
-    """Return the hexadecimal SHA-256 of a tokenizer of transformers: of its description, or, if it is slow, its
-    vocabulary.
-    """
+    """Return the hexadecimal SHA-256 of a tokenizer's description, or of its vocabulary if it is slow."""
     fast = getattr(tokenizer, "backend_tokenizer", None)
     text = fast.to_str() if fast is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -207,9 +207,7 @@ class HfEncoder(TorchEncoder):
         return self._torch.cat([self._pool(states, mask) for states in out.hidden_states], dim=1)
 
     def _pool(self, states: Tensor, mask: Tensor | None) -> Tensor:
-        """Pool hidden states, shape (b, tokens, d); the positions of a feature map, shape (b, d, height, width), are
-        treated as tokens.
-        """
+        """Pool hidden states, shape (b, tokens, d); of a feature map, (b, d, height, width), positions are tokens."""
         states = states.float()
         states = states.flatten(2).transpose(1, 2) if states.ndim == 4 else states
         if self._pooling == "cls":
@@ -228,9 +226,7 @@ class HfEncoder(TorchEncoder):
 
 
 class _Dinov3Processor:
-    """The preprocessing of DINOv3, whose own class requires torchvision: rescale, resize with antialiasing,
-    standardize.
-    """
+    """DINOv3's preprocessing, whose own class requires torchvision: rescale, resize, standardize."""
 
     def __init__(self, torch: ModuleType, config: dict[str, Any]) -> None:
         size = config.get("size") or {"height": 224, "width": 224}
@@ -268,9 +264,7 @@ class _Dinov3Processor:
 
 
 def _commit(transformers: ModuleType, name: str, revision: str | None) -> str | None:
-    """Return the commit of a branch or tag on the hub, so that all files come from the same commit; None if it is not
-    known.
-    """
+    """Return the commit of a branch or tag on the hub, so that all files are of one; None if it is unknown."""
     file = transformers.utils.cached_file(name, "config.json", revision=revision)
     match = re.search(r"[\\/]snapshots[\\/]([0-9a-f]{40})[\\/]", str(file))
     return match[1] if match else None

@@ -56,8 +56,7 @@ _TYPES = {"float": "f4", "float16": "f2", "double": "f8", "int64": "i8", "int32"
 
 
 class OnnxEncoder(Encoder):
-    """An encoder that runs an ONNX graph, described by ``description`` or by a JSON file of the same name in the
-    graph's folder.
+    """An ONNX graph, described by ``description`` or by a JSON file of the same name in its folder.
 
     The description contains the ``modality`` and, if they differ from :data:`DEFAULTS`, the preprocessing options, the
     name of the ``input`` (for images) and of the ``output``, the ``pooling`` if the output has tokens, and whether to

@@ -66,9 +66,7 @@ class OpenClipEncoder(TorchEncoder):
         )
 
     def _sample_tokens(self) -> list[int]:
-        """Return the tokens of a text with letters, punctuation and digits, since open_clip's tokenizers have no common
-        description.
-        """
+        """Return the tokens of a sample, since open_clip's tokenizers have no common description."""
         return [int(token) for token in self._tokenizer(["A photo of 12 naïve façades, isn't it?"])[0]]  # type: ignore[misc]
 
     def _prepare(self, items: list[Item]) -> dict[str, Tensor]:

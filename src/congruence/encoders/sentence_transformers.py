@@ -54,9 +54,7 @@ class SentenceTransformersEncoder(TorchEncoder):
         )
 
     def count_tokens(self, texts: list[str]) -> list[int] | None:
-        """Return the number of tokens of each text that the model processes, with its default prompt; None if
-        unknown.
-        """
+        """Return the number of tokens of each text, with the default prompt; None if unknown."""
         if not texts:
             return []
         model = self._model

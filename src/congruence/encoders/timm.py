@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 
 class TimmEncoder(TorchEncoder):
-    """A timm image model without its classifier, with the preprocessing of its pretrained configuration; rows are not
-    scaled.
+    """A timm image model without its classifier, with its own preprocessing; rows are not scaled.
 
     The name may be one that timm knows, ``hf-hub:<owner>/<name>``, or a folder with timm's ``config.json``.
     """

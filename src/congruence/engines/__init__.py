@@ -1,6 +1,4 @@
-"""Process many files on one or several machines: work split by fragments, journaled, and run by Ray, Spark, Daft, Dask
-or this process.
-"""
+"""Process many files on one or several machines, split by fragments and journaled: Ray, Spark, Daft, Dask."""
 
 from congruence.engines.dataset import (
     DataSet,

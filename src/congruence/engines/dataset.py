@@ -50,21 +50,9 @@ _DAMAGE = (pa.ArrowException, OSError, ValueError, RuntimeError)
 class Fragment:
     """The part of a data set that one task reads.
 
-    Attributes
-    ----------
-    name : str
-        Unique in the data set; the fragment of the output has the same name.
-    path : str
-        Path of the file in the data set; empty if the data set is a single file, and for Lance.
-    rows : int
-    size : int
-        Approximate number of uncompressed bytes.
-    start : int
-        Number of the fragment's first row in its file.
-    groups : (int, int) or None
-        Range of row groups of a Parquet file; None for the whole file.
-    number : int or None
-        Number of a Lance fragment.
+    ``name`` is unique in the data set, and that of the output's fragment; ``path`` the file's in the data set, empty for a
+    single file and for Lance; ``size`` an approximate number of uncompressed bytes; ``start`` the number of the first row
+    in its file; ``groups`` a range of row groups (None for all), and ``number`` that of a Lance fragment.
     """
 
     name: str
@@ -125,22 +113,8 @@ class _FragmentedTable:
 class DataSet(_FragmentedTable):
     """A table in one or many files, with its columns of vectors and ids.
 
-    Attributes
-    ----------
-    place : Location
-    version : int or None
-        Version of a Lance data set.
-    columns : Columns
-    dim : int
-        Width of the vectors.
-    dtype : numpy.dtype
-        Type of the vectors' numbers.
-    has_ids : bool
-    id_type : pyarrow.DataType
-    space : Space
-    row_bytes : int
-        Approximate number of bytes per row, in the fragment where it is largest.
-    fragments : tuple of Fragment
+    ``version`` is that of a Lance data set, ``dim`` the width of the vectors and ``dtype`` their numbers' type;
+    ``row_bytes`` the approximate number of bytes per row, in the fragment where it is largest.
     """
 
     columns: Columns
@@ -227,9 +201,7 @@ def open_dataset(
 
 
 def _split_spec(spec: str) -> tuple[Location, str | None]:
-    """Split ``path:column`` into a location and the column; in a URL, the column is after the last colon of the
-    path.
-    """
+    """Split ``path:column``; in a URL, the column is after the last colon of the path."""
     if not is_url(spec):
         path, key = parse_spec(spec)
         return Location.of(path), key
@@ -353,19 +325,8 @@ _open_cached = lru_cache(maxsize=4)(_open_uri)
 class ItemSet(_FragmentedTable):
     """A table in one or many files, with its columns of items and ids.
 
-    Attributes
-    ----------
-    place : Location
-    version : int or None
-        Version of a Lance data set.
-    schema : pyarrow.Schema
-        Schema of the columns that are read.
-    column : str
-        Column of texts; or of images as paths, bytes, or structures of ``bytes`` and ``path`` as written by the
-        ``datasets`` library.
-    id_column : str or None
-    modality : {"image", "text"}
-    fragments : tuple of Fragment
+    ``schema`` has the columns that are read. ``column`` holds texts; or images as paths, bytes, or structures of ``bytes``
+    and ``path`` as written by the ``datasets`` library. ``modality`` is "image" or "text".
     """
 
     schema: pa.Schema
@@ -385,9 +346,7 @@ class ItemSet(_FragmentedTable):
         return self.id_column is None and not paths
 
     def batches(self, fragment: Fragment, names: list[str], batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield batches of at most ``batch`` rows of the named columns, each with the number of its first row in the
-        fragment.
-        """
+        """Yield batches of the named columns, each with the number of its first row in the fragment."""
         row = 0
         name = self.path_of(fragment)
         with reading(name, *_DAMAGE):
@@ -421,9 +380,7 @@ class ItemSet(_FragmentedTable):
         return as_ids(pa.chunked_array(chunks), fragment.rows, name)
 
     def items(self, piece: pa.RecordBatch, ids: np.ndarray, fragment: Fragment) -> Items:
-        """Return the items of a batch; images are read when needed, and their paths start at the folder of the table's
-        file.
-        """
+        """Return the items of a batch; images are read when needed, from paths beside the table's file."""
         with reading(self.path_of(fragment), *_DAMAGE):  # damage may be detected only when values are read
             column = piece.column(self.column)
             if pa.types.is_dictionary(column.type):
@@ -561,12 +518,7 @@ def _is_text(kind: pa.DataType) -> bool:
 class PairedData:
     """Source and target vectors, row by row.
 
-    Attributes
-    ----------
-    source, target : DataSet
-    partner : dict of str to Fragment
-        Fragment of the target by the name of the source's fragment.
-    allow_zero_rows : bool
+    ``partner`` has the target's fragment by the name of the source's.
     """
 
     source: DataSet

@@ -96,8 +96,7 @@ def embed_dataset(
     force: bool = False,
     callback: Callable[[int], object] | None = None,
 ) -> EmbedDataSetReport:
-    """Encode a data set into a data set of ids and vectors, fragment by fragment; after an interruption, the same call
-    resumes.
+    """Encode a data set into one of ids and vectors; after an interruption, the same call resumes.
 
     Each fragment of the output has the name of the fragment it was read from, and the rows in the same order. The
     calling process needs neither the model nor its library: one worker reports what the encoder is, and all others must

@@ -77,9 +77,7 @@ class Engine(ABC):
 
 
 class _Guarded:
-    """A function whose errors are returned as plain data, because engines replace exceptions by their own types and
-    messages.
-    """
+    """A function whose errors are returned as plain data, because engines replace exceptions by their own."""
 
     def __init__(self, work: Callable[[Fragment], object]) -> None:
         self.work = work
@@ -101,9 +99,7 @@ def _unwrap(result: Mapping[str, Any]) -> Any:
 
 
 class LocalEngine(Engine):
-    """Runs everything in this process and needs no other package: for data sets in object storage, and for trying out a
-    job.
-    """
+    """Runs everything in this process: for data sets in object storage, and for trying out a job."""
 
     name = "local"
 
@@ -232,9 +228,7 @@ class RayEngine(Engine):
 
 @contextmanager
 def _keep_sigterm() -> Iterator[None]:
-    """Restore the handler of SIGTERM, which ``ray.init`` replaces: with it, a command that is stopped reports what it
-    has written.
-    """
+    """Restore the handler of SIGTERM, which ``ray.init`` replaces, so that a stopped command reports."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -244,9 +238,7 @@ def _keep_sigterm() -> Iterator[None]:
 
 
 def _unpickled_late(guarded: _Guarded) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return a function that is unpickled at its first call, so that the workers of a command start as the command
-    does.
-    """
+    """Return a function that is unpickled at its first call, so that workers start as the command does."""
     import ray.cloudpickle
 
     content, for_command = ray.cloudpickle.dumps(guarded), runs_command()

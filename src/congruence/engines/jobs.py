@@ -1,5 +1,4 @@
-"""Jobs on a data set: written fragment by fragment, resumed after the driver was killed, and moved into place at the
-end.
+"""Jobs on a data set: written by fragments, resumed after a kill, and moved into place at the end.
 
 The journal is written next to the output. It contains a plan, which is written with a digest when the job begins, and
 receipts of finished fragments, which the driver collects and writes in segments with digests. A fragment counts once,
@@ -107,9 +106,7 @@ class FragmentJournal:
         self._flushed = time.monotonic()
 
     def open(self, *, restart: bool = False) -> FragmentJournal:
-        """Start the job, or resume what an earlier run of it has finished; ``restart`` discards the journal of
-        another.
-        """
+        """Start the job, or resume what an earlier run has finished; ``restart`` discards the journal of another."""
         content = self.place.child("plan.json").read()
         if content is not None:
             stored = self._checked(content, "plan.json")
@@ -249,9 +246,7 @@ class Output:
 
     @classmethod
     def of(cls, path: str) -> Output:
-        """Return the output at a path: a Lance data set if the path ends in ``.lance``, else a folder of Parquet
-        files.
-        """
+        """Return the output at a path: a Lance data set for ``.lance``, else a folder of Parquet files."""
         place = Location.of(path)
         suffix = place.name.rpartition(".")[2].lower() if "." in place.name else ""
         if suffix in ("npy", "npz", "safetensors", "arrow", "feather", "csv", "jsonl", "h5", "hdf5"):
@@ -302,7 +297,8 @@ class Output:
         if self.place.local and not self.stage.exists():
             self.working.remove()  # left by a run that was killed after the output was published
         if not force:
-            raise OutputExistsError(f"The output {self.place.shown} exists.", "Pass `force=True` to replace it.")
+            fix = ("Pass `force=True` to replace it.", "Pass another path.")
+            raise OutputExistsError(f"The output {self.place.shown} exists.", fix)
         if not self.place.local and self.kind == "parquet":  # fragments with other names would remain
             self.place.remove()
 
@@ -598,9 +594,7 @@ REASONS = ("", "no vector", "another width", "missing numbers", "NaN or infinity
 
 
 def find_bad(column: pa.Array, dim: int, *, allow_zero_rows: bool = False) -> np.ndarray:
-    """Return for each row of a list column whether its vector is valid, and if not, why: indices into :data:`REASONS`,
-    int8.
-    """
+    """Return for each row whether its vector is valid, and if not, why: indices into :data:`REASONS`, int8."""
     code = np.zeros(len(column), np.int8)
     code[column.is_null().to_numpy(zero_copy_only=False)] = 1
     if not pa.types.is_fixed_size_list(column.type):
@@ -632,9 +626,7 @@ def quarantine_schema(schema: pa.Schema) -> pa.Schema:
 def quarantined(
     piece: pa.RecordBatch, rows: np.ndarray, reasons: Sequence[str], start: int, name: str
 ) -> pa.RecordBatch:
-    """Return rows of a batch in the schema of the quarantine; ``start`` is the number of the batch's first row in its
-    file.
-    """
+    """Return rows of a batch as the quarantine has them; ``start`` is the number of the batch's first row."""
     names, numbers = pa.array([name] * len(rows), pa.string()), pa.array(rows + start, pa.int64())
     own = [names, numbers, pa.array(reasons, pa.string())]
     return pa.record_batch([*own, *piece.take(pa.array(rows)).columns], schema=quarantine_schema(piece.schema))

@@ -115,9 +115,7 @@ class Location:
             return filesystem.get_file_info(path).type
 
     def exists(self) -> bool:
-        """Return whether there is a file or folder; an object store has a folder if it has an object below that
-        path.
-        """
+        """Return whether there is a file or folder; an object store has a folder if an object is below that path."""
         return bool(self._kind() != pa.fs.FileType.NotFound)
 
     def is_folder(self) -> bool:

@@ -128,8 +128,7 @@ class EngineExecutor:
         retry: Retry,
         callback: Callable[[int], object] | None,
     ) -> dict[str, object]:
-        """Compare every new vector with the result of the map, rewrite those that differ, and compute the checksum of
-        the old vectors.
+        """Rewrite every new vector that differs from the map's, and compute the checksum of the old vectors.
 
         Raises
         ------
@@ -190,9 +189,7 @@ def _refuse_native(mapper: RowMapper) -> None:
 
 @dataclass(frozen=True)
 class _Fills:
-    """Maps the rows of a range that have no new vector yet; returns the number of rows, a sample of their ids, and the
-    files to commit.
-    """
+    """Maps the rows of a range that have no new vector; returns their number, a sample of ids, and files to commit."""
 
     rows: Partitioned
     mapper: RowMapper
@@ -218,9 +215,7 @@ class _Fills:
 
 @dataclass(frozen=True)
 class _Compares:
-    """Computes the checksum of the old vectors of a range and, if there is a map, rewrites new vectors that are missing
-    or wrong.
-    """
+    """Computes the checksum of a range's old vectors and, if there is a map, rewrites wrong new vectors."""
 
     rows: Partitioned
     mapper: RowMapper | None

@@ -1,6 +1,4 @@
-"""Estimate the time, cost and bottlenecks of mapping a very large number of rows, from rates measured on this
-machine.
-"""
+"""Estimate time, cost and bottlenecks of mapping very many rows, from rates measured on this machine."""
 
 from __future__ import annotations
 

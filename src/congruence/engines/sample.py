@@ -1,6 +1,4 @@
-"""A sample of a data set's rows, chosen by a hash of their ids, so that two data sets with the same ids give the same
-items in any order.
-"""
+"""A sample of a data set's rows by a hash of their ids: equal ids give the same items, in any order."""
 
 from __future__ import annotations
 

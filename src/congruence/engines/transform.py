@@ -118,7 +118,7 @@ class MapBatch:
         width = dim or (fitted.d_target if side == "target" else fitted.n_features_in_)
         self._source = SchemaSource(schema, "batch", dim=width, key=column, ids=ids)
         known = self._source.space if space is None else replace(self._source.space, **space.to_dict())
-        self._function = BlockMap(
+        self.function = BlockMap(
             fitted,
             replace(known, dim=self._source.dim),
             self._source.dtype,
@@ -130,18 +130,18 @@ class MapBatch:
             allow_zero_rows=allow_zero_rows,
             device=device,
         )
-        self._layout = TableLayout(
+        self.layout = TableLayout(
             self._source.columns[0],
-            dim=self._function.dim,
-            dtype=self._function.dtype,
+            dim=self.function.dim,
+            dtype=self.function.dtype,
             has_ids=self._source.has_ids,
             id_type=self._source.id_type,
-            space=self._function.space,
+            space=self.function.space,
             column_out=column_out,
             path="batch",
         )
         self._expected: pa.Schema = self._source.columns[0].schema
-        self.schema: pa.Schema = self._layout.schema
+        self.schema: pa.Schema = self.layout.schema
 
     def __call__(self, batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
         """Map a batch.
@@ -202,7 +202,7 @@ class MapBatch:
         pyarrow.Array
         """
         array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        kind = self.schema.field(self._layout.at).type
+        kind = self.schema.field(self.layout.at).type
         if not len(array):
             return pa.array([], kind)
         old = self._expected.field(self._source.columns[0].vector).type
@@ -218,11 +218,11 @@ class MapBatch:
         if not len(batch):
             return pa.RecordBatch.from_pylist([], self.schema)
         ids, block = self._source.block(batch, 0)
-        return self._layout.fill(ids, self._mapped(ids, block), batch)
+        return self.layout.fill(ids, self._mapped(ids, block), batch)
 
     def _mapped(self, ids: pa.Array | None, block: np.ndarray) -> np.ndarray:
-        self._function.check_block(block, "batch", RowNames(ids, 0), first=True)
-        return store_as(self._function(block), self._function.dtype, "batch")
+        self.function.check_block(block, "batch", RowNames(ids, 0), first=True)
+        return store_as(self.function(block), self.function.dtype, "batch")
 
 
 def transform_dataset(
@@ -281,10 +281,14 @@ def transform_dataset(
     started = time.perf_counter()
     out = Output.of(output)
     out.prepare(data.place, force=force)
-    function = BlockMap(
+    batch = MapBatch(
         mapping,
-        replace(data.space, dim=data.dim),
-        data.dtype,
+        data.columns.schema,
+        data.columns.vector,
+        ids=data.columns.id or False,
+        dim=data.dim,
+        space=data.space,
+        column_out=column_out,
         modality=modality,
         normalize=normalize,
         dtype=dtype,
@@ -293,16 +297,7 @@ def transform_dataset(
         allow_zero_rows=allow_zero_rows,
         device="auto",
     )
-    layout = TableLayout(
-        data.columns,
-        dim=function.dim,
-        dtype=function.dtype,
-        has_ids=data.has_ids,
-        id_type=data.id_type,
-        space=function.space,
-        column_out=column_out,
-        path=out.place.shown,
-    )
+    function, layout = batch.function, batch.layout
     identity = {
         "map": map_digest(function.mapped),
         "column": data.columns.vector,

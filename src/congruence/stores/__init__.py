@@ -106,9 +106,7 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
 
 
 def _find_ids(path: str, kind: Format, ids: str) -> pa.Array | str:
-    """Return ids read from another file or another array, or the name of the column from which the reader reads
-    them.
-    """
+    """Return ids read from another file or array, or the name of the column from which the reader reads them."""
     other, _ = parse_spec(ids)
     if Path(other).exists() and not is_folder(other):
         return read_ids(ids)

@@ -236,8 +236,7 @@ class Source(ABC):
 
 
 class Sink(ABC):
-    """A writer of vectors; the output appears at the end of the ``with`` block if it is complete, and not at all
-    otherwise.
+    """A writer of vectors; the output appears at the end of the ``with`` block if it is complete, else not at all.
 
     :func:`congruence.stores.open_sink` opens one. With ``atomic=False`` the file is written in place: a part of a
     folder that is atomic itself.

@@ -87,9 +87,7 @@ def read_arrow_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
 
 
 class ArrowSink(TableSink):
-    """Writer of an Arrow file: the source's table with the mapped vectors, or ``vector`` as fixed-size lists and
-    ``id``.
-    """
+    """Writer of an Arrow file."""
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
@@ -102,8 +100,7 @@ class ArrowSink(TableSink):
             self._writer.write_batch(pa.record_batch(arrays, schema=self._schema))
 
     def _with_common_dictionary(self, k: int, column: pa.Array) -> pa.Array:
-        """Re-encode a dictionary column with the file's dictionary, to which new values are appended; other columns
-        unchanged.
+        """Re-encode a dictionary column with the file's dictionary, to which new values are appended.
 
         An Arrow file has one dictionary per column, while each batch from a Parquet file has its own.
         """

@@ -21,7 +21,6 @@ from congruence.errors import CorruptFileError
 from congruence.stores._base import SPACE_KEY, Sink, Source, read_space, space_json
 from congruence.stores.ids import id_array
 from congruence.stores.reading import (
-    PACKED,
     TEXT_BYTES,
     as_column,
     check_matrix_shape,
@@ -29,11 +28,10 @@ from congruence.stores.reading import (
     errno_from_text,
     is_packed,
     missing_file,
-    missing_key,
     pack,
+    read_maybe_packed,
     reading,
     stored_dtype,
-    unpack,
 )
 from congruence.stores.tables import TableRows
 
@@ -103,8 +101,7 @@ def _own_dataset(file: h5py.File, key: str, path: str | Path) -> h5py.Dataset:
 
 
 def _strings(path: str | Path, wanted: list[list[str]], n: int = 0) -> list[Any]:
-    """Read about ``n`` variable-length strings in a subprocess with a time limit, since libhdf5 may hang on damaged
-    files.
+    """Read about ``n`` variable-length strings in a subprocess with a time limit.
 
     ``wanted`` has ``[dataset]`` for a list of str, and ``[dataset, attribute]`` for a str.
     """
@@ -162,21 +159,21 @@ class Hdf5Source(Source):
 
 def read_hdf5_column(path: str | Path, key: str | None) -> np.ndarray:
     """Read a one-dimensional dataset; strings are returned as an object array."""
+    varies: list[int] = []
+
+    def read(name: str) -> np.ndarray:
+        data = _own_dataset(file, name, path)
+        if _varies(data.dtype):  # read when this process has closed the file
+            varies.append(len(data))
+            return np.empty(0, object)
+        step = max(1, TEXT_BYTES // data.dtype.itemsize)
+        parts = [as_column(data[start : start + step], f"{path}:{name}") for start in range(0, len(data), step)]
+        return np.concatenate(parts) if parts else np.empty(0, object)
+
+    key = key.strip("/") if key else None
     with _open(path) as file:
-        found = {name: shape for name, shape in _shapes(file).items() if len(shape) == 1}
-        key = key.strip("/") if key else None
-        if key is not None and key not in found and is_packed(found, key):
-            data, offsets = (_own_dataset(file, key + part, path)[:] for part in PACKED)
-            return unpack(data, offsets, f"{path}:{key}")
-        if key not in found:
-            raise missing_key(key, path, found)
-        data = _own_dataset(file, key, path)
-        if not _varies(data.dtype):
-            step = max(1, TEXT_BYTES // data.dtype.itemsize)
-            parts = [as_column(data[start : start + step], f"{path}:{key}") for start in range(0, len(data), step)]
-            return np.concatenate(parts) if parts else np.empty(0, object)
-        n = len(data)
-    return np.array(_strings(path, [[key]], n)[0], object)
+        column = read_maybe_packed(_shapes(file), key, path, read)
+    return np.array(_strings(path, [[str(key)]], varies[0])[0], object) if varies else column
 
 
 class Hdf5Sink(Sink):

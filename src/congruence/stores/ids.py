@@ -59,9 +59,7 @@ def _has_length(kind: pa.DataType) -> bool:
 
 
 def clean_ids(column: pa.Array, name: str, start: int = 0) -> pa.Array:
-    """Return a column (b,) as ids, after checking them; ``name`` and ``start``, the first row's number, are for
-    errors.
-    """
+    """Return a column (b,) of ``name`` as ids, after checking them; ``start`` is the number of its first row."""
     kind = column.type
     if not (_is_number(kind) or _has_length(kind) or pa.types.is_dictionary(kind)):
         try:
@@ -151,9 +149,7 @@ def join_blocks(blocks: list[pa.Array]) -> pa.Array:
 
 
 def id_array(blocks: list[pa.Array]) -> np.ndarray:
-    """Return blocks of ids as one NumPy array of integers or objects, the form used by
-    :class:`congruence.Embeddings`.
-    """
+    """Return blocks of ids as one NumPy array of integers or objects, the form that Embeddings use."""
     return join_blocks(blocks).to_numpy(zero_copy_only=False)
 
 
@@ -176,9 +172,7 @@ def id_columns(path: str | Path, key: str | None, n: int) -> list[str]:
 
 
 def usual_id_column(path: str | Path, key: str | None, n: int) -> str | None:
-    """Return the first of :data:`USUAL_NAMES` that is a column with one entry per row, even one that cannot serve as
-    ids.
-    """
+    """Return the first of :data:`USUAL_NAMES` that is a column with one entry per row."""
     candidates = _candidates(path, key, n)
     return next((name for name in USUAL_NAMES if name in candidates), None)
 
@@ -212,10 +206,16 @@ def _candidates(path: str | Path, key: str | None, n: int) -> list[str]:
     shapes = find_column_format(path).shapes
     if shapes is not None:
         return [name for name, shape in shapes(str(path)).items() if shape == (n,)]
-    with reading(path, UnicodeDecodeError), open(path, newline="", encoding="utf-8-sig") as stream:
-        if suffix == ".csv":
-            header = next(csv.reader(stream), [])
-            # Without a prefix, all other columns are dimensions of the vectors.
-            return [name for name in header if (not name.startswith(key) if key else name in USUAL_NAMES)]
-        record = json.loads(next((line for line in stream if line.strip()), "{}"))
+    record = first_record(path)
+    if suffix == ".csv":  # without a prefix, all other columns are dimensions of the vectors
+        return [name for name in record if (not name.startswith(key) if key else name in USUAL_NAMES)]
     return [name for name, value in record.items() if type(value) in (str, int)]
+
+
+def first_record(path: str | Path) -> dict[str, object]:
+    """Return the fields of the first line of a ``.csv`` or ``.jsonl``, with their values in the latter."""
+    with reading(path, ValueError, csv.Error), open(path, newline="", encoding="utf-8-sig") as stream:
+        if Path(path).suffix.lower() == ".csv":
+            return dict.fromkeys(next(csv.reader(stream), []))
+        record = json.loads(next((line for line in stream if line.strip()), "{}"))
+        return record if isinstance(record, dict) else {}

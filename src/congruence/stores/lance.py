@@ -60,9 +60,7 @@ class LanceSource(TableSource):
 
     @property
     def row_bytes(self) -> int:
-        """Approximate number of bytes that a row takes in memory with all its columns, estimated from the first
-        rows.
-        """
+        """Approximate number of bytes that a row takes in memory, estimated from the first rows."""
         if not self._row_bytes:
             with _open(self._file, self._version) as data:
                 self._row_bytes = data.take(range(min(self.n, 16))).nbytes // min(self.n, 16)
@@ -153,9 +151,7 @@ def _check_headers(data: lance.LanceDataset, names: list[str] | None) -> None:
 
 
 class LanceSink(TableSink):
-    """Writer of a Lance data set with one version: the source's table with the mapped vectors, or ``vector`` and
-    ``id``.
-    """
+    """Writer of a Lance data set with one version."""
 
     directory = True
 

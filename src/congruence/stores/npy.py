@@ -20,20 +20,18 @@ from congruence._utils.ids import fits_fixed_width, to_ids
 from congruence.errors import CorruptFileError, DtypeError, ParameterError, ShapeError
 from congruence.stores._base import Sink, Source, read_sidecar
 from congruence.stores.reading import (
-    PACKED,
     TEXT_BYTES,
     as_column,
     check_matrix_shape,
     choose,
     is_packed,
     missing_file,
-    missing_key,
     pack,
     read_exactly,
+    read_maybe_packed,
     reading,
     scan_rows,
     stored_dtype,
-    unpack,
     write_all,
 )
 
@@ -188,9 +186,7 @@ def npz_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
 
 
 class NpzSource(Source):
-    """Rows of one array in a ``.npz`` archive, stored or deflated; by default the only matrix, with the ids in
-    ``ids``.
-    """
+    """Rows of one array in a ``.npz`` archive; by default the only matrix, with the ids in ``ids``."""
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
         with _open_npz(path) as archive:
@@ -230,13 +226,7 @@ def read_npz_column(path: str | Path, key: str | None) -> np.ndarray:
             return _read_column(member, archive.getinfo(f"{name}.npy").file_size, f"{path}:{name}")
 
     with _open_npz(path) as archive:
-        found = {name: shape for name, shape in _shapes(archive, str(path)).items() if len(shape) == 1}
-        if key is not None and key not in found and is_packed(found, key):
-            data, offsets = (read(key + part) for part in PACKED)
-            return unpack(data, offsets, f"{path}:{key}")
-        if key not in found:
-            raise missing_key(key, path, found)
-        return read(str(key))
+        return read_maybe_packed(_shapes(archive, str(path)), key, path, read)
 
 
 class NpzSink(Sink):

@@ -97,9 +97,7 @@ def read_parquet_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
 
 
 class ParquetSink(TableSink):
-    """Writer of a ``.parquet``: the source's table with the mapped vectors, or ``vector`` as fixed-size lists and
-    ``id``.
-    """
+    """Writer of a ``.parquet``."""
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         import pyarrow.parquet as pq

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,7 @@ def missing_file(path: str | Path) -> FileError:
 
 @contextmanager
 def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
-    """Convert errors raised in the block to FileError, OutOfMemoryError or, for the types in ``damage``,
-    CorruptFileError.
-    """
+    """Convert errors in the block to FileError, OutOfMemoryError or, for types in ``damage``, CorruptFileError."""
     try:
         yield
     except CongruenceError:
@@ -225,6 +223,19 @@ def pack(texts: np.ndarray) -> dict[str, np.ndarray]:
     offsets = np.zeros(len(encoded) + 1, np.int64)
     np.cumsum([*map(len, encoded)], out=offsets[1:])
     return dict(zip(PACKED, (np.frombuffer(b"".join(encoded), np.uint8), offsets), strict=True))
+
+
+def read_maybe_packed(
+    found: Mapping[str, tuple[int, ...]], key: str | None, path: str | Path, read: Callable[[str], np.ndarray]
+) -> np.ndarray:
+    """Return a one-dimensional array of a file, or the texts of its :data:`PACKED` arrays; ``read`` reads by name."""
+    columns = {name: shape for name, shape in found.items() if len(shape) == 1}
+    if key is not None and key in columns:
+        return read(key)
+    if key is not None and is_packed(columns, key):
+        data, offsets = (read(key + part) for part in PACKED)
+        return unpack(data, offsets, f"{path}:{key}")
+    raise missing_key(key, path, columns)
 
 
 def unpack(data: np.ndarray, offsets: np.ndarray, path: str) -> np.ndarray:

@@ -84,9 +84,7 @@ class StreamedRows:
         return self._source.n
 
     def batch(self, step: int, size: int, random_state: int) -> np.ndarray:
-        """Return the batch of a step, shape (size, dim), float32; a batch may cross the boundary of a chunk or an
-        epoch.
-        """
+        """Return the rows of a step, shape (size, dim), float32; they may cross the end of a chunk or an epoch."""
         out = np.empty((size, self.dim), np.float32)
         done = 0
         while done < size:
@@ -108,9 +106,7 @@ class StreamedRows:
         return out
 
     def sample(self, size: int) -> np.ndarray:
-        """Return at most ``size`` rows, float32, the same on each call: runs of equal length, evenly spread over the
-        file.
-        """
+        """Return at most ``size`` rows, float32, the same on each call: equal runs, evenly spread over the file."""
         n = len(self)
         places = min(size, _PLACES)
         if size >= n:

@@ -1,6 +1,4 @@
-"""Arrow tables with a list column of vectors: what Parquet, Arrow files and Lance share, and the columns that are
-kept.
-"""
+"""Arrow tables with a list column of vectors: what Parquet, Arrow files and Lance share."""
 
 from __future__ import annotations
 
@@ -180,8 +178,7 @@ def slice_rows(rows: TableRows | None, start: int, stop: int) -> TableRows | Non
 
 
 class TableLayout:
-    """Layout of an output table: the source's columns with the mapped vectors, or ``vector`` and, if there are ids,
-    ``id``.
+    """An output table: the source's columns with the mapped vectors, or ``vector`` and, if there are ids, ``id``.
 
     The mapped vectors replace the source's, or get the new column ``column_out``; ``at`` is the index of their column
     in ``schema``, whose metadata state their space.
@@ -215,9 +212,7 @@ class TableLayout:
         self.schema: pa.Schema = schema
 
     def fill(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> pa.RecordBatch:
-        """Return mapped vectors, shape (b, dim), and the same rows of the source's table as a batch of the output
-        table.
-        """
+        """Return mapped vectors, shape (b, dim), and the same rows of the source as a batch of the output table."""
         lists = list_array(vectors, self.schema.field(self.at).type)
         arrays = [] if rows is None or self._columns is None else list(as_batch(rows, self._columns.schema).columns)
         if self._new_ids:
@@ -281,9 +276,7 @@ class TableSource(Source):
     def _describe(
         self, path: str | Path, schema: pa.Schema, n: int, key: str | None, ids: pa.Array | str | bool | None
     ) -> None:
-        """Choose the columns, and set all attributes that follow from the schema; ``dim`` is -1 for lists of variable
-        size.
-        """
+        """Choose the columns, and set what follows from the schema; ``dim`` is -1 for lists of variable size."""
         check_names(schema, path)
         lists = {f.name: str(f.type) for f in schema if is_list(f.type)}
         if key is None:
@@ -346,9 +339,7 @@ class TableSource(Source):
 
     @abstractmethod
     def pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield batches of at most ``batch`` rows with the named columns (None for all), each with the number of its
-        first row.
-        """
+        """Yield batches of the named columns (None for all), each with the number of its first row."""
 
     def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
         """Yield ``(ids, vectors)`` blocks; see :meth:`Source.scan`."""
@@ -446,9 +437,7 @@ def read_table_column(
 
 
 class TableSink(Sink):
-    """Writer of tables in groups of rows: the source's table with the mapped vectors, or a new table of ``id`` and
-    ``vector``.
-    """
+    """Writer of tables in groups of rows, with the columns of a :class:`TableLayout`."""
 
     keeps_columns = True
 

@@ -1,6 +1,4 @@
-"""Readers and writers of ``.csv`` and ``.jsonl``, for small data edited by hand, and columns of ``.txt``; all in
-memory.
-"""
+"""``.csv`` and ``.jsonl``, for small data edited by hand, and columns of ``.txt``; all in memory."""
 
 from __future__ import annotations
 
@@ -156,9 +154,7 @@ class CsvSource(_TextSource):
         self._columns = self._describe(header, wanted, key, id_name if named else None)
 
     def _describe(self, header: list[str], wanted: list[int], key: str | None, id_name: str | None) -> Columns:
-        """Return the columns of the file as a table; those of the vectors become one, at the position of the first of
-        them.
-        """
+        """Return the columns of the file; those of the vectors become one, in the place of the first of them."""
         others = {name for j, name in enumerate(header) if j not in wanted}
         name = (key or "").rstrip("_-. ") or "vector"
         while name in others:
@@ -183,9 +179,7 @@ class CsvSource(_TextSource):
         return pa.record_batch(arrays, schema=self._columns.schema)
 
     def _check_header(self, wanted: list[str]) -> None:
-        """Raise an error if the first line is data, or if there is an unnamed column, such as the index that pandas
-        writes.
-        """
+        """Check that the first line is not data, and has no unnamed column, as the index that pandas writes."""
         if "" in wanted:
             raise ParameterError(
                 f"Got a column without a name in {self.path} (pandas writes its index without one).",
@@ -338,8 +332,7 @@ class _TextSink(Sink):
 
 
 class CsvSink(_TextSink):
-    """Writer of a ``.csv`` with a header: the source's columns, with one per dimension of the vectors; or ``id``,
-    ``v0``, ….
+    """Writer of a ``.csv``: the source's columns, with one per dimension of the vectors; or ``id``, ``v0``, ….
 
     The columns of the vectors keep the numbering of a source ``.csv``. If they were a single column ``embedding``, they
     are called ``embedding_0``, ``embedding_1``, ….
@@ -404,9 +397,7 @@ class CsvSink(_TextSink):
 
 
 class JsonlSink(_TextSink):
-    """Writer of a ``.jsonl`` with the source's fields and the vector on each line; or ``id`` (if there are ids) and
-    ``vector``.
-    """
+    """Writer of a ``.jsonl``: the source's fields and the vector on each line; or ``id`` and ``vector``."""
 
     def _holds(self, kind: pa.DataType) -> bool:
         return all(one.records for one in self.columns) or _has_json_form(kind)
@@ -439,9 +430,7 @@ def _numbered(name: str, count: int) -> list[str]:
 
 
 def _continued(cells: tuple[str, ...], count: int) -> list[str]:
-    """Return ``count`` column names that continue the numbering of ``cells`` (e0, e1, …); empty if they are not
-    numbered.
-    """
+    """Return ``count`` names that continue the numbering of ``cells`` (e0, e1, …); empty if they have none."""
     if len(cells) == count:
         return list(cells)
     found = [re.fullmatch(r"(.*?)(\d+)", cell, re.DOTALL) for cell in cells]
