@@ -166,11 +166,6 @@ class Encoder(ABC):
         Yields
         ------
         ndarray of float32, shape (b, layers, width)
-
-        Raises
-        ------
-        ParameterError
-            If the encoder was not loaded with ``layer="all"``.
         """
         layers = self.n_layers
         if layers is None:
@@ -261,23 +256,9 @@ class TorchEncoder(Encoder):
 
 
 def open_image(item: Item) -> Image.Image:
-    """Decode an image completely, in RGB, ignoring its EXIF orientation.
+    """Decode an image completely (a path, bytes or PIL image), in RGB, ignoring its EXIF orientation.
 
-    Parameters
-    ----------
-    item : path, bytes or PIL.Image.Image
-
-    Returns
-    -------
-    PIL.Image.Image
-        The first frame; transparency is dropped, not blended.
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If the file does not exist, or is not an image that can be decoded completely.
-    DtypeError
-        If the item has another type.
+    Of several frames, the first is taken; transparency is dropped, not blended.
     """
     pil = require("PIL.Image", extra="images")
     if not isinstance(item, (str, os.PathLike, bytes, pil.Image)):
@@ -303,21 +284,7 @@ def open_image(item: Item) -> Image.Image:
 
 
 def item_digest(item: Item) -> str:
-    """Return the hexadecimal SHA-256 of a text, of a file's bytes, or of an image's pixels.
-
-    Parameters
-    ----------
-    item : str for text; Path, bytes or PIL.Image.Image
-
-    Returns
-    -------
-    str
-
-    Examples
-    --------
-    >>> item_digest("a cat") == item_digest("a cat") != item_digest(b"a cat")
-    True
-    """
+    """Return the hexadecimal SHA-256 of a text, of a file's bytes, or of an image's pixels."""
     digest = hashlib.sha256()
     if isinstance(item, str):
         digest.update(b"text\0" + item.encode("utf-8", "surrogatepass"))

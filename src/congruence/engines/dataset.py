@@ -155,14 +155,6 @@ def open_dataset(
     Returns
     -------
     DataSet
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If a file does not exist, cannot be read or is damaged.
-    ParameterError
-        If the path is not a data set of these kinds, there is not exactly one column of vectors, or the columns of the
-        files differ.
     """
     place, key = _split_spec(spec)
     version: int | None = None
@@ -436,14 +428,6 @@ def open_itemset(
     Returns
     -------
     ItemSet
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If a file does not exist, cannot be read or is damaged, or there are no rows.
-    ParameterError, DtypeError
-        If the path is not a data set of these kinds, the column is missing, ambiguous or contains neither text nor
-        images, or the columns of the files differ.
     """
     place, key = _split_spec(spec)
     version: int | None = None
@@ -536,13 +520,7 @@ class PairedData:
         return replace(self, source=self.source.without_fragments(), target=self.target.without_fragments())
 
     def blocks(self, fragment: Fragment) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield blocks of a fragment's source vectors, shape (b, d_source), and of the paired target vectors.
-
-        Raises
-        ------
-        InputError
-            If both sides have ids, and those of a row differ; or a vector is not valid.
-        """
+        """Yield blocks of a fragment's source vectors, shape (b, d_source), and of the paired target vectors."""
         source, target = self.source.open(fragment), self.target.open(self.partner[fragment.name])
         rows = max(256, _BLOCK_BYTES // (4 * max(self.source.dim, self.target.dim)))
         names = self.source.path_of(fragment), self.target.path_of(self.partner[fragment.name])
@@ -605,13 +583,6 @@ def open_pairs(
     Returns
     -------
     PairedData
-
-    Raises
-    ------
-    ParameterError
-        If the fragments of the two sides differ in number or in rows, so that rows cannot be paired by position.
-    FileError, CorruptFileError
-        If a file does not exist, cannot be read or is damaged.
     """
     together = _split_spec(source)[0] == _split_spec(target)[0]
     # Whole files, since row groups of two data sets may differ.

@@ -31,48 +31,22 @@ FAN_IN = 16
 
 
 class Engine(ABC):
-    """Runs a function on every fragment, in this process or on other machines.
-
-    Attributes
-    ----------
-    name : str
-        Name of the engine, for reports.
-    """
+    """Runs a function on every fragment, in this process or on other machines; ``name`` is for reports."""
 
     name: str
 
     @abstractmethod
     def run(self, work: Work, fragments: Sequence[Fragment]) -> Iterator[dict[str, Any]]:
-        """Yield the function's result for each fragment as it is finished.
+        """Yield the function's result, plain data, for each fragment as it is finished.
 
-        Parameters
-        ----------
-        work : callable
-            Takes a :class:`Fragment`, returns plain data.
-        fragments : sequence of Fragment
-
-        Raises
-        ------
-        CongruenceError
-            If the work raises one for a fragment; the first such error ends the job.
+        The first CongruenceError that the work raises ends the job.
         """
 
     @abstractmethod
     def reduce(self, measure: Measure, merge: Merge, fragments: Sequence[Fragment]) -> bytes:
-        """Measure every fragment and merge the results in a tree whose shape depends on the number of fragments alone.
+        """Measure every fragment, and merge the results in a tree whose shape depends on the number of fragments alone.
 
-        Parameters
-        ----------
-        measure : callable
-            Takes a :class:`Fragment`, returns bytes.
-        merge : callable
-            Takes a list of such bytes in the order of their fragments, returns bytes.
-        fragments : sequence of Fragment
-
-        Raises
-        ------
-        CongruenceError
-            If ``measure`` or ``merge`` raises one; the first such error ends the job.
+        ``measure`` returns bytes; ``merge`` takes a list of them, in the order of their fragments.
         """
 
 

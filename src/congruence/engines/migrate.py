@@ -86,13 +86,7 @@ class EngineExecutor:
         retry: Retry,
         callback: Callable[[int], object] | None,
     ) -> None:
-        """Write the new vectors of all rows that have none.
-
-        Raises
-        ------
-        NotFiniteError, ZeroRowError, ModalityError, ShapeError, CorruptFileError, StorageError
-            If rows cannot be read, mapped or written; the message names their range.
-        """
+        """Write the new vectors of all rows that have none."""
         _refuse_native(mapper)
         rows = _shared(database)
         journal.cursor, journal.rows, journal.sample = None, 0, []
@@ -128,13 +122,7 @@ class EngineExecutor:
         retry: Retry,
         callback: Callable[[int], object] | None,
     ) -> dict[str, object]:
-        """Rewrite every new vector that differs from the map's, and compute the checksum of the old vectors.
-
-        Raises
-        ------
-        NotFiniteError, ZeroRowError, ModalityError, ShapeError, CorruptFileError, StorageError
-            If rows cannot be read, mapped or written; the message names their range.
-        """
+        """Rewrite every new vector that differs from the map's, and compute the checksum of the old vectors."""
         _refuse_native(mapper)
         return self._pass(_shared(database), mapper, dim, retry, callback)[1]
 

@@ -41,11 +41,6 @@ def read_sample(
     -------
     Embeddings
         The ids are those of the data set, or row numbers if it has none.
-
-    Raises
-    ------
-    InputError
-        If a row is invalid (the message names its fragment), or no row was chosen.
     """
     work = _SampleWork(data.without_fragments(), data.first_rows, share, random_state, allow_zero_rows)
     content = engine.reduce(work, _merge_samples, data.fragments)

@@ -74,13 +74,6 @@ class MapBatch:
     schema : pyarrow.Schema
         Schema of the output.
 
-    Raises
-    ------
-    SpaceMismatchError, DirectionError, ModalityError
-        If the vectors belong to another space or to the map's target, or the modality does not fit.
-    ParameterError, InputError
-        If a parameter has an invalid value, or the column has the wrong shape or type.
-
     Examples
     --------
     >>> import numpy as np, pyarrow as pa
@@ -144,23 +137,7 @@ class MapBatch:
         self.schema: pa.Schema = self.layout.schema
 
     def __call__(self, batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
-        """Map a batch.
-
-        Parameters
-        ----------
-        batch : pyarrow.RecordBatch or Table
-            Batch with the columns of the schema, in any order.
-
-        Returns
-        -------
-        pyarrow.RecordBatch or Table
-            The same number of rows, in the same order.
-
-        Raises
-        ------
-        InputError
-            If a vector or an id is invalid; the message names the row by its id, or by its position in the batch.
-        """
+        """Map a batch with the columns of the schema, in any order; rows keep their order."""
         rows = batch.select(self._expected.names)
         if isinstance(rows, pa.Table):
             return pa.Table.from_batches([self._map(part) for part in rows.to_batches()], self.schema)
@@ -172,17 +149,7 @@ class MapBatch:
             yield self(batch)
 
     def frame(self, frame: pandas.DataFrame) -> pandas.DataFrame:
-        """Map a pandas frame with Arrow's types, as Dask's ``map_partitions`` calls it.
-
-        Parameters
-        ----------
-        frame : pandas.DataFrame
-            Its index is kept.
-
-        Returns
-        -------
-        pandas.DataFrame
-        """
+        """Map a pandas frame with Arrow's types, as Dask's ``map_partitions`` calls it; its index is kept."""
         import pandas
 
         expected = self._expected
@@ -191,16 +158,7 @@ class MapBatch:
         return out.set_axis(frame.index)
 
     def vectors(self, column: pa.Array | pa.ChunkedArray) -> pa.Array:
-        """Map a single column of vectors, as Daft calls its functions.
-
-        Parameters
-        ----------
-        column : pyarrow.Array or ChunkedArray of lists
-
-        Returns
-        -------
-        pyarrow.Array
-        """
+        """Map a single column of lists, as Daft calls its functions."""
         array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         kind = self.schema.field(self.layout.at).type
         if not len(array):

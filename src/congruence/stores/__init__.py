@@ -254,13 +254,6 @@ def matrices(spec: str | Path) -> dict[str, str]:
     -------
     dict of str to str
         Spec for :func:`open_source` by key or file name, in natural order: ``layer_2`` before ``layer_10``.
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If the file cannot be read or is damaged.
-    ParameterError
-        If no matrix is found or matches the pattern, or the file has an unknown format.
     """
     path, pattern = parse_spec(spec)
     if is_folder(path):
@@ -298,13 +291,6 @@ def read_column(spec: str | Path) -> np.ndarray:
     Returns
     -------
     ndarray of object (str), shape (n,)
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If the file cannot be read or is damaged.
-    ParameterError, InputError
-        If the spec is invalid, or the column cannot be used as labels.
     """
     from congruence.stores.ids import column_texts
 
@@ -321,11 +307,6 @@ def read_ids(spec: str | Path) -> pa.Array:
     Returns
     -------
     pyarrow.Array of int64, uint64 or large_string, shape (n,)
-
-    Raises
-    ------
-    IdError
-        If an entry is missing, too long, or cannot be an id.
     """
     from congruence.stores.ids import column_ids
 

@@ -55,15 +55,10 @@ class Source(ABC):
         Number of rows and columns.
     dtype : numpy.dtype
         Type of the blocks that :meth:`scan` yields: float16, float32 or float64.
-    has_ids : bool
-    id_type : pyarrow.DataType
-        Type of the ids: int64, uint64 or string.
     space : Space
         Origin of the vectors, as far as the file records it.
     parts : list of (str, int)
         Names and row counts of the parts of a folder; empty for a single file.
-    columns : list of Columns
-        Columns of a table other than its vectors, for each part of a folder; empty if the file is not a table.
     files : tuple of Path
         Paths that are read: the file or folder, and the file of the ids if it is a separate one.
     """
@@ -104,13 +99,9 @@ class Source(ABC):
         return self.dim * self.dtype.itemsize
 
     def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
-        """Yield ``(ids, vectors)`` blocks of at most ``batch`` rows, starting at row ``after``.
+        """Yield blocks of at most ``batch`` rows, starting at row ``after``: ids and vectors.
 
-        Yields
-        ------
-        ids : pyarrow.Array of int64, uint64 or text (string or large_string), or None
-        vectors : ndarray, shape (b, dim)
-            A new C-contiguous array.
+        Ids are an Arrow array of int64, uint64 or text, or None; vectors a new C-contiguous array, shape (b, dim).
         """
         row = after
         for block in self._blocks(after, batch):
@@ -131,15 +122,7 @@ class Source(ABC):
     def scan_table(
         self, after: int = 0, batch: int = BATCH
     ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
-        """Yield ``(ids, vectors, rows)`` blocks: as :meth:`scan`, plus the table's rows with all their columns.
-
-        Yields
-        ------
-        ids, vectors
-            As for :meth:`scan`.
-        rows : pyarrow.RecordBatch, list of dict, or None
-            None if the file is not a table.
-        """
+        """Yield ids and vectors as :meth:`scan`, and the table's rows with all columns; None if it is no table."""
         for ids, block in self.scan(after, batch):
             yield ids, block, None
 
@@ -155,11 +138,6 @@ class Source(ABC):
         -------
         ids : pyarrow.Array, shape (k,), or None
         vectors : ndarray, shape (k, dim)
-
-        Raises
-        ------
-        ParameterError
-            If a row number is out of range.
         """
         rows = as_row_numbers(rows, self.n, self.path)
         order = np.argsort(rows, kind="stable")
@@ -192,15 +170,7 @@ class Source(ABC):
         return pa.concat_arrays(names).take(np.argsort(order)), out
 
     def read(self, *, allow_zero_rows: bool = False) -> Embeddings:
-        """Read everything into memory and check it.
-
-        Raises
-        ------
-        InputError, CorruptFileError
-            If vectors or ids are not valid (:class:`~congruence.embeddings.Embeddings`), or the file is damaged.
-        OutOfMemoryError
-            If the vectors need more memory than is free.
-        """
+        """Read everything into memory and check it."""
         self._check_memory(self.n)
         vectors = np.empty((self.n, self.dim), dtype=self.dtype)
         names = self._ids if isinstance(self._ids, np.ndarray) else None
@@ -348,15 +318,7 @@ class Sink(ABC):
             is a text type.
         vectors : ndarray, shape (b, dim)
         rows : pyarrow.RecordBatch or list of dict, optional
-            The same rows of the source's table (:meth:`Source.scan_table`); required if the sink was opened with
-            ``columns`` and its format keeps them.
-
-        Raises
-        ------
-        ShapeError, IdError
-            If vectors, rows or ids are not as announced, or a value cannot be an id.
-        DtypeError
-            If a finite number is too large for the dtype of the file.
+            The same rows of the source's table (:meth:`Source.scan_table`), if the sink was opened with ``columns``.
         """
         if vectors.ndim != 2 or vectors.shape[1] != self.dim or self.rows + len(vectors) > self.n:
             raise ShapeError(
@@ -418,18 +380,7 @@ def store_as(vectors: np.ndarray, dtype: np.dtype, path: str | Path) -> np.ndarr
 
 
 def check_output_place(source: Source, output: str | Path) -> None:
-    """Check that an output is not its source, not even through another path, a link or an enclosing folder.
-
-    Parameters
-    ----------
-    source : Source
-    output : str or path-like
-
-    Raises
-    ------
-    ParameterError
-        If the output is one of the source's files, lies in its folder, or is a folder that contains one of its files.
-    """
+    """Check that an output is not its source, not even through another path, a link or an enclosing folder."""
     out = Path(output)
     place = out.resolve()
     for file in source.files:

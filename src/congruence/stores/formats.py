@@ -20,24 +20,11 @@ if TYPE_CHECKING:
 class Format:
     """A file format of vectors, or of labels only: how it is recognized, read and written.
 
-    Attributes
-    ----------
-    name, module : str
-        Name in those of its classes and functions, and the module of this package that has them.
-    suffixes : tuple of str
-        In lower case, the usual one first; the empty suffix stands for a folder of parts.
-    key : str, optional
-        What the part of a spec after the colon refers to. None if a file holds one array.
-    key_required : bool, default=True
-        False if the format has a default matrix that is read without a key, however many others there are.
-    names_ids : bool, default=False
-        Whether the reader takes the name of the id column, and reads it together with the vectors.
-    streams : bool, default=True
-        Whether a matrix is read in memory that does not grow with its rows.
-    extra : str, optional
-        Optional dependencies it needs: ``pip install congruence[extra]``.
-    directory : bool, default=False
-        Whether it is a folder rather than a file.
+    ``suffixes`` are in lower case, the usual one first; the empty one stands for a folder of parts. ``key`` is what the
+    part of a spec after the colon refers to, None if a file holds one array; it is not ``key_required`` if there is a
+    default matrix. ``names_ids``: the reader takes the name of the id column. ``streams``: memory does not grow with the
+    rows. ``extra``: what ``pip install congruence[extra]`` needs. Its classes and functions are named after ``name``, in
+    the ``module`` of this package.
     """
 
     name: str
@@ -131,18 +118,7 @@ def _has_columns(one: Format) -> bool:
 
 
 def suffixes(where: Callable[[Format], bool] = _has_vectors) -> list[str]:
-    """List the suffixes of the formats that satisfy a condition; by default, those that hold vectors.
-
-    Parameters
-    ----------
-    where : callable
-        Function of a :class:`Format` that returns a bool.
-
-    Returns
-    -------
-    list of str
-        The empty suffix stands for a folder of parts.
-    """
+    """List the suffixes of the formats that satisfy a condition; by default, those that hold vectors."""
     return [suffix for one in FORMATS if where(one) for suffix in one.suffixes]
 
 
@@ -152,25 +128,9 @@ def is_folder(path: str | Path) -> bool:
 
 
 def find_format(path: str | Path, what: str = "vectors", where: Callable[[Format], bool] = _has_vectors) -> Format:
-    """Return the format with a path's suffix.
+    """Return the format with a path's suffix, if it satisfies a condition; ``what`` is needed, for the error message.
 
-    Parameters
-    ----------
-    path : path-like
-        An existing folder is a folder of parts, whatever its name.
-    what : str, default="vectors"
-        What is needed, for the error message.
-    where : callable
-        Condition on the :class:`Format`; by default, that it holds vectors.
-
-    Returns
-    -------
-    Format
-
-    Raises
-    ------
-    ParameterError
-        If no format that satisfies the condition has this suffix.
+    An existing folder is a folder of parts, whatever its name.
     """
     one = _BY_SUFFIX.get("" if is_folder(path) else Path(path).suffix.lower())
     if one is None or not where(one):
@@ -192,19 +152,10 @@ def names_columns(path: str | Path) -> bool:
 
 
 def parse_spec(spec: str | Path) -> tuple[str, str | None]:
-    """Split ``path:key`` into path and key; a path that exists as written has no key.
+    """Split ``path:key`` into path and key; a path that exists as written has no key (None).
 
     The key begins after the first colon that follows an existing path or a name with a known suffix, so that keys may
     contain slashes and colons, as in HDF5.
-
-    Parameters
-    ----------
-    spec : str or path-like
-
-    Returns
-    -------
-    path : str
-    key : str or None
     """
     text = str(spec)
     if os.path.exists(text):  # Path.exists raises if a key makes the name too long

@@ -55,11 +55,6 @@ class StreamedRows:
     dim : int
         Width of the rows.
 
-    Raises
-    ------
-    NotFiniteError, ZeroRowError
-        From methods that read rows, if a row is invalid; the message gives its id or number.
-
     Notes
     -----
     An ``.npz`` may have to be read from its beginning for each chunk, so that an epoch takes time quadratic in the
@@ -94,10 +89,8 @@ class StreamedRows:
             place = int(np.searchsorted(ends, at, "right"))
             chunk = int(order[place])
             rows = self._read(chunk)[: self._lengths[chunk]]
-            later = (
-                order[place + 1 :] if place + 1 < len(order) else _permutation((random_state, epoch + 1), len(order))
-            )
-            self._read_ahead(int(later[0]))
+            following = _permutation((random_state, epoch + 1), len(order)) if place + 1 == len(order) else None
+            self._read_ahead(int(order[place + 1] if following is None else following[0]))
             at -= int(ends[place]) - len(rows)
             # chunk + 1, because [seed, epoch, 0] would give the same stream as [seed, epoch].
             chosen = _permutation((random_state, epoch, chunk + 1), len(rows))[at : at + size - done]
@@ -134,20 +127,16 @@ class StreamedRows:
             self._ahead.stop.set()
 
     def _read(self, chunk: int) -> np.ndarray:
-        """Return the rows of a chunk: from memory, from the thread that reads ahead, or read now."""
+        """Return the rows of a chunk, from memory or from the thread that reads it."""
         if self._held is None or self._held[0] != chunk:
             self._held = None
-            if self._ahead is not None and self._ahead.chunk != chunk:
-                self._ahead.cancel()
-                self._ahead = None
-            reading = self._ahead
-            if reading is None:
-                reading = self._reading(chunk)
-                reading.run()
-            else:
-                reading.join()
-            self._ahead = None
-            self._held = chunk, reading.result()
+            self._read_ahead(chunk)
+            ahead, self._ahead = self._ahead, None
+            assert ahead is not None
+            ahead.join()
+            if ahead.error is not None:
+                raise ahead.error
+            self._held = chunk, ahead.into
         return self._held[1]
 
     def _read_ahead(self, chunk: int) -> None:
@@ -158,14 +147,11 @@ class StreamedRows:
             if self._ahead.chunk == chunk:
                 return
             self._ahead.cancel()
-        self._ahead = self._reading(chunk)
-        self._ahead.start()
-
-    def _reading(self, chunk: int) -> _Reading:
         if not self._buffers:  # reused throughout: repeated allocation would fragment memory by several more buffers
             self._buffers = [np.empty((self._size, self.dim), self._dtype) for _ in range(min(2, len(self._lengths)))]
         into = next(buffer for buffer in self._buffers if self._held is None or buffer is not self._held[1])
-        return _Reading(self._source, chunk, chunk * self._size, int(self._lengths[chunk]), into)
+        self._ahead = _Reading(self._source, chunk, chunk * self._size, int(self._lengths[chunk]), into)
+        self._ahead.start()
 
 
 @lru_cache(maxsize=4)
@@ -181,25 +167,19 @@ class _Reading(threading.Thread):
 
     def __init__(self, source: Source, chunk: int, start: int, count: int, into: np.ndarray):
         super().__init__(name=f"congruence: rows {start} on")
-        self.chunk, self.stop = chunk, threading.Event()
-        self._source, self._start, self._count, self._into = source, start, count, into
-        self._error: BaseException | None = None
+        self.chunk, self.into, self.stop = chunk, into, threading.Event()
+        self._source, self._start, self._count = source, start, count
+        self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Read the chunk; an exception is kept for :meth:`result`."""
+        """Read the chunk; an exception is kept."""
         try:
-            for row, block in _scan(self._source, self._start, self._start + self._count, self._into.dtype):
+            for row, block in _scan(self._source, self._start, self._start + self._count, self.into.dtype):
                 if self.stop.is_set():
                     return
-                self._into[row - self._start : row - self._start + len(block)] = block
+                self.into[row - self._start : row - self._start + len(block)] = block
         except BaseException as error:
-            self._error = error
-
-    def result(self) -> np.ndarray:
-        """Return the rows, or raise the exception of :meth:`run`; call it after the thread has ended."""
-        if self._error is not None:
-            raise self._error
-        return self._into
+            self.error = error
 
     def cancel(self) -> None:
         """Stop the thread at its next block, and wait for it."""
@@ -224,11 +204,6 @@ def open_rows(spec: str | Path, *, ids: str | Path | bool | None = None, memory:
         :class:`congruence.train.ArrayRows` or :class:`StreamedRows`. The rows of a memory-mapped file are drawn at
         random from the whole file, with one short read per row; its pages count toward the process's memory, but the
         system reclaims them when it needs to. Rows are checked when they are read.
-
-    Raises
-    ------
-    CongruenceError
-        Any of the errors of :func:`congruence.stores.open_source`.
     """
     from congruence.stores import open_source
     from congruence.train.rows import ArrayRows
