@@ -7,10 +7,20 @@ import os
 from collections.abc import Mapping
 
 from congruence._utils.validation import check_choice
-from congruence.encoders._base import ENCODED, POOLINGS, Encoder, Options, item_digest, open_image
+from congruence.encoders._base import ENCODED, POOLINGS, Encoder, EncoderOptions, item_digest, open_image
 from congruence.errors import ParameterError
 
-__all__ = ["ADAPTERS", "ENCODED", "PAIRS", "POOLINGS", "Encoder", "item_digest", "load_encoder", "open_image"]
+__all__ = [
+    "ADAPTERS",
+    "ENCODED",
+    "PAIRS",
+    "POOLINGS",
+    "Encoder",
+    "EncoderOptions",
+    "item_digest",
+    "load_encoder",
+    "open_image",
+]
 
 #: Module and class of each adapter, by name prefix. An adapter's library is imported only when it is used.
 ADAPTERS = {
@@ -97,8 +107,8 @@ def load_encoder(
     if modality is not None:
         check_choice(modality, ENCODED, "modality")
     module, kind = ADAPTERS[prefix]
-    options = Options(
-        name, path, modality, device, dtype, revision, layer, pooling, normalize, safetensors_only, description
+    options = EncoderOptions(
+        name, modality, device, dtype, revision, layer, pooling, normalize, safetensors_only, description
     )
     encoder: Encoder = getattr(importlib.import_module(module), kind)(options)
     return encoder

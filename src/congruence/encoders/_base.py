@@ -44,14 +44,10 @@ Item: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image"
 
 
 @dataclass(frozen=True)
-class Options:
-    """The arguments of :func:`congruence.encoders.load_encoder`, which are passed to every adapter.
-
-    ``name``: name as given by the caller, including the prefix; ``path``: the name without its prefix.
-    """
+class EncoderOptions:
+    """The arguments of :func:`congruence.encoders.load_encoder`, which are passed to every adapter."""
 
     name: str
-    path: str
     modality: str | None = None
     device: str = "auto"
     dtype: str = "auto"
@@ -70,6 +66,11 @@ class Options:
                     f"Got {name}={value!r} for {self.name!r}, whose adapter does not support {name}.",
                     f"Leave out `{name}=…`.",
                 )
+
+    @property
+    def path(self) -> str:
+        """The name without the prefix of its adapter."""
+        return self.name.partition(":")[2]
 
     @property
     def folder(self) -> str | None:
@@ -200,7 +201,9 @@ class Encoder(ABC):
     def _embed(self, items: list[Item]) -> np.ndarray:
         """Return raw vectors of decoded items, shape (b, dim)."""
 
-    def _describe(self, options: Options, modality: str, *, normalize: bool, revision: str, dim: int = 0) -> None:
+    def _describe(
+        self, options: EncoderOptions, modality: str, *, normalize: bool, revision: str, dim: int = 0
+    ) -> None:
         """Set the space; a layer or pooling that was requested becomes part of its name."""
         requested = {"layer": options.layer, "pooling": options.pooling}
         suffix = "&".join(f"{key}={value}" for key, value in requested.items() if value is not None)
@@ -215,14 +218,16 @@ class TorchEncoder(Encoder):
     ``_embed``. Vectors are always float32.
     """
 
-    def __init__(self, options: Options, extra: str) -> None:
+    def __init__(self, options: EncoderOptions, extra: str) -> None:
         self._torch = require("torch", extra=extra)
         self.device = choose_device(self._torch, options.device)
         check_choice(options.dtype, DTYPES, "dtype")
         fallback = "float16" if self.device.startswith("cuda") else "float32"
         self.dtype = fallback if options.dtype == "auto" else options.dtype
 
-    def _set_model(self, options: Options, model: Module, modality: str, *, normalize: bool, weights: str) -> None:
+    def _set_model(
+        self, options: EncoderOptions, model: Module, modality: str, *, normalize: bool, weights: str
+    ) -> None:
         """Move the model to its device, prepare it for inference, and set the space."""
         self._model = model.to(self.device).eval().requires_grad_(False)
         normalize = normalize if options.normalize is None else options.normalize
@@ -302,7 +307,7 @@ def fingerprint(**facts: object) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def check_pooling(options: Options) -> None:
+def check_pooling(options: EncoderOptions) -> None:
     """Raise ParameterError if the pooling is unknown, or the layer is not a whole number or "all"."""
     if options.pooling is not None:
         check_choice(options.pooling, POOLINGS, "pooling")
@@ -313,7 +318,7 @@ def check_pooling(options: Options) -> None:
         )
 
 
-def check_modality(options: Options, offered: tuple[str, ...]) -> str:
+def check_modality(options: EncoderOptions, offered: tuple[str, ...]) -> str:
     """Return the modality to encode: the requested one, or the only one."""
     if options.modality is None and len(offered) == 1:
         return offered[0]
@@ -326,7 +331,7 @@ def check_modality(options: Options, offered: tuple[str, ...]) -> str:
 
 
 @contextmanager
-def loading(options: Options) -> Iterator[None]:
+def loading(options: EncoderOptions) -> Iterator[None]:
     """Convert any error that a library raises while it loads a model to a FileError that quotes it."""
     try:
         yield

@@ -13,8 +13,8 @@ import numpy as np
 
 from congruence._utils.optional import require
 from congruence.encoders._base import (
+    EncoderOptions,
     Item,
-    Options,
     TorchEncoder,
     blank_image,
     check_modality,
@@ -52,7 +52,7 @@ class HfEncoder(TorchEncoder):
     processor requires torchvision, so its operations are implemented here.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: EncoderOptions) -> None:
         options.refuse("description")
         check_pooling(options)
         super().__init__(options, "hf")
@@ -154,7 +154,7 @@ class HfEncoder(TorchEncoder):
 
     # ------------------------------------------------------------------ vectors
 
-    def _set_pooling(self, tower: Module, options: Options, modality: str) -> None:
+    def _set_pooling(self, tower: Module, options: EncoderOptions, modality: str) -> None:
         names = [name.rpartition(".")[2] for name, _ in tower.named_parameters()]
         has_cls = "cls_token" in names or "class_embedding" in names
         if modality == "text":

@@ -18,8 +18,8 @@ from congruence._utils.validation import check_choice
 from congruence.encoders._base import (
     POOLINGS,
     Encoder,
+    EncoderOptions,
     Item,
-    Options,
     blank_image,
     check_modality,
     fingerprint,
@@ -64,7 +64,7 @@ class OnnxEncoder(Encoder):
     graph has these inputs.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: EncoderOptions) -> None:
         options.refuse("layer", "revision")
         if options.dtype not in ("auto", "float32"):
             raise ParameterError(
@@ -196,7 +196,7 @@ class OnnxEncoder(Encoder):
         return pixels.transpose(2, 0, 1) if facts["layout"] == "NCHW" else pixels
 
 
-def _description(options: Options, graph: Path) -> dict[str, Any]:
+def _description(options: EncoderOptions, graph: Path) -> dict[str, Any]:
     """Return the description, read from a file if necessary, with defaults filled in and choices checked."""
     description = options.description
     if description is None or isinstance(description, (str, os.PathLike)):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from congruence._utils.optional import require
 from congruence.encoders._base import (
+    EncoderOptions,
     Item,
-    Options,
     TorchEncoder,
     check_modality,
     fingerprint,
@@ -29,7 +29,7 @@ class OpenClipEncoder(TorchEncoder):
     ``ViT-B-32/laion400m_e31`` is the same model as ``ViT-B-32-quickgelu/laion400m_e31``.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: EncoderOptions) -> None:
         options.refuse("layer", "pooling", "revision", "description")
         modality = check_modality(options, ("image", "text"))
         super().__init__(options, "open-clip")

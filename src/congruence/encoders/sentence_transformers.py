@@ -6,8 +6,8 @@ import numpy as np
 
 from congruence._utils.optional import require
 from congruence.encoders._base import (
+    EncoderOptions,
     Item,
-    Options,
     TorchEncoder,
     check_modality,
     fingerprint,
@@ -24,7 +24,7 @@ class SentenceTransformersEncoder(TorchEncoder):
     texts.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: EncoderOptions) -> None:
         options.refuse("layer", "pooling", "description")
         modality = check_modality(options, ("text",))
         super().__init__(options, "sentence-transformers")

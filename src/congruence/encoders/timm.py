@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from congruence._utils.optional import require
 from congruence.encoders._base import (
+    EncoderOptions,
     Item,
-    Options,
     TorchEncoder,
     check_modality,
     fingerprint,
@@ -25,7 +25,7 @@ class TimmEncoder(TorchEncoder):
     The name may be one that timm knows, ``hf-hub:<owner>/<name>``, or a folder with timm's ``config.json``.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: EncoderOptions) -> None:
         options.refuse("layer", "pooling", "revision", "description")
         modality = check_modality(options, ("image",))
         super().__init__(options, "timm")

@@ -16,7 +16,7 @@ import pyarrow as pa
 from congruence._utils.validation import check_positive
 from congruence.embed.run import Run
 from congruence.embeddings import Space
-from congruence.encoders import Encoder, load_encoder
+from congruence.encoders import Encoder, EncoderOptions, load_encoder
 from congruence.engines.dataset import Fragment, ItemSet
 from congruence.engines.engine import Engine
 from congruence.engines.jobs import (
@@ -38,7 +38,7 @@ _READ = 1024
 
 
 @dataclass(frozen=True)
-class EncoderSpec:
+class EncoderSpec(EncoderOptions):
     """The name and options of an encoder; sent to the workers, which open the encoder themselves.
 
     Parameters
@@ -46,16 +46,6 @@ class EncoderSpec:
     name, modality, device, dtype, revision, layer, pooling, normalize, safetensors_only
         See :func:`congruence.encoders.load_encoder`.
     """
-
-    name: str
-    modality: str | None = None
-    device: str = "auto"
-    dtype: str = "auto"
-    revision: str | None = None
-    layer: int | str | None = None
-    pooling: str | None = None
-    normalize: bool | None = None
-    safetensors_only: bool = True
 
     def open(self) -> Encoder:
         """Return the encoder, which is loaded once per process."""
