@@ -181,7 +181,7 @@ def test_descriptions_that_do_not_fit_are_refused(eyes, facts, error, message):
 
 
 def test_refusals(eyes, ears, tmp_path, monkeypatch):
-    with pytest.raises(FileError, match="no graph"):
+    with pytest.raises(FileError, match="No graph"):
         load_encoder(f"onnx:{tmp_path / 'none.onnx'}")
     with pytest.raises(ParameterError, match="modality='text'"):
         load_encoder(f"onnx:{eyes}", "text")

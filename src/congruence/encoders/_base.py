@@ -63,7 +63,7 @@ class EncoderOptions:
         for name in names:
             if (value := getattr(self, name)) is not None:
                 raise ParameterError(
-                    f"Got {name}={value!r} for {self.name!r}, whose adapter does not support {name}.",
+                    f"Got `{name}={value!r}` for {self.name!r}, whose adapter does not support {name}.",
                     f"Leave out `{name}=…`.",
                 )
 
@@ -313,7 +313,7 @@ def check_pooling(options: EncoderOptions) -> None:
         check_choice(options.pooling, POOLINGS, "pooling")
     if options.layer not in (None, "all") and (not isinstance(options.layer, int) or isinstance(options.layer, bool)):
         raise ParameterError(
-            f"Got layer={options.layer!r}; expected a whole number or 'all'.",
+            f"Got `layer={options.layer!r}`; expected a whole number or 'all'.",
             "Pass `layer=0` for the embeddings, or `layer=-1` for the last.",
         )
 
@@ -324,7 +324,7 @@ def check_modality(options: EncoderOptions, offered: tuple[str, ...]) -> str:
         return offered[0]
     if options.modality not in offered:
         raise ParameterError(
-            f"Got modality={options.modality!r} for {options.name!r}; expected one of {', '.join(map(repr, offered))}.",
+            f"Got `modality={options.modality!r}` for {options.name!r}; expected one of {', '.join(map(repr, offered))}.",
             "Choose one of these.",
         )
     return options.modality

@@ -166,7 +166,7 @@ class HfEncoder(TorchEncoder):
             allowed = "'mean'" if modality == "image" else "'mean' or 'last'"
             token = "[CLS] token" if self._pooling != "last" else "last token that represents the whole"
             raise ParameterError(
-                f"Got pooling={self._pooling!r} for the {modality}s of {options.name!r}, which have no {token}.",
+                f"Got `pooling={self._pooling!r}` for the {modality}s of {options.name!r}, which have no {token}.",
                 f"Pass `pooling=…` with {allowed}.",
             )
 
@@ -183,7 +183,7 @@ class HfEncoder(TorchEncoder):
             return
         if not -count <= layer < count:
             raise ParameterError(
-                f"Got layer={layer} of {self.space.model!r}; expected 0, the embeddings, to {count - 1}, the last.",
+                f"Got `layer={layer}` of {self.space.model!r}; expected 0, the embeddings, to {count - 1}, the last.",
                 "Pass a layer in this range.",
             )
         self._layer = layer % count

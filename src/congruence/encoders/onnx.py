@@ -68,7 +68,7 @@ class OnnxEncoder(Encoder):
         options.refuse("layer", "revision")
         if options.dtype not in ("auto", "float32"):
             raise ParameterError(
-                f"Got dtype={options.dtype!r} for {options.name!r}, but the precision is part of the graph.",
+                f"Got `dtype={options.dtype!r}` for {options.name!r}, but the precision is part of the graph.",
                 "Leave out `dtype=…`, or convert the graph.",
             )
         graph = Path(options.path).expanduser()
@@ -243,7 +243,7 @@ def _providers(runtime: ModuleType, device: str) -> list[str]:
         return [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
     if providers.get(device) not in available:
         names = ", ".join(repr(name) for name, provider in providers.items() if provider in available)
-        raise ParameterError(f"Got device={device!r}; expected one of 'auto', {names}.", "Choose one of these.")
+        raise ParameterError(f"Got `device={device!r}`; expected one of 'auto', {names}.", "Choose one of these.")
     return [providers[device]]
 
 

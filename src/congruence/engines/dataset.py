@@ -441,7 +441,7 @@ def open_itemset(
     id_column = id_column or next((name for name in ID_COLUMNS if name in schema.names and name != column), None)
     if id_column is not None and id_column not in schema.names:
         raise ParameterError(
-            f"Got id_column={id_column!r}; expected one of the columns of {place.shown}: {', '.join(schema.names)}.",
+            f"Got `id_column={id_column!r}`; expected one of the columns of {place.shown}: {', '.join(schema.names)}.",
             "Pass one of these.",
         )
     _check_items(schema.field(column), modality, place)

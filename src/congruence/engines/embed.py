@@ -127,7 +127,7 @@ def embed_dataset(
     check_positive(batch_size, "batch_size", integer=True)
     if encoder.layer == "all":
         raise ParameterError(
-            "Got layer='all' for a data set; expected one layer.",
+            "Got `layer='all'` for a data set; expected one layer.",
             "Pass `layer=…` with its number, or embed local files.",
         )
     out = Output.of(output)

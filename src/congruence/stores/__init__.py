@@ -89,7 +89,7 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
     assert kind.source is not None
     if ids is True:
         raise ParameterError(
-            "Got ids=True; expected a key, a column, a file, or False.", "Pass `ids=…` with the name of the column."
+            "Got `ids=True`; expected a key, a column, a file, or False.", "Pass `ids=…` with the name of the column."
         )
     column = ids if ids is None or ids is False else _find_ids(path, kind, str(ids))
     source = kind.source(path, key, column)
@@ -116,7 +116,7 @@ def _find_ids(path: str, kind: Format, ids: str) -> pa.Array | str:
         return ids
     if kind.key is None or kind.read_column is None:
         raise ParameterError(
-            f"Got ids={ids!r} for {path}; expected a file that exists, since an .npy holds one array.",
+            f"Got `ids={ids!r}` for {path}; expected a file that exists, since an .npy holds one array.",
             "Pass `ids=…` with the path of a file of ids.",
         )
     from congruence.stores.ids import column_ids
@@ -196,7 +196,7 @@ def open_sink(
     if column_out is not None and not kind.keeps_columns:
         known = [one.suffixes[0] for one in FORMATS if one.keeps_columns and one.suffixes[0]]
         raise ParameterError(
-            f"Got column_out={column_out!r} for {path}; expected an output with named columns.",
+            f"Got `column_out={column_out!r}` for {path}; expected an output with named columns.",
             f"Choose {', '.join(known[:-1])} or {known[-1]}.",
         )
     return kind.sink(

@@ -85,7 +85,7 @@ def check_column_out(name: str | None, columns: Columns | None, path: str | Path
     taken = [] if columns is None else [*columns.schema.names, *columns.cells]
     if name is not None and (not name or name in taken):
         raise ParameterError(
-            f"Got column_out={name!r} for {path}, which has the columns {', '.join(taken)}.",
+            f"Got `column_out={name!r}` for {path}, which has the columns {', '.join(taken)}.",
             "Pass `column_out=…` with an unused name.",
         )
 

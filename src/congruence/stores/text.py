@@ -368,7 +368,7 @@ class CsvSink(_TextSink):
     def _old_cells(self, field: pa.Field) -> list[str]:
         if not pa.types.is_fixed_size_list(field.type):
             raise ParameterError(
-                f"Got column_out={self.column_out!r} for {self.path} and vectors in lists of variable size, which "
+                f"Got `column_out={self.column_out!r}` for {self.path} and vectors in lists of variable size, which "
                 "cannot be written as columns.",
                 "Write a .parquet or .jsonl.",
             )
