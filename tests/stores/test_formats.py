@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -24,14 +23,6 @@ def written(folder: Path, suffix: str, n: int = 30) -> Path:
     with open_sink(path, n=n, dim=4, has_ids=True) as sink:
         sink.write(pa.array(list(rows.ids)), rows.vectors)
     return path
-
-
-def test_the_docstring_names_every_format():
-    text = re.sub(r"\s+", " ", open_source.__doc__ or "")
-    for one in WITH_VECTORS:
-        for suffix in one.suffixes:
-            tail = "" if one.key is None else f":{one.key}" if one.key_required else f"[:{one.key}]"
-            assert f"``{suffix or 'folder'}{tail}``" in text
 
 
 @pytest.mark.parametrize("suffix", suffixes())

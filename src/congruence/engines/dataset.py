@@ -125,6 +125,11 @@ class DataSet(_FragmentedTable):
     space: Space
     row_bytes: int
 
+    @property
+    def schema(self) -> pa.Schema:
+        """Schema of the columns that are read."""
+        return self.columns.schema
+
     def open(self, fragment: Fragment) -> TableSource:
         """Open a fragment for reading."""
         name, key, ids = self.path_of(fragment), self.columns.vector, self.columns.id or False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -19,17 +18,8 @@ from congruence.embeddings import Space
 from congruence.encoders import Encoder, EncoderOptions, load_encoder
 from congruence.engines.dataset import Fragment, ItemSet
 from congruence.engines.engine import Engine
-from congruence.engines.jobs import (
-    DataSetReport,
-    FragmentJournal,
-    FragmentWork,
-    Output,
-    quarantine_place,
-    quarantine_schema,
-    quarantined,
-    run_job,
-)
-from congruence.errors import CorruptFileError, ModalityError, ParameterError, SpaceMismatchError
+from congruence.engines.jobs import DataSetReport, FragmentWork, Job, quarantined
+from congruence.errors import ModalityError, ParameterError, SpaceMismatchError
 from congruence.stores.ids import arrow_ids
 from congruence.stores.tables import TableLayout
 
@@ -123,16 +113,13 @@ def embed_dataset(
     SpaceMismatchError
         If a worker has another model, or another precision, under the same name.
     """
-    started = time.perf_counter()
     check_positive(batch_size, "batch_size", integer=True)
     if encoder.layer == "all":
         raise ParameterError(
             "Got `layer='all'` for a data set; expected one layer.",
             "Pass `layer=…` with its number, or embed local files.",
         )
-    out = Output.of(output)
-    out.prepare(data.place, force=force)
-    quarantine = quarantine_place(bad_rows, force=force)
+    job = Job("embed", data, output, engine=engine, bad_rows=bad_rows, force=force, callback=callback)
     found = next(iter(engine.run(_DescribeWork(encoder), data.fragments[:1])))
     space, fingerprint = Space.from_dict(found["space"]), str(found["fingerprint"])
     if space.modality != data.modality:
@@ -141,40 +128,22 @@ def embed_dataset(
             f"Pass modality={data.modality!r} to the encoder.",
         )
     assert space.dim is not None
-    dtype = np.dtype(np.float32)
-    layout = TableLayout(
-        None, dim=space.dim, dtype=dtype, has_ids=True, id_type=data.id_type, space=space, path=out.place.shown
-    )
-    identity = {
-        "fingerprint": fingerprint,
-        "space": found["space"],
-        "column": data.column,
-        "id_column": data.id_column,
-    }
-    first_rows = data.first_rows if data.counts_rows else {}
+    dtype, path = np.dtype(np.float32), job.output.place.shown
+    layout = TableLayout(None, dim=space.dim, dtype=dtype, has_ids=True, id_type=data.id_type, space=space, path=path)
+    columns = {"column": data.column, "id_column": data.id_column}
     work = _EmbedWork(
-        data.without_fragments(), layout, out, quarantine is not None, encoder, fingerprint, first_rows, batch_size
-    )
-
-    def check(journal: FragmentJournal) -> None:
-        if quarantine is not None and not journal.rows:
-            raise CorruptFileError(
-                f"None of the {journal.bad} items in {data.place.shown} can be encoded.",
-                f"See the reasons in {quarantine.shown}, and pass other items or another encoder.",
-            )
-
-    bad_schema = quarantine_schema(data.schema)
-    options = {"engine": engine, "force": force, "callback": callback, "check": check}
-    facts = run_job("embed", identity, work, data.fragments, bad_schema, quarantine, **options)
-    return EmbedDataSetReport(
-        **facts,
-        dim=space.dim,
-        dtype=dtype.name,
-        normalized=bool(space.normalized),
-        seconds=time.perf_counter() - started,
+        data=data.without_fragments(),
+        layout=layout,
+        output=job.output,
+        quarantine=job.quarantine is not None,
+        encoder=encoder,
         fingerprint=fingerprint,
-        space=space.to_dict(),
+        first_rows=data.first_rows if data.counts_rows else {},
+        batch_size=batch_size,
     )
+    identity = {"fingerprint": fingerprint, "space": found["space"], **columns}
+    facts = job.run(work, identity, normalized=bool(space.normalized), may_be_empty=False)
+    return EmbedDataSetReport(**facts, fingerprint=fingerprint, space=space.to_dict())
 
 
 @dataclass(frozen=True)

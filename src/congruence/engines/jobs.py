@@ -518,63 +518,71 @@ class FragmentWork(ABC):
         """Yield the batches of the output; batches for the quarantine are added to ``bad``."""
 
 
-def quarantine_place(bad_rows: str | None, *, force: bool) -> Location | None:
-    """Return the place of the file of rows that are left out; None if there is to be none."""
-    place = None if bad_rows is None else Location.of(bad_rows)
-    if place is not None and place.exists() and not force:
-        raise OutputExistsError(f"The path for bad_rows, {place.shown}, exists.", "Pass `force=True` to replace it.")
-    return place
+class Job:
+    """A job on a data set; its output and the file of rows that are left out are checked first."""
 
+    def __init__(
+        self,
+        kind: str,
+        data: DataSet | ItemSet,
+        output: str,
+        *,
+        engine: Engine,
+        bad_rows: str | None,
+        force: bool,
+        callback: Callable[[int], object] | None,
+    ) -> None:
+        self._started = time.perf_counter()
+        self._kind, self._data, self._engine, self._force, self._callback = kind, data, engine, force, callback
+        self.output = Output.of(output)
+        self.output.prepare(data.place, force=force)
+        self.quarantine = None if bad_rows is None else Location.of(bad_rows)
+        if self.quarantine is not None and self.quarantine.exists() and not force:
+            problem = f"The path for bad_rows, {self.quarantine.shown}, exists."
+            raise OutputExistsError(problem, "Pass `force=True` to replace it.")
 
-def run_job(
-    kind: str,
-    identity: Mapping[str, object],
-    work: FragmentWork,
-    fragments: tuple[Fragment, ...],
-    bad_schema: pa.Schema,
-    quarantine: Location | None,
-    *,
-    engine: Engine,
-    force: bool,
-    callback: Callable[[int], object] | None,
-    check: Callable[[FragmentJournal], object] | None = None,
-) -> dict[str, Any]:
-    """Run the fragments that are pending, collect the rows that were left out, and publish the output.
-
-    ``check`` is called before. Returns the facts of :class:`DataSetReport` that the journal knows.
-    """
-    out, source = work.output, work.data
-    identity = {
-        **{"source": source.place.shown, "version": source.version, "output": out.place.shown},
-        **{"bad_rows": work.quarantine, **identity},
-    }
-    with out.locked():
-        journal = FragmentJournal(out.journal, JobPlan(kind, identity, fragments)).open(restart=force)
-        journal.keep(out.sizes())
-        if callback is not None and journal.resumed:
-            callback(journal.rows + journal.bad)
-        pending = journal.pending()
-        try:
-            for result in engine.run(work, pending) if pending else ():
-                receipt = Receipt(**result)
-                if journal.add(receipt) and callback is not None:
-                    callback(receipt.rows + receipt.bad)
-        finally:  # receipts are written even if the run fails
-            journal.flush()
-        if quarantine is not None and journal.bad:
-            write_parquet(quarantine, bad_schema, _bad_batches(out, journal))
-        if check is not None:
-            check(journal)
-        out.publish(journal, work.layout.schema)
-    return {
-        "output": out.place.shown,
-        "engine": engine.name,
-        "rows": journal.rows,
-        "fragments": len(fragments),
-        "resumed": journal.resumed,
-        "bad_rows": journal.bad,
-        "bad_rows_file": None if quarantine is None or not journal.bad else quarantine.shown,
-    }
+    def run(
+        self, work: FragmentWork, identity: Mapping[str, object], *, normalized: bool, may_be_empty: bool
+    ) -> dict[str, Any]:
+        """Run the pending fragments, collect the rows that were left out, publish, and return a report's facts."""
+        out, data, quarantine, callback = self.output, self._data, self.quarantine, self._callback
+        places = {"source": data.place.shown, "version": data.version, "output": out.place.shown}
+        identity = {**places, "bad_rows": quarantine is not None, **identity}
+        with out.locked():
+            plan = JobPlan(self._kind, identity, data.fragments)
+            journal = FragmentJournal(out.journal, plan).open(restart=self._force)
+            journal.keep(out.sizes())
+            if callback is not None and journal.resumed:
+                callback(journal.rows + journal.bad)
+            pending = journal.pending()
+            try:
+                for result in self._engine.run(work, pending) if pending else ():
+                    receipt = Receipt(**result)
+                    if journal.add(receipt) and callback is not None:
+                        callback(receipt.rows + receipt.bad)
+            finally:  # receipts are written even if the run fails
+                journal.flush()
+            if quarantine is not None and journal.bad:
+                write_parquet(quarantine, quarantine_schema(data.schema), _bad_batches(out, journal))
+                if not journal.rows and not may_be_empty:
+                    raise CorruptFileError(
+                        f"None of the {journal.bad} items in {data.place.shown} can be encoded.",
+                        f"See the reasons in {quarantine.shown}, and pass other items or another encoder.",
+                    )
+            out.publish(journal, work.layout.schema)
+        return {
+            "output": out.place.shown,
+            "engine": self._engine.name,
+            "rows": journal.rows,
+            "dim": work.layout.dim,
+            "dtype": work.layout.dtype.name,
+            "fragments": len(data.fragments),
+            "resumed": journal.resumed,
+            "bad_rows": journal.bad,
+            "bad_rows_file": None if quarantine is None or not journal.bad else quarantine.shown,
+            "normalized": normalized,
+            "seconds": time.perf_counter() - self._started,
+        }
 
 
 def _bad_batches(out: Output, journal: FragmentJournal) -> Iterator[pa.RecordBatch]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,17 +16,7 @@ from congruence._utils.validation import RowNames
 from congruence.embeddings import Space
 from congruence.engines.dataset import DataSet, Fragment
 from congruence.engines.engine import Engine
-from congruence.engines.jobs import (
-    REASONS,
-    DataSetReport,
-    FragmentWork,
-    Output,
-    find_bad,
-    quarantine_place,
-    quarantine_schema,
-    quarantined,
-    run_job,
-)
+from congruence.engines.jobs import REASONS, DataSetReport, FragmentWork, Job, find_bad, quarantined
 from congruence.errors import InputError
 from congruence.maps import Map, load
 from congruence.stores import store_as
@@ -236,9 +225,7 @@ def transform_dataset(
         If a vector, an id or a file is invalid; the message names the fragment. Finished fragments are kept for the
         next run.
     """
-    started = time.perf_counter()
-    out = Output.of(output)
-    out.prepare(data.place, force=force)
+    job = Job("transform", data, output, engine=engine, bad_rows=bad_rows, force=force, callback=callback)
     batch = MapBatch(
         mapping,
         data.columns.schema,
@@ -265,16 +252,9 @@ def transform_dataset(
         "head": function.head,
         "allow_zero_rows": allow_zero_rows,
     }
-    quarantine = quarantine_place(bad_rows, force=force)
     block = function.rows_of_block(data.row_bytes)
-    work = _TransformWork(data.without_fragments(), layout, out, quarantine is not None, function, block)
-    bad_schema = quarantine_schema(data.columns.schema)
-    options = {"engine": engine, "force": force, "callback": callback}
-    facts = run_job("transform", identity, work, data.fragments, bad_schema, quarantine, **options)
-    seconds = time.perf_counter() - started
-    return DataSetReport(
-        **facts, dim=function.dim, dtype=function.dtype.name, normalized=function.unit, seconds=seconds
-    )
+    work = _TransformWork(data.without_fragments(), layout, job.output, job.quarantine is not None, function, block)
+    return DataSetReport(**job.run(work, identity, normalized=function.unit, may_be_empty=True))
 
 
 @dataclass(frozen=True)

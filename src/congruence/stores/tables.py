@@ -197,6 +197,7 @@ class TableLayout:
         path: str | Path,
     ) -> None:
         check_column_out(column_out, columns, path)
+        self.dim, self.dtype = dim, dtype
         self._columns, self._replaces = columns, columns is not None and column_out is None
         schema, self.at, self._new_ids = output_schema(
             columns, dim=dim, dtype=dtype, has_ids=has_ids, id_type=id_type, name=column_out
