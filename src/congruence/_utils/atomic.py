@@ -392,10 +392,7 @@ def _rename_file(source: Path, target: Path) -> None:
 
 
 def _call(source: Path, target: Path, flag: int) -> bool:
-    """Make the system call with flag 0 (never replace) or 1 (exchange); return False if it is not supported.
-
-    Raises OSError.
-    """
+    """Make the system call with flag 0 (never replace) or 1 (exchange); return False if it is not supported."""
     function = _find_call()
     if function is None:
         return False

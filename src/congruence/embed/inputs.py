@@ -199,7 +199,7 @@ def _table(path: Path, modality: str | None, column: str | None, id_column: str 
 
 
 def choose_column(path: Path | str, names: list[str], column: str | None, modality: str | None) -> tuple[str, str]:
-    """Determine the column to embed and its modality. Raises ParameterError."""
+    """Determine the column to embed and its modality."""
     listed = short(", ".join(names), 300) or "none"
     if column is not None and column not in names:
         raise ParameterError(

@@ -62,17 +62,8 @@ def fit_dataset(
 
     Raises
     ------
-    ParameterError
-        If ``method`` cannot be fitted from moments.
     UnpairedError
-        If the check fails, with ``strict``.
-    InputError
-        If rows cannot be used (the message names their fragment), or source and target rows do not vary together.
-
-    Warns
-    -----
-    PairingWarning
-        If the check fails, without ``strict``.
+        If the check fails, with ``strict``; otherwise, that is a PairingWarning.
     """
     if method not in METHODS:
         raise ParameterError(

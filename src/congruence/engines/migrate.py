@@ -59,10 +59,7 @@ class EngineExecutor:
         self.engine, self.range_bytes = engine, range_bytes
 
     def begin(self, database: Database) -> None:
-        """Let the engine also write the new files of a data set.
-
-        Raises ParameterError if workers cannot share the database.
-        """
+        """Let the engine also write the new files of a data set."""
         files = _shared(database)
         if not isinstance(files, Tables):
             return
@@ -156,7 +153,7 @@ class EngineExecutor:
 
 
 def _shared(database: Database) -> Partitioned:
-    """Return the database if workers can share it. Raises ParameterError."""
+    """Return the database if workers can share it."""
     if not isinstance(database, Partitioned):
         raise ParameterError(
             f"Got {database.kind} for an engine; expected Parquet or Arrow files or a LanceDB table, whose "
