@@ -411,7 +411,7 @@ def test_inputs_that_cannot_be_read_say_why(pictures, tmp_path):
         ("empty", {}, FileError, "no image in"),
         ("pictures", {"modality": "text"}, ParameterError, "folder.*for texts"),
         ("pictures", {"modality": "audio"}, ParameterError, "modality='audio'"),
-        ("empty.csv", {}, ShapeError, "no rows"),
+        ("empty.csv", {}, ShapeError, "No rows"),
         ("plain.csv", {}, ParameterError, "columns a, b, none of which"),
         ("broken.jsonl", {}, CorruptFileError, "broken.jsonl"),
         ("broken.parquet", {}, CorruptFileError, "broken.parquet"),

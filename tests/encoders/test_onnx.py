@@ -193,7 +193,7 @@ def test_refusals(eyes, ears, tmp_path, monkeypatch):
         load_encoder(f"onnx:{eyes}", layer=1)
     with pytest.raises(ShapeError, match="pooling=None"):
         load_encoder(f"onnx:{ears}", description={"modality": "text"})
-    with pytest.raises(FileError, match="no description"):
+    with pytest.raises(FileError, match="No description"):
         load_encoder(f"onnx:{eyes}", description=tmp_path / "none.json")
     eyes.with_suffix(".json").write_text("{")
     with pytest.raises(CorruptFileError, match="not JSON"):

@@ -191,7 +191,7 @@ def test_columns_must_agree_and_places_be_apart(parts, tmp_path):
         transform_dataset(MAP, data, str(tmp_path / "out.npy"), engine=HERE)
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/thesis.txt").touch()
-    with pytest.raises(OutputExistsError, match="Got a file or folder at .* that congruence did not write"):
+    with pytest.raises(OutputExistsError, match="Got files at .* that congruence did not write"):
         transform_dataset(MAP, data, str(tmp_path / "theirs"), engine=HERE, force=True)
     assert (tmp_path / "theirs/thesis.txt").exists()
 
