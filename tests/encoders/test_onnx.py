@@ -199,7 +199,7 @@ def test_refusals(eyes, ears, tmp_path, monkeypatch):
     with pytest.raises(CorruptFileError, match="not JSON"):
         load_encoder(f"onnx:{eyes}")
     (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(FileError, match="no tokenizer"):
+    with pytest.raises(FileError, match="No tokenizer"):
         load_encoder(f"onnx:{ears}")
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no graph")

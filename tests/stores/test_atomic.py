@@ -245,7 +245,7 @@ def test_a_backup_is_only_taken_up_if_it_is_of_the_kind(tmp_path):
     backup = backup_of(tmp_path / "map")
     backup.mkdir()
     (backup / "thesis").write_text("kept")
-    with pytest.raises(FileError, match="no folder"):
+    with pytest.raises(FileError, match="No folder"):
         persist.read_folder(tmp_path / "map")
     save(tmp_path / "map", 1)
     save(tmp_path / "map", 2)
@@ -254,7 +254,7 @@ def test_a_backup_is_only_taken_up_if_it_is_of_the_kind(tmp_path):
 
 
 def test_a_missing_parent_and_a_folder_in_the_way(tmp_path):
-    with pytest.raises(FileError, match="no folder"), atomic_path(tmp_path / "no" / "a"):
+    with pytest.raises(FileError, match="No folder"), atomic_path(tmp_path / "no" / "a"):
         pytest.fail("entered")
     (tmp_path / "d").mkdir()
     with pytest.raises(OutputExistsError, match="folder"), atomic_path(tmp_path / "d", force=True):

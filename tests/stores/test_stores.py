@@ -480,7 +480,7 @@ def test_missing_files_and_unknown_kinds(tmp_path):
     np.save(tmp_path / "a.npy", np.eye(3))
     with pytest.raises(ParameterError, match="holds one array"):
         open_source(f"{tmp_path}/a.npy:key")
-    with pytest.raises(FileError, match="no folder"), open_sink(tmp_path / "no/where.npy", n=1, dim=1):
+    with pytest.raises(FileError, match="No folder"), open_sink(tmp_path / "no/where.npy", n=1, dim=1):
         pytest.fail("there is no such folder")
     with pytest.raises(DtypeError):
         open_sink(tmp_path / "a.npy", n=1, dim=1, dtype=np.int32)
