@@ -167,7 +167,7 @@ BAD_FITS = {
     "means without modality": (["a.npz:v", "b.npz:v", "--means", "text=a.npz:w"], "Pass --modality"),
     "holdout": (["a.npz:v", "b.npz:v", "--holdout", "299"], "two left"),
     "exists": (["a.npz:v", "b.npz:v", "-o", "taken"], "--force"),
-    "no parent": (["a.npz:v", "b.npz:v", "-o", "no/where"], "no folder"),
+    "no parent": (["a.npz:v", "b.npz:v", "-o", "no/where"], "o folder"),
 }
 
 

@@ -253,7 +253,7 @@ def test_the_command_lists_and_speaks_json(here):
         (["fig99", "-o", "out"], "expected one of fig1, fig2"),
         ([], "Got no NAME"),
         (["fig5"], "Got no --out"),
-        (["fig5", "-o", "none/out"], "Got no folder none"),
+        (["fig5", "-o", "none/out"], "o folder none"),
         (["fig5", "-o", "out", "--models", "lvis"], "Got no file for lvis"),
         (["fig5", "-o", "out", "--models", "paper"], "--root"),
         (["own.yaml", "-o", "out"], "Got no file at own.yaml"),

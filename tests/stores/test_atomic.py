@@ -245,7 +245,7 @@ def test_a_backup_is_only_taken_up_if_it_is_of_the_kind(tmp_path):
     backup = backup_of(tmp_path / "map")
     backup.mkdir()
     (backup / "thesis").write_text("kept")
-    with pytest.raises(FileError, match="No folder"):
+    with pytest.raises(FileError, match="[Nn]o folder"):
         persist.read_folder(tmp_path / "map")
     save(tmp_path / "map", 1)
     save(tmp_path / "map", 2)
