@@ -478,7 +478,7 @@ def test_bad_options_of_the_command_are_refused_before_anything_is_written(run, 
         ((*good[:4], "--encode", "nothing", "--share", 0.1), "which is neither a file nor a command"),
         ((*good[:4], "--encode", "run {ids}", "--share", 0.1), "without {out}"),
         ((*good, "--share", 0.1, "--plot", "p.docx"), "expected one that ends in .svg"),
-        ((*good, "--share", 0.1, "--plot", "there.svg"), "there.svg; expected a new one. Pass another path."),
+        ((*good, "--share", 0.1, "--plot", "there.svg"), "there.svg. Pass another path."),
         (("verify", "--progressive"), "Got --progressive for verify"),
         (("verify", "--encode", "new.npz"), "Got --encode for verify"),
     ):
