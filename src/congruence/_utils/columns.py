@@ -175,8 +175,7 @@ def _refuse_columns(other: Sequence[object], vectors: Sequence[object], name: st
     pick = f"{name}[{vectors[0]!r}]" if vectors else f"{name}[[…]]"
     what = "the column of vectors" if vectors else "the numeric columns"
     return DtypeError(
-        f"Got a table for {name} with non-numeric columns ({listed}); expected numeric columns, or one column "
-        "of vectors.",
+        f"Got a table for {name} with non-numeric columns ({listed}).",
         f"Pass {what}: {pick}.",
     )
 

@@ -229,8 +229,7 @@ def _plain(value: object, row: int, name: str) -> str | int:
 def _not_an_id(value: object, row: int, name: str) -> IdError:
     why = " (pandas converts whole numbers to floats if some are missing)" if isinstance(value, float) else ""
     return IdError(
-        f"Got {name} in which row {row} is {shorten(repr(value))}, {type(value).__name__}{why}; expected texts "
-        "or whole numbers.",
+        f"Got {name} in which row {row} is {shorten(repr(value))}, {type(value).__name__}{why}.",
         "Convert the column to integers or to text, or pass another column.",
     )
 
@@ -269,8 +268,7 @@ def _check_text(text: str, row: int, name: str) -> None:
         size = len(text) if text.isascii() else len(text.encode("utf-8"))
     except UnicodeEncodeError:
         raise IdError(
-            f"Got {name} in which row {row} is {shorten(ascii(text))}, which contains half a character (a lone "
-            "surrogate); expected text that can be encoded as UTF-8.",
+            f"Got {name} in which row {row} is {shorten(ascii(text))}, which contains half a character.",
             "Give this item another id.",
         ) from None
     if size > MAX_ID_BYTES:

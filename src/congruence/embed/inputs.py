@@ -225,9 +225,8 @@ def choose_column(path: Path | str, names: list[str], column: str | None, modali
 def _dataset(name: str, modality: str | None, split: str, root: str | Path | None) -> Items:
     if name not in datasets.DATASETS:
         raise FileError(
-            f"Got {name}, which is neither an existing path nor a data set; expected a folder of images, a "
-            f"table or the name of a data set ({', '.join(datasets.DATASETS)}).",
-            "Check the path.",
+            f"Got {name}, which is neither an existing path nor a data set.",
+            f"Check the path, or pass one of {', '.join(datasets.DATASETS)}.",
         )
     if root is None:
         raise ParameterError(

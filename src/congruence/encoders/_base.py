@@ -282,9 +282,8 @@ def open_image(item: Item) -> Image.Image:
         raise FileError(f"No image at {name}.", "Check the path.") from None
     except (OSError, ValueError, SyntaxError, EOFError, pil.DecompressionBombError, MemoryError) as error:
         raise CorruptFileError(
-            f"{name} cannot be decoded ({error or 'too large for memory'}); expected a complete image of one of "
-            f"the formats {', '.join(IMAGE_FORMATS)}.",
-            "Replace this file, or leave it out.",
+            f"{name} cannot be decoded ({error or 'too large for memory'}).",
+            f"Replace this file ({', '.join(IMAGE_FORMATS)}), or leave it out.",
         ) from error
 
 

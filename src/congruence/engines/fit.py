@@ -67,8 +67,7 @@ def fit_dataset(
     """
     if method not in METHODS:
         raise ParameterError(
-            f"Got `method={method!r}` for an engine; expected one of {', '.join(METHODS)}, which can be fitted "
-            "from moments.",
+            f"Got `method={method!r}` for an engine; expected one of {', '.join(METHODS)}.",
             "Pass one of these, or fit on a sample without `engine=…`.",
         )
     scores: dict[str, object] = {"n_pairs": pairs.source.rows}

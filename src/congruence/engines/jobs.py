@@ -120,8 +120,7 @@ class FragmentJournal:
                 )
             if not restart:
                 raise OutputExistsError(
-                    f"Got the journal of another job at {self.place.shown}, whose fragments, map or encoder, or "
-                    "options differ.",
+                    f"Got the journal of another job at {self.place.shown}, with other fragments or options.",
                     "Pass `force=True` to start over, or pass another output.",
                 )
             self.place.remove()
@@ -251,8 +250,7 @@ class Output:
         suffix = place.name.rpartition(".")[2].lower() if "." in place.name else ""
         if suffix in ("npy", "npz", "safetensors", "arrow", "feather", "csv", "jsonl", "h5", "hdf5"):
             raise ParameterError(
-                f"Got {place.shown} for the output of an engine; expected a folder of Parquet files or a "
-                ".lance data set.",
+                f"Got {place.shown} ; an engine writes a folder of Parquet files or a .lance data set.",
                 f"Pass a path without .{suffix}.",
             )
         return cls(place, "lance" if suffix == "lance" else "parquet")

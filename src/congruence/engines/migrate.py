@@ -156,8 +156,7 @@ def _shared(database: Database) -> Partitioned:
     """Return the database if workers can share it."""
     if not isinstance(database, Partitioned):
         raise ParameterError(
-            f"Got {database.kind} for an engine; expected Parquet or Arrow files or a LanceDB table, whose "
-            "rows several machines can read and write at the same time.",
+            f"Got {database.kind} for an engine; expected Parquet or Arrow files or a LanceDB table, which workers share.",
             "Migrate it with `engine='local'`.",
         )
     return database
@@ -166,8 +165,7 @@ def _shared(database: Database) -> Partitioned:
 def _refuse_native(mapper: RowMapper) -> None:
     if mapper.native is not None:
         raise MigrationError(
-            "Got a migration with re-embedded rows for an engine; expected one that only maps, because "
-            "workers do not have the re-embedded vectors.",
+            "Got a migration with re-embedded rows for an engine, whose workers do not have these vectors.",
             "Continue with `engine='local'`.",
         )
 

@@ -130,16 +130,14 @@ class FolderSource(Source):
         self.files = (*self.files, home)
         if len(tables) != len(self._sources):
             raise ParameterError(
-                f"Got {len(tables)} metadata files for {len(self._sources)} parts of {folder}; expected one "
-                f"each in {home}.",
+                f"Got {len(tables)} metadata files for {len(self._sources)} parts, in {home}.",
                 "Add the missing files, or remove those left over.",
             )
         columns = []
         for table, source in zip(tables, self._sources, strict=True):
             if _number(table) != _number(Path(source.path)):
                 raise ParameterError(
-                    f"Got metadata file {table.name} for part {Path(source.path).name}; expected the same "
-                    "number in both.",
+                    f"Got metadata file {table.name} for part {Path(source.path).name}.",
                     "Add the missing part, or rename the files.",
                 )
             names = column_ids(read_parquet_column(table, column), f"{table}:{column}")

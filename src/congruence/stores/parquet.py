@@ -67,8 +67,7 @@ class ParquetSource(TableSource):
             self._groups = range(*(groups or (0, len(found))))
             if len(found) < self._groups.stop:
                 raise CorruptFileError(
-                    f"Got {len(found)} row groups in {path}; expected at least {self._groups.stop}, as when the "
-                    "work was planned.",
+                    f"Got {len(found)} row groups in {path}; there were {self._groups.stop} when it was planned.",
                     "Run it again from the beginning with `force=True`.",
                 )
             chosen = [self.group_sizes[k] for k in self._groups]

@@ -115,8 +115,7 @@ def output_schema(
     else:
         if columns.mixed:
             raise DtypeError(
-                f"Got values of different types in {', '.join(map(repr, columns.mixed))}; expected one type "
-                "per column.",
+                f"Got values of different types in {', '.join(map(repr, columns.mixed))}.",
                 "Write a .jsonl, which keeps them as they are.",
             )
         fields, metadata = list(columns.schema), dict(columns.schema.metadata or {})

@@ -143,8 +143,7 @@ class CsvSource(_TextSource):
             bad = next((j for j in wanted if not _is_number(cells[j])), None)
             if bad is not None:
                 raise DtypeError(
-                    f"Got {short(cells[bad])!r} in line {number}, column {short(header[bad])!r} of {path}; "
-                    "expected a number.",
+                    f"Got {short(cells[bad])!r} in line {number}, column {short(header[bad])!r} of {path}.",
                     "Correct this cell, or name the vector columns' common prefix as path:prefix.",
                 )
             rows.append([float(cells[j]) for j in wanted])
@@ -368,8 +367,7 @@ class CsvSink(_TextSink):
     def _old_cells(self, field: pa.Field) -> list[str]:
         if not pa.types.is_fixed_size_list(field.type):
             raise ParameterError(
-                f"Got `column_out={self.column_out!r}` for {self.path} and vectors in lists of variable size, which "
-                "cannot be written as columns.",
+                f"Got `column_out={self.column_out!r}` for {self.path} and vectors in lists of variable size.",
                 "Write a .parquet or .jsonl.",
             )
         return _numbered(field.name, field.type.list_size)
