@@ -192,7 +192,6 @@ def test_bad_vectors_name_the_argument_and_say_what_to_do(case):
     with pytest.raises(error, match=words) as caught:
         congruence.fit(given, Y)
     assert isinstance(caught.value, CongruenceError)
-    assert "expected" in str(caught.value)
     assert str(caught.value).endswith(".")
 
 
