@@ -279,7 +279,7 @@ def test_csv_and_jsonl_edited_by_hand(tmp_path):
         ('{"id": 9, "embedding": "x"}', DtypeError, "line 4"),
         ('{"id": 9}', ParameterError, "'embedding'"),
         ('{"embedding": [1, 2]}', IdError, r"missing in 1 row \(2\)"),
-        ("{", CorruptFileError, "line 4"),
+        ("{", CorruptFileError, "Line 4"),
         ("[1]", CorruptFileError, "not a JSON object"),
     ):
         path.write_text('{"id": 7, "embedding": [1, 2]}\n\n{"id": 8, "embedding": [3, 4]}\n' + line)
