@@ -1,4 +1,6 @@
-"""Data sets of texts and images, encoded fragment by fragment: the local command's vectors, once each, whatever happens."""
+"""Data sets of texts and images, encoded fragment by fragment: the local command's vectors, once each, whatever
+happens.
+"""
 
 from __future__ import annotations
 

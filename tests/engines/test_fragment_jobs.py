@@ -83,7 +83,9 @@ def test_products_on_a_device_are_those_of_numpy():
 
 
 def test_torch_is_imported_where_there_is_a_gpu(monkeypatch):
-    """ "auto" takes torch's product only on a GPU; without one, and where the engine hides it, torch is not even imported."""
+    """ "auto" takes torch's product only on a GPU; without one, and where the engine hides it, torch is not even
+    imported.
+    """
     import builtins
 
     from congruence.upgrade import blocks

@@ -90,7 +90,9 @@ def test_the_command_on_a_cluster_writes_what_the_local_one_writes(cluster, part
 
 
 class Dies:
-    """Ends its process on the first attempt at each of some fragments, after the output is written: kill -9 at the worst time."""
+    """Ends its process on the first attempt at each of some fragments, after the output is written: kill -9 at the
+    worst time.
+    """
 
     def __init__(self, work, marks, names):
         self.work, self.marks, self.names = work, marks, names
@@ -128,7 +130,9 @@ def test_dead_workers_are_replaced_and_no_row_is_there_twice(cluster, parts, tmp
 
 
 def test_a_migration_on_a_cluster_with_dying_workers(cluster, here, tmp_path):
-    """Workers die after a stretch is written, before it is told, and after a new file is; the command then does the switch and the way back."""
+    """Workers die after a stretch is written, before it is told, and after a new file is; the command then does the
+    switch and the way back.
+    """
     where = write_parts(tmp_path / "photos")
     MAP.save(tmp_path / "map")
     (tmp_path / "marks").mkdir()
@@ -153,7 +157,9 @@ def test_a_migration_on_a_cluster_with_dying_workers(cluster, here, tmp_path):
 
 
 def test_a_lancedb_table_on_a_cluster_with_a_dying_worker(cluster, here, tmp_path):
-    """A worker dies after a fragment's file is written, before it is told: another writes it again, and the command goes on."""
+    """A worker dies after a fragment's file is written, before it is told: another writes it again, and the command
+    goes on.
+    """
     lance = pytest.importorskip("lance")
     where = tmp_path / "photos.lance"
     lance.write_dataset(table(), str(where), max_rows_per_file=ROWS)

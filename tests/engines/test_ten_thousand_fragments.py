@@ -1,4 +1,6 @@
-"""Ten thousand fragments on a simulated cluster with stragglers, dead workers, preemption and killed drivers: the journal's arithmetic, and the plan's."""
+"""Ten thousand fragments on a simulated cluster with stragglers, dead workers, preemption and killed drivers: the
+journal's arithmetic, and the plan's.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Clock:
 
 
 class Cluster:
-    """Workers that take fragments in order; an attempt that dies is begun again, and a straggler is run a second time beside itself."""
+    """Workers that take fragments in order; an attempt that dies is begun again, and a straggler is run a second time
+    beside itself.
+    """
 
     def __init__(self, clock, rng):
         self.clock, self.rng = clock, rng

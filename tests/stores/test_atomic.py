@@ -193,7 +193,9 @@ class Fault(BaseException):
 
 
 def faulty(monkeypatch, way, step, *, for_ever):
-    """Make change number ``step`` to the disk fail: only this one, as after an interrupt, or all later ones too, as after a kill."""
+    """Make change number ``step`` to the disk fail: only this one, as after an interrupt, or all later ones too, as
+    after a kill.
+    """
     count = 0
 
     def wrap(real):

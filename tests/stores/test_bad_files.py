@@ -403,12 +403,14 @@ def test_ids_in_some_parts_only(tmp_path):
     assert open_source(tmp_path, ids=False).n == 80
 
 
-# ------------------------------------------------------------------ HDF5: strings lie in a heap that libhdf5 may walk for ever
+# ------------------------------------------------------------------ HDF5: strings lie in a heap that libhdf5 may walk f
 
 
 @pytest.fixture
 def endless(tmp_path):
-    """A file whose string heap names an object of nearly 2⁶⁴ bytes: libhdf5 then never returns from reading a string."""
+    """A file whose string heap names an object of nearly 2⁶⁴ bytes: libhdf5 then never returns from reading a
+    string.
+    """
     path = tmp_path / "endless.h5"
     with h5py.File(path, "w") as file:
         file["v"] = np.ones((40, 4), np.float32)

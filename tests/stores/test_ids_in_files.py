@@ -80,7 +80,31 @@ def peak_of(work):
 # ------------------------------------------------------------------ round trips
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
-ODD = ["a", "a\0", "a\0\0", "\0", "07", "7", " 7", "7 ", "é", "e\u0301", "nan", "None", "null", "\r", "\n", "\r\n", '"', ",", "\ufeff", "'", "=1", "\U0010ffff", "\x1a"]  # fmt: skip
+ODD = [
+    "a",
+    "a\0",
+    "a\0\0",
+    "\0",
+    "07",
+    "7",
+    " 7",
+    "7 ",
+    "é",
+    "e\u0301",
+    "nan",
+    "None",
+    "null",
+    "\r",
+    "\n",
+    "\r\n",
+    '"',
+    ",",
+    "\ufeff",
+    "'",
+    "=1",
+    "\U0010ffff",
+    "\x1a",
+]
 
 
 @pytest.mark.parametrize("suffix", KEEPING)

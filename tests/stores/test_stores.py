@@ -511,7 +511,8 @@ def test_a_scan_needs_little_memory(suffix, tmp_path):
     X = np.zeros((4096, 256), dtype=np.float32)
     X[:] = RNG.standard_normal(256)
     path = tmp_path / f"v{suffix}"
-    # Parquet keeps a row group or so (64 MB) and its decoded pages, Lance what it reads ahead; the others hold a block or two.
+    # Parquet keeps a row group or so (64 MB) and its decoded pages, Lance what it reads ahead; the others hold a block
+    # or two.
     limit = {".parquet": 150_000, ".lance": 250_000}.get(suffix, 60_000)
     blocks = limit // 4096 + 5  # of 4 MB: a file larger than what reading it may take
     with open_sink(path, n=4096 * blocks, dim=256) as sink:

@@ -46,9 +46,9 @@ def atomic_path(
 ) -> Iterator[Path]:
     """Yield a temporary path next to ``path`` and move it there if the block ends without an error; else remove it.
 
-    ``force`` replaces an existing file, or a folder for which ``foreign`` returns None instead of the reason why it must
-    not be replaced (:func:`why_foreign`); without ``foreign``, only an empty folder is replaced. With ``directory``, the
-    temporary path is a folder; otherwise the block must write a file there.
+    ``force`` replaces an existing file, or a folder for which ``foreign`` returns None instead of the reason why it
+    must not be replaced (:func:`why_foreign`); without ``foreign``, only an empty folder is replaced. With
+    ``directory``, the temporary path is a folder; otherwise the block must write a file there.
 
     If several processes write to the same free path, one of them succeeds. While a folder is replaced, a complete old
     or new copy exists at all times: at ``path`` or, on systems that cannot exchange two names, at ``backup_of(path)``

@@ -48,7 +48,8 @@ class Items:
     fetch : callable
         Function from a row number to a text, a ``Path``, bytes or a ``PIL.Image``.
     stamp : callable
-        Function from a row number to a string that changes when the item does, as far as it can tell without reading it.
+        Function from a row number to a string that changes when the item does, as far as it can tell without reading
+        it.
     """
 
     name: str

@@ -323,7 +323,8 @@ def check_modality(options: EncoderOptions, offered: tuple[str, ...]) -> str:
         return offered[0]
     if options.modality not in offered:
         raise ParameterError(
-            f"Got `modality={options.modality!r}` for {options.name!r}; expected one of {', '.join(map(repr, offered))}.",
+            f"Got `modality={options.modality!r}` for {options.name!r}; expected one of "
+            f"{', '.join(map(repr, offered))}.",
             "Choose one of these.",
         )
     return options.modality

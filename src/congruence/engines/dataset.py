@@ -50,9 +50,9 @@ _DAMAGE = (pa.ArrowException, OSError, ValueError, RuntimeError)
 class Fragment:
     """The part of a data set that one task reads.
 
-    ``name`` is unique in the data set, and that of the output's fragment; ``path`` the file's in the data set, empty for a
-    single file and for Lance; ``size`` an approximate number of uncompressed bytes; ``start`` the number of the first row
-    in its file; ``groups`` a range of row groups (None for all), and ``number`` that of a Lance fragment.
+    ``name`` is unique in the data set, and that of the output's fragment; ``path`` the file's in the data set, empty
+    for a single file and for Lance; ``size`` an approximate number of uncompressed bytes; ``start`` the number of the
+    first row in its file; ``groups`` a range of row groups (None for all), and ``number`` that of a Lance fragment.
     """
 
     name: str
@@ -322,8 +322,8 @@ _open_cached = lru_cache(maxsize=4)(_open_uri)
 class ItemSet(_FragmentedTable):
     """A table in one or many files, with its columns of items and ids.
 
-    ``schema`` has the columns that are read. ``column`` holds texts; or images as paths, bytes, or structures of ``bytes``
-    and ``path`` as written by the ``datasets`` library. ``modality`` is "image" or "text".
+    ``schema`` has the columns that are read. ``column`` holds texts; or images as paths, bytes, or structures of
+    ``bytes`` and ``path`` as written by the ``datasets`` library. ``modality`` is "image" or "text".
     """
 
     schema: pa.Schema

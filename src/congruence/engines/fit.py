@@ -68,7 +68,7 @@ def fit_dataset(
     if method not in METHODS:
         raise ParameterError(
             f"Got `method={method!r}` for an engine; expected one of {', '.join(METHODS)}.",
-            "Pass one of these, or fit on a sample without `engine=…`.",
+            "Pass one that can be fitted from moments, or fit on a sample without `engine=…`.",
         )
     scores: dict[str, object] = {"n_pairs": pairs.source.rows}
     if check:

@@ -156,7 +156,8 @@ def _shared(database: Database) -> Partitioned:
     """Return the database if workers can share it."""
     if not isinstance(database, Partitioned):
         raise ParameterError(
-            f"Got {database.kind} for an engine; expected Parquet or Arrow files or a LanceDB table, which workers share.",
+            f"Got {database.kind} for an engine; expected Parquet or Arrow files or a LanceDB table, which "
+            "workers share.",
             "Migrate it with `engine='local'`.",
         )
     return database

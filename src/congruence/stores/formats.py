@@ -22,9 +22,9 @@ class Format:
 
     ``suffixes`` are in lower case, the usual one first; the empty one stands for a folder of parts. ``key`` is what the
     part of a spec after the colon refers to, None if a file holds one array; it is not ``key_required`` if there is a
-    default matrix. ``names_ids``: the reader takes the name of the id column. ``streams``: memory does not grow with the
-    rows. ``extra``: what ``pip install congruence[extra]`` needs. Its classes and functions are named after ``name``, in
-    the ``module`` of this package.
+    default matrix. ``names_ids``: the reader takes the name of the id column. ``streams``: memory does not grow with
+    the rows. ``extra``: what ``pip install congruence[extra]`` needs. Its classes and functions are named after
+    ``name``, in the ``module`` of this package.
     """
 
     name: str
