@@ -25,8 +25,7 @@ SLOW = {"vectors.h5": 3, "vectors.hdf5": 2, "column.h5": 2, "column.hdf5": 1, "p
 READERS = {
     "_utils/atomic.py": ["marker"],
     "cli/migrate.py": ["certificate"],
-    "databases/_file_place.py": ["file beside"],
-    "databases/_file_rows.py": ["file beside"],
+    "databases/_files.py": ["file beside"],
     "databases/npy.py": ["file beside"],
     "_utils/yaml.py": ["recipe", "experiment"],
     "datasets/_base.py": ["dataset pets", "dataset folder"],
@@ -57,21 +56,17 @@ READERS = {
     "engines/dataset.py": ["data set", "item set"],
     "engines/jobs.py": ["fragments journal", "fragments journal, right digest"],
     "upgrade/migrate/native.py": ["progressive"],
-    "upgrade/progressive/_pieces.py": ["progressive", "plan"],
-    "upgrade/progressive/_received.py": ["progressive", "plan"],
-    "upgrade/progressive/saving.py": ["progressive", "plan"],
+    "upgrade/progressive/progressive.py": ["progressive", "plan"],
+    "upgrade/progressive/refit.py": ["progressive", "plan"],
+    "upgrade/progressive/state.py": ["progressive", "plan"],
     "train/checkpoint.py": ["checkpoint", "checkpoint, right checksums"],
 }
 
 #: Source files that read only what this library wrote, or what another library parses, and so have no target.
 NO_READERS = {
-    "databases/_lance_reader.py": "data sets of LanceDB, read by Lance's library as in stores/lance.py",
-    "databases/_lance_ranges.py": "the same data sets at one version",
-    "databases/_lance_staging.py": "staged vectors that it wrote itself: not fuzzed",
+    "databases/lancedb.py": "data sets of LanceDB, read by Lance's library as in stores/lance.py, and its own staged vectors",
     "_utils/arguments.py": "numbers of the system",
-    "databases/_faiss_index.py": "an index, read by FAISS",
     "databases/faiss.py": "an index, read by FAISS",
-    "databases/_table_files.py": "Parquet and Arrow, read by pyarrow as in stores/parquet.py and stores/arrow.py",
     "databases/parquet.py": "Parquet and Arrow, read by pyarrow as in stores/parquet.py and stores/arrow.py",
     "report/experiment.py": "figures that the run has just written itself",
     "cli/_demo_story.py": "a table that it has just written itself",

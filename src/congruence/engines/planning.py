@@ -17,7 +17,7 @@ from congruence.engines.jobs import MOST_RECEIPTS, SECONDS, write_parquet
 from congruence.engines.locations import Location
 from congruence.maps import OrthogonalMap
 from congruence.stores.tables import TableLayout
-from congruence.upgrade.blocks import BlockMap
+from congruence.upgrade.transform import BlockMap
 
 #: Bytes of source vectors on which rates are measured.
 _MEASURED_BYTES = 64 * 2**20

@@ -21,8 +21,8 @@ from congruence.errors import InputError
 from congruence.maps import Map, load
 from congruence.stores import store_as
 from congruence.stores.tables import SchemaSource, TableLayout, list_array
-from congruence.upgrade.blocks import BlockMap
 from congruence.upgrade.migrate.mapper import map_digest
+from congruence.upgrade.transform import BlockMap
 
 if TYPE_CHECKING:
     import pandas
