@@ -68,7 +68,7 @@ NO_READERS = {
     "_utils/rename.py": "renames",
     "_utils/owner.py": "reads the kernel's files",
     "_utils/lock.py": "opens folders to lock them",
-    "databases/lancedb.py": "data sets of LanceDB, read by Lance's library as in stores/lance.py, and its own staged vectors",
+    "databases/lancedb.py": "read by Lance's library as in stores/lance.py, and its own staged vectors",
     "_utils/arguments.py": "numbers of the system",
     "databases/faiss.py": "an index, read by FAISS",
     "databases/parquet.py": "Parquet and Arrow, read by pyarrow as in stores/parquet.py and stores/arrow.py",
