@@ -185,7 +185,7 @@ def test_a_journal_with_values_that_none_has_is_refused_though_its_seal_is_right
     result.pop("digest")
     result |= change
     (folder / "journal.json").write_text(json.dumps({**result, "digest": digest_of(result)}))
-    with pytest.raises(CorruptFileError, match="Got a damaged or edited journal"):
+    with pytest.raises(CorruptFileError, match="damaged or was edited"):
         Journal.read(folder)
 
 
@@ -197,7 +197,7 @@ def test_a_sample_of_other_ids_is_said(damaged):
     journal.sample = ["a"]
     journal.write(folder)
     for step in (Migration.verify, Migration.fit_thresholds):
-        with pytest.raises(CorruptFileError, match="Got a journal whose sample has other ids"):
+        with pytest.raises(CorruptFileError, match="sample has other ids"):
             step(Migration(fuzz_migrate.MemoryDatabase(table), journal=folder))
 
 

@@ -57,9 +57,9 @@ READERS = {
     "engines/journal.py": ["fragments journal", "fragments journal, right digest"],
     "stores/fragments.py": ["data set"],
     "upgrade/migrate/native.py": ["progressive"],
-    "upgrade/progressive/_pieces.py": ["progressive", "plan"],
-    "upgrade/progressive/_received.py": ["progressive", "plan"],
-    "upgrade/progressive/saving.py": ["progressive", "plan"],
+    "upgrade/progressive/progressive.py": ["progressive", "plan"],
+    "upgrade/progressive/refit.py": ["progressive", "plan"],
+    "upgrade/progressive/state.py": ["progressive", "plan"],
     "train/checkpoint.py": ["checkpoint", "checkpoint, right checksums"],
 }
 
