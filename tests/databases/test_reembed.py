@@ -298,7 +298,7 @@ def test_bad_input_is_named_and_nothing_written(switched, mapping, truth, tmp_pa
     made, before = switched, bits(switched.new)
     short = lambda ids: Model(truth)(ids)[:-1]  # noqa: E731
     for error, words, encode, options in (
-        (ParameterError, "Got a table of image, text", Model(truth), {}),
+        (ParameterError, "table has rows of image, text", Model(truth), {}),
         (ParameterError, "Got 0 rows of video", Model(truth), {"among": "video"}),
         (ShapeError, r"from encode; expected \(20, 24\)", short, {"among": "image"}),
         (NotFiniteError, "encode", lambda ids: np.full((len(ids), 24), np.nan), {"among": "image"}),

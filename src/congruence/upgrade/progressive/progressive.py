@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-
 AGAIN = 1.5  # the kind of map and its penalty are chosen again each time the number of rows has grown by this factor
 FURTHER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # shares of the store for which a forecast is made
 
