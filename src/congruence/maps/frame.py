@@ -1,4 +1,6 @@
-"""Many models in one coordinate frame: generalized Procrustes analysis, and the maps between models that follow from it."""
+"""Many models in one coordinate frame: generalized Procrustes analysis, and the maps between models that follow from
+it.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ from congruence.maps._base import Map, NotFittedMapError
 from congruence.maps.orthogonal import OrthogonalMap
 from congruence.persist import TOLERANCE, check_parameters, count
 
-#: Shrinkage settings that a frame supports: those of :class:`~congruence.OrthogonalMap` that do not need a second pass over the rows.
+#: Shrinkage settings that a frame supports: those of :class:`~congruence.OrthogonalMap` that do not need a second pass
+#: over the rows.
 SHRINKAGES = ("auto", "wiener", "covered", "full")
 
 #: Vectors of one model by modality; the key is "" if the modality is unknown.
@@ -52,17 +55,18 @@ ModelMeans: TypeAlias = dict[str, tuple[np.ndarray, str]]
 class CanonicalFrame:
     """One coordinate frame for many models, and a map between any two of them through it.
 
-    Each model has one rotation into the frame, and one mean per modality. The map from one model to another is the rotation of the first
-    followed by the transpose of the second's rotation, so maps are consistent with each other: A → B → C equals A → C, and a
-    loop is the identity. Models need not share all items, widths or modalities; items are matched by id.
+    Each model has one rotation into the frame, and one mean per modality. The map from one model to another is the
+    rotation of the first followed by the transpose of the second's rotation, so maps are consistent with each other: A
+    → B → C equals A → C, and a loop is the identity. Models need not share all items, widths or modalities; items are
+    matched by id.
 
     Parameters
     ----------
     center : bool, default=True
         Subtract the source mean and add the target mean when mapping; the rotations are fitted on centered rows.
     shrinkage : {"auto", "wiener", "covered", "full"}, default="auto"
-        How to weight a model's singular directions, as in :class:`~congruence.OrthogonalMap`; ``"auto"`` is ``"wiener"``. A map between
-        two models multiplies the square roots of both models' gains.
+        How to weight a model's singular directions, as in :class:`~congruence.OrthogonalMap`; ``"auto"`` is
+        ``"wiener"``. A map between two models multiplies the square roots of both models' gains.
     shrinkage_strength : float, optional
         Strength of ``"wiener"``; 0.1 by default.
     max_iter : int, default=200
@@ -77,23 +81,25 @@ class CanonicalFrame:
     consensus_ : dict of str to Consensus
         The items in the frame, by modality. Models added later are fitted to them.
     axes_ : list of str
-        Modalities whose means have an axis of their own (:func:`congruence.linalg.shrinkage.mean_isometry`), stored as the last columns of
-        the models' rotations. Only with ``"wiener"``.
+        Modalities whose means have an axis of their own (:func:`congruence.linalg.shrinkage.mean_isometry`), stored as
+        the last columns of the models' rotations. Only with ``"wiener"``.
     objective_ : ndarray, shape (n_iter_ + 1,)
-        Alignment over all pairs of models, Σ tr(R_mᵀ C_mj R_j) / Σ √(Σ‖x‖² Σ‖y‖²), from the initial value on. It never decreases, and is 1 for
-        noise-free data.
+        Alignment over all pairs of models, Σ tr(R_mᵀ C_mj R_j) / Σ √(Σ‖x‖² Σ‖y‖²), from the initial value on. It never
+        decreases, and is 1 for noise-free data.
     n_iter_ : int
     converged_ : bool
 
     Notes
     -----
-    Minimizes Σ_i 1/c_i Σ_{m<j} ‖(x_mi − t_mj) R_m − (x_ji − t_jm) R_j‖² over rotations R and translations t, where c_i is the number of models
-    that have item i. For complete data this is Gower's generalized Procrustes analysis without scaling; for two models it gives their
-    :class:`~congruence.OrthogonalMap`. The solver is :func:`congruence.linalg.generalized.generalized_procrustes`.
+    Minimizes Σ_i 1/c_i Σ_{m<j} ‖(x_mi − t_mj) R_m − (x_ji − t_jm) R_j‖² over rotations R and translations t, where c_i
+    is the number of models that have item i. For complete data this is Gower's generalized Procrustes analysis without
+    scaling; for two models it gives their :class:`~congruence.OrthogonalMap`. The solver is
+    :func:`congruence.linalg.generalized.generalized_procrustes`.
 
-    A loop a → b → c → a is the identity, up to rounding, on the directions that all three models have in the frame, under ``"covered"`` and ``"full"``
-    or where gains are 1. Directions that a model lacks (because it is narrower, or its anchors do not cover them) are lost in a map through it, as
-    in any projection. Gains below 1 shrink the result of a loop but do not rotate it.
+    A loop a → b → c → a is the identity, up to rounding, on the directions that all three models have in the frame,
+    under ``"covered"`` and ``"full"`` or where gains are 1. Directions that a model lacks (because it is narrower, or
+    its anchors do not cover them) are lost in a map through it, as in any projection. Gains below 1 shrink the result
+    of a loop but do not rotate it.
 
     References
     ----------
@@ -143,7 +149,8 @@ class CanonicalFrame:
         Parameters
         ----------
         models : mapping of str to Embeddings or array_like, shapes (n_m, d_m), or to a mapping of modality to those
-            Vectors by model name; :meth:`map` uses these names. SharedItems are matched by id. If no model has ids, all must have the same rows.
+            Vectors by model name; :meth:`map` uses these names. Items are matched by id. If no model has ids, all
+            must have the same rows.
         modality : str, optional
             Modality of rows that do not declare theirs.
 
@@ -158,8 +165,8 @@ class CanonicalFrame:
         InputError
             If there are fewer than two models, or the rows of one do not vary together with those of the others.
         ShapeError, DtypeError, NotFiniteError, ZeroRowError
-            If vectors have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; if those of one model differ
-            in width; or if no model has ids and their numbers of rows differ.
+            If vectors have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; if
+            those of one model differ in width; or if no model has ids and their numbers of rows differ.
         IdError
             If some models are not connected by any chain of shared items, or only some models have ids.
         ModalityError
@@ -214,7 +221,8 @@ class CanonicalFrame:
         if not self.converged_:
             warnings.warn(
                 ConvergenceWarning(
-                    f"Got `max_iter={self.max_iter}`, after which the alignment still grew by {self.objective_[-1] - self.objective_[-2]:.1e}; expected less than tol.",
+                    f"Got `max_iter={self.max_iter}`, after which the alignment still grew by "
+                    f"{self.objective_[-1] - self.objective_[-2]:.1e}; expected less than tol.",
                     "Pass `max_iter=…` with a larger number, or `tol=…`.",
                 ),
                 stacklevel=2,
@@ -249,8 +257,8 @@ class CanonicalFrame:
 
         Notes
         -----
-        The rotation is the Procrustes solution onto the mean of the models already in the frame. Calling :meth:`fit` on all models together
-        would fit every model again and change the maps between them.
+        The rotation is the Procrustes solution onto the mean of the models already in the frame. Calling :meth:`fit` on
+        all models together would fit every model again and change the maps between them.
         """
         self.check_fitted()
         check_name(name)
@@ -280,7 +288,9 @@ class CanonicalFrame:
         return self
 
     def extend(self, name: str, vectors: object, *, modality: str | None = None) -> Self:
-        """Add items to a model that is already in the frame, so that a chain of models can continue with new anchors. No map changes.
+        """Add items to a model that is already in the frame, so that a chain of models can continue with new anchors.
+
+        No map changes.
 
         Parameters
         ----------
@@ -309,7 +319,8 @@ class CanonicalFrame:
         check_width(width_of(rows), len(model.rotation), f"the frame's {name!r}")
         if unknown := sorted(set(rows) - set(model.means)):
             raise ModalityError(
-                f"Got {unknown[0] or 'unnamed'} rows of {name!r}, a modality of which the frame has no mean for this model; expected {known_modalities(model)}.",
+                f"Got {unknown[0] or 'unnamed'} rows of {name!r}, a modality of which the frame has no mean "
+                f"for this model; expected {known_modalities(model)}.",
                 "Pass `modality=…`.",
             )
         extend_items(self.consensus_, rows, model.means, model.isometry, name)
@@ -323,13 +334,14 @@ class CanonicalFrame:
         source, target : str
             Names of models.
         modality : str, optional
-            Modality whose means the map uses initially; it has the means of every modality that both models know. By default the first
-            modality that both have rows of.
+            Modality whose means the map uses initially; it has the means of every modality that both models know. By
+            default the first modality that both have rows of.
 
         Returns
         -------
         OrthogonalMap
-            Can be saved, composed, inverted and recentered like a map fitted on pairs, but not updated with ``partial_fit``, as it has no moments.
+            Can be saved, composed, inverted and recentered like a map fitted on pairs, but not updated with
+            ``partial_fit``, as it has no moments.
 
         Raises
         ------
@@ -351,7 +363,8 @@ class CanonicalFrame:
             check_choice(modality, MODALITIES, "modality")
         if not table or (modality is not None and modality not in table and "" not in table):
             raise ModalityError(
-                f"Got `modality={modality!r}` for {source!r} ({known_modalities(a)}) and {target!r} ({known_modalities(b)}); expected one whose means are known in both.",
+                f"Got `modality={modality!r}` for {source!r} ({known_modalities(a)}) and {target!r} "
+                f"({known_modalities(b)}); expected one whose means are known in both.",
                 "Pass another `modality=…`, or add rows of it with a new frame.",
             )
         measured = [q for q in table if "frame" not in (a.means_from[q], b.means_from[q])]
@@ -428,7 +441,8 @@ class CanonicalFrame:
                 }
             )
         for q, consensus in self.consensus_.items():
-            # Ids are stored as arrays, because the size of the JSON file is limited: the concatenated texts, and the end of each.
+            # Ids are stored as arrays, because the size of the JSON file is limited: the concatenated texts, and the
+            # end of each.
             texts = [text.encode("utf-8") for text in consensus.ids.tolist()]
             arrays[f"ids.{q}"] = np.frombuffer(b"".join(texts), dtype=np.uint8)
             arrays[f"ends.{q}"] = np.cumsum([len(text) for text in texts], dtype=np.int64)
@@ -624,7 +638,8 @@ class Consensus:
 
 
 def infer_means(models: Mapping[str, FrameModel], modalities: Iterable[str]) -> None:
-    """Infer the mean of a modality for models without rows of it, from its gap to a modality that they have, measured in other models.
+    """Infer the mean of a modality for models without rows of it, from its gap to a modality that they have, measured
+    in other models.
 
     An inferred mean is never inferred again, so that models added later do not change it.
     """
@@ -701,7 +716,8 @@ def name_modalities(models: Mapping[str, ModelRows], known: Iterable[str] = ()) 
     if len(named) > 1:
         unnamed = next((name for name, rows in models.items() if "" in rows), None)
         raise ModalityError(
-            f"Got rows of {unnamed!r} without a modality, and {' and '.join(named)} rows; expected rows of a known modality.",
+            f"Got rows of {unnamed!r} without a modality, and {' and '.join(named)} rows; expected rows of a "
+            "known modality.",
             "Pass `modality=…`, or a mapping of modality to rows.",
         )
     return {name: {named[0]: rows[""]} if "" in rows else rows for name, rows in models.items()}
@@ -739,7 +755,8 @@ class SharedItems:
             lengths = {len(side) for side in sides.values()}
             if len(lengths) > 1:
                 raise ShapeError(
-                    f"Got {', '.join((f'{len(side)} rows of {name!r}' for name, side in sides.items()))}, and no ids; expected as many rows of every model, or ids to match them by.",
+                    f"Got {', '.join((f'{len(side)} rows of {name!r}' for name, side in sides.items()))}, and "
+                    "no ids; expected as many rows of every model, or ids to match them by.",
                     "Pass `ids=…` for every model.",
                 )
             ids = id_texts(np.arange(lengths.pop()))
@@ -807,7 +824,8 @@ def check_connected(names: Sequence[str], pairs: Iterable[tuple[int, int, str]])
     if len(reached) < len(names):
         unreached = [name for m, name in enumerate(names) if m not in reached]
         raise IdError(
-            f"Got no chain of shared items from {names[0]!r} to {', '.join(map(repr, unreached[:3]))}; expected one from every model to every other.",
+            f"Got no chain of shared items from {names[0]!r} to {', '.join(map(repr, unreached[:3]))}; "
+            "expected one from every model to every other.",
             "Pass `ids=…` that name the same items alike, or leave models out.",
         )
 
@@ -821,7 +839,8 @@ def most_directions(name: str, used: Sequence[int], *, center: bool) -> int:
     most = sum(used) - sum(n > 0 for n in used) * center
     if sum(used) < 2 or most < 1:
         raise TooFewAnchorsError(
-            f"Got {sum(used)} item{'s' * (sum(used) != 1)} of {name!r} that other models have; expected at least 2{' of one modality' * center}.",
+            f"Got {sum(used)} item{'s' * (sum(used) != 1)} of {name!r} that other models have; expected at "
+            f"least 2{' of one modality' * center}.",
             "Pass more common items.",
         )
     return most
@@ -852,7 +871,8 @@ class FrameRotation:
 def gather(
     models: Sequence[ModelRows], items: Mapping[str, SharedItems]
 ) -> tuple[PairMoments, list[np.ndarray | None]]:
-    """Compute the moments of every pair of models on the items both have, each item weighted by 1 / (number of models that have it).
+    """Compute the moments of every pair of models on the items both have, each item weighted by 1 / (number of models
+    that have it).
 
     Models with fewer shared rows than dimensions are described in an orthonormal basis of these rows.
 
@@ -934,7 +954,8 @@ def make_rotation(
     complete = cross_svd(evidence, max_rank=most, scale=size, complete=shrinkage == "full")
     if not complete.rank:
         raise InputError(
-            f"Got rows of {name!r} that do not vary together with those of other models (constant rows, or one common item with each); expected anchors that vary.",
+            f"Got rows of {name!r} that do not vary together with those of other models (constant rows, or one "
+            "common item with each); expected anchors that vary.",
             "Pass other anchors, or more common items.",
         )
     k = min(len(complete.s), width)
@@ -959,9 +980,9 @@ def means_of(
 ) -> dict[int, tuple[np.ndarray, str]]:
     """Return each model's mean of one modality, all at the same point of the frame, and the rows it was computed from.
 
-    If models lack items, their means are over different items. The translations into the frame are therefore least-squares solutions over all
-    pairs of models, in closed form; with complete data they are the models' own means. Models that share no item of the modality
-    are connected by their means.
+    If models lack items, their means are over different items. The translations into the frame are therefore
+    least-squares solutions over all pairs of models, in closed form; with complete data they are the models' own means.
+    Models that share no item of the modality are connected by their means.
 
     Returns (d_m,).
     """
@@ -1035,7 +1056,9 @@ def consensus(
 def mean_in_frame(
     means: Sequence[ModelMeans], rotations: Sequence[FrameRotation], modality: str, without: int | None = None
 ) -> np.ndarray:
-    """Return the mean over models, except one if ``without`` is given, of their means of a modality in the frame, shape (k,)."""
+    """Return the mean over models, except one if ``without`` is given, of their means of a modality in the frame, shape
+    (k,).
+    """
     in_frame = [
         own[modality][0] @ rotation.isometry
         for m, (own, rotation) in enumerate(zip(means, rotations, strict=True))
@@ -1085,8 +1108,8 @@ def mean_axes(
 ) -> np.ndarray:
     """Return the columns of a model's rotation for the frame's axes of means, one axis per modality.
 
-    The rule is that of :func:`congruence.linalg.shrinkage.mean_isometry`: if the covered part of a model's mean corresponds to that of the
-    other models, the uncovered part is assumed to correspond as well.
+    The rule is that of :func:`congruence.linalg.shrinkage.mean_isometry`: if the covered part of a model's mean
+    corresponds to that of the other models, the uncovered part is assumed to correspond as well.
 
     ``means`` (d,); ``others`` (k,): mean of the other models' means in the frame; returns (d, len(names)).
     """
