@@ -71,10 +71,6 @@ def load(path: str | Path) -> Map:
     ----------
     path : path-like
 
-    Returns
-    -------
-    Map
-
     Raises
     ------
     FileError, CorruptFileError, VersionError
@@ -114,10 +110,6 @@ def from_pretrained(name_or_path: str | Path, *, revision: str | None = None, to
         Branch, tag or commit on the hub.
     token : str, optional
         Access token for the hub.
-
-    Returns
-    -------
-    Map
 
     Raises
     ------

@@ -97,10 +97,6 @@ class Map(ABC):
         ----------
         X : array_like, shape (n, d_source)
         Y : array_like, shape (n, d_target)
-
-        Returns
-        -------
-        Self
         """
 
     @abstractmethod
@@ -345,10 +341,6 @@ class Map(ABC):
         normalize : {"auto", True, False}, default="auto"
             "auto" scales if the target's rows had unit norm at the fit (``target_space_.normalized``). If that is
             unknown, rows are not scaled, and a NormWarning says so.
-
-        Returns
-        -------
-        bool
         """
         self.check_fitted()
         if isinstance(normalize, (bool, np.bool_)):
@@ -675,10 +667,6 @@ class Map(ABC):
             Repository to upload to; by default the folder's name.
         **hub
             Passed to :meth:`push_to_hub`.
-
-        Returns
-        -------
-        Path
         """
         path = self.save(save_directory, force=True)
         if push_to_hub:
@@ -704,10 +692,6 @@ class Map(ABC):
         private : bool, default=False
             Create the repository as a private one, if it does not exist.
         commit_message : str
-
-        Returns
-        -------
-        str
         """
         with tempfile.TemporaryDirectory() as folder:
             path = self.save(Path(folder) / "map")

@@ -155,18 +155,6 @@ class CanonicalFrame:
             have the same rows.
         modality : str, optional
             Modality of rows that do not declare theirs.
-
-        Returns
-        -------
-        Self
-
-        Raises
-        ------
-        InputError
-            If there are fewer than two models, vectors cannot be used, a model shares fewer than two items with the
-            others or does not vary together with them, or some models are not connected by any chain of shared items.
-        ModalityError
-            If modalities contradict each other, or that of some rows is unknown.
         """
         self._check_parameters()
         if not isinstance(models, Mapping) or len(models) < 2:
@@ -242,15 +230,6 @@ class CanonicalFrame:
         modality : str, optional
             Modality of rows that do not declare theirs.
 
-        Returns
-        -------
-        Self
-
-        Raises
-        ------
-        IdError, TooFewAnchorsError
-            If no item, or only one, is in the frame.
-
         Notes
         -----
         The rotation is the Procrustes solution onto the mean of the models already in the frame. Calling :meth:`fit` on
@@ -301,15 +280,6 @@ class CanonicalFrame:
         name : str
         vectors, modality
             As for :meth:`add`.
-
-        Returns
-        -------
-        Self
-
-        Raises
-        ------
-        ModalityError
-            If the frame does not know this model's mean of the modality.
         """
         self.check_fitted()
         model = self.models_[check_choice(name, self.models_, "model")]
@@ -340,11 +310,6 @@ class CanonicalFrame:
         OrthogonalMap
             Can be saved, composed, inverted and recentered like a map fitted on pairs, but not updated with
             ``partial_fit``, as it has no moments.
-
-        Raises
-        ------
-        ModalityError
-            If the means of this modality are not known for both models, or no modality is common to both.
         """
         self.check_fitted()
         a, b = (self.models_[check_choice(name, self.models_, "model")] for name in (source, target))
@@ -484,10 +449,6 @@ class CanonicalFrame:
         path : path-like
         force : bool, default=False
             Replace an existing frame or map.
-
-        Returns
-        -------
-        Path
 
         Raises
         ------

@@ -125,17 +125,6 @@ class HeadsMap(Map):
             Name of the method that trained the heads.
         source_space, target_space : Space, optional
             The models' spaces; by default only their widths are known.
-
-        Returns
-        -------
-        HeadsMap
-
-        Raises
-        ------
-        ParameterError
-            If a layer has an unknown kind or unknown entries, or ``facts`` uses a reserved name.
-        InputError
-            If layers do not fit each other, the heads end in different widths, or arrays are not finite real numbers.
         """
         facts = dict(facts or {})
         if taken := sorted(_RESERVED & set(facts)):
@@ -344,10 +333,6 @@ class HeadsMap(Map):
             Modality of the mapped vectors.
         normalized : bool, optional
             Whether the mapped vectors have unit norm.
-
-        Returns
-        -------
-        Space
         """
         self.check_fitted()
         names = [

@@ -47,15 +47,6 @@ class History:
         Parameters
         ----------
         data : mapping
-
-        Returns
-        -------
-        History
-
-        Raises
-        ------
-        ValueError, TypeError
-            If steps are not counts, scores are not pairs of numbers, or losses are not lists of numbers.
         """
         history = cls(**data)
         history.validation = [(int(step), float(score)) for step, score in history.validation]
@@ -92,15 +83,6 @@ class History:
             together. By default the validation score if there is one, else ``"loss"``.
         annotate : bool, default=True
             Add a title and labels that identify what is drawn.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-
-        Raises
-        ------
-        ParameterError
-            If the training record does not contain the term.
         """
         from congruence.plotting.training import draw_loss, draw_validation, loss_curves, validation_curve
 

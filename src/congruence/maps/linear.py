@@ -66,18 +66,6 @@ class LinearMap(AffineMap):
         Y : array_like, shape (n, d_target)
         sample_weight : array_like, shape (n,), optional
             Non-negative. An integer weight has the effect of repeating the row.
-
-        Returns
-        -------
-        Self
-
-        Raises
-        ------
-        InputError
-            If the rows or weights cannot be used; each kind of invalid input has its own class in
-            :mod:`congruence.errors`.
-        ParameterError
-            If ``ridge`` is neither a non-negative number nor "cv".
         """
         self._check_ridge()
         return self.solve(*self._check_pairs(X, Y, sample_weight))
@@ -123,11 +111,6 @@ class LinearMap(AffineMap):
         -------
         LinearMap
             Equal to a fit on all pairs, up to the rounding of float64 sums.
-
-        Raises
-        ------
-        ParameterError
-            If ``ridge`` is neither a non-negative number nor "cv", or the moments do not include the Gram matrix.
         """
         new = cls(ridge=ridge, center=center)
         new._check_ridge()

@@ -109,19 +109,6 @@ class MLPMap(Map):
         ----------
         X : array_like, shape (n, d_source)
         Y : array_like, shape (n, d_target)
-
-        Returns
-        -------
-        Self
-
-        Raises
-        ------
-        MissingExtraError
-            If PyTorch is not installed.
-        InputError
-            If the rows cannot be used; each kind of invalid input has its own class in :mod:`congruence.errors`.
-        ParameterError
-            If a parameter has an invalid value.
         """
         self._check_parameters()
         A, B, _ = self._check_pairs(X, Y)

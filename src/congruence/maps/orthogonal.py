@@ -185,15 +185,6 @@ class OrthogonalMap(AffineMap):
         modality : str or sequence of str, shape (n,), optional
             Modality of the rows. Rows of different modalities are centered separately and their cross-covariances are
             added.
-
-        Returns
-        -------
-        Self
-
-        Raises
-        ------
-        InputError
-            If rows or weights cannot be used, there are fewer than two pairs, or the two sides do not vary together.
         """
         self._start()
         groups = self._gather(X, Y, sample_weight, modality, reset=True)
@@ -224,18 +215,6 @@ class OrthogonalMap(AffineMap):
         forgetting : float, default=1.0
             Factor in (0, 1] by which the weights of all earlier pairs are multiplied. After t more batches a pair has
             weight forgetting to the power t; the result equals one fit with these weights as ``sample_weight``.
-
-        Returns
-        -------
-        Self
-
-        Raises
-        ------
-        ParameterError
-            If ``shrinkage="cv"``; if the map has no moments, as after :meth:`then` or from a
-            :class:`~congruence.CanonicalFrame`; or if it was recentered without a modality name.
-        InputError
-            As for :meth:`fit`; the earlier pairs then keep their weights.
 
         Notes
         -----
@@ -276,15 +255,6 @@ class OrthogonalMap(AffineMap):
         ----------
         other : OrthogonalMap
             Map fitted with the same parameters on other pairs of the same two models, e.g. on another shard.
-
-        Returns
-        -------
-        OrthogonalMap
-
-        Raises
-        ------
-        ParameterError
-            If the maps differ in class or parameters, were not fitted on pairs, or ``shrinkage="cv"``.
         """
         self._check_same_kind(other, "merge")
         if self.get_params() != other.get_params():
@@ -332,11 +302,6 @@ class OrthogonalMap(AffineMap):
         -------
         OrthogonalMap
             Equal to a fit on all pairs, up to the rounding of float64 sums.
-
-        Raises
-        ------
-        InputError
-            If there are fewer than two pairs, or the two sides do not vary together.
         """
         new = cls(**parameters)
         new._start()
@@ -556,10 +521,6 @@ class OrthogonalMap(AffineMap):
             Without ``target_mean``: share of this map's offset ``μ_B − μ_A @ rotation`` that the new map keeps. With 1
             it is the same function, with 0 a rotation about the origin.
 
-        Returns
-        -------
-        OrthogonalMap
-
         Notes
         -----
         Rotating the gap is exact if the same rotation and offset relate both modalities, which is the paper's model
@@ -587,10 +548,6 @@ class OrthogonalMap(AffineMap):
         ----------
         modality : str or None
             ``None`` returns the map unchanged.
-
-        Returns
-        -------
-        OrthogonalMap
 
         Raises
         ------
@@ -634,11 +591,6 @@ class OrthogonalMap(AffineMap):
         -------
         OrthogonalMap
             With forgetting = 1, the same map as :meth:`recenter` with all rows together, up to rounding.
-
-        Raises
-        ------
-        ModalityError
-            If :meth:`recenter` set no means of this modality.
         """
         _check_forgetting(forgetting)
         self.check_fitted()
@@ -762,15 +714,6 @@ class OrthogonalMap(AffineMap):
         ----------
         other : OrthogonalMap
             From this map's target to a third space.
-
-        Returns
-        -------
-        OrthogonalMap
-
-        Raises
-        ------
-        ShapeError, SpaceMismatchError
-            If ``other`` does not start from this map's target: its width or its model differs.
         """
         self._check_same_kind(other, "compose")
         self.check_fitted()

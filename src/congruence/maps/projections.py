@@ -71,15 +71,6 @@ class ProcrustesHeads(HeadsMap):
         ----------
         X : array_like, shape (n, d_source)
         Y : array_like, shape (n, d_target)
-
-        Returns
-        -------
-        Self
-
-        Raises
-        ------
-        InputError, ParameterError
-            If the rows cannot be used, or ``n_components`` is more than these pairs allow.
         """
         self._check_parameters()
         return self._fit(*self._check_pairs(X, Y)[:2])
@@ -182,15 +173,6 @@ class CCAMap(HeadsMap):
         ----------
         X : array_like, shape (n, d_source)
         Y : array_like, shape (n, d_target)
-
-        Returns
-        -------
-        Self
-
-        Raises
-        ------
-        InputError, ParameterError
-            If the rows cannot be used, or ``n_components`` is more than these pairs allow.
         """
         self._check_parameters()
         return self._fit(*self._check_pairs(X, Y)[:2])

@@ -126,18 +126,6 @@ def refine(
     Refinement
         The matches found with all pairs, and the evidence from the folds.
 
-    Raises
-    ------
-    TooFewAnchorsError
-        If there are fewer than five pairs.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If the pairs or the pools have the wrong shape, are not real numbers, contain NaN or infinity or have a row of
-        zeros.
-    InputError
-        If a pool has fewer than two rows that are not among the pairs.
-    ParameterError
-        If a parameter has an invalid value.
-
     Notes
     -----
     A round maps the source pool by the current map, centers both pools at their own means, takes the mutual nearest
@@ -296,22 +284,6 @@ class RefinedMap(OrthogonalMap):
             Modality of all rows, including the pools; without pools also one modality per row.
         unpaired : (array_like, array_like), shapes (p, d_source) and (q, d_target), optional
             Further rows of both models, in any order.
-
-        Returns
-        -------
-        Self
-
-        Raises
-        ------
-        InputError
-            As for :func:`congruence.maps.refinement.refine` and :meth:`congruence.OrthogonalMap.fit`.
-        ParameterError
-            If a parameter has an invalid value, or weights or several modalities are passed together with pools.
-
-        Warns
-        -----
-        AlignmentWarning
-            If the pools did not help.
         """
         self.refinement_ = None
         if unpaired is None or Y is None:

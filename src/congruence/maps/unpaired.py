@@ -163,26 +163,6 @@ class UnpairedMap(OrthogonalMap):
             Not paired with X; duplicate rows count once.
         modality : str, optional
             Modality of all rows.
-
-        Returns
-        -------
-        Self
-
-        Raises
-        ------
-        ShapeError, DtypeError, NotFiniteError, ZeroRowError
-            If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
-        TooFewAnchorsError
-            If a side has fewer than four rows.
-        InputError
-            If ``Y`` is missing, or a side has fewer than two different rows.
-        ParameterError
-            If a parameter has an invalid value.
-
-        Warns
-        -----
-        AlignmentWarning
-            If the restarts do not agree: the map should not be used.
         """
         check_positive(self.n_neighbors, "n_neighbors", integer=True)
         check_positive(self.max_rows, "max_rows", integer=True)
