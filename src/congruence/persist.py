@@ -92,25 +92,20 @@ def read_folder(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]
     map is reported to be, may not. While another process replaces the folder, this reads either the old or the new
     content, never a mixture. Raises FileError, CorruptFileError, VersionError.
     """
-    failed = None
+    failed: object = ()
     while True:
         folder = find_map(path)
         try:
             status = folder.stat()
-            read = (
-                folder,
-                status.st_dev,
-                status.st_ino,
-                status.st_mtime_ns,
-            )  # inode numbers of removed folders are reused
+            identity = status.st_dev, status.st_ino, status.st_mtime_ns  # inode numbers of removed folders are reused
         except OSError:
-            read = (folder,)
+            identity = 0, 0, 0
         try:
             return _read_folder(folder)
         except FileError:
-            if read == failed:  # otherwise another folder may have replaced it in the meantime
+            if (folder, identity) == failed:  # otherwise another folder may have replaced it in the meantime
                 raise
-            failed = read
+            failed = folder, identity
 
 
 def _read_folder(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

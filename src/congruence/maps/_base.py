@@ -365,31 +365,48 @@ class Map(ABC):
 
     @overload
     def transform_embeddings(
-        self, embeddings: TensorT, *, modality: str | None = None, normalize: bool | str = "auto"
+        self,
+        embeddings: TensorT,
+        *,
+        modality: str | None = None,
+        normalize: bool | str = "auto",
+        side: str | None = None,
     ) -> TensorT: ...
     @overload
     def transform_embeddings(
-        self, embeddings: ArrayLike | ArrowStream, *, modality: str | None = None, normalize: bool | str = "auto"
+        self,
+        embeddings: ArrayLike | ArrowStream,
+        *,
+        modality: str | None = None,
+        normalize: bool | str = "auto",
+        side: str | None = None,
     ) -> Embeddings: ...
     def transform_embeddings(
-        self, embeddings: RowsLike, *, modality: str | None = None, normalize: bool | str = "auto"
+        self,
+        embeddings: RowsLike,
+        *,
+        modality: str | None = None,
+        normalize: bool | str = "auto",
+        side: str | None = None,
     ) -> Embeddings | Tensor:
         """Map embeddings, after checking that they come from this map's source space.
 
         Parameters
         ----------
-        embeddings : Embeddings or array_like, shape (m, d_source)
+        embeddings : Embeddings or array_like, shape (m, d_source); also (m, d_target) for a joint-space map
         modality : str, optional
             Modality whose means are used; by default the modality of the embeddings.
         normalize : {"auto", True, False}, default="auto"
             Scale the mapped rows to unit norm. "auto" does so if the target's rows had unit norm at the fit, so that
             mapped rows and the target model's own rows can share an inner-product index. With False, rows are as
             :meth:`transform` returns them.
+        side : {"source", "target"}, optional
+            Which head of a joint-space map to use; by default that of the space which the embeddings declare.
 
         Returns
         -------
         Embeddings
-            Same ids, in the target space. For tensor input a tensor, so that its device and graph are kept.
+            Same ids, in the target (or joint) space. For tensor input a tensor, so that its device and graph are kept.
 
         Raises
         ------
@@ -399,29 +416,42 @@ class Map(ABC):
         """
         self.check_fitted()
         if is_tensor(embeddings):
-            mapped = self.for_modality(modality)
-            unit = mapped.gives_unit_rows(normalize)
-            out = mapped.transform(embeddings)
-            return normalize_rows(out) if unit else out
-        embeddings = as_embeddings(embeddings, "embeddings", allow_zero_rows=True)
-        modality = modality or embeddings.space.modality
-        mapped = self.for_modality(modality)
-        check_space(embeddings.space, mapped.source_space_, mapped.target_space_, modality=False)
-        return mapped._as_embeddings(embeddings, "source", mapped.target_space_, modality, normalize)
+            given, space = None, Space(dim=embeddings.shape[-1] if embeddings.ndim else None, modality=modality)
+            X: RowsLike = embeddings
+        else:
+            given = as_embeddings(embeddings, "embeddings", allow_zero_rows=True)
+            modality = modality or given.space.modality
+            X, space = given.vectors, given.space
+        mapped, side = self._pick_side(space, modality, side, tensor=given is None)
+        unit = mapped.gives_unit_rows(normalize)
+        if side == "target":
+            out = mapped.transform_target(X)
+        else:
+            out = mapped._compute(mapped._map, mapped._check_source(X), X, "X")
+        out = normalize_rows(out) if unit else out
+        if given is None:
+            return out
+        normalized = True if unit else None
+        space = replace(mapped._space_of_output(), dim=out.shape[1], modality=modality, normalized=normalized)
+        return Embeddings(to_numpy(out), ids=given.ids if given.has_ids else None, space=space, allow_zero_rows=True)
 
-    def _as_embeddings(
-        self, given: Embeddings, side: str, space: Space, modality: str | None, normalize: bool | str
-    ) -> Embeddings:
-        """Map the vectors of one side, and return them with their ids in a space."""
-        unit = self.gives_unit_rows(normalize)
-        X = given.vectors
-        vectors = to_numpy(
-            self._compute(self._map, self._check_source(X), X, "X") if side == "source" else self.transform_target(X)
-        )
-        if unit:
-            vectors = normalize_rows(vectors)
-        space = replace(space, dim=vectors.shape[1], modality=modality, normalized=True if unit else None)
-        return Embeddings(vectors, ids=given.ids if given.has_ids else None, space=space, allow_zero_rows=True)
+    def _pick_side(self, space: Space, modality: str | None, side: str | None, *, tensor: bool) -> tuple[Map, str]:
+        """Return the map and the side to use for vectors of a space; what is known of a tensor's space is its width."""
+        self._check_side(side or "source")
+        mapped = self.for_modality(modality)
+        if not tensor:
+            check_space(space, mapped.source_space_, mapped.target_space_, modality=False)
+        return mapped, "source"
+
+    def _check_side(self, side: str) -> None:
+        if check_choice(side, ("source", "target"), "side") not in self.sides:
+            raise ParameterError(
+                f"{type(self).__name__} leaves target rows as they are, so side='target' has no meaning.",
+                "Leave out `side=…`.",
+            )
+
+    def _space_of_output(self) -> Space:
+        return self.target_space_
 
     def describe(self) -> dict[str, object]:
         """Return what is known about the fitted map as plain data (what ``congruence inspect`` prints)."""
@@ -462,12 +492,7 @@ class Map(ABC):
             [layers, …]}``, whose branches are applied to the same rows and whose results are added. A ``center`` before
             a ``linear`` layer is merged into its bias.
         """
-        check_choice(side, ("source", "target"), "side")
-        if side not in self.sides:
-            raise ParameterError(
-                f"{type(self).__name__} leaves target rows as they are, so it has no layers for them.",
-                "Leave out `side=…`.",
-            )
+        self._check_side(side)
         chosen = self.for_modality(modality)
         unit = chosen.gives_unit_rows(normalize)
         layers = fold_centers(chosen._layers_of(side))
@@ -624,25 +649,7 @@ class Map(ABC):
     def from_pretrained(
         cls, name_or_path: str | Path, *, revision: str | None = None, token: str | None = None
     ) -> Self:
-        """Load a map of this kind from a local folder or from the Hugging Face hub (extra ``hub``).
-
-        Parameters
-        ----------
-        name_or_path : str or path-like
-            A folder, or ``"owner/name"`` on the hub.
-        revision, token : str, optional
-            Revision and access token on the hub.
-
-        Returns
-        -------
-        Map
-            Of this class; ``Map.from_pretrained`` and :func:`congruence.from_pretrained` accept any kind.
-
-        Raises
-        ------
-        FileError, CorruptFileError, VersionError
-            If the folder cannot be read, is damaged, or was written in a newer format.
-        """
+        """Load a map of this class, as :func:`congruence.from_pretrained` loads one of any kind (``Map`` accepts any)."""
         from congruence.maps import from_pretrained  # not at the top: congruence.maps imports this module
 
         loaded = from_pretrained(name_or_path, revision=revision, token=token)
@@ -657,16 +664,9 @@ class Map(ABC):
     def save_pretrained(
         self, save_directory: str | Path, *, push_to_hub: bool = False, repo_id: str | None = None, **hub: Any
     ) -> Path:
-        """Save the map as Hugging Face users expect, replacing an existing one; ``push_to_hub`` uploads it too.
+        """Save the map as Hugging Face users expect, replacing an existing one.
 
-        Parameters
-        ----------
-        save_directory : path-like
-        push_to_hub : bool, default=False
-        repo_id : str, optional
-            Repository to upload to; by default the folder's name.
-        **hub
-            Passed to :meth:`push_to_hub`.
+        ``push_to_hub=True`` also uploads it (:meth:`push_to_hub`), by default to a repository of the folder's name.
         """
         path = self.save(save_directory, force=True)
         if push_to_hub:
@@ -681,17 +681,9 @@ class Map(ABC):
         private: bool = False,
         commit_message: str = "Upload a congruence map",
     ) -> str:
-        """Upload the map to the Hugging Face hub (extra ``hub``), and return the address of the commit.
+        """Upload the map to ``"owner/name"`` on the Hugging Face hub (extra ``hub``); return the address of the commit.
 
-        Parameters
-        ----------
-        repo_id : str
-            ``"owner/name"`` on the hub.
-        token : str, optional
-            Never written to disk or logged.
-        private : bool, default=False
-            Create the repository as a private one, if it does not exist.
-        commit_message : str
+        The token is never written to disk or logged; ``private`` is for a repository that does not exist yet.
         """
         with tempfile.TemporaryDirectory() as folder:
             path = self.save(Path(folder) / "map")

@@ -12,12 +12,11 @@ from typing import Any, ClassVar, Self, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._inputs import as_embeddings
-from congruence._utils.arrays import as_given, is_tensor
+from congruence._utils.arrays import as_given
 from congruence._utils.display import as_markdown
-from congruence._utils.typing import Array, ArrowStream, Layer, RowsLike, Tensor, TensorT
+from congruence._utils.typing import Array, ArrowStream, Layer, RowsLike, TensorT
 from congruence._utils.validation import check_choice, check_width
-from congruence.embeddings import Embeddings, Space, check_space, normalize_rows
+from congruence.embeddings import Space, check_space
 from congruence.errors import (
     CorruptFileError,
     DirectionError,
@@ -406,63 +405,11 @@ class HeadsMap(Map):
     def _norm_unknown(self) -> None:
         """Do not warn: no unmapped rows of either model are in the joint space, so norms need not match theirs."""
 
-    @overload
-    def transform_embeddings(
-        self,
-        embeddings: TensorT,
-        *,
-        modality: str | None = None,
-        normalize: bool | str = "auto",
-        side: str | None = None,
-    ) -> TensorT: ...
-    @overload
-    def transform_embeddings(
-        self,
-        embeddings: ArrayLike | ArrowStream,
-        *,
-        modality: str | None = None,
-        normalize: bool | str = "auto",
-        side: str | None = None,
-    ) -> Embeddings: ...
-    def transform_embeddings(
-        self,
-        embeddings: RowsLike,
-        *,
-        modality: str | None = None,
-        normalize: bool | str = "auto",
-        side: str | None = None,
-    ) -> Embeddings | Tensor:
-        """Map embeddings of either side into the joint space.
+    def _pick_side(self, space: Space, modality: str | None, side: str | None, *, tensor: bool) -> tuple[Map, str]:
+        return self, self.side_of(replace(space, modality=modality), side)
 
-        Parameters
-        ----------
-        embeddings : Embeddings or array_like, shape (m, d_source) or (m, d_target)
-        modality : str, optional
-            Modality of the vectors; by default the modality the embeddings declare.
-        normalize : {"auto", True, False}, default="auto"
-            Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
-        side : {"source", "target"}, optional
-            Which head to use. By default it is determined from the space the embeddings declare (:meth:`side_of`).
-
-        Returns
-        -------
-        Embeddings
-            Same ids, in the joint space. For tensor input a tensor, so that its device and autograd graph are kept.
-
-        Raises
-        ------
-        SpaceMismatchError, DirectionError, ParameterError
-            As for :meth:`side_of`.
-        """
-        if is_tensor(embeddings):
-            space = Space(dim=embeddings.shape[-1] if embeddings.ndim else None, modality=modality)
-            source = self.side_of(space, side) == "source"
-            out = (self.transform if source else self.transform_target)(embeddings)
-            return normalize_rows(out) if self.gives_unit_rows(normalize) else out
-        embeddings = as_embeddings(embeddings, "embeddings", allow_zero_rows=True)
-        modality = modality or embeddings.space.modality
-        chosen = self.side_of(replace(embeddings.space, modality=modality), side)
-        return self._as_embeddings(embeddings, chosen, self.joint_space(), modality, normalize)
+    def _space_of_output(self) -> Space:
+        return self.joint_space()
 
     # ------------------------------------------------------------------ saving and description
 

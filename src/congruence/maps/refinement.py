@@ -31,8 +31,7 @@ from congruence.maps.evidence import refinement_sentence
 from congruence.maps.orthogonal import Modalities, OrthogonalMap
 from congruence.splits import duplicate_groups
 
-#: Fewest pairs with which an improvement can be significant: the signs of five gains are all positive by chance in 1 of
-#: 32 cases.
+#: Fewest pairs that can show an improvement: the signs of five gains are all positive by chance in 1 of 32 cases.
 FEWEST = 5
 
 #: Largest p-value at which refinement counts as an improvement.
@@ -49,17 +48,25 @@ _DRAWS = 4095
 class Refinement:
     """Pairs found between two unpaired pools, and whether maps fitted with them do better on unseen pairs.
 
-    ``improves``: whether refined maps retrieve left-out pairs better than maps of the given pairs alone (``p_value`` ≤
-    0.05). Use the matches only if True; ``pool_sizes``: rows of the pools, without duplicates and without rows that are
-    among the pairs; ``rounds``: rounds of matching run on all pairs; ``source_rows``, ``target_rows`` (k,): row numbers
-    of the matches, in the pools as passed; ``matched_share``: k divided by the rows of the smaller pool. This is no
-    evidence of success: wrong maps match a third to two thirds of the rows; ``recall_before``, ``recall_after``: share
-    of left-out pairs whose target is ranked first among the target pool and the other left-out targets, by maps fitted
-    on the other folds without and with refinement; ``median_rank_before``, ``median_rank_after``: median rank of the
-    correct target; 1 is best; ``gallery``: number of targets that are ranked; the expected rank by chance is half of
-    it; ``log_gain``: mean over the left-out pairs of log₂(rank before / rank after); 1 means that the rank is halved;
-    ``p_value``: one-sided p-value of a sign test on these gains: the probability of a gain at least this large when
-    before and after are exchanged at random for each pair.
+    Attributes
+    ----------
+    improves : bool
+        Whether refined maps retrieve left-out pairs better than maps of the given pairs alone (``p_value`` ≤ 0.05). Use
+        the matches only if True.
+    n_pairs, pool_sizes : int, (int, int)
+        Pairs given; rows of the pools, without duplicates and without rows that are among the pairs.
+    rounds : int
+    source_rows, target_rows : ndarray of int, shape (k,)
+        Row numbers of the matches, in the pools as passed.
+    matched_share : float
+        k divided by the rows of the smaller pool. This is no evidence of success: wrong maps match a third to two thirds.
+    recall_before, recall_after : float
+        Share of left-out pairs whose target is ranked first among the ``gallery`` (the target pool and the other
+        left-out targets), by maps fitted on the other folds without and with refinement.
+    median_rank_before, median_rank_after : float
+        Median rank of the correct target; 1 is best, half of ``gallery`` is chance.
+    log_gain, p_value : float
+        Mean of log₂(rank before / rank after), 1 if the rank is halved; and the one-sided p-value of its sign test.
     """
 
     improves: bool
@@ -79,7 +86,7 @@ class Refinement:
 
     def to_dict(self) -> dict[str, object]:
         """Return all fields except the matches as plain data."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if not name.endswith("_rows")}
+        plain = {name: value for name, value in vars(self).items() if not name.endswith("_rows")}
         return {**plain, "pool_sizes": list(self.pool_sizes), "matches": len(self.source_rows)}
 
     @property
@@ -205,11 +212,10 @@ def refine(
 
 
 class RefinedMap(OrthogonalMap):
-    """An :class:`~congruence.OrthogonalMap` fitted on pairs and, if they help, on matches found between two unpaired
-    pools.
+    """An :class:`~congruence.OrthogonalMap` fitted on pairs and, if they help, on matches between two unpaired pools.
 
-    :func:`congruence.maps.refinement.refine` finds the matches and evaluates them on left-out pairs. If they do not
-    help, the map is fitted on the pairs alone and ``fit`` warns. :meth:`save` writes a plain
+    :func:`congruence.refine` finds the matches and evaluates them on left-out pairs. If they do not help, the map is
+    fitted on the pairs alone and ``fit`` warns. ``n_pairs_`` includes the matches. :meth:`save` writes a plain
     :class:`~congruence.OrthogonalMap`, with the evidence in ``scores_["refinement"]``.
 
     Parameters
@@ -229,10 +235,6 @@ class RefinedMap(OrthogonalMap):
     ----------
     refinement_ : Refinement or None
         The matches and the evidence; None if no pools were passed.
-
-    See Also
-    --------
-    congruence.OrthogonalMap : This map has the same attributes. ``n_pairs_`` includes the matches.
 
     Examples
     --------
@@ -311,7 +313,15 @@ class RefinedMap(OrthogonalMap):
             B = np.concatenate([B, V[refinement.target_rows]])
         super().fit(A, B, None, modality)
         self.refinement_, self.scores_["refinement"] = refinement, refinement.to_dict()
-        warn_refinement(refinement)
+        if not refinement.improves:
+            warnings.warn(
+                AlignmentWarning(
+                    f"The unpaired rows do not improve the map on pairs left out ({refinement.sentence}), so it is fitted "
+                    "on the pairs alone. The pools must share items with each other, and there must be enough pairs.",
+                    "Pass more pairs, or larger `unpaired=…`.",
+                ),
+                stacklevel=2,
+            )
         return self
 
 
@@ -368,11 +378,7 @@ class _Rounds:
 
 
 def leading_directions(X: np.ndarray, most: int) -> np.ndarray:
-    """Return an orthonormal basis of the leading principal directions, or of all directions if there are no more than
-    ``most``.
-
-    Shapes: ``X`` (n, d). Returns (d, min(d, most)): in the dtype of X; the identity if nothing is reduced.
-    """
+    """Return an orthonormal basis of at most ``most`` leading principal directions of X, shape (d, min(d, most))."""
     d = X.shape[1]
     if d <= most:
         return np.eye(d, dtype=X.dtype)
@@ -385,9 +391,7 @@ def leading_directions(X: np.ndarray, most: int) -> np.ndarray:
 
 
 def _sign_test(gain: np.ndarray, random_state: int) -> float:
-    """One-sided p-value of the mean of paired gains under random sign changes; all sign patterns are enumerated for up
-    to twelve pairs.
-    """
+    """One-sided p-value of the mean of paired gains under random signs; all patterns are enumerated up to 12 pairs."""
     n = len(gain)
     if n <= np.log2(_DRAWS + 1):
         signs = 1 - 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1)
@@ -397,10 +401,7 @@ def _sign_test(gain: np.ndarray, random_state: int) -> float:
 
 
 def read_pools(unpaired: object, d_source: int, d_target: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return both pools as matrices, checked against the models' widths.
-
-    Shapes: Returns (p, d_source), Returns (q, d_target).
-    """
+    """Return both pools as matrices (p, d_source) and (q, d_target), checked against the models' widths."""
     if not isinstance(unpaired, (tuple, list)) or len(unpaired) != 2 or any(side is None for side in unpaired):
         raise ParameterError(
             "Got unpaired that is not (rows of the source, rows of the target); expected both.",
@@ -416,10 +417,7 @@ def read_pools(unpaired: object, d_source: int, d_target: int) -> tuple[np.ndarr
 
 
 def _new_rows(pool: np.ndarray, known: np.ndarray, side: str) -> np.ndarray:
-    """Return the numbers of the rows of a pool that equal neither a known row nor an earlier row of the pool.
-
-    Raises InputError if fewer than two.
-    """
+    """Return the numbers of the rows of a pool that equal neither a known row nor an earlier row of the pool."""
     labels = duplicate_groups(np.concatenate([known, pool]))
     first = np.unique(labels, return_index=True)[1]
     rows = np.sort(first[first >= len(known)]) - len(known)
@@ -429,19 +427,3 @@ def _new_rows(pool: np.ndarray, known: np.ndarray, side: str) -> np.ndarray:
             "Pass more unpaired rows.",
         )
     return rows
-
-
-def warn_refinement(result: Refinement, stacklevel: int = 2) -> None:
-    """Warn if the unpaired rows did not improve the map.
-
-    ``stacklevel``: as for :func:`warnings.warn`: 2 is the caller of this function.
-    """
-    if not result.improves:
-        warnings.warn(
-            AlignmentWarning(
-                f"Got unpaired rows that do not improve the map on pairs left out ({result.sentence}); expected "
-                "pools that share items with each other, and enough pairs to start from.",
-                "The map is fitted on the pairs alone. Pass more pairs, or larger `unpaired=…`.",
-            ),
-            stacklevel=stacklevel + 1,
-        )

@@ -43,13 +43,19 @@ _ROUNDS = 8
 class Alignment:
     """Whether independent restarts found the same map.
 
-    ``found``: whether ``agreement`` ≥ 0.5, on at least 20 rows; ``agreement``: for the two restarts that agree best:
-    share of the rows left out by either of them that both map to the same target row; ``chance``: one divided by the
-    number of target rows: the agreement of two random maps; ``left_out``: number of rows that ``agreement`` is computed
-    on; ``matched_share``: mutual nearest neighbors divided by the rows of the smaller side. This is no evidence of
-    success: see docs/refine.md; ``n_restarts``: restarts run; the search ends as soon as two agree; ``sizes``: numbers
-    of different rows on both sides; ``source_rows``, ``target_rows`` (k,): row numbers of the matches, in the arrays as
-    passed.
+    Attributes
+    ----------
+    found : bool
+        Whether ``agreement`` ≥ 0.5, on at least 20 rows.
+    agreement, chance : float
+        Share of the ``left_out`` rows of the two restarts that agree best which both map to the same target row; and
+        that of two random maps.
+    matched_share : float
+        Mutual nearest neighbors divided by the rows of the smaller side. This is no evidence of success: docs/refine.md.
+    n_restarts, sizes : int, (int, int)
+        Restarts run; numbers of different rows on both sides.
+    source_rows, target_rows : ndarray of int, shape (k,)
+        Row numbers of the matches, in the arrays as passed.
     """
 
     found: bool
@@ -64,7 +70,7 @@ class Alignment:
 
     def to_dict(self) -> dict[str, object]:
         """Return all fields except the matches as plain data."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if not name.endswith("_rows")}
+        plain = {name: value for name, value in vars(self).items() if not name.endswith("_rows")}
         return {**plain, "sizes": list(self.sizes), "matches": len(self.source_rows)}
 
     @property
@@ -102,11 +108,7 @@ class UnpairedMap(OrthogonalMap):
     Attributes
     ----------
     alignment_ : Alignment
-        The matches and the evidence.
-
-    See Also
-    --------
-    congruence.OrthogonalMap : This map has the same attributes. ``n_pairs_`` is the number of matches.
+        The matches, whose number is ``n_pairs_``, and the evidence.
 
     Notes
     -----
