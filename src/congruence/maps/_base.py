@@ -20,7 +20,7 @@ from congruence import persist
 from congruence._inputs import as_embeddings, check_order
 from congruence._utils.arrays import as_given, cast_like, is_tensor, to_numpy, widen
 from congruence._utils.columns import to_rows
-from congruence._utils.display import as_html, as_text
+from congruence._utils.display import as_html, as_markdown, as_text
 from congruence._utils.optional import require
 from congruence._utils.typing import Array, ArrowStream, Layer, RowsLike, Tensor, TensorT
 from congruence._utils.validation import (
@@ -32,7 +32,7 @@ from congruence._utils.validation import (
     check_width,
     refuse_overflow,
 )
-from congruence.embeddings import Embeddings, Space, check_space, has_unit_rows, normalize_rows
+from congruence.embeddings import MODALITIES, Embeddings, Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import (
     CongruenceError,
     InputError,
@@ -41,7 +41,7 @@ from congruence.errors import (
     ShapeError,
     TooFewAnchorsError,
 )
-from congruence.maps.card import one_sided_text, write_card
+from congruence.maps.card import write_card
 
 if TYPE_CHECKING:
     import torch
@@ -56,7 +56,7 @@ class NotFittedMapError(CongruenceError, ValueError, AttributeError):
     def __new__(cls, *args: object, **kwargs: object) -> Self:
         exceptions = sys.modules.get("sklearn.exceptions")
         made = cls if exceptions is None else _also_of_sklearn(exceptions.NotFittedError)
-        return super().__new__(made, *args, **kwargs)  # type: ignore[arg-type]
+        return super().__new__(made, *args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NotFittedMapError, (self.problem, self.fix)
@@ -68,8 +68,7 @@ def _also_of_sklearn(error: type) -> Any:
 
 
 class Map(ABC):
-    """Base of all maps between two embedding spaces: an estimator that scikit-learn's tools accept, and that never
-    imports it.
+    """Base of all maps: an estimator that scikit-learn's tools accept, and that never imports it.
 
     Parameters are the arguments of ``__init__``, stored unchanged. After a fit, ``source_space_`` and ``target_space_``
     identify the spaces that the map connects, and ``scores_`` holds everything that was measured; both are saved with
@@ -123,9 +122,7 @@ class Map(ABC):
 
     @property
     def d_out(self) -> int:
-        """Width of the output of :meth:`transform`: ``d_target``, or the width of the joint space of a joint-space
-        map.
-        """
+        """Width of the output of :meth:`transform`: ``d_target``, except for joint-space maps."""
         return self._n_features_out
 
     @overload
@@ -263,10 +260,7 @@ class Map(ABC):
         return Y
 
     def _check_source(self, X: RowsLike) -> Array:
-        """Return rows to transform, checked; a tensor stays a tensor.
-
-        Rows of zeros pass, as nothing could name them.
-        """
+        """Return rows to transform, checked; a tensor stays a tensor. Rows of zeros pass: nothing could name them."""
         self.check_fitted()
         A = check_native(X, "X")
         check_width(A.shape[1], self.n_features_in_, type(self).__name__, self.d_target, self.wrong_side)
@@ -424,13 +418,14 @@ class Map(ABC):
             X, space = given.vectors, given.space
         mapped, side = self._pick_side(space, modality, side, tensor=given is None)
         unit = mapped.gives_unit_rows(normalize)
+        out: Any
         if side == "target":
             out = mapped.transform_target(X)
         else:
             out = mapped._compute(mapped._map, mapped._check_source(X), X, "X")
         out = normalize_rows(out) if unit else out
         if given is None:
-            return out
+            return out  # type: ignore[no-any-return]
         normalized = True if unit else None
         space = replace(mapped._space_of_output(), dim=out.shape[1], modality=modality, normalized=normalized)
         return Embeddings(to_numpy(out), ids=given.ids if given.has_ids else None, space=space, allow_zero_rows=True)
@@ -583,25 +578,29 @@ class Map(ABC):
         OutputExistsError, StorageError
             If the folder exists, or cannot be written.
         """
-        config = self.config()
-        title, text = self._card_text()
-        card = write_card(
-            type(self).__name__,
-            title,
-            text,
-            self._shown,
-            {**self.facts_, **config["parameters"]},
-            self.scores_,
-            plain=f"{self.source_space_.model or 'source'} → {self.target_space_.model or 'target'}",
-            tag=self.kind,
+        return persist.write_folder(
+            path, self.state(), self.config(), write_card(self, *self._card_text()), force=force
         )
-        return persist.write_folder(path, self.state(), config, card, force=force)
 
     def _card_text(self) -> tuple[str, list[str]]:
-        """Return the title of the model card, and what the map does and how to call it, in Markdown with escaped
-        names.
-        """
-        return one_sided_text(self.source_space_, self.target_space_, self.facts_)
+        """Return the title of the card, and what the map does and how to call it, in Markdown with escaped names."""
+        source, target = self.source_space_, self.target_space_
+        title = as_markdown(f"{source.model or 'source'} → {target.model or 'target'}")
+        unit = "  # unit rows, as the target's are" if target.normalized else ""
+        fitted, known = self.facts_.get("modality"), self.facts_.get("modalities")
+        others = [name for name in MODALITIES if isinstance(known, list) and name in known and name != fitted]
+        text = [
+            f"Maps vectors of *{as_markdown(str(source))}* into the space of *{as_markdown(str(target))}*.",
+            "",
+            "```python",
+            "import congruence",
+            "",
+            'mapping = congruence.load("path/to/this/folder")',
+            f"mapped = mapping.transform_embeddings(vectors).vectors{unit}",
+            *(f'mapped = mapping.transform_embeddings({n}_vectors, modality="{n}").vectors' for n in others),
+            "```",
+        ]
+        return title, text
 
     @classmethod
     def _from_saved(cls, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> Self:
@@ -629,9 +628,7 @@ class Map(ABC):
         return new
 
     def _check_restored(self) -> None:
-        """Check that the spaces have the widths of the arrays, and that ordinary rows are not mapped to NaN or
-        infinity.
-        """
+        """Check that the spaces have the widths of the arrays, and that ordinary rows stay finite."""
         rng = np.random.default_rng(0)
         for side, dim, width, transform in (
             ("source", self.source_space_.dim, self.n_features_in_, self._map),
@@ -796,9 +793,7 @@ def check_native(X: RowsLike, name: str) -> Array:
 
 
 def as_target(Y: RowsLike, *, min_rows: int = 1) -> np.ndarray:
-    """Return target rows as a matrix; 1-D integers, which scikit-learn requires a transformer to accept, become one
-    column.
-    """
+    """Return target rows as a matrix; 1-D integers, which scikit-learn's checks pass, become one column."""
     rows = to_rows(Y, "Y")
     if rows.ndim == 1 and rows.dtype.kind in "iub":
         rows = rows[:, None]

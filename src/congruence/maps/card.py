@@ -1,6 +1,4 @@
-"""The model card of a saved map: what it maps, how to call it, the evidence for it, and its facts with their
-meaning.
-"""
+"""The model card of a saved map: what it maps, how to call it, the evidence for it, and what its facts mean."""
 
 from __future__ import annotations
 
@@ -8,11 +6,13 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from congruence._space import MODALITIES, Space
 from congruence._utils.display import as_markdown, visible
 from congruence.maps.evidence import alignment_rows, choice_sentence, refinement_sentence
+
+if TYPE_CHECKING:
+    from congruence.maps._base import Map
 
 #: Meanings of facts and scores whose names do not explain themselves.
 _MEANING = {
@@ -47,64 +47,27 @@ _MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueErro
 _UNREADABLE = "This record is not of the form that congruence writes."
 
 
-def one_sided_text(source: Space, target: Space, facts: Mapping[str, object]) -> tuple[str, list[str]]:
-    """Return the title of the card of a map into its target's space, and the text on what it does and how to call
-    it.
-    """
-    title = as_markdown(f"{source.model or 'source'} → {target.model or 'target'}")
-    unit = "  # unit rows, as the target's are" if target.normalized else ""
-    known, fitted = facts.get("modalities"), facts.get("modality")
-    means = [name for name in MODALITIES if isinstance(known, list) and name in known]
-    text = [
-        f"Maps vectors of *{as_markdown(str(source))}* into the space of *{as_markdown(str(target))}*.",
-        "",
-        "```python",
-        "import congruence",
-        "",
-        'mapping = congruence.load("path/to/this/folder")',
-        f"mapped = mapping.transform_embeddings(vectors).vectors{unit}",
-        *(f'mapped = mapping.transform_embeddings({n}_vectors, modality="{n}").vectors' for n in means if n != fitted),
-        "```",
-    ]
-    return title, text
-
-
-def write_card(
-    kind: str,
-    title: str,
-    text: list[str],
-    shown: Callable[[], Mapping[str, str]],
-    facts: Mapping[str, object],
-    scores: Mapping[str, object],
-    *,
-    plain: str,
-    tag: str,
-) -> str:
-    """Return the card in Markdown, with all values from files escaped.
-
-    ``text``: lines on what the map does and how to call it, in Markdown; ``plain``: title without markup, for the front
-    matter.
-    """
+def write_card(mapping: Map, title: str, text: list[str]) -> str:
+    """Return a map's card in Markdown, with all values from files escaped; ``text`` says what it does and how to call it."""
+    scores, facts = mapping.scores_, {**mapping.facts_, **mapping.get_params(deep=False)}
+    source, target = mapping.source_space_, mapping.target_space_
     refined, aligned = scores.get("refinement"), scores.get("alignment")
+    kind = type(mapping).__name__
     if isinstance(refined, Mapping) and refined.get("improves") is True:
         kind = f"{kind} refined with unpaired rows"
     elif isinstance(aligned, Mapping):
         kind = f"{kind} of rows without known pairs"
-    lines = [
-        *front_matter(plain, (tag,), scores),
-        f"# {kind}: {title}",
-        "",
-        *text,
-        *_section(_display, shown),
-    ]
-    for name, write in (
-        ("means", _means),
+    name = f"{source.model or 'source'} → {target.model or 'target'}"
+    lines = [*front_matter(name, (mapping.kind,), scores), f"# {kind}: {title}", "", *text]
+    lines += _section(_display, mapping)
+    lines += _section(_means, facts)
+    for record, write in (
         ("pairing", _pairing),
         ("choice", _choice),
         ("refinement", _refinement),
         ("alignment", _alignment),
     ):
-        lines += _section(write, facts if name == "means" else scores.get(name))
+        lines += _section(write, scores.get(record))
     return "\n".join([*lines, *_facts(facts), *_scores(scores)]) + "\n"
 
 
@@ -119,9 +82,9 @@ def _section(write: Callable[[Any], list[str]], record: object) -> list[str]:
     return ["", *lines] if lines else []
 
 
-def _display(shown: Callable[[], Mapping[str, str]]) -> list[str]:
+def _display(mapping: Map) -> list[str]:
     """Return lines on the pairs that the map was fitted on, and on its held-out scores."""
-    entries = shown()
+    entries = mapping._shown()
     return [f"Fitted on: {as_markdown(entries['fitted on'])}.  ", f"Held out: {as_markdown(entries['held out'])}."]
 
 
@@ -247,10 +210,9 @@ _CONTROLS = {"held_out_cosine_constant": "every row at the target's mean"}
 
 
 def front_matter(name: str, tags: tuple[str, ...], scores: Mapping[str, object] | None = None) -> list[str]:
-    """Return the lines of the front matter.
+    """Return the lines of the front matter: the map's name, tags, and each score on held-out pairs with its control.
 
-    ``name``: name of the map: ``old → new``; ``tags``: added to the tags that all maps have; ``scores``: scores of the
-    fit. Scores on held-out pairs become results, each with its control; others are left out.
+    Names and numbers are written as JSON, which is valid YAML, so that a value cannot add lines.
     """
     results = _results(scores or {})
     lines = ["---", "library_name: congruence", f"tags: {_json(['congruence', 'embeddings', 'alignment', *tags])}"]

@@ -1,6 +1,4 @@
-"""Describe in words how a map was obtained, from its ``scores_``: the choice among maps, the refinement, the search for
-pairs.
-"""
+"""How a map was obtained, in words, from its ``scores_``: the choice among maps, the refinement, the search for pairs."""
 
 from __future__ import annotations
 
@@ -70,10 +68,7 @@ def _compared(choice: Mapping[str, Any], n_pairs: str) -> str:
 
 
 def refinement_rows(record: Mapping[str, object]) -> list[list[str]]:
-    """Return the effect of unpaired rows, measured on left-out pairs, as rows of a table.
-
-    ``record``: :meth:`congruence.maps.refinement.Refinement.to_dict`, as a map keeps it in ``scores_["refinement"]``.
-    """
+    """Return the effect of unpaired rows, measured on left-out pairs, as rows of a table."""
     return [
         ["matches of unpaired rows among the pairs", str(record["matches"] if record["improves"] else 0)],
         [
@@ -99,10 +94,7 @@ def refinement_sentence(record: Mapping[str, object]) -> str:
 
 
 def alignment_rows(record: Mapping[str, object]) -> list[list[str]]:
-    """Return how well restarts without any known pair agree, as rows of a table.
-
-    ``record``: :meth:`congruence.maps.unpaired.Alignment.to_dict`, as a map keeps it in ``scores_["alignment"]``.
-    """
+    """Return how well restarts without any known pair agree, as rows of a table."""
     return [
         ["pairs found", str(record["matches"])],
         ["aligned", "yes" if record["found"] else "NO: do not use this map"],

@@ -1,6 +1,4 @@
-"""Many models in one coordinate frame: generalized Procrustes analysis, and the maps between models that follow from
-it.
-"""
+"""Many models in one coordinate frame by generalized Procrustes analysis, and the maps between models through it."""
 
 from __future__ import annotations
 
@@ -40,8 +38,7 @@ from congruence.maps.card import front_matter
 from congruence.maps.orthogonal import OrthogonalMap
 from congruence.persist import TOLERANCE, check_parameters, count
 
-#: Shrinkage settings that a frame supports: those of :class:`~congruence.OrthogonalMap` that do not need a second pass
-#: over the rows.
+#: Shrinkage settings of :class:`~congruence.OrthogonalMap` that do not need a second pass over the rows.
 SHRINKAGES = ("auto", "wiener", "covered", "full")
 
 #: Vectors of one model by modality; the key is "" if the modality is unknown.
@@ -129,7 +126,9 @@ class CanonicalFrame:
     n_iter_: int
     converged_: bool
 
-    get_params, set_params, __repr__ = Map.get_params, Map.set_params, Map.__repr__
+    get_params: ClassVar[Any] = Map.get_params
+    set_params: ClassVar[Any] = Map.set_params
+    __repr__ = Map.__repr__  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -551,8 +550,8 @@ class CanonicalFrame:
             q, has_ids = modality(entry["modality"]), entry["has_ids"]
             text, ends, vectors = (unused.pop(f"{part}.{q}") for part in ("ids", "ends", "items"))
             center = take(f"center.{q}", 1)
-            types = text.dtype, ends.dtype, vectors.dtype, type(has_ids)
-            check(types == (np.uint8, np.int64, np.float32, bool), "items of the wrong type")
+            types = text.dtype == np.uint8 and ends.dtype == np.int64 and vectors.dtype == np.float32
+            check(types and type(has_ids) is bool, "items of the wrong type")
             check(len(ends) == len(vectors) and (np.diff(ends, prepend=0) >= 0).all(), "ids that do not fit the items")
             check(not len(ends) or ends[-1] == len(text), "ids that do not fit the items")
             check(np.isfinite(vectors).all(), "items with NaN")
@@ -943,6 +942,6 @@ def _make_model(
         columns[:, used] = svd.U[:, : svd.rank] @ svd.Vt[: svd.rank]
     spaces = [side.space for side in rows.values()]
     space = replace(spaces[0], modality=None, normalized=all(one.normalized for one in spaces))
-    own, origins = ({q: mean[part] for q, mean in means.items()} for part in (0, 1))
+    own, origins = {q: mean for q, (mean, _) in means.items()}, {q: origin for q, (_, origin) in means.items()}
     k = rotation.isometry.shape[1]
     return FrameModel(space, np.hstack([rotation.shrunk, columns]), own, origins, k, anchors, rotation.rank)

@@ -96,6 +96,8 @@ class HeadsMap(Map):
     decode_source_layers_: list[Layer] | None
     decode_target_layers_: list[Layer] | None
     method_: str
+    _joint_width: Any
+    _target_width: Any
 
     @classmethod
     def from_layers(
@@ -177,7 +179,7 @@ class HeadsMap(Map):
                 )
         for name in PARTS:
             setattr(self, f"{name}_layers_", checked.get(name))
-        (self.n_features_in_, self._joint_width), (self._target_width, _) = ends["source"], ends["target"]  # type: ignore[assignment]
+        (self.n_features_in_, self._joint_width), (self._target_width, _) = ends["source"], ends["target"]
         self.method_ = method
         self.n_pairs_ = int(facts.get("n_pairs") or 0)
         structure = {name: _layers.flatten(part, name)[0] for name, part in checked.items()}

@@ -103,14 +103,7 @@ class MLPMap(Map):
         self.verbose = verbose
 
     def fit(self, X: RowsLike, Y: RowsLike) -> Self:
-        """Train on rows paired by position.
-
-        Parameters
-        ----------
-        X : array_like, shape (n, d_source)
-        Y : array_like, shape (n, d_target)
-        """
-        self._check_parameters()
+        """Train on rows paired by position, shapes (n, d_source) and (n, d_target)."""
         A, B, _ = self._check_pairs(X, Y)
         require("torch", extra="train")
         self._remember(A, B)

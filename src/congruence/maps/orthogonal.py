@@ -905,12 +905,9 @@ def _check_claims(rotation: np.ndarray, gains: np.ndarray, singular: np.ndarray,
 
 def _average(given: ArrayLike | Embeddings, width: int, name: str) -> tuple[np.ndarray, int | None]:
     """Return a mean vector in float64 from a vector, rows or embeddings, and the number of rows; None for a vector."""
-    if isinstance(given, Embeddings):
-        mean, n = to_rows(given.mean, name)[None, :], len(given)
-    else:
-        mean = to_rows(given, name)
-        mean, n = (mean[None, :], None) if mean.ndim == 1 else (mean, len(mean))
-    mean = as_matrix(mean, name, allow_zero_rows=True)
+    vectors = to_rows(given.mean if isinstance(given, Embeddings) else given, name)
+    n = len(given) if isinstance(given, Embeddings) else None if vectors.ndim == 1 else len(vectors)
+    mean = as_matrix(vectors[None, :] if vectors.ndim == 1 else vectors, name, allow_zero_rows=True)
     if mean.shape[1] != width:
         raise ShapeError(
             f"Got {name} of width {mean.shape[1]}; expected {width}.",

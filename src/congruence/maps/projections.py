@@ -65,13 +65,7 @@ class ProcrustesHeads(HeadsMap):
         self.normalize = normalize
 
     def fit(self, X: RowsLike, Y: RowsLike) -> Self:
-        """Fit both heads on rows paired by position.
-
-        Parameters
-        ----------
-        X : array_like, shape (n, d_source)
-        Y : array_like, shape (n, d_target)
-        """
+        """Fit both heads on rows paired by position, shapes (n, d_source) and (n, d_target)."""
         self._check_parameters()
         return self._fit(*self._check_pairs(X, Y)[:2])
 
@@ -167,13 +161,7 @@ class CCAMap(HeadsMap):
         self.power = power
 
     def fit(self, X: RowsLike, Y: RowsLike) -> Self:
-        """Fit both heads on rows paired by position.
-
-        Parameters
-        ----------
-        X : array_like, shape (n, d_source)
-        Y : array_like, shape (n, d_target)
-        """
+        """Fit both heads on rows paired by position, shapes (n, d_source) and (n, d_target)."""
         self._check_parameters()
         return self._fit(*self._check_pairs(X, Y)[:2])
 
@@ -286,9 +274,7 @@ def _set_directions(
     solution: tuple[np.ndarray, np.ndarray, np.ndarray, int],
     power: float = 0.0,
 ) -> None:
-    """Set the fitted attributes from all directions of both sides (as columns), their singular values, and their
-    rank.
-    """
+    """Set the fitted attributes from all directions (columns of both sides), their singular values and their rank."""
     U, V, singular, rank = solution
     # Constant rows carry no information, but a map must have a width: use one constant direction.
     most = max(1, min(rank, A.width, B.width, len(A) - bool(mapping.center)))

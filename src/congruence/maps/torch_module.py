@@ -1,7 +1,4 @@
-"""A fitted map as a ``torch.nn.Module``.
-
-Imports torch; import this module only when torch is known to be installed.
-"""
+"""A fitted map as a ``torch.nn.Module``; imports torch."""
 
 from __future__ import annotations
 
@@ -20,11 +17,7 @@ if TYPE_CHECKING:
 
 
 class TorchMap(nn.Module):
-    """The layers of a map as a module, from rows (…, d_in) to rows (…, d_out); created by
-    :meth:`congruence.maps.Map.to_torch`.
-
-    ``trainable``: whether the weights require gradients; ``about``: text about the map, shown by ``repr``.
-    """
+    """The layers of a map as a module, from rows (…, d_in) to rows (…, d_out); created by ``Map.to_torch``."""
 
     def __init__(
         self,
@@ -42,10 +35,7 @@ class TorchMap(nn.Module):
         self.requires_grad_(trainable)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Map rows.
-
-        ``input`` (…, d_in): on the module's device and of its dtype; returns (…, d_out).
-        """
+        """Map rows (…, d_in), on the module's device and of its dtype, to rows (…, d_out)."""
         if input.shape[-1] != self.d_in:
             raise ShapeError(
                 f"Got rows of width {input.shape[-1]}; expected {self.d_in}, the width of the map's input.",
@@ -60,10 +50,7 @@ class TorchMap(nn.Module):
 
 
 class UnitRows(nn.Module):
-    """Scale rows to unit norm.
-
-    Zero rows stay zero and have a finite gradient, unlike with ``nn.functional.normalize``.
-    """
+    """Scale rows to unit norm. Zero rows stay zero and have a finite gradient, unlike with torch's own function."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return rows of unit norm, shape (…, d), in their dtype; half precision is summed in float32."""
