@@ -425,7 +425,7 @@ class Map(ABC):
             out = mapped._compute(mapped._map, mapped._check_source(X), X, "X")
         out = normalize_rows(out) if unit else out
         if given is None:
-            return out  # type: ignore[no-any-return]
+            return out
         normalized = True if unit else None
         space = replace(mapped._space_of_output(), dim=out.shape[1], modality=modality, normalized=normalized)
         return Embeddings(to_numpy(out), ids=given.ids if given.has_ids else None, space=space, allow_zero_rows=True)

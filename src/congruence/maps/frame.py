@@ -128,7 +128,7 @@ class CanonicalFrame:
 
     get_params: ClassVar[Any] = Map.get_params
     set_params: ClassVar[Any] = Map.set_params
-    __repr__ = Map.__repr__  # type: ignore[assignment]
+    __repr__ = Map.__repr__
 
     def __init__(
         self,

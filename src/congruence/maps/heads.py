@@ -179,7 +179,7 @@ class HeadsMap(Map):
                 )
         for name in PARTS:
             setattr(self, f"{name}_layers_", checked.get(name))
-        (self.n_features_in_, self._joint_width), (self._target_width, _) = ends["source"], ends["target"]
+        (self.n_features_in_, self._joint_width), (self._target_width, _) = ends["source"], ends["target"]  # type: ignore[assignment]
         self.method_ = method
         self.n_pairs_ = int(facts.get("n_pairs") or 0)
         structure = {name: _layers.flatten(part, name)[0] for name, part in checked.items()}
@@ -202,7 +202,7 @@ class HeadsMap(Map):
             return self
         from sklearn.base import _clone_parametrized  # only scikit-learn calls this
 
-        return _clone_parametrized(self)  # type: ignore[no-any-return]
+        return _clone_parametrized(self)
 
     @property
     def history_(self) -> History:
