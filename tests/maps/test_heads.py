@@ -17,14 +17,7 @@ from torch.nn import functional
 import congruence
 from congruence import MAPS, CCAMap, Embeddings, HeadsMap, ProcrustesHeads, Space
 from congruence.embeddings import normalize_rows
-from congruence.errors import (
-    CongruenceError,
-    CorruptFileError,
-    InputError,
-    NotFiniteError,
-    ParameterError,
-    ShapeError,
-)
+from congruence.errors import CongruenceError, CorruptFileError, InputError, NotFiniteError, ParameterError, ShapeError
 from congruence.maps import METHODS, _layers, make_map
 from congruence.persist import numbers_digest
 

@@ -12,14 +12,7 @@ from sklearn.cross_decomposition import CCA
 import congruence
 from congruence import CCAMap, Embeddings, ProcrustesHeads, Space
 from congruence.embeddings import normalize_rows
-from congruence.errors import (
-    DirectionError,
-    InputError,
-    NotFiniteError,
-    ParameterError,
-    ShapeError,
-    SpaceMismatchError,
-)
+from congruence.errors import DirectionError, InputError, NotFiniteError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.maps import projections
 from congruence.maps.projections import SideRows, _compress
 from congruence.synthetic import random_rotation

@@ -33,14 +33,7 @@ from congruence._utils.validation import (
     refuse_overflow,
 )
 from congruence.embeddings import MODALITIES, Embeddings, Space, check_space, has_unit_rows, normalize_rows
-from congruence.errors import (
-    CongruenceError,
-    InputError,
-    NormWarning,
-    ParameterError,
-    ShapeError,
-    TooFewAnchorsError,
-)
+from congruence.errors import CongruenceError, InputError, NormWarning, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.maps.card import write_card
 
 if TYPE_CHECKING:
@@ -646,7 +639,9 @@ class Map(ABC):
     def from_pretrained(
         cls, name_or_path: str | Path, *, revision: str | None = None, token: str | None = None
     ) -> Self:
-        """Load a map of this class, as :func:`congruence.from_pretrained` loads one of any kind (``Map`` accepts any)."""
+        """Load a map of this class, as :func:`congruence.from_pretrained` loads one of any kind (``Map`` accepts
+        any).
+        """
         from congruence.maps import from_pretrained  # not at the top: congruence.maps imports this module
 
         loaded = from_pretrained(name_or_path, revision=revision, token=token)

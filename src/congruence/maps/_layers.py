@@ -84,9 +84,7 @@ LAYERS: dict[str, Kind] = {
     "silu": Kind(_silu),
     "layernorm": Kind(_layernorm, {"weight": "d", "bias": "d"}, ("weight", "bias", "eps"), ("eps",)),
     "swiglu": Kind(
-        _swiglu,
-        {"weight": "io", "bias": "o", "gate_weight": "io", "gate_bias": "o"},
-        ("bias", "gate_bias"),
+        _swiglu, {"weight": "io", "bias": "o", "gate_weight": "io", "gate_bias": "o"}, ("bias", "gate_bias")
     ),
     "residual": Kind(_residual, others=("layers",)),
 }
@@ -241,7 +239,9 @@ def widest(layers: Iterable[Layer], width: int) -> int:
 
 
 def flatten(layers: Iterable[Layer], prefix: str) -> tuple[list[Layer], dict[str, np.ndarray]]:
-    """Split layers into what JSON holds and their arrays by name; ``source.2.weight`` is of the third layer of "source"."""
+    """Split layers into what JSON holds and their arrays by name; ``source.2.weight`` is of the third layer of
+    "source".
+    """
     structure: list[Layer] = []
     arrays: dict[str, np.ndarray] = {}
     for k, layer in enumerate(layers):
@@ -255,7 +255,9 @@ def flatten(layers: Iterable[Layer], prefix: str) -> tuple[list[Layer], dict[str
 
 
 def unflatten(structure: object, arrays: dict[str, np.ndarray], prefix: str, depth: int = 0) -> list[Layer]:
-    """Combine structure and arrays again, removing the arrays used from ``arrays``; the result must still be checked."""
+    """Combine structure and arrays again, removing the arrays used from ``arrays``; the result must still be
+    checked.
+    """
     if not isinstance(structure, list) or depth > MAX_DEPTH:
         raise ValueError(f"layers of {prefix} that are not a list, or are nested too deep")
     layers = []

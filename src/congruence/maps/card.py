@@ -24,7 +24,7 @@ _MEANING = {
     "is_isometry": "distances are preserved",
     "is_projection": "the target is narrower, so directions are lost",
     "alignment": "Procrustes correlation of the pairs the map was fitted on",
-    "cross_validated_alignment": "mean cosine of held-out known pairs, both sides centered, with maps fitted on the other pairs",
+    "cross_validated_alignment": "mean cosine of held-out pairs, both sides centered, by maps of the other pairs",
     "modality": "modality of vectors if none is given",
     "center": "the means of both models are mapped to each other",
     "shrinkage_used": "how directions with weak evidence are damped",
@@ -48,7 +48,9 @@ _UNREADABLE = "This record is not of the form that congruence writes."
 
 
 def write_card(mapping: Map, title: str, text: list[str]) -> str:
-    """Return a map's card in Markdown, with all values from files escaped; ``text`` says what it does and how to call it."""
+    """Return a map's card in Markdown, with all values from files escaped; ``text`` says what it does and how to call
+    it.
+    """
     scores, facts = mapping.scores_, {**mapping.facts_, **mapping.get_params(deep=False)}
     source, target = mapping.source_space_, mapping.target_space_
     refined, aligned = scores.get("refinement"), scores.get("alignment")

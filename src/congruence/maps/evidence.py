@@ -1,4 +1,6 @@
-"""How a map was obtained, in words, from its ``scores_``: the choice among maps, the refinement, the search for pairs."""
+"""How a map was obtained, in words, from its ``scores_``: the choice among maps, the refinement, the search for
+pairs.
+"""
 
 from __future__ import annotations
 

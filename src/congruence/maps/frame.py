@@ -372,8 +372,8 @@ class CanonicalFrame:
         svd = cross_svd(evidence, max_rank=most, scale=size, complete=shrinkage == "full")
         if not svd.rank:
             raise InputError(
-                f"Got rows of {name!r} that do not vary together with those of other models (constant rows, or one common "
-                "item with each); expected anchors that vary.",
+                f"Got rows of {name!r} that do not vary together with those of other models (constant rows, or one "
+                "common item with each); expected anchors that vary.",
                 "Pass other anchors, or more common items.",
             )
         if shrinkage == "full":  # fill also the directions that narrower models do not have
@@ -584,9 +584,9 @@ class FrameModel:
     """One model of a frame.
 
     ``rotation`` (d, k + a) into the frame is multiplied by the square roots of the gains; its last columns are the axes
-    of the modalities' means. ``means`` (d,) by modality (``""`` if none was named) are at the same point of the frame in
-    every model; ``means_from`` says whether they come from shared "items", from "rows" that no other model has, or, for a
-    modality without rows, from the gap between modalities in the "frame". ``width`` is k, ``rank`` the number of
+    of the modalities' means. ``means`` (d,) by modality (``""`` if none was named) are at the same point of the frame
+    in every model; ``means_from`` says whether they come from shared "items", from "rows" that no other model has, or,
+    for a modality without rows, from the gap between modalities in the "frame". ``width`` is k, ``rank`` the number of
     directions that the ``n_anchors`` rows of the fit cover.
     """
 
@@ -615,8 +615,8 @@ class FrameModel:
 class Consensus:
     """The items of one modality in the frame.
 
-    ``vectors`` (n, k) are means over the models that have the item; without ids, rows are matched by position; ``center``
-    (k,) is the mean of the models' means.
+    ``vectors`` (n, k) are means over the models that have the item; without ids, rows are matched by position;
+    ``center`` (k,) is the mean of the models' means.
     """
 
     ids: np.ndarray
@@ -697,8 +697,9 @@ class SharedItems:
 class FrameRotation(NamedTuple):
     """One model's rotation into the frame: the partial isometry of the directions that its anchors cover.
 
-    ``isometry`` (d, k) has all directions with ``shrinkage="full"``; ``shrunk`` is multiplied by the square roots of the
-    gains, so that a map between two models has the square roots of both; ``rank`` is the number of directions covered.
+    ``isometry`` (d, k) has all directions with ``shrinkage="full"``; ``shrunk`` is multiplied by the square roots of
+    the gains, so that a map between two models has the square roots of both; ``rank`` is the number of directions
+    covered.
     """
 
     isometry: np.ndarray
@@ -749,7 +750,8 @@ def _name_modalities(models: Mapping[str, ModelRows], known: Iterable[str] = ())
     if len(named) > 1:
         unnamed = next((name for name, rows in models.items() if "" in rows), None)
         raise ModalityError(
-            f"Got rows of {unnamed!r} without a modality, and {' and '.join(named)} rows; expected rows of a known modality.",
+            f"Got rows of {unnamed!r} without a modality, and {' and '.join(named)} rows; expected rows of a "
+            "known modality.",
             "Pass `modality=…`, or a mapping of modality to rows.",
         )
     return {name: {named[0]: rows[""]} if "" in rows else rows for name, rows in models.items()}
@@ -827,8 +829,8 @@ def _check_connected(names: Sequence[str], pairs: Iterable[tuple[int, int, str]]
     if len(reached) < len(names):
         unreached = [name for m, name in enumerate(names) if m not in reached]
         raise IdError(
-            f"Got no chain of shared items from {names[0]!r} to {', '.join(map(repr, unreached[:3]))}; expected one from "
-            "every model to every other.",
+            f"Got no chain of shared items from {names[0]!r} to {', '.join(map(repr, unreached[:3]))}; expected "
+            "one from every model to every other.",
             "Pass `ids=…` that name the same items alike, or leave models out.",
         )
 

@@ -17,13 +17,7 @@ from congruence._utils.display import as_markdown
 from congruence._utils.typing import Array, ArrowStream, Layer, RowsLike, TensorT
 from congruence._utils.validation import check_choice, check_width
 from congruence.embeddings import Space, check_space
-from congruence.errors import (
-    CorruptFileError,
-    DirectionError,
-    ParameterError,
-    ShapeError,
-    SpaceMismatchError,
-)
+from congruence.errors import CorruptFileError, DirectionError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.maps import _layers
 from congruence.maps._base import Map, NotFittedMapError, check_native
 from congruence.maps.history import History
@@ -242,18 +236,7 @@ class HeadsMap(Map):
     @overload
     def transform_target(self, Y: ArrayLike | ArrowStream) -> np.ndarray: ...
     def transform_target(self, Y: RowsLike) -> Array:
-        """Map target rows into the joint space.
-
-        Parameters
-        ----------
-        Y : array_like or tensor, shape (m, d_target)
-            float64 input gives float64 output; float16 and float32 arrays give float32.
-
-        Returns
-        -------
-        ndarray or tensor, shape (m, d_out)
-            As from :meth:`transform`.
-        """
+        """Map target rows (m, d_target) into the joint space, as :meth:`transform` maps source rows."""
         return self._compute(self._map_target, self._check_target(Y), Y, "Y")
 
     def _check_target(self, Y: RowsLike) -> Array:
@@ -263,41 +246,15 @@ class HeadsMap(Map):
         check_width(B.shape[1], self.d_target, owner, self.n_features_in_, "Use transform")
         return B
 
-    @overload
-    def reconstruct(self, X: TensorT) -> TensorT: ...
-    @overload
-    def reconstruct(self, X: ArrayLike | ArrowStream) -> np.ndarray: ...
     def reconstruct(self, X: RowsLike) -> Array:
-        """Map source rows into the joint space and back; refused if the map has no decoder for the source.
-
-        Parameters
-        ----------
-        X : array_like or tensor, shape (m, d_source)
-
-        Returns
-        -------
-        ndarray or tensor, shape (m, d_source)
-        """
+        """Map source rows (m, d_source) into the joint space and back; refused without a decoder for the source."""
         self.check_fitted()
         decoder = self._decoder("source")
         joint = self._map(self._check_source(X))
         return as_given(_layers.run(decoder, joint, self.n_features_in_), X)
 
-    @overload
-    def reconstruct_target(self, Y: TensorT) -> TensorT: ...
-    @overload
-    def reconstruct_target(self, Y: ArrayLike | ArrowStream) -> np.ndarray: ...
     def reconstruct_target(self, Y: RowsLike) -> Array:
-        """Map target rows into the joint space and back; refused if the map has no decoder for the target.
-
-        Parameters
-        ----------
-        Y : array_like or tensor, shape (m, d_target)
-
-        Returns
-        -------
-        ndarray or tensor, shape (m, d_target)
-        """
+        """Map target rows (m, d_target) into the joint space and back; refused without a decoder for the target."""
         self.check_fitted()
         decoder = self._decoder("target")
         joint = self._map_target(self._check_target(Y))
@@ -327,13 +284,6 @@ class HeadsMap(Map):
 
         Its name contains both models, and its revision is a digest of the fitted map, because coordinates of two fits
         on the same two models are not comparable.
-
-        Parameters
-        ----------
-        modality : str, optional
-            Modality of the mapped vectors.
-        normalized : bool, optional
-            Whether the mapped vectors have unit norm.
         """
         self.check_fitted()
         names = [
@@ -347,25 +297,14 @@ class HeadsMap(Map):
         return Space(model, digest.hexdigest()[:12], modality, self.d_out, normalized)
 
     def side_of(self, space: Space, side: str | None = None) -> str:
-        """Return which head to use for vectors of a space.
+        """Return which head, "source" or "target", to use for vectors of a space.
 
-        Parameters
-        ----------
-        space : Space
-            The space the vectors declare.
-        side : {"source", "target"}, optional
-            The expected head. If omitted, what is known about the space must fit exactly one side.
-
-        Returns
-        -------
-        {"source", "target"}
+        Without the expected ``side``, what is known about the space must fit exactly one.
 
         Raises
         ------
         SpaceMismatchError, DirectionError
             If the vectors fit neither side, or belong to the side that was not named.
-        ParameterError
-            If they fit both sides as far as is known, and ``side`` was not given.
         """
         self.check_fitted()
         spaces = {"source": self.source_space_, "target": self.target_space_}

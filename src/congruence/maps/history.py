@@ -72,8 +72,8 @@ class History:
         ax : matplotlib.axes.Axes, optional
             Axes to draw on; by default those of a new figure, which is not registered with pyplot.
         term : str, optional
-            ``"validation"``, or a term of the loss; ``"x"`` draws ``x_source`` and ``x_target`` together. By default the
-            validation score if there is one, else ``"loss"``.
+            ``"validation"``, or a term of the loss; ``"x"`` draws ``x_source`` and ``x_target`` together. By default
+            the validation score if there is one, else ``"loss"``.
         annotate : bool, default=True
             Add a title and labels that identify what is drawn.
         """

@@ -95,22 +95,16 @@ class LinearMap(AffineMap):
         center: bool = True,
         normalized: tuple[bool, bool] = (False, False),
     ) -> Self:
-        """Return the map fitted on the pairs that these moments summarize, which may have been gathered on several
-        machines.
+        """Return the map fitted on the pairs that these moments summarize, up to the rounding of float64 sums.
 
         Parameters
         ----------
         moments : CrossMoments
-            Moments that include the Gram matrix.
+            Moments that include the Gram matrix; they may have been gathered on several machines.
         ridge, center
             As for the class.
         normalized : (bool, bool), default=(False, False)
             Whether all source and all target rows had unit norm.
-
-        Returns
-        -------
-        LinearMap
-            Equal to a fit on all pairs, up to the rounding of float64 sums.
         """
         new = cls(ridge=ridge, center=center)
         new._check_ridge()

@@ -104,6 +104,7 @@ class MLPMap(Map):
 
     def fit(self, X: RowsLike, Y: RowsLike) -> Self:
         """Train on rows paired by position, shapes (n, d_source) and (n, d_target)."""
+        self._check_parameters()
         A, B, _ = self._check_pairs(X, Y)
         require("torch", extra="train")
         self._remember(A, B)

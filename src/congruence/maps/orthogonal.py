@@ -39,17 +39,8 @@ Means: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 #: Attributes computed from the moments. ``partial_fit`` drops them, and they are computed again when next used.
 _SOLVED = (
-    "rotation_",
-    "source_mean_",
-    "target_mean_",
-    "modality_means_",
-    "modality_",
-    "singular_values_",
-    "gains_",
-    "rank_",
-    "mean_directions_",
-    "n_pairs_",
-    "facts_",
+    *("rotation_", "source_mean_", "target_mean_", "modality_means_", "modality_", "singular_values_", "gains_"),
+    *("rank_", "mean_directions_", "n_pairs_", "facts_"),
 )
 
 
@@ -249,12 +240,9 @@ class OrthogonalMap(AffineMap):
         return self
 
     def merge(self, other: Self) -> Self:
-        """Return the map fitted on the pairs of both maps together.
+        """Return the map fitted on the pairs of both maps together, which must have the same parameters.
 
-        Parameters
-        ----------
-        other : OrthogonalMap
-            Map fitted with the same parameters on other pairs of the same two models, e.g. on another shard.
+        ``other`` may be fitted on other pairs of the same two models, e.g. on another shard.
         """
         self._check_same_kind(other, "merge")
         if self.get_params() != other.get_params():
@@ -275,10 +263,7 @@ class OrthogonalMap(AffineMap):
         new.given_means_ = {**other.given_means_, **self.given_means_}
         new.source_space_, new.target_space_ = (
             replace(mine, normalized=mine.normalized and theirs.normalized)
-            for mine, theirs in (
-                (self.source_space_, other.source_space_),
-                (self.target_space_, other.target_space_),
-            )
+            for mine, theirs in ((self.source_space_, other.source_space_), (self.target_space_, other.target_space_))
         )
         return new._solve()
 
@@ -286,22 +271,16 @@ class OrthogonalMap(AffineMap):
     def from_moments(
         cls, moments: Mapping[str, CrossMoments], *, normalized: tuple[bool, bool] = (False, False), **parameters: Any
     ) -> Self:
-        """Return the map fitted on the pairs that these moments summarize, which may have been gathered on several
-        machines.
+        """Return the map fitted on the pairs that these moments summarize, up to the rounding of float64 sums.
 
         Parameters
         ----------
         moments : mapping of str to CrossMoments
-            Moments by modality; the empty string stands for an unknown modality.
+            Moments by modality, ``""`` if it is unknown; they may have been gathered on several machines.
         normalized : (bool, bool), default=(False, False)
             Whether all source and all target rows had unit norm.
         **parameters
             Parameters of the map; ``shrinkage="cv"`` needs the rows themselves and is refused.
-
-        Returns
-        -------
-        OrthogonalMap
-            Equal to a fit on all pairs, up to the rounding of float64 sums.
         """
         new = cls(**parameters)
         new._start()
@@ -407,8 +386,7 @@ class OrthogonalMap(AffineMap):
         pairs = sum(m.rows for m in moments)
         if pairs < 2:
             raise TooFewAnchorsError(
-                f"Got {pairs} pair in all; expected at least 2.",
-                "Pass more pairs to partial_fit before using the map.",
+                f"Got {pairs} pair in all; expected at least 2.", "Pass more pairs to partial_fit before using the map."
             )
         shrinkage, given = self.shrinkage, self.shrinkage_strength
         if shrinkage == "auto":
@@ -542,12 +520,7 @@ class OrthogonalMap(AffineMap):
         return self._with_means((a, b), modality, given)
 
     def for_modality(self, modality: str | None) -> Self:
-        """Return the map with the means of one of its modalities.
-
-        Parameters
-        ----------
-        modality : str or None
-            ``None`` returns the map unchanged.
+        """Return the map with the means of one of its modalities; of ``None``, the map itself.
 
         Raises
         ------
@@ -666,19 +639,10 @@ class OrthogonalMap(AffineMap):
     @overload
     def inverse_transform(self, Z: ArrayLike | ArrowStream) -> np.ndarray: ...
     def inverse_transform(self, Z: RowsLike) -> Array:
-        """Map target rows back: ``(Z − μ_B) @ rotationᵀ + μ_A``.
+        """Map target rows (m, d_target) back: ``(Z − μ_B) @ rotationᵀ + μ_A``.
 
         If the map is an isometry, this exactly inverts :meth:`transform`; otherwise the components that
         :meth:`transform` removed or shrank are not restored.
-
-        Parameters
-        ----------
-        Z : array_like or tensor, shape (m, d_target)
-
-        Returns
-        -------
-        ndarray or tensor, shape (m, d_source)
-            As for :meth:`transform`.
         """
         self.check_fitted()
         A = check_native(Z, "Z")
@@ -705,15 +669,10 @@ class OrthogonalMap(AffineMap):
         return new
 
     def then(self, other: Self) -> Self:
-        """Return the map that applies this map and then ``other``.
+        """Return the map that applies this map and then ``other``, which starts from this map's target.
 
         The two maps may have different means in the intermediate space; the result accounts for this. Modalities that
         both maps know keep their own means.
-
-        Parameters
-        ----------
-        other : OrthogonalMap
-            From this map's target to a third space.
         """
         self._check_same_kind(other, "compose")
         self.check_fitted()

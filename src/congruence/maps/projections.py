@@ -166,20 +166,7 @@ class CCAMap(HeadsMap):
         return self._fit(*self._check_pairs(X, Y)[:2])
 
     def fit_ridges(self, X: RowsLike, Y: RowsLike, ridges: Sequence[float]) -> list[Self]:
-        """Fit a map for each λ from a single singular value decomposition of each side.
-
-        Parameters
-        ----------
-        X : array_like, shape (n, d_source)
-        Y : array_like, shape (n, d_target)
-        ridges : sequence of float
-            Values of ``ridge``.
-
-        Returns
-        -------
-        list of CCAMap
-            The maps that :meth:`fit` returns with these values, in the same order.
-        """
+        """Return the maps that :meth:`fit` returns for each λ, from a single decomposition of each side."""
         maps = [type(self)(self.n_components, ridge, self.center, self.normalize, self.power) for ridge in ridges]
         for mapping in maps:
             mapping._check_parameters()

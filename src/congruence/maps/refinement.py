@@ -19,13 +19,7 @@ from congruence._utils.validation import (
     check_seed,
     check_width,
 )
-from congruence.errors import (
-    AlignmentWarning,
-    CongruenceWarning,
-    InputError,
-    ParameterError,
-    TooFewAnchorsError,
-)
+from congruence.errors import AlignmentWarning, CongruenceWarning, InputError, ParameterError, TooFewAnchorsError
 from congruence.linalg.csls import mutual_neighbors
 from congruence.maps.evidence import refinement_sentence
 from congruence.maps.orthogonal import Modalities, OrthogonalMap
@@ -59,7 +53,8 @@ class Refinement:
     source_rows, target_rows : ndarray of int, shape (k,)
         Row numbers of the matches, in the pools as passed.
     matched_share : float
-        k divided by the rows of the smaller pool. This is no evidence of success: wrong maps match a third to two thirds.
+        k divided by the rows of the smaller pool. This is no evidence of success: wrong maps match a third to two
+        thirds.
     recall_before, recall_after : float
         Share of left-out pairs whose target is ranked first among the ``gallery`` (the target pool and the other
         left-out targets), by maps fitted on the other folds without and with refinement.
@@ -278,12 +273,8 @@ class RefinedMap(OrthogonalMap):
 
         Parameters
         ----------
-        X : array_like, shape (n, d_source)
-        Y : array_like, shape (n, d_target)
-        sample_weight : array_like, shape (n,), optional
-            Only without pools.
-        modality : str, optional
-            Modality of all rows, including the pools; without pools also one modality per row.
+        X, Y, sample_weight, modality
+            As for :meth:`congruence.OrthogonalMap.fit`. With pools, all rows have one modality and equal weight.
         unpaired : (array_like, array_like), shapes (p, d_source) and (q, d_target), optional
             Further rows of both models, in any order.
         """
@@ -316,8 +307,9 @@ class RefinedMap(OrthogonalMap):
         if not refinement.improves:
             warnings.warn(
                 AlignmentWarning(
-                    f"The unpaired rows do not improve the map on pairs left out ({refinement.sentence}), so it is fitted "
-                    "on the pairs alone. The pools must share items with each other, and there must be enough pairs.",
+                    f"The unpaired rows do not improve the map on pairs left out ({refinement.sentence}), so it is "
+                    "fitted on the pairs alone. The pools must share items with each other, and there must be "
+                    "enough pairs.",
                     "Pass more pairs, or larger `unpaired=…`.",
                 ),
                 stacklevel=2,

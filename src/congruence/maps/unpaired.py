@@ -51,7 +51,8 @@ class Alignment:
         Share of the ``left_out`` rows of the two restarts that agree best which both map to the same target row; and
         that of two random maps.
     matched_share : float
-        Mutual nearest neighbors divided by the rows of the smaller side. This is no evidence of success: docs/refine.md.
+        Mutual nearest neighbors divided by the rows of the smaller side. This is no evidence of success:
+        docs/refine.md.
     n_restarts, sizes : int, (int, int)
         Restarts run; numbers of different rows on both sides.
     source_rows, target_rows : ndarray of int, shape (k,)
