@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 import congruence.errors as errors
 from congruence._utils.optional import require
-from congruence._utils.process import runs_command
 from congruence.engines.dataset import Fragment
 from congruence.errors import CongruenceError
 
@@ -132,7 +131,7 @@ class RayEngine(Engine):
     def run(self, work: Work, fragments: Sequence[Fragment]) -> Iterator[dict[str, Any]]:
         """Yield the result for each fragment; see :meth:`Engine.run`."""
         self._connect()
-        call = _unpickled_late(_Guarded(work))
+        call = _Guarded(work)
 
         def task(row: dict[str, str]) -> dict[str, str]:
             return {"result": json.dumps(call(json.loads(row["fragment"])))}
@@ -143,7 +142,7 @@ class RayEngine(Engine):
     def reduce(self, measure: Measure, merge: Merge, fragments: Sequence[Fragment]) -> bytes:
         """Measure every fragment and merge the results; see :meth:`Engine.reduce`."""
         self._connect()
-        call = _unpickled_late(_Guarded(measure))
+        call = _Guarded(measure)
 
         def task(row: dict[str, str]) -> dict[str, Any]:
             result = call(json.loads(row["fragment"]))
@@ -209,24 +208,3 @@ def _keep_sigterm() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
-
-
-def _unpickled_late(guarded: _Guarded) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return a function that is unpickled at its first call, so that workers start as the command does."""
-    import ray.cloudpickle
-
-    content, for_command = ray.cloudpickle.dumps(guarded), runs_command()
-    unpickled: list[_Guarded] = []
-
-    def call(fragment: dict[str, Any]) -> dict[str, Any]:
-        if not unpickled:
-            import ray.cloudpickle
-
-            if for_command:
-                from congruence._utils.process import start_command
-
-                start_command()
-            unpickled.append(ray.cloudpickle.loads(content))
-        return unpickled[0](fragment)
-
-    return call

@@ -14,7 +14,7 @@ from sklearn.utils.validation import has_fit_parameter
 from congruence.embeddings import Space
 from congruence.errors import TeacherWarning
 from congruence.evaluation.task_rows import recall_by_task
-from congruence.maps import TwoSidedMap
+from congruence.maps import HeadsMap
 from congruence.recipe.items import Items, Unpaired, hold_out, keep_some, read_items, read_unpaired
 from congruence.recipe.plan import Recipe
 from congruence.splits import warn_duplicates
@@ -209,14 +209,14 @@ def _compare_teacher(scores: dict[str, Any], tuned: Tuned, heldout: Items | None
     return {"notes": [note]}
 
 
-def _retrieval(mapping: TwoSidedMap, test: Items) -> dict[str, float]:
+def _retrieval(mapping: HeadsMap, test: Items) -> dict[str, float]:
     """Return recall in both directions, with identical rows of a group counted once."""
     sides = test.pairs.source.vectors, test.pairs.target.vectors
     X, Y, x_labels, y_labels = unique_pairs(sides[0], sides[1], test.groups)
     return recalls(mapping.transform(X), mapping.transform_target(Y), x_labels, y_labels)
 
 
-def _choices(mapping: TwoSidedMap, test: Items) -> dict[str, object]:
+def _choices(mapping: HeadsMap, test: Items) -> dict[str, object]:
     """Return how often an image is nearer to its caption than to the wrong ones, and than to these and captions of other images."""
     data = test.captions()
     assert data.negatives is not None

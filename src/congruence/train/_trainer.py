@@ -12,16 +12,15 @@ from congruence._utils.arrays import to_numpy
 from congruence._utils.typing import Labels, RowsLike
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import InputError
-from congruence.maps import HeadsMap, LayeredMap
+from congruence.maps import HeadsMap
 from congruence.maps.history import History
-from congruence.maps.two_sided import TwoSidedMap
 from congruence.train.loop import BatchT, Objective, Schedule, run
 from congruence.train.retrieval import mean_recall
 
 __all__ = ["Method", "Trainer"]
 
 
-class Method(TwoSidedMap):
+class Method(HeadsMap):
     """Base of everything in :data:`congruence.train.METHODS`: a joint-space map with a name and a validation score."""
 
     method: ClassVar[str]
@@ -74,7 +73,7 @@ class Method(TwoSidedMap):
         return mean_recall(to_numpy(mapped[0]), to_numpy(mapped[1]), x_labels, y_labels)
 
 
-class Trainer(LayeredMap, Method):
+class Trainer(Method):
     """Base of the methods that are trained step by step.
 
     A fitted trainer is an ordinary joint-space map, and does not need torch to be applied. :meth:`save` writes its heads

@@ -8,14 +8,13 @@ from typing import ClassVar, Self
 
 from congruence._utils.typing import RowsLike
 from congruence.maps import CCAMap, ProcrustesHeads
-from congruence.maps.projections import ProjectionMap
 from congruence.train._reading import Unpaired, Validation, read_data, space_of
 from congruence.train._trainer import Method
 
 __all__ = ["CCA", "ClosedForm", "Procrustes"]
 
 
-class ClosedForm(ProjectionMap, Method):
+class ClosedForm(Method):
     """Base of the methods that are solved in closed form on the pairs: a map of :mod:`congruence.maps` with the ``fit`` of the trained methods.
 
     :meth:`save` writes this map, and :func:`congruence.load` returns it.
@@ -60,7 +59,7 @@ class ClosedForm(ProjectionMap, Method):
         ParameterError
             If a parameter has an invalid value, e.g. ``n_components`` is more than the pairs support.
         """
-        self._check_all_parameters()
+        self._check_parameters()
         Y = y if Y is None else Y
         data = read_data(self, X, Y, unpaired, validation)
         self._fit(data.source, data.target)

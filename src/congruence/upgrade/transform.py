@@ -20,7 +20,7 @@ from congruence._utils.arrays import as_dtype
 from congruence._utils.validation import RowNames, check_rows
 from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import ColumnsWarning, ParameterError
-from congruence.maps import AffineMap, Map, OrthogonalMap, TwoSidedMap
+from congruence.maps import AffineMap, HeadsMap, Map, OrthogonalMap
 from congruence.stores import Source, check_output_place, open_sink
 from congruence.stores.tables import TableRows
 
@@ -114,7 +114,7 @@ class BlockMap:
 
 def _sides(mapped: Map, space: Space, side: str | None) -> tuple[Space, Space, str | None]:
     """Return the vectors' space, the space of the mapped ones, and the head that maps them if there are two."""
-    if isinstance(mapped, TwoSidedMap):
+    if isinstance(mapped, HeadsMap):
         if mapped.side_of(space, side) == "source":
             return mapped.source_space_, mapped.joint_space(), "source"
         return mapped.target_space_, mapped.joint_space(), "target"

@@ -41,7 +41,7 @@ from congruence.errors import (
 from congruence.evaluation.judgments import judge
 from congruence.evaluation.ranked import expected_scores, ranked_scores
 from congruence.evaluation.thresholds import Thresholds, Translation, fit_thresholds
-from congruence.maps import AffineMap, Map, OrthogonalMap, TwoSidedMap, restore_map
+from congruence.maps import AffineMap, HeadsMap, Map, OrthogonalMap, restore_map
 from congruence.metrics.hubness import Hubness, as_hubness
 from congruence.upgrade.bridge.search import Lookup, SearchResult, find, rerank_rows
 
@@ -138,7 +138,7 @@ class Bridge:
                 f"Got {type(mapping).__name__} for mapping; expected a fitted map.",
                 "Pass congruence.fit(new, old), or use Bridge.load(path).",
             )
-        if isinstance(mapping, TwoSidedMap):
+        if isinstance(mapping, HeadsMap):
             raise ParameterError(
                 f"{type(mapping).__name__} maps both models into a joint space, not into the index's.",
                 "Fit a rotation or a linear map: congruence.fit(new, old).",

@@ -28,7 +28,7 @@ from congruence._utils.validation import (
     name_rows,
 )
 from congruence.errors import CorruptFileError, IdError, InputError, ParameterError, ShapeError
-from congruence.maps import Map, TwoSidedMap
+from congruence.maps import HeadsMap, Map
 from congruence.stores import Source
 from congruence.upgrade.progressive.calibration import FEWEST, OriginScale, fit_origin_scale
 from congruence.upgrade.progressive.forecast import Forecast, make_forecast
@@ -173,7 +173,7 @@ class Progressive:
                 "Pass `meter_share=0.2` and `clip=3.0`, for example.",
             )
         check_positive(tolerance, "tolerance", zero=True)
-        if isinstance(mapping, TwoSidedMap):
+        if isinstance(mapping, HeadsMap):
             raise ParameterError(
                 f"A {type(mapping).__name__} maps both models into a third one.", "Pass an OrthogonalMap, for example."
             )

@@ -1,15 +1,18 @@
-"""The model card of a saved map: what it maps, how to call it, the evidence for it, and its facts with their meaning."""
+"""The model card of a saved map: what it maps, how to call it, the evidence for it, and what its facts mean."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from congruence._space import MODALITIES, Space
-from congruence._utils.display import as_markdown
-from congruence.maps._front import front_matter
+from congruence._utils.display import as_markdown, visible
 from congruence.maps.evidence import alignment_rows, choice_sentence, refinement_sentence
+
+if TYPE_CHECKING:
+    from congruence.maps._base import Map
 
 #: Meanings of facts and scores whose names do not explain themselves.
 _MEANING = {
@@ -21,7 +24,7 @@ _MEANING = {
     "is_isometry": "distances are preserved",
     "is_projection": "the target is narrower, so directions are lost",
     "alignment": "Procrustes correlation of the pairs the map was fitted on",
-    "cross_validated_alignment": "mean cosine of held-out known pairs, both sides centered, with maps fitted on the other pairs",
+    "cross_validated_alignment": "mean cosine of held-out pairs, both sides centered, by maps of the other pairs",
     "modality": "modality of vectors if none is given",
     "center": "the means of both models are mapped to each other",
     "shrinkage_used": "how directions with weak evidence are damped",
@@ -37,97 +40,36 @@ _MEANING = {
 #: A name without Markdown markup or links, such as ``test_mean@1``.
 _PLAIN = re.compile("[A-Za-z](?:[A-Za-z0-9_@]*[A-Za-z0-9])?")
 
-#: Exceptions raised for a malformed record of a fit. Loading does not check records, since they do not affect mapped vectors.
+#: Exceptions raised for a malformed record of a fit. Loading does not check records, since they do not affect mapped
+#: vectors.
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 _UNREADABLE = "This record is not of the form that congruence writes."
 
 
-def one_sided_text(source: Space, target: Space, facts: Mapping[str, object]) -> tuple[str, list[str]]:
-    """Return the title of the card of a map into its target's space, and the text on what it does and how to call it.
-
-    Parameters
-    ----------
-    source, target : Space
-    facts : mapping
-
-    Returns
-    -------
-    title : str
-    lines : list of str
+def write_card(mapping: Map, title: str, text: list[str]) -> str:
+    """Return a map's card in Markdown, with all values from files escaped; ``text`` says what it does and how to call
+    it.
     """
-    title = as_markdown(f"{source.model or 'source'} → {target.model or 'target'}")
-    unit = "  # unit rows, as the target's are" if target.normalized else ""
-    known, fitted = facts.get("modalities"), facts.get("modality")
-    means = [name for name in MODALITIES if isinstance(known, list) and name in known]
-    text = [
-        f"Maps vectors of *{as_markdown(str(source))}* into the space of *{as_markdown(str(target))}*.",
-        "",
-        "```python",
-        "import congruence",
-        "",
-        'mapping = congruence.load("path/to/this/folder")',
-        f"mapped = mapping.transform_embeddings(vectors).vectors{unit}",
-        *(f'mapped = mapping.transform_embeddings({n}_vectors, modality="{n}").vectors' for n in means if n != fitted),
-        "```",
-    ]
-    return title, text
-
-
-def write_card(
-    kind: str,
-    title: str,
-    text: list[str],
-    shown: Callable[[], Mapping[str, str]],
-    facts: Mapping[str, object],
-    scores: Mapping[str, object],
-    *,
-    plain: str,
-    tag: str,
-) -> str:
-    """Return the card in Markdown, with all values from files escaped.
-
-    Parameters
-    ----------
-    kind : str
-        Class name of the map.
-    title : str
-        Title in Markdown.
-    text : list of str
-        Lines on what the map does and how to call it, in Markdown.
-    shown : callable
-        Returns the map's display.
-    facts, scores : mapping
-        Facts and scores of the map.
-    plain : str
-        Title without markup, for the front matter.
-    tag : str
-        Name of the map in ``MAPS``.
-
-    Returns
-    -------
-    str
-    """
+    scores, facts = mapping.scores_, {**mapping.facts_, **mapping.get_params(deep=False)}
+    source, target = mapping.source_space_, mapping.target_space_
     refined, aligned = scores.get("refinement"), scores.get("alignment")
+    kind = type(mapping).__name__
     if isinstance(refined, Mapping) and refined.get("improves") is True:
         kind = f"{kind} refined with unpaired rows"
     elif isinstance(aligned, Mapping):
         kind = f"{kind} of rows without known pairs"
-    lines = [
-        *front_matter(plain, (tag,), scores),
-        f"# {kind}: {title}",
-        "",
-        *text,
-        *_section(_display, shown),
-    ]
-    for name, write in (
-        ("means", _means),
+    name = f"{source.model or 'source'} → {target.model or 'target'}"
+    lines = [*front_matter(name, (mapping.kind,), scores), f"# {kind}: {title}", "", *text]
+    lines += _section(_display, mapping)
+    lines += _section(_means, facts)
+    for record, write in (
         ("pairing", _pairing),
         ("choice", _choice),
         ("refinement", _refinement),
         ("alignment", _alignment),
     ):
-        lines += _section(write, facts if name == "means" else scores.get(name))
+        lines += _section(write, scores.get(record))
     return "\n".join([*lines, *_facts(facts), *_scores(scores)]) + "\n"
 
 
@@ -142,9 +84,9 @@ def _section(write: Callable[[Any], list[str]], record: object) -> list[str]:
     return ["", *lines] if lines else []
 
 
-def _display(shown: Callable[[], Mapping[str, str]]) -> list[str]:
+def _display(mapping: Map) -> list[str]:
     """Return lines on the pairs that the map was fitted on, and on its held-out scores."""
-    entries = shown()
+    entries = mapping._shown()
     return [f"Fitted on: {as_markdown(entries['fitted on'])}.  ", f"Held out: {as_markdown(entries['held out'])}."]
 
 
@@ -212,7 +154,8 @@ def _refinement(record: Mapping[str, Any]) -> list[str]:
     """Return a section on whether unpaired rows are part of the map, with the evidence."""
     sizes = " and ".join(f"{size:,}" for size in record["pool_sizes"])
     used = (
-        f"The map is fitted on {record['n_pairs']:,} pairs and {record['matches']:,} matches found between pools of {sizes} unpaired rows."
+        f"The map is fitted on {record['n_pairs']:,} pairs and {record['matches']:,} matches found between "
+        f"pools of {sizes} unpaired rows."
         if record["improves"]
         else f"The map is fitted on the {record['n_pairs']:,} pairs alone; pools of {sizes} unpaired rows were tried."
     )
@@ -243,8 +186,9 @@ def _scores(scores: Mapping[str, object]) -> list[str]:
     if "held_out_cosine_constant" in flat:
         lines += [
             "",
-            "Compare the cosine with its controls: `constant` puts every mapped row at the target's mean, `random_rotation` is a "
-            "random rotation about the right means. Only the part above both is due to the map.",
+            "Compare the cosine with its controls: `constant` puts every mapped row at the target's mean, "
+            "`random_rotation` is a random rotation about the right means. Only the part above both is due to the "
+            "map.",
         ]
     return lines
 
@@ -254,3 +198,58 @@ def _table(rows: list[list[str]]) -> list[str]:
     cells = ([cell if _PLAIN.fullmatch(cell) else as_markdown(cell) for cell in row] for row in rows)
     lines = [f"|{''.join(f' {cell} |' if cell else ' |' for cell in row)}" for row in cells]
     return [lines[0], f"|{' --- |' * len(rows[0])}", *lines[1:]]
+
+
+#: Name and display label, in the Hub's metadata, of each score of a fit.
+_METRICS = {
+    "held_out_retrieval_at_1": ("recall_at_1", "recall at 1", "held_out_retrieval_chance"),
+    "held_out_recall_at_10": ("recall_at_10", "recall at 10", "held_out_recall_at_10_chance"),
+    "held_out_cosine": ("cosine_similarity", "cosine", "held_out_cosine_constant"),
+}
+
+#: Meaning of the second number of each score.
+_CONTROLS = {"held_out_cosine_constant": "every row at the target's mean"}
+
+
+def front_matter(name: str, tags: tuple[str, ...], scores: Mapping[str, object] | None = None) -> list[str]:
+    """Return the lines of the front matter: the map's name, tags, and each score on held-out pairs with its control.
+
+    Names and numbers are written as JSON, which is valid YAML, so that a value cannot add lines.
+    """
+    results = _results(scores or {})
+    lines = ["---", "library_name: congruence", f"tags: {_json(['congruence', 'embeddings', 'alignment', *tags])}"]
+    if results:
+        lines += [
+            f"metrics: {_json([result['type'] for result in results])}",
+            "model-index:",
+            f"- name: {_json(visible(name))}",
+        ]
+        pairs = scores.get("held_out_pairs") if scores else None
+        count = f"{pairs:,} pairs" if isinstance(pairs, int) else "pairs"
+        lines += [
+            "  results:",
+            '  - task: {"type": "feature-extraction", "name": "Find an item by its mapped vector"}',
+            f"    dataset: {_json({'type': 'held-out-pairs', 'name': f'{count} that the fit did not see'})}",
+            "    metrics:",
+            *(f"    - {_json(result)}" for result in results),
+        ]
+    return [*lines, "---"]
+
+
+def _results(scores: Mapping[str, object]) -> list[dict[str, object]]:
+    """Return the scores on held-out pairs; those that are not finite numbers are left out."""
+    results: list[dict[str, object]] = []
+    for key, (kind, label, control) in _METRICS.items():
+        value, reference = scores.get(key), scores.get(control)
+        if _is_number(value):
+            suffix = f" ({_CONTROLS.get(control, 'chance')}: {reference:.3f})" if _is_number(reference) else ""
+            results.append({"type": kind, "value": round(float(value), 4), "name": f"{label}{suffix}"})
+    return results
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
