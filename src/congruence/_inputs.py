@@ -20,23 +20,9 @@ UNNAMED = "other"
 def as_embeddings(data: RowsLike, name: str, *, allow_zero_rows: bool = False) -> Embeddings:
     """Return the data as :class:`Embeddings`; existing embeddings are returned unchanged.
 
-    Parameters
-    ----------
-    data : Embeddings or array_like, shape (n, d)
-        See :func:`congruence._utils.columns.to_rows`. The index of a pandas object becomes the ids, unless it is the default one.
-    name : str
-        What the caller calls the data, for error messages.
-    allow_zero_rows : bool, default=False
-
-    Returns
-    -------
-    Embeddings
-        Without ids if the data has none: its rows are then paired by position.
-
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError, InputError
-        If the data cannot be used; see :mod:`congruence.errors`.
+    ``data`` (n, d): see :func:`congruence._utils.columns.to_rows`. The index of a pandas object becomes the ids, unless
+    it is the default one; ``name``: what the caller calls the data, for error messages. Returns: without ids if the
+    data has none: its rows are then paired by position.
     """
     return _with_ids(data, name, index_ids(data), allow_zero_rows)
 
@@ -47,7 +33,8 @@ def _with_ids(data: RowsLike, name: str, index: np.ndarray | None, allow_zero_ro
         return data
     if isinstance(data, Mapping):
         raise InputError(
-            f"Got {name} by modality ({', '.join(map(str, data))}); expected the vectors of one. Pass one of its values."
+            f"Got {name} by modality ({', '.join(map(str, data))}); expected the vectors of one.",
+            "Pass one of its values.",
         )
     ids = None if index is None else as_ids(index)
     X = as_matrix(data, name, ids=ids, allow_zero_rows=allow_zero_rows, copy_half=False)
@@ -62,21 +49,7 @@ def as_pair(
 
     Two pandas objects are paired by their indexes, as pandas would do, if either index is not the default one.
 
-    Parameters
-    ----------
-    source, target : Embeddings or array_like
-    names : (str, str)
-        What the caller calls them, for error messages.
-    allow_zero_rows : bool, default=False
-
-    Returns
-    -------
-    Embeddings, Embeddings
-
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError, InputError
-        If the data cannot be used; see :mod:`congruence.errors`.
+    ``names``: what the caller calls them, for error messages.
     """
     first, second = index_ids(source), index_ids(target)
     if (first is None) != (second is None):
@@ -99,35 +72,17 @@ def by_modality(
 ) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
     """Return source and target as embeddings by modality, whether they were passed as mappings or as rows of one modality.
 
-    Parameters
-    ----------
-    source, target : Embeddings, array_like, or mapping of str to those
-    modality : str, optional
-        Modality of rows that are not in a mapping. The default is the modality the embeddings declare, else that of the other argument,
-        else that of ``spaces``, else :data:`UNNAMED`.
-    spaces : (Space, Space)
-        The spaces that source and target should belong to.
-
-    Returns
-    -------
-    dict, dict
-
-    Raises
-    ------
-    ParameterError
-        If the modality is unknown.
-    ModalityError
-        If ``modality`` is passed together with a mapping, which already names its modalities, or contradicts the embeddings.
-    InputError
-        If only one of the two is a mapping.
+    ``modality``: modality of rows that are not in a mapping. The default is the modality the embeddings declare, else
+    that of the other argument, else that of ``spaces``, else :data:`UNNAMED`; ``spaces``: the spaces that source and
+    target should belong to.
     """
     if modality is not None:
         check_choice(modality, MODALITIES, "modality")
     if isinstance(source, Mapping) and isinstance(target, Mapping):
         if modality is not None:
             raise ModalityError(
-                f"Got modality={modality!r} beside embeddings by modality, whose keys say it; expected one of the two. "
-                "Leave modality out."
+                f"Got modality={modality!r} beside embeddings by modality, whose keys say it; expected one of the two.",
+                "Leave modality out.",
             )
         sides: tuple[dict[str, Embeddings], dict[str, Embeddings]] = ({}, {})
         for name in dict.fromkeys([*source, *target]):
@@ -142,15 +97,15 @@ def by_modality(
     if isinstance(source, Mapping) or isinstance(target, Mapping):
         side = "source" if isinstance(source, Mapping) else "target"
         raise InputError(
-            f"Got the {side} by modality and the other side not; expected the same form of both. Pass two mappings, or two "
-            "tables of vectors."
+            f"Got the {side} by modality and the other side not; expected the same form of both.",
+            "Pass two mappings, or two tables of vectors.",
         )
     pair = as_pair(source, target)
     declared = [items.space.modality for items in pair]
     for kind in declared:
         if modality is not None and kind not in (None, modality):
             raise ModalityError(
-                f"Got {kind} vectors with modality={modality!r}; expected them to agree. Leave modality out."
+                f"Got {kind} vectors with modality={modality!r}; expected them to agree.", "Leave modality out."
             )
     expected = [space.modality for space in spaces]
     joint = expected[0] != expected[1]  # a map that joins two modalities: neither side tells the modality of the other
@@ -162,17 +117,11 @@ def by_modality(
 
 
 def check_order(X: object, Y: object) -> None:
-    """Refuse embeddings whose rows would be paired by position although their ids are in a different order.
-
-    Raises
-    ------
-    IdError
-        If the ids of both differ.
-    """
+    """Refuse embeddings whose rows would be paired by position although their ids are in a different order."""
     if not (isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids):
         return
     if not same_ids(X.ids, Y.ids):
         raise IdError(
-            "Got embeddings whose ids are not the same in the same order; expected rows paired by position. Use "
-            "congruence.fit(source, target), which pairs by id, or congruence.Pairs.join."
+            "Got embeddings whose ids are not the same in the same order; expected rows paired by position.",
+            "Use congruence.fit(source, target), which pairs by id, or congruence.Pairs.join.",
         )

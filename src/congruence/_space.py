@@ -30,11 +30,6 @@ class Space:
         Width of the vectors.
     normalized : bool, optional
         Whether all rows have unit norm.
-
-    Raises
-    ------
-    ParameterError
-        If the modality is unknown.
     """
 
     model: str | None = None
@@ -79,46 +74,31 @@ def check_space(data: Space, expected: Space, other: Space, *, modality: bool = 
 
     Only facts known for both spaces are compared. Revisions are compared only when the model names are equal.
 
-    Parameters
-    ----------
-    data : Space
-        Space of the vectors to be mapped.
-    expected, other : Space
-        The space the vectors should belong to, and the space at the other end of the map.
-    modality : bool, default=True
-        Compare modalities as well.
-
-    Raises
-    ------
-    DirectionError
-        If the vectors belong to the other end: the map is applied in the wrong direction.
-    SpaceMismatchError
-        If the model, revision, width or normalization differs.
-    ModalityError
-        If the modality differs.
+    ``data``: space of the vectors to be mapped; ``expected``, ``other``: the space the vectors should belong to, and
+    the space at the other end of the map.
     """
     if data.model and expected.model and data.model != expected.model:
         if data.model == other.model:
             raise DirectionError(
-                f"Got vectors of {data.model!r}, which is this map's target; expected vectors of "
-                f"{expected.model!r}. Use the inverse map."
+                f"Got vectors of {data.model!r}, which is this map's target; expected vectors of {expected.model!r}.",
+                "Use the inverse map.",
             )
         raise SpaceMismatchError(
-            f"Got vectors of {data.model!r}; expected vectors of {expected.model!r}. Use a map fitted on this model."
+            f"Got vectors of {data.model!r}; expected vectors of {expected.model!r}.", "Use a map fitted on this model."
         )
     if data.model and data.revision and expected.revision and data.revision != expected.revision:
         raise SpaceMismatchError(
-            f"Got vectors of {data.model!r} at revision {data.revision!r}; expected revision "
-            f"{expected.revision!r}. Fit a map for this revision."
+            f"Got vectors of {data.model!r} at revision {data.revision!r}; expected revision {expected.revision!r}.",
+            "Fit a map for this revision.",
         )
     if data.dim and expected.dim and data.dim != expected.dim:
         if data.dim == other.dim:
             raise DirectionError(
-                f"Got {data.dim}-d vectors, the width of this map's output; expected {expected.dim}-d. "
-                "Use the inverse map."
+                f"Got {data.dim}-d vectors, the width of this map's output; expected {expected.dim}-d.",
+                "Use the inverse map.",
             )
         raise SpaceMismatchError(
-            f"Got {data.dim}-d vectors; expected {expected.dim}-d. Use a map fitted on this model."
+            f"Got {data.dim}-d vectors; expected {expected.dim}-d.", "Use a map fitted on this model."
         )
     if None not in (data.normalized, expected.normalized) and data.normalized != expected.normalized:
         got, want = ("unit", "raw") if data.normalized else ("raw", "unit")
@@ -128,6 +108,6 @@ def check_space(data: Space, expected: Space, other: Space, *, modality: bool = 
         )
     if modality and data.modality and expected.modality and data.modality != expected.modality:
         raise ModalityError(
-            f"Got {data.modality} vectors; expected {expected.modality}. "
-            f"Pass modality={data.modality!r} to use the map's {data.modality} means, or add them with recenter."
+            f"Got {data.modality} vectors; expected {expected.modality}.",
+            f"Pass `modality={data.modality!r}` to use the map's {data.modality} means, or add them with recenter.",
         )

@@ -105,12 +105,14 @@ class Embeddings:
         if ids is None:
             ids = np.arange(len(X))
         elif len(ids) != len(X):
-            raise IdError(f"Got {len(ids)} ids for {len(X)} rows; expected one id per row. Pass as many ids as rows.")
+            raise IdError(
+                f"Got {len(ids)} ids for {len(X)} rows; expected one id per row.", "Pass as many ids as rows."
+            )
         space = self.space
         if space.dim is not None and space.dim != X.shape[1]:
             raise SpaceMismatchError(
-                f"Got {X.shape[1]}-d vectors for a space with dim={space.dim} ({space}); "
-                f"expected the same width. Pass space=Space(…, dim={X.shape[1]}), or leave out dim."
+                f"Got {X.shape[1]}-d vectors for a space with dim={space.dim} ({space}); expected the same width.",
+                f"Pass `space=Space(`…, `dim={X.shape[1]}`), or leave out dim.",
             )
         normalized = has_unit_rows(X) if space.normalized is None else space.normalized
         object.__setattr__(self, "vectors", X)
@@ -171,7 +173,8 @@ class Embeddings:
     ) -> np.ndarray | Embeddings:
         if isinstance(which, tuple):
             raise ParameterError(
-                f"Got {len(which)} indices; expected one, which selects rows. Index the matrix instead: vectors[…, …]."
+                f"Got {len(which)} indices; expected one, which selects rows.",
+                "Index the matrix instead: vectors[…, …].",
             )
         if isinstance(which, slice):
             return self._with(self.vectors[which], self.ids[which])
@@ -244,8 +247,8 @@ class Embeddings:
             missing = names[array < 0]
             if len(missing):
                 raise IdError(
-                    f"Got {len(missing)} ids that are not present ({name_rows(np.arange(len(missing)), missing)}); "
-                    "expected ids of these embeddings. Pass some of .ids."
+                    f"Got {len(missing)} ids that are not present ({name_rows(np.arange(len(missing)), missing)}); expected ids of these embeddings.",
+                    "Pass some of .ids.",
                 )
         else:
             array = np.asarray(which)
@@ -355,9 +358,8 @@ class Pairs:
         rows_t = partners[rows_s]
         if not len(rows_s):
             raise IdError(
-                f"Got no id in common (source has {name_rows(np.arange(min(2, len(source))), source.ids)} …, "
-                f"target {name_rows(np.arange(min(2, len(target))), target.ids)} …); expected the same items "
-                "on both sides. Pass ids=… that give an item the same id on both sides."
+                f"Got no id in common (source has {name_rows(np.arange(min(2, len(source))), source.ids)} …, target {name_rows(np.arange(min(2, len(target))), target.ids)} …); expected the same items on both sides.",
+                "Pass `ids=…` that give an item the same id on both sides.",
             )
         unpaired = np.ones(len(target), bool)
         unpaired[rows_t] = False
@@ -366,9 +368,8 @@ class Pairs:
             unmatched = only_source if len(only_source) else only_target
             side = "source" if len(only_source) else "target"
             raise IdError(
-                f"Got {len(only_source)} ids only in the source and {len(only_target)} only in the target "
-                f"(in the {side}: {name_rows(np.arange(len(unmatched)), unmatched)}); expected the same ids on both sides. "
-                'Pass missing="drop" to leave them out.'
+                f"Got {len(only_source)} ids only in the source and {len(only_target)} only in the target (in the {side}: {name_rows(np.arange(len(unmatched)), unmatched)}); expected the same ids on both sides.",
+                'Pass `missing="drop"` to leave them out.',
             )
         return cls(
             source._with(source.vectors[rows_s], source.ids[rows_s]),

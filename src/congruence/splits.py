@@ -17,8 +17,6 @@ from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import check_positive, check_same_rows, check_seed
 from congruence.errors import DuplicateWarning, ParameterError, ShapeError, TooFewAnchorsError
 
-__all__ = ["Split", "duplicate_groups", "unpaired_pools", "warn_duplicates"]
-
 #: A further side groups rows only if it has more different vectors than the first side's number of different vectors divided by this.
 CLASS_RATIO = 3
 
@@ -66,8 +64,6 @@ class Split:
 
         Raises
         ------
-        ParameterError
-            If ``holdout`` is negative, or is 1 or more and not a whole number; or ``random_state`` is not a valid seed.
         TooFewAnchorsError
             If there are fewer than two items, or fewer than two items or groups would be left to fit on.
         ShapeError
@@ -76,15 +72,18 @@ class Split:
         check_seed(random_state)
         n = len(ids)
         if n < 2:
-            raise TooFewAnchorsError(f"Got {n} pairs; expected at least 2. Pass more pairs.")
+            raise TooFewAnchorsError(f"Got {n} pairs; expected at least 2.", "Pass more pairs.")
         if not np.isfinite(holdout) or holdout < 0 or (holdout >= 1 and holdout != int(holdout)):
             raise ParameterError(
-                f"Got holdout={holdout!r}; expected a share below 1 or a whole number of items. Pass holdout=0.2, for example."
+                argument="holdout",
+                got=holdout,
+                expected="a share below 1 or a whole number of items",
+                fix="Pass `holdout=0.2`, for example.",
             )
         count = round(holdout * n) if holdout < 1 else int(holdout)
         if n - count < 2:
             raise TooFewAnchorsError(
-                f"Got {count} of {n} pairs to hold out; expected at least two left. Pass a smaller holdout=…."
+                f"Got {count} of {n} pairs to hold out; expected at least two left.", "Pass a smaller `holdout=…`."
             )
         if count == 0:
             return cls(random_state, 0)
@@ -92,7 +91,7 @@ class Split:
         if groups is not None:
             labels = np.asarray(groups)
             if labels.shape != (n,):
-                raise ShapeError(f"Got groups of shape {labels.shape}; expected ({n},). Pass one label per item.")
+                raise ShapeError(f"Got groups of shape {labels.shape}; expected ({n},).", "Pass one label per item.")
             codes = np.unique(labels, return_inverse=True)[1].reshape(-1)
             if codes.max() + 1 < n:
                 return cls._whole_groups(id_texts(list(ids)), hashes, codes, count, random_state)
@@ -118,8 +117,8 @@ class Split:
             taken[order[np.argmin(sizes[order])]] = True
         if np.count_nonzero(~taken) < 2:
             raise TooFewAnchorsError(
-                f"Got {len(ids)} pairs in {len(sizes)} groups, and {count} pairs to hold out; expected at least two groups left. "
-                "Pass a smaller holdout=…, or groups=None to split row by row."
+                f"Got {len(ids)} pairs in {len(sizes)} groups, and {count} pairs to hold out; expected at least two groups left.",
+                "Pass a smaller `holdout=…`, or `groups=None` to split row by row.",
             )
         heldout = taken[codes]
         above = keys[order[np.flatnonzero(taken[order])[-1] + 1 :]]
@@ -235,21 +234,8 @@ def duplicate_groups(*sides: RowsLike) -> np.ndarray:
 def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] | None:
     """Warn about rows that are kept together because they are identical, and return their numbers; None if there are no such rows.
 
-    Parameters
-    ----------
-    groups : ndarray of int, shape (n,)
-        From :func:`duplicate_groups`.
-    stacklevel : int, default=2
-
-    Returns
-    -------
-    dict or None
-        ``rows`` and ``groups``: numbers of rows and groups, counting only groups of more than one row.
-
-    Warns
-    -----
-    DuplicateWarning
-        If any rows are identical.
+    ``groups`` (n,). Returns: ``rows`` and ``groups``: numbers of rows and groups, counting only groups of more than one
+    row.
     """
     sizes = np.bincount(groups)
     many = sizes[sizes > 1]
@@ -257,10 +243,10 @@ def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] |
         return None
     counts = {"rows": int(many.sum()), "groups": len(many)}
     warnings.warn(
-        f"Got {counts['rows']:,} of {len(groups):,} rows whose vectors equal another row's, on either side; expected each "
-        f"item once. A split keeps {counts['groups']:,} group{'s' * (len(many) > 1)} of equal rows together. "
-        "Pass groups=None to split row by row.",
-        DuplicateWarning,
+        DuplicateWarning(
+            f"Got {counts['rows']:,} of {len(groups):,} rows whose vectors equal another row's, on either side; expected each item once.",
+            f"A split keeps {counts['groups']:,} group{'s' * (len(many) > 1)} of equal rows together. Pass `groups=None` to split row by row.",
+        ),
         stacklevel=stacklevel + 1,
     )
     return counts
@@ -289,11 +275,6 @@ def unpaired_pools(
     tuple of (ndarray of int, ndarray of int)
         Row numbers in ``source`` and in ``target``, each in its own random order. Of s items per pool, round(overlap · s) are in both.
 
-    Raises
-    ------
-    ParameterError
-        If ``overlap`` is not between 0 and 1, ``size`` is not positive, or no item is available for a pool.
-
     Examples
     --------
     >>> from congruence.splits import unpaired_pools
@@ -303,7 +284,7 @@ def unpaired_pools(
     """
     if not (np.isfinite(overlap) and 0 <= overlap <= 1):
         raise ParameterError(
-            f"Got overlap={overlap!r}; expected a share between 0 and 1. Pass overlap=0.0, for example."
+            argument="overlap", got=overlap, expected="a share between 0 and 1", fix="Pass `overlap=0.0`, for example."
         )
     if size is not None:
         check_positive(size, "size", integer=True)
@@ -320,8 +301,8 @@ def unpaired_pools(
         possible = possible[possible <= size]
     if not len(possible):
         raise ParameterError(
-            f"Got {len(items[0])} and {len(items[1])} items, {len(both)} of them on both sides, for pools with overlap={overlap!r}; expected "
-            "at least one item for each pool. Pass another overlap, or more rows."
+            f"Got {len(items[0])} and {len(items[1])} items, {len(both)} of them on both sides, for pools with overlap={overlap!r}; expected at least one item for each pool.",
+            "Pass another overlap, or more rows.",
         )
     most = int(possible[-1])
     common = int(np.round(overlap * most))

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from congruence.compare.matching import match_test
+from congruence.compare.matching import FORMULAS, match_test, measures
 from congruence.metrics import METRICS, cknna, svcca
-from congruence.metrics.definitions import FORMULAS, measures
 from congruence.papers.jam.figures.statistics import measure_statistics
 
 COCO = Path(__file__).parents[3] / "shared" / "data" / "coco500_openai_vitb16.npz"
@@ -130,9 +129,9 @@ def test_reordering_is_preparing_reordered_rows(metric, shapes):
     X, Y = (rng.standard_normal(shape) for shape in shapes)
     order = rng.permutation(len(X))
     for one in measures(metric, components=False, normalize=True):
-        first, second = one.steps.prepare(X, "X"), one.steps.prepare(Y, "Y")
-        moved = one.steps.compare(first, one.steps.reorder(second, order))
-        assert moved == pytest.approx(one.steps.compare(first, one.steps.prepare(Y[order], "Y")), abs=1e-9)
+        first, second = one.metric.prepare(X, "X"), one.metric.prepare(Y, "Y")
+        moved = one.metric.compare(first, one.metric.reorder(second, order))
+        assert moved == pytest.approx(one.metric.compare(first, one.metric.prepare(Y[order], "Y")), abs=1e-9)
 
 
 def test_rows_and_columns_may_be_scaled_as_in_the_code_of_huh():

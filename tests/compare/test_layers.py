@@ -23,8 +23,7 @@ from congruence.errors import (
     ShapeError,
     TooFewAnchorsError,
 )
-from congruence.metrics import METRICS, procrustes_distance
-from congruence.metrics.null import PERMUTATION_STATISTICS
+from congruence.metrics import BETWEEN_SPACES, METRICS, procrustes_distance
 from congruence.plotting.layers import MIDDLE, STRONG
 from congruence.plotting.look import COLORS
 from congruence.report import write_layers
@@ -54,7 +53,7 @@ def test_the_planted_pair_is_found(metric):
     assert (others > 0.01).all()
 
 
-@pytest.mark.parametrize("metric", PERMUTATION_STATISTICS)
+@pytest.mark.parametrize("metric", BETWEEN_SPACES)
 def test_every_cell_is_what_similarity_says(metric):
     X, Y = planted()
     found = compare_layers({"a": X[0], "b": X[2]}, Y, metric, permutations=12, random_state=3)
@@ -157,7 +156,7 @@ def test_bad_input_names_the_layer():
             compare_layers(X, Y, **options)
 
 
-@pytest.mark.parametrize("metric", PERMUTATION_STATISTICS)
+@pytest.mark.parametrize("metric", BETWEEN_SPACES)
 def test_a_constant_layer_is_named_by_every_metric(metric):
     X, Y = stacks()
     with pytest.raises(InputError, match="layer '0' of Y"):

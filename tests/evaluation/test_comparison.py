@@ -11,8 +11,8 @@ from scipy.stats import binom, binomtest, permutation_test
 import congruence
 from congruence import Embeddings, OrthogonalMap, Space, compare_maps, evaluate
 from congruence.errors import IdError, InputError, ModalityError, ParameterError, ShapeError
+from congruence.evaluation.comparison import hits_at_k
 from congruence.evaluation.paired_tests import bootstrap_intervals, group_sums, holm, mcnemar, sign_flip
-from congruence.evaluation.query_scores import hits_at_k
 from congruence.metrics import recall_at_k
 from congruence.splits import Split
 from congruence.synthetic import rigid_problem

@@ -10,9 +10,7 @@ import pytest
 from congruence import Embeddings
 from congruence.errors import IdError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.evaluation import measure_exposure
-from congruence.evaluation.exposure import _interval
-from congruence.evaluation.linkage import _rank, link
-from congruence.evaluation.protections import protect
+from congruence.evaluation.exposure import _interval, _rank, link, protect
 from congruence.linalg.csls import ScaledSimilarity
 from congruence.metrics import nearest
 from congruence.synthetic import rigid_problem, unimodal_problem

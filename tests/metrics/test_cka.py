@@ -196,7 +196,7 @@ def test_bad_input(metric):
         ((X.astype(str), Y), DtypeError),
         ((X[:0], Y[:0]), InputError),
     ):
-        with pytest.raises(error, match=r"Got|Found|Input|dtype"):
+        with pytest.raises(error):
             metric(*bad)
     with pytest.raises(ParameterError):
         metric(X, Y, estimator="exact")

@@ -14,11 +14,11 @@ from congruence._utils.arrays import UNIT_TOLERANCE, blocks, normalize_rows
 from congruence._utils.validation import check_positive, check_seed, check_width
 from congruence.embeddings import Pairs
 from congruence.errors import InputError, ParameterError
+from congruence.linalg.shrinkage import ledoit_wolf
 
 if TYPE_CHECKING:
     from congruence._utils.typing import RowsLike
 
-__all__ = ["CanaryReport", "DriftMonitor", "DriftReport", "compare_canaries"]
 
 #: Largest number of canaries for which all pairwise angles are compared.
 _MOST_ANGLES = 1000
@@ -78,13 +78,6 @@ def compare_canaries(reference: RowsLike, current: RowsLike, *, tolerance: float
     Returns
     -------
     CanaryReport
-
-    Raises
-    ------
-    ShapeError, IdError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, contain NaN or infinity or have a row of zeros, or ids are missing, repeated or without a partner.
-    ParameterError
-        If the tolerance is not positive.
 
     Notes
     -----
@@ -220,30 +213,26 @@ class DriftMonitor:
 
         Raises
         ------
-        InputError
-            If there are too few rows, or they cannot be used.
         ParameterError
             If ``alpha`` is not in (0, 1).
         """
         if not check_positive(self.alpha, "alpha") < 1:
             raise ParameterError(
-                f"Got alpha={self.alpha}; expected a probability below 1. Pass alpha=0.001, for example."
+                f"Got alpha={self.alpha}; expected a probability below 1.", "Pass `alpha=0.001`, for example."
             )
         check_seed(self.random_state)
         X = as_embeddings(reference, "reference").vectors
         if len(X) < _FEWEST:
             raise InputError(
-                f"Got {len(X)} reference rows; expected at least {_FEWEST}. Pass more rows as reference=…."
+                f"Got {len(X)} reference rows; expected at least {_FEWEST}.", "Pass more rows as `reference=…`."
             )
-        from sklearn.covariance import ledoit_wolf  # imported here because nothing else in this module needs it
-
         self._rng = np.random.default_rng(self.random_state)
         order = self._rng.permutation(len(X))
         model_rows, score_rows = X[np.sort(order[::2])], X[np.sort(order[1::2])]
         unit = normalize_rows(model_rows.astype(np.float64))
         self.n_features_in_ = X.shape[1]
         self._mean = unit.mean(axis=0)
-        self._root = np.linalg.cholesky(np.linalg.inv(ledoit_wolf(unit)[0]))
+        self._root = np.linalg.cholesky(np.linalg.inv(ledoit_wolf(unit)))
         self._seen = [sorted(column) for column in self._scores(score_rows).T.tolist()]
         self.n_seen_ = 0
         self._alarm_at: int | None = None
@@ -261,16 +250,9 @@ class DriftMonitor:
         -------
         DriftReport
             Covers everything since :meth:`fit`. An alarm is never withdrawn.
-
-        Raises
-        ------
-        ShapeError, DtypeError, NotFiniteError, ZeroRowError
-            If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
-        ParameterError
-            If :meth:`fit` was not called.
         """
         if not hasattr(self, "n_seen_"):
-            raise ParameterError("Got a DriftMonitor without a reference; expected one. Call fit(reference) first.")
+            raise ParameterError("Got a DriftMonitor without a reference.", "Call fit(reference) first.")
         X = as_embeddings(rows, "rows").vectors
         check_width(X.shape[1], self.n_features_in_, "DriftMonitor")
         epsilon = np.array(_EXPONENTS)

@@ -10,15 +10,14 @@ import numpy as np
 
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
-from congruence.compare._rows import FEWEST_ROWS, draw_rows
+from congruence.compare.spaces import FEWEST_ROWS, draw_rows
 from congruence.errors import InputError, ParameterError
-from congruence.metrics import METRICS
-from congruence.metrics.null import chance, permutation_statistic
+from congruence.metrics import between_spaces
+from congruence.metrics.null import chance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["LayerComparison", "compare_layers"]
 
 #: Layers of one model on the same items, as a mapping by name or as a sequence.
 Layers: TypeAlias = "Mapping[str, RowsLike] | Sequence[RowsLike] | np.ndarray"
@@ -96,17 +95,8 @@ class LayerComparison:
     def plot(self, ax: Axes | None = None, *, title: str = "Similarity of layers", annotate: bool = True) -> Axes:
         """Draw the scores as a heat map; the stronger the color, the further a pair of layers is above chance.
 
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
-        title : str, default="Similarity of layers"
-        annotate : bool, default=True
-            Add the title, and below the plot the best score expected by chance.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
+        ``ax`` are matplotlib axes to draw on, by default those of a new figure; ``annotate=False`` leaves out title and
+        labels.
         """
         from congruence.plotting import draw_layers
 
@@ -147,13 +137,6 @@ def compare_layers(
     -------
     LayerComparison
 
-    Raises
-    ------
-    ParameterError
-        If a model has no layer, names are repeated, the metric is unknown or needs both sides in one space, or a number is out of range.
-    ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError, InputError
-        If a layer cannot be used; the message names the layer.
-
     Notes
     -----
     Each layer is prepared once (Gram matrix, neighbor table or basis) and re-paired once per permutation, which leaves L·M comparisons.
@@ -176,7 +159,7 @@ def compare_layers(
     Hypothesis".
     """
     check_seed(random_state)
-    steps = permutation_statistic(metric)
+    steps = between_spaces(metric)
     check_positive(permutations, "permutations", integer=True)
     sides = [_layers(X_layers, "X"), _layers(Y_layers, "Y")]
     layers = [(name, A) for side in sides for name, A in side.items()]
@@ -201,7 +184,7 @@ def compare_layers(
         scores[:] = compare([steps.reorder(side, order) for side in theirs])
         if callback:
             callback(1)
-    larger = METRICS[metric].larger_is_closer
+    larger = steps.larger_is_closer
     by_chance = chance(values, null, larger)
     best = np.unravel_index(int(np.argmax(values) if larger else np.argmin(values)), values.shape)
     closest = null.max(axis=(1, 2)) if larger else null.min(axis=(1, 2))
@@ -235,12 +218,10 @@ def _layers(layers: Layers, side: str) -> dict[str, np.ndarray]:
     """Return the validated layers by their names in error messages. Raises ParameterError, InputError and the errors of :func:`as_matrix`."""
     names = _names(layers)
     if not names:
-        raise ParameterError(
-            f"Got no layers of {side}; expected at least one. Pass a mapping of names to arrays, or a list of arrays."
-        )
+        raise ParameterError(f"No layers of {side}.", "Pass a mapping of names to arrays, or a list of arrays.")
     if len(set(names)) < len(names):
         raise ParameterError(
-            f"Got layers of {side} that share a name; expected names that differ. Give each layer its own name."
+            f"Got layers of {side} that share a name; expected names that differ.", "Give each layer its own name."
         )
     arrays = layers.values() if isinstance(layers, Mapping) else layers
     out = {}
@@ -248,5 +229,5 @@ def _layers(layers: Layers, side: str) -> dict[str, np.ndarray]:
         label = f"layer {name!r} of {side}"
         A = out[label] = as_matrix(array, label, min_rows=FEWEST_ROWS, allow_zero_rows=True)
         if not np.ptp(A, axis=0).any():
-            raise InputError(f"Got {len(A)} equal rows in {label}; expected rows that differ. Leave this layer out.")
+            raise InputError(f"Got {len(A)} equal rows in {label}; expected rows that differ.", "Leave this layer out.")
     return out

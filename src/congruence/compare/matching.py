@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
+from congruence._utils.arrays import normalize_rows
 from congruence._utils.typing import RowsLike
-from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale, check_seed
-from congruence.compare._rows import FEWEST_ROWS
+from congruence._utils.validation import (
+    as_matrix,
+    check_choice,
+    check_positive,
+    check_same_rows,
+    check_scale,
+    check_seed,
+)
+from congruence.compare.spaces import FEWEST_ROWS
 from congruence.errors import ParameterError, ShapeError
-from congruence.metrics import METRICS
-from congruence.metrics.definitions import Measure, measures
+from congruence.metrics import BETWEEN_SPACES, METRICS, Metric, between_spaces
+from congruence.metrics.cka import BIASED
+from congruence.metrics.correlations import compare_first
 from congruence.metrics.dissimilarity import MOST_ROWS
-from congruence.metrics.null import PERMUTATION_STATISTICS
-from congruence.metrics.rows import check_same_width, unit
+from congruence.metrics.neighbors import prepare_cknna
+from congruence.metrics.retrieval import check_same_width
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["DEFAULT", "Separation", "Separations", "match_test"]
 
 #: The paper's four metrics.
 DEFAULT = ("linear_cka", "cknna", "cca", "svcca")
+
+#: What their formulas are called in the paper, and in this library. Yoon, Yue and Kim report the *first* canonical
+#: correlation (appendix B.2.3), the *biased* CKA (equations 3 and 4) and a CKNNA of their own (equations 6 to 9).
+FORMULAS = {
+    "linear_cka": ("biased", "debiased"),
+    "cknna": ("eq. 6–9", "Huh et al."),
+    "cca": ("first", "mean"),
+    "svcca": ("mean", "mean"),
+}
 
 
 @dataclass(frozen=True)
@@ -83,16 +101,8 @@ class Separations(list[Separation]):
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
         """Draw the scores of matches and non-matches: means and standard deviations over random subsets of the rows.
 
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
-        annotate : bool, default=True
-            Add a title and labels that identify what is drawn.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
+        ``ax``: axes to draw on; by default those of a new figure, which a notebook displays and which is not registered
+        with pyplot; ``annotate``: add a title and labels that identify what is drawn.
         """
         from congruence.plotting import draw_separations
 
@@ -160,15 +170,6 @@ def match_test(
         A list of :class:`Separation` with a ``plot`` method. For each metric and definition (the paper's first): ``"noise"``, ``"unrelated"`` or
         ``"shuffled"``, and ``"hard"`` if given.
 
-    Raises
-    ------
-    ParameterError
-        If a metric is unknown, needs both sides in one space, or is not defined by the paper although ``definition`` is ``"jam"``; or if other
-        parameters are out of range.
-    ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError, InputError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity; there are too few rows; or the input cannot be
-        used otherwise.
-
     Notes
     -----
     **Non-matches.** ``"noise"``: the texts paired with Gaussian noise with the mean and standard deviation of each image dimension, drawn again
@@ -207,7 +208,8 @@ def match_test(
     names = list(dict.fromkeys(metrics))
     if not names:
         raise ParameterError(
-            f"Got no metric; expected one that compares two spaces: {', '.join(PERMUTATION_STATISTICS)}. Pass at least one of these as metrics=…."
+            f"Got no metric; expected one that compares two spaces: {', '.join(BETWEEN_SPACES)}.",
+            "Pass at least one of these as `metrics=…`.",
         )
     scored = [
         measure
@@ -229,7 +231,7 @@ def match_test(
     rows = max(n // 2, FEWEST_ROWS) if rows is None else check_positive(rows, "rows", integer=True)
     if not FEWEST_ROWS <= rows <= n:
         raise ParameterError(
-            f"Got rows={rows} for {n} pairs; expected {FEWEST_ROWS} to {n}. Pass rows={n} to use all pairs."
+            f"Got rows={rows} for {n} pairs; expected {FEWEST_ROWS} to {n}.", f"Pass `rows={n}` to use all pairs."
         )
     H = None if hard is None else _hard(hard, T)
     U = None if unrelated is None else _unrelated(unrelated, T)
@@ -240,14 +242,14 @@ def match_test(
         return _prepare(A, name, scored, components, standardize)
 
     def compare(first: _Side, second: _Side) -> np.ndarray:
-        return np.array([measure.steps.compare(first[_key(measure)], second[_key(measure)]) for measure in scored])
+        return np.array([measure.metric.compare(first[_key(measure)], second[_key(measure)]) for measure in scored])
 
     def easy(image_side: _Side, text_side: _Side, raw: np.ndarray) -> list[np.ndarray]:
         """Score a draw of noise images and a draw of other texts, with as many rows as ``raw``, the images."""
         noise = raw.mean(axis=0, dtype=np.float64) + raw.std(axis=0, dtype=np.float64) * rng.standard_normal(raw.shape)
         if U is None:
             order = rng.permutation(len(raw))
-            reorder = {_key(measure): measure.steps.reorder for measure in scored}
+            reorder = {_key(measure): measure.metric.reorder for measure in scored}
             others = {key: reorder[key](prepared, order) for key, prepared in text_side.items()}
         else:
             others = side(U[rng.choice(len(U), len(raw), replace=False)], "unrelated")
@@ -267,7 +269,7 @@ def match_test(
 
     ours, theirs = side(V, "images"), side(T, "texts")
     match = compare(ours, theirs)
-    sign = np.array([1.0 if METRICS[measure.metric].larger_is_closer else -1.0 for measure in scored])
+    sign = np.array([1.0 if measure.metric.larger_is_closer else -1.0 for measure in scored])
     reached, total = np.ones((len(conditions), len(scored))), np.zeros((len(conditions), len(scored)))
     wrong = match if H is None else compare(ours, side(H, "hard"))
     for _ in range(permutations):
@@ -285,7 +287,7 @@ def match_test(
         total[2] = wrong
     return Separations(
         Separation(
-            metric=measure.metric,
+            metric=measure.metric.name,
             definition=measure.definition,
             formula=measure.formula,
             against=condition,
@@ -296,7 +298,7 @@ def match_test(
             effect_size=_effect(sign[m] * match_scores[:, m], sign[m] * other_scores[:, c, m]),
             auc=_auc(sign[m] * match_scores[:, m], sign[m] * other_scores[:, c, m]),
             p_value=float(reached[c, m] / (permutations + 1)),
-            larger_is_closer=METRICS[measure.metric].larger_is_closer,
+            larger_is_closer=measure.metric.larger_is_closer,
             n=n,
             rows=rows,
             permutations=permutations,
@@ -311,7 +313,10 @@ def _hard(hard: RowsLike, T: np.ndarray) -> np.ndarray:
     if isinstance(hard, str):
         if hard != "nearest":
             raise ParameterError(
-                f"Got hard={hard!r}; expected embeddings or 'nearest'. Pass hard='nearest' to exchange similar texts."
+                argument="hard",
+                got=hard,
+                expected="embeddings or 'nearest'",
+                fix="Pass `hard='nearest'` to exchange similar texts.",
             )
         return T[_nearest_derangement(T)]
     H = as_matrix(hard, "hard", allow_zero_rows=True)
@@ -326,10 +331,10 @@ def _nearest_derangement(T: np.ndarray) -> np.ndarray:
 
     if len(T) > MOST_ROWS:
         raise ShapeError(
-            f"Got {len(T)} rows for hard='nearest'; expected at most {MOST_ROWS}, since it compares all pairs of texts. "
-            f"Pass a sample of {MOST_ROWS} rows."
+            f"Got {len(T)} rows for hard='nearest'; expected at most {MOST_ROWS}, since it compares all pairs of texts.",
+            f"Pass a sample of {MOST_ROWS} rows.",
         )
-    rows = unit(T.astype(np.float64), "texts")
+    rows = normalize_rows(T.astype(np.float64), "texts")
     similarity = rows @ rows.T
     np.fill_diagonal(similarity, -2.0 * len(T))  # worse than any permutation that moves every text
     return linear_sum_assignment(similarity, maximize=True)[1]
@@ -340,9 +345,47 @@ def _unrelated(unrelated: RowsLike, T: np.ndarray) -> np.ndarray:
     check_same_width(T, U)
     if len(U) < len(T):
         raise ShapeError(
-            f"Got {len(U)} unrelated texts for {len(T)} pairs; expected at least as many. Embed more texts, or pass fewer pairs."
+            f"Got {len(U)} unrelated texts for {len(T)} pairs; expected at least as many.",
+            "Embed more texts, or pass fewer pairs.",
         )
     return U
+
+
+class Measure(NamedTuple):
+    """A metric under the definition of ``"jam"``, of ``"congruence"``, or of both, if they agree."""
+
+    definition: str
+    formula: str
+    metric: Metric
+
+
+def measures(name: str, definition: str = "both", *, components: bool = True, normalize: bool = False) -> list[Measure]:
+    """Return a metric under the requested definitions, the paper's first; options are those of :func:`match_test`.
+
+    With ``components``, rows are reduced to principal components beforehand, and SVCCA of these is the same as their CCA.
+    """
+    check_choice(definition, ("both", "jam", "congruence"), "definition")
+    default = between_spaces(name)
+    if name == "svcca" and components:
+        default = replace(default, prepare=METRICS["cca"].prepare)
+    if name == "cknna" and normalize:
+        default = replace(default, prepare=partial(prepare_cknna, normalize=True))
+    if name not in FORMULAS:
+        if definition == "jam":
+            raise ParameterError(
+                f"The JAM paper does not define {name}.", f"Choose from its metrics: {', '.join(FORMULAS)}."
+            )
+        return [Measure("congruence", "", default)]
+    jam_formula, formula = FORMULAS[name]
+    if name == "svcca":
+        return [Measure("both", formula, default)]
+    jam = {
+        "linear_cka": BIASED,
+        "cknna": replace(default, prepare=partial(prepare_cknna, definition="jam", normalize=normalize)),
+        "cca": replace(default, compare=compare_first),
+    }
+    both = [Measure("jam", jam_formula, jam[name]), Measure("congruence", formula, default)]
+    return [measure for measure in both if definition in ("both", measure.definition)]
 
 
 #: One side as prepared for each metric; definitions with the same preparation share it.
@@ -351,12 +394,12 @@ _Side: TypeAlias = dict[_Key, object]
 
 
 def _key(measure: Measure) -> _Key:
-    return measure.metric, measure.steps.prepare
+    return measure.metric.name, measure.metric.prepare
 
 
 def _prepare(A: np.ndarray, name: str, scored: list[Measure], components: int | None, standardize: bool) -> _Side:
     """Reduce one side as each metric requires, and prepare it."""
-    kinds = {_key(measure): measure.steps.prepare for measure in scored}
+    kinds = {_key(measure): measure.metric.prepare for measure in scored}
     scaled = _standardized(A) if standardize and any(metric == "svcca" for metric, _ in kinds) else A
     if components is None:
         return {key: prepare(scaled if key[0] == "svcca" else A, name) for key, prepare in kinds.items()}

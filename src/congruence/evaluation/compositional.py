@@ -13,19 +13,6 @@ from congruence.datasets import SugarCrepe
 from congruence.embeddings import normalize_rows
 from congruence.errors import NotFiniteError, ParameterError, TooFewAnchorsError
 
-__all__ = [
-    "CATEGORY_NAMES",
-    "TIE",
-    "TaskRecall",
-    "check_choices",
-    "chosen",
-    "distractors",
-    "same_words",
-    "sugarcrepe_outcomes",
-    "sugarcrepe_recall",
-    "text_only_recall",
-]
-
 #: Cosines that differ by at most this are ties: sums of the same numbers in another order differ by about as much in float32.
 TIE = 1e-6
 
@@ -108,8 +95,6 @@ def sugarcrepe_recall(
         If ``options`` is below two.
     TooFewAnchorsError
         If a task does not have enough captions of other images to draw from.
-    ShapeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, contain NaN or infinity or have a row of zeros.
 
     Notes
     -----
@@ -134,20 +119,8 @@ def sugarcrepe_outcomes(
 ) -> np.ndarray:
     """Return the per-item outcomes that :func:`sugarcrepe_recall` averages, for item-by-item comparison of two models.
 
-    Parameters
-    ----------
-    items, image, caption, negative, options, random_state
-        As for :func:`sugarcrepe_recall`.
-
-    Returns
-    -------
-    ndarray, shape (n, 2)
-        Probability that the correct caption is chosen, between two captions and among all: 1, 0, or a fraction for ties.
-
-    Raises
-    ------
-    ParameterError, TooFewAnchorsError, ShapeError, NotFiniteError, ZeroRowError
-        As for :func:`sugarcrepe_recall`.
+    Returns (n, 2): probability that the correct caption is chosen, between two captions and among all: 1, 0, or a
+    fraction for ties.
     """
     right, wrong, drawn = _cosines(items, image, caption, negative, options, random_state)
     return np.column_stack([chosen(right, wrong[:, None]), chosen(right, np.column_stack([wrong, drawn]))])
@@ -174,29 +147,15 @@ def text_only_recall(
 ) -> list[TaskRecall]:
     """Measure by task how often scores of the texts alone choose the correct caption, without the image.
 
-    Parameters
-    ----------
-    items : SugarCrepe
-    caption, negative : ndarray, shape (n,)
-        Score of each item's caption and wrong caption, computed from the texts; the higher one is chosen.
-    options, random_state
-        As for :func:`sugarcrepe_recall`, for the same questions.
-
-    Returns
-    -------
-    list of TaskRecall
-
-    Raises
-    ------
-    ParameterError, TooFewAnchorsError, ShapeError, NotFiniteError
-        As for :func:`sugarcrepe_recall`.
+    ``caption``, ``negative`` (n,): score of each item's caption and wrong caption, computed from the texts; the higher
+    one is chosen; ``options``, ``random_state``: as for :func:`sugarcrepe_recall`, for the same questions.
     """
     right, wrong = (np.asarray(side, np.float64).reshape(-1) for side in (caption, negative))
     for side, name in ((right, "caption"), (wrong, "negative")):
         check_same_rows(len(items), len(side), "items", name)
         if not np.isfinite(side).all():
             raise NotFiniteError(
-                f"Got scores of {name} with NaN or infinity; expected finite ones. Score these texts again."
+                f"Got scores of {name} with NaN or infinity; expected finite ones.", "Score these texts again."
             )
     return _lines(items, right, wrong, right[distractors(items, options, random_state)])
 
@@ -221,23 +180,9 @@ def _lines(items: SugarCrepe, right: np.ndarray, wrong: np.ndarray, drawn: np.nd
 def distractors(items: SugarCrepe, options: int = 5, random_state: int = 0) -> np.ndarray:
     """Draw captions of other images for each item, from the items of its task.
 
-    Parameters
-    ----------
-    items : SugarCrepe
-    options : int, default=5
-        Total number of captions to choose from.
-    random_state : int, default=0
-        The draw depends only on this seed and on the items in their order, so that every model gets the same questions.
-
-    Returns
-    -------
-    ndarray of int, shape (n, options − 2)
-        Numbers of the items whose captions are drawn. Their texts differ from each other and from the item's own two.
-
-    Raises
-    ------
-    ParameterError, TooFewAnchorsError
-        If ``options`` is below two, or a task does not have enough captions of other images to draw from.
+    ``options``: total number of captions to choose from; ``random_state``: the draw depends only on this seed and on
+    the items in their order, so that every model gets the same questions. Returns (n, options − 2): numbers of the
+    items whose captions are drawn. Their texts differ from each other and from the item's own two.
     """
     check_seed(random_state)
     check_choices(options)
@@ -257,8 +202,8 @@ def distractors(items: SugarCrepe, options: int = 5, random_state: int = 0) -> n
                         break
             if len(chosen) < options - 2:
                 raise TooFewAnchorsError(
-                    f"Got {len(chosen)} captions of other images for {items.ids[i]} in {task}; expected {options - 2} to draw. "
-                    "Pass more items of this task, or a smaller options=…."
+                    f"Got {len(chosen)} captions of other images for {items.ids[i]} in {task}; expected {options - 2} to draw.",
+                    "Pass more items of this task, or a smaller `options=…`.",
                 )
             out[i] = chosen
     return out
@@ -269,21 +214,14 @@ def check_choices(options: int) -> None:
     check_positive(options, "options", integer=True)
     if options < 2:
         raise ParameterError(
-            f"Got options={options}; expected at least 2, a caption and a wrong one. Pass options=2 or more."
+            f"Got options={options}; expected at least 2, a caption and a wrong one.", "Pass `options=2` or more."
         )
 
 
 def same_words(items: SugarCrepe) -> np.ndarray:
     """Return for each item whether its two captions have the same words and differ only in their order.
 
-    Parameters
-    ----------
-    items : SugarCrepe
-
-    Returns
-    -------
-    ndarray of bool, shape (n,)
-        Case and punctuation are ignored.
+    Returns (n,).
     """
 
     def words(text: str) -> list[str]:
@@ -296,17 +234,8 @@ def same_words(items: SugarCrepe) -> np.ndarray:
 def chosen(right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
     """Return the probability that the correct caption is chosen, breaking ties at random.
 
-    Parameters
-    ----------
-    right : ndarray, shape (n,)
-        Cosine of each image with its caption.
-    wrong : ndarray, shape (n, k)
-        Cosines of the image with the other captions.
-
-    Returns
-    -------
-    ndarray, shape (n,)
-        1, 0, or a fraction if cosines are within 1e-6 of each other.
+    ``right`` (n,): cosine of each image with its caption; ``wrong`` (n, k): cosines of the image with the other
+    captions. Returns (n,): 1, 0, or a fraction if cosines are within 1e-6 of each other.
 
     Examples
     --------

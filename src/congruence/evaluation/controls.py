@@ -17,8 +17,6 @@ from congruence._utils.validation import check_seed
 from congruence.maps import AffineMap, Map, OrthogonalMap
 from congruence.metrics import paired_cosine
 
-__all__ = ["ControlRows", "Controls", "chance_at_k", "control_rows", "control_rows_of", "cosine_controls"]
-
 #: Number of random rotations over which a control is averaged, and their random seed.
 DRAWS, RANDOM_STATE = 5, 0
 
@@ -30,16 +28,9 @@ _NO_DIRECTION = 1e-9
 class ControlRows:
     """Rows that replace the mapped ones in the controls; see :func:`control_rows`.
 
-    Attributes
-    ----------
-    center : ndarray of float64, shape (d,)
-        The mean around which the rows lie.
-    lengths : ndarray of float64, shape (n,)
-        Distance of each row from its own mean, which a rotation preserves.
-    width : int
-        Width of the space that is rotated, at least d. If it is larger, the rotated rows are truncated to d columns.
-    in_sample : bool
-        Whether the center is the mean of the rows that are compared.
+    ``center`` (d,): the mean around which the rows lie; ``lengths`` (n,): distance of each row from its own mean, which
+    a rotation preserves; ``width``: width of the space that is rotated, at least d. If it is larger, the rotated rows
+    are truncated to d columns; ``in_sample``: whether the center is the mean of the rows that are compared.
     """
 
     center: np.ndarray
@@ -50,10 +41,7 @@ class ControlRows:
     def constant(self) -> np.ndarray | None:
         """Return every row replaced by the center, read-only.
 
-        Returns
-        -------
-        ndarray of float64, shape (n, d), or None
-            None if the center is zero, which has no direction, or is the only row.
+        Returns (n, d): None if the center is zero, which has no direction, or is the only row.
         """
         scale = float(self.lengths.max(initial=0.0)) or 1.0
         if self._alone or float(np.linalg.norm(self.center)) <= _NO_DIRECTION * scale:
@@ -67,14 +55,7 @@ class ControlRows:
     def rotated(self, rng: np.random.Generator) -> np.ndarray | None:
         """Return the rows after a random rotation about the means.
 
-        Parameters
-        ----------
-        rng : numpy.random.Generator
-
-        Returns
-        -------
-        ndarray of float32, shape (n, d), or None
-            None if the center is the only row.
+        Returns (n, d): None if the center is the only row.
 
         Notes
         -----
@@ -93,17 +74,8 @@ class ControlRows:
     ) -> Controls:
         """Score both kinds of control rows in the same way as the mapped rows.
 
-        Parameters
-        ----------
-        measure : callable
-            Function of rows of shape (n, d) that returns a mean over rows.
-        draws : int, default=5
-            Number of random rotations to average over.
-        random_state : int, default=0
-
-        Returns
-        -------
-        Controls
+        ``measure``: function of rows of shape (n, d) that returns a mean over rows; ``draws``: number of random
+        rotations to average over.
         """
         check_seed(random_state)
         rng = np.random.default_rng(random_state)
@@ -119,13 +91,9 @@ class ControlRows:
 class Controls:
     """Scores of the two kinds of control rows.
 
-    Attributes
-    ----------
-    constant : float or None
-        Score with every mapped row replaced by the target's mean.
-    random_rotation : float or None
-        Score with the rows rotated at random about the correct means, averaged over draws. Each is None if
-        :class:`ControlRows` has no such rows.
+    ``constant``: score with every mapped row replaced by the target's mean; ``random_rotation``: score with the rows
+    rotated at random about the correct means, averaged over draws. Each is None if :class:`ControlRows` has no such
+    rows.
     """
 
     constant: float | None
@@ -135,18 +103,8 @@ class Controls:
 def control_rows(mapping: Map, X: RowsLike, Y: RowsLike) -> ControlRows:
     """Return the rows that replace the mapped rows of a map in the two controls.
 
-    Parameters
-    ----------
-    mapping : Map
-        A fitted map, set to the rows' modality (:meth:`~congruence.OrthogonalMap.for_modality`).
-    X : array_like, shape (n, d_source)
-        Rows of the source model.
-    Y : array_like, shape (m, d_target)
-        Rows of the target model that they are compared with.
-
-    Returns
-    -------
-    ControlRows
+    ``mapping``: A fitted map, set to the rows' modality (:meth:`~congruence.OrthogonalMap.for_modality`); ``X`` (n,
+    d_source); ``Y`` (m, d_target): rows of the target model that they are compared with.
 
     Notes
     -----
@@ -179,18 +137,7 @@ def control_rows(mapping: Map, X: RowsLike, Y: RowsLike) -> ControlRows:
 def control_rows_of(mapped: np.ndarray, theirs: np.ndarray, center: np.ndarray | None = None) -> ControlRows:
     """Return the rows that replace already mapped rows, when the map's own means are unknown.
 
-    Parameters
-    ----------
-    mapped : ndarray, shape (n, d)
-        Mapped rows of the source.
-    theirs : ndarray, shape (m, d)
-        Rows that they are compared with.
-    center : ndarray, shape (d,), optional
-        Mean of both; by default each side's own mean.
-
-    Returns
-    -------
-    ControlRows
+    ``mapped`` (n, d); ``theirs`` (m, d); ``center`` (d,): mean of both; by default each side's own mean.
     """
     own = mapped.mean(axis=0, dtype=np.float64) if center is None else center
     target = theirs.mean(axis=0, dtype=np.float64) if center is None else center
@@ -240,18 +187,7 @@ def cosine_controls(
 def chance_at_k(matching: ArrayLike, n: int, k: int = 1) -> float:
     """Return the expected share of queries that find a match among k of n rows drawn at random.
 
-    Parameters
-    ----------
-    matching : array_like of int, shape (q,)
-        For each query, the number of the n rows that match it.
-    n : int
-        Number of rows in the gallery.
-    k : int, default=1
-        Number of rows drawn.
-
-    Returns
-    -------
-    float
+    ``matching`` (q,): for each query, the number of the n rows that match it.
 
     Notes
     -----

@@ -17,8 +17,6 @@ from congruence._utils.validation import check_same_rows
 from congruence.embeddings import Embeddings
 from congruence.errors import FileError, InputError
 
-__all__ = ["Judgments", "judge", "read_qrels"]
-
 
 @dataclass(frozen=True, eq=False)
 class Judgments:
@@ -51,27 +49,14 @@ class Judgments:
 def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
     """Read relevance judgments in TREC format: one line per judgment, ``query 0 document grade``, separated by white space.
 
-    Parameters
-    ----------
-    path : path-like
-        UTF-8. Empty lines are skipped.
-
-    Returns
-    -------
-    dict of str to dict of str to int
-        Grade by query and document. Grades of 0 and below mean that a document is not relevant.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read.
-    InputError
-        If a line has another form, a grade is not a whole number, or a document is judged twice; the message names the line.
+    Returns: grade by query and document. Grades of 0 and below mean that a document is not relevant.
     """
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"Got {path}, which is not UTF-8; expected TREC qrels as text. Save it as UTF-8.") from error
+        raise InputError(
+            f"Got {path}, which is not UTF-8; expected TREC qrels as text.", "Save it as UTF-8."
+        ) from error
     except OSError as error:
         raise FileError(describe_refusal(error, f"while reading {path}")) from error
     out: dict[str, dict[str, int]] = {}
@@ -81,25 +66,25 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
             continue
         if len(parts) != 4:
             raise InputError(
-                f"Got line {number} of {path} with {len(parts)} fields ({short(line.strip(), 60)!r}); expected 4: query, 0, document and grade. Write this line "
-                "as TREC does, for example: q1 0 d7 1."
+                f"Got line {number} of {path} with {len(parts)} fields ({short(line.strip(), 60)!r}); expected 4: query, 0, document and grade.",
+                "Write this line as TREC does, for example: q1 0 d7 1.",
             )
         query, _, document, grade = parts
         if not re.fullmatch(r"[+-]?[0-9]{1,9}", grade):
             raise InputError(
-                f"Got the grade {short(grade, 20)!r} in line {number} of {path}; expected a whole number. Write 0 for a document that is not relevant, and 1 or "
-                "more for a relevant one."
+                f"Got the grade {short(grade, 20)!r} in line {number} of {path}; expected a whole number.",
+                "Write 0 for a document that is not relevant, and 1 or more for a relevant one.",
             )
         known = out.setdefault(query, {})
         if document in known:
             raise InputError(
-                f"Got document {short(document, 60)!r} judged twice for query {short(query, 60)!r} (line {number} of {path}); expected one grade. Remove one of "
-                "the two lines."
+                f"Got document {short(document, 60)!r} judged twice for query {short(query, 60)!r} (line {number} of {path}); expected one grade.",
+                "Remove one of the two lines.",
             )
         known[document] = int(grade)
     if not out:
         raise InputError(
-            f"Got no judgments in {path}; expected lines of query, 0, document and grade. Pass another file."
+            f"Got no judgments in {path}; expected lines of query, 0, document and grade.", "Pass another file."
         )
     return out
 
@@ -113,27 +98,11 @@ def judge(
 ) -> Judgments:
     """Find the relevant rows of an index for each query.
 
-    Parameters
-    ----------
-    queries, index : Embeddings
-    qrels : mapping of str to mapping of str to float, optional
-        Grade by query id and document id (:func:`read_qrels`).
-    labels : (sequence of length m, sequence of length n), optional
-        Class of each query and of each row of the index; rows of the query's class are relevant. By default the rows with the query's id are.
-
-    Returns
-    -------
-    Judgments
-
-    Raises
-    ------
-    InputError
-        If both ``qrels`` and ``labels`` are given, ids are needed and missing, or no query has a relevant row in the index.
-    ShapeError
-        If the number of labels differs from the number of rows.
+    ``qrels``: grade by query id and document id (:func:`read_qrels`); ``labels``: class of each query and of each row
+    of the index; rows of the query's class are relevant. By default the rows with the query's id are.
     """
     if qrels is not None and labels is not None:
-        raise InputError("Got qrels and labels; expected one of the two. Leave out qrels=… or labels=….")
+        raise InputError("Got qrels and labels; expected one of the two.", "Leave out `qrels=…` or `labels=…`.")
     notes = []
     m = len(queries)
     if labels is not None:
@@ -148,7 +117,8 @@ def judge(
         grades = [np.ones(len(relevant)) for relevant in rows]
     elif not (queries.has_ids and index.has_ids):
         raise InputError(
-            "Got queries or an index without ids; expected ids, by which relevant rows are found. Pass Embeddings with ids=…, or labels=… with the class of each row."
+            "Got queries or an index without ids; expected ids, by which relevant rows are found.",
+            "Pass Embeddings with `ids=…`, or `labels=…` with the class of each row.",
         )
     else:
         at = {name: row for row, name in enumerate(id_texts(index.ids).tolist())}
@@ -168,8 +138,8 @@ def judge(
     judged = sum(len(relevant) > 0 for relevant in rows)
     if not judged:
         raise InputError(
-            f"Got no query with a relevant row in the index ({m} queries, {len(index)} rows); expected at least one. Check that qrels=…, queries and "
-            "index use the same ids."
+            f"No query with a relevant row in the index ({m} queries, {len(index)} rows).",
+            "Check that `qrels=…`, queries and index use the same ids.",
         )
     if judged < m:
         notes.append(f"{m - judged} of {m} queries have no relevant row in the index; they were left out.")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["bootstrap_intervals", "group_sums", "holm", "mcnemar", "sign_flip"]
-
 #: Number of random signs, or of drawn groups, that are generated at once.
 _BLOCK = 2_000_000
 
@@ -13,15 +11,8 @@ _BLOCK = 2_000_000
 def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
     """Return the p-value of McNemar's exact test for two answers to the same queries.
 
-    Parameters
-    ----------
-    first, second : ndarray, shape (n,)
-        1 for a hit and 0 for a miss, on the same independent queries.
-
-    Returns
-    -------
-    float
-        Two-sided; 1 if they agree on every query.
+    ``first``, ``second`` (n,): 1 for a hit and 0 for a miss, on the same independent queries. Returns: two-sided; 1 if
+    they agree on every query.
 
     Notes
     -----
@@ -47,18 +38,9 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
 def sign_flip(sums: np.ndarray, permutations: int, rng: np.random.Generator) -> float:
     """Return the p-value of the sign-flip permutation test of a zero mean difference.
 
-    Parameters
-    ----------
-    sums : ndarray, shape (g,)
-        Sum of the paired differences in each group, or of each query if it is on its own.
-    permutations : int
-        Number of random flips. If there are at most ``permutations + 1`` flips in total (2^g), all are enumerated and the test is exact.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    float
-        Two-sided, from 1 / (permutations + 1) to 1.
+    ``sums`` (g,): sum of the paired differences in each group, or of each query if it is on its own; ``permutations``:
+    number of random flips. If there are at most ``permutations + 1`` flips in total (2^g), all are enumerated and the
+    test is exact. Returns: two-sided, from 1 / (permutations + 1) to 1.
 
     Notes
     -----
@@ -88,16 +70,8 @@ def sign_flip(sums: np.ndarray, permutations: int, rng: np.random.Generator) -> 
 def group_sums(differences: np.ndarray, groups: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the sum of the differences in each group, and its size.
 
-    Parameters
-    ----------
-    differences : ndarray, shape (n, q)
-    groups : ndarray, shape (n,), or None
-        Group label of each query; None if each query is on its own.
-
-    Returns
-    -------
-    sums : ndarray, shape (g, q)
-    sizes : ndarray, shape (g,)
+    ``differences`` (n, q); ``groups`` (n,): group label of each query; None if each query is on its own. ``sums`` (g,
+    q); ``sizes`` (g,).
     """
     if groups is None:
         return differences, np.ones(len(differences))
@@ -113,22 +87,8 @@ def bootstrap_intervals(
 ) -> np.ndarray:
     """Return bootstrap intervals of mean differences; groups are resampled as a whole.
 
-    Parameters
-    ----------
-    sums : ndarray, shape (g, q)
-    sizes : ndarray, shape (g,)
-        From :func:`group_sums`.
-    level : float
-        Confidence level, e.g. 0.95.
-    draws : int
-    rng : numpy.random.Generator
-    largest : ndarray, shape (q,)
-        Largest possible difference: 1 for hits, 2 for cosines.
-
-    Returns
-    -------
-    ndarray, shape (2, q)
-        Lower and upper ends.
+    ``sums`` (g, q); ``sizes`` (g,); ``largest`` (q,): largest possible difference: 1 for hits, 2 for cosines. Returns
+    (2, q).
 
     Notes
     -----
@@ -163,14 +123,7 @@ def bootstrap_intervals(
 def holm(p_values: np.ndarray) -> np.ndarray:
     """Return p-values adjusted such that the probability of any false rejection among all tests is at most the level.
 
-    Parameters
-    ----------
-    p_values : ndarray, shape (m,)
-        P-values of tests that may depend on each other in any way.
-
-    Returns
-    -------
-    ndarray, shape (m,)
+    ``p_values`` (m,): P-values of tests that may depend on each other in any way. Returns (m,).
 
     References
     ----------

@@ -7,8 +7,6 @@ from numpy.typing import ArrayLike
 
 from congruence.errors import NotFiniteError, ShapeError
 
-__all__ = ["pareto_front"]
-
 
 def pareto_front(cost: ArrayLike, gain: ArrayLike) -> np.ndarray:
     """Return a mask of the Pareto front: points for which no other point is at least as good in both measures and better in one.
@@ -39,11 +37,12 @@ def pareto_front(cost: ArrayLike, gain: ArrayLike) -> np.ndarray:
     costs, gains = (np.asarray(side, np.float64).reshape(-1) for side in (cost, gain))
     if len(costs) != len(gains):
         raise ShapeError(
-            f"Got {len(costs)} costs and {len(gains)} gains; expected one of each per point. Pass both for the same points."
+            f"Got {len(costs)} costs and {len(gains)} gains; expected one of each per point.",
+            "Pass both for the same points.",
         )
     if not (np.isfinite(costs).all() and np.isfinite(gains).all()):
         raise NotFiniteError(
-            "Got NaN or infinity among the points; expected finite ones. Leave out points that failed."
+            "Got NaN or infinity among the points; expected finite ones.", "Leave out points that failed."
         )
     no_worse = (costs[:, None] <= costs) & (gains[:, None] >= gains)  # of point i, compared with point j
     better = (costs[:, None] < costs) | (gains[:, None] > gains)

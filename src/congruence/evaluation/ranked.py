@@ -9,8 +9,6 @@ import numpy as np
 from congruence._utils.validation import check_choice
 from congruence.evaluation.judgments import Judgments
 
-__all__ = ["MODES", "expected_scores", "ranked_scores"]
-
 #: What recall measures: whether at least one relevant row is among the k, or the share of relevant rows found.
 MODES = ("any", "share")
 
@@ -29,27 +27,10 @@ def ranked_scores(
 ) -> dict[str, np.ndarray]:
     """Score ranked lists against judgments.
 
-    Parameters
-    ----------
-    found : ndarray of int, shape (m, k)
-        Rows of the index for each query, best first; at least as many as the largest cutoff.
-    judgments : Judgments
-        Judgments of these m queries, each of which has a relevant row.
-    at : sequence of int, default=(1, 10)
-        Cutoffs k for recall.
-    ndcg_at : int, default=10
-    mode : {"any", "share"}, default="any"
-        What recall measures, as in :func:`congruence.metrics.recall_at_k`: lists with a relevant row, or the share of relevant rows found.
-
-    Returns
-    -------
-    dict of str to ndarray of float64, shape (m,)
-        ``"recall@1"``, …, ``"ndcg@10"``, each in [0, 1].
-
-    Raises
-    ------
-    ParameterError
-        If ``mode`` is unknown.
+    ``found`` (m, k): rows of the index for each query, best first; at least as many as the largest cutoff;
+    ``judgments``: judgments of these m queries, each of which has a relevant row; ``mode``: what recall measures, as in
+    :func:`congruence.metrics.recall_at_k`: lists with a relevant row, or the share of relevant rows found. Returns
+    (m,): ``"recall@1"``, …, ``"ndcg@10"``, each in [0, 1].
 
     Notes
     -----

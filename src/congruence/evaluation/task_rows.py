@@ -13,8 +13,6 @@ from congruence.embeddings import normalize_rows
 from congruence.errors import TooFewAnchorsError
 from congruence.evaluation.compositional import TIE, check_choices, chosen, distractors
 
-__all__ = ["TaskRow", "recall_by_task"]
-
 
 class TaskRow(TypedDict):
     """A line of :func:`recall_by_task`: as in :class:`~congruence.evaluation.compositional.TaskRecall`, with ``choice`` None where too few captions can be drawn."""
@@ -39,36 +37,15 @@ def recall_by_task(
 ) -> tuple[list[TaskRow], str | None]:
     """Measure recall at 1 by task: between a caption and its wrong captions, and among these and distractors.
 
-    Parameters
-    ----------
-    image, caption : ndarray, shape (n, d)
-        Embeddings in one space.
-    wrong : ndarray, shape (n, k, d)
-        Wrong captions of each row.
-    groups : sequence, shape (n,)
-        The image of each row; captions of the same image are never distractors.
-    tasks : sequence of str, shape (n,), optional
-        Kind of each row's wrong captions; by default a single kind, ``"all"``.
-    texts : ndarray of int, shape (n, 1 + k), optional
-        Numbers that identify the text of the caption and of the wrong captions of each row, so that no text is drawn twice. By default
-        texts with identical vectors are the same.
-    options : int, default=5
-        Number of captions to choose from, including one wrong caption; ``options − 2`` are distractors, from the same task.
-    random_state : int, default=0
-        Random seed of the distractors; see :func:`~congruence.evaluation.compositional.distractors`.
-
-    Returns
-    -------
-    rows : list of dict
-        ``task``, ``n``, ``binary``, ``choice`` and ``ties``, as :class:`~congruence.evaluation.compositional.TaskRecall` has them, for each task in the order of their names;
-        the row of several tasks together, ``"all"``, is last. ``choice`` is None where there are too few captions of other images to draw.
-    note : str or None
-        Explains why ``choice`` is None for some tasks.
-
-    Raises
-    ------
-    ParameterError
-        If ``options`` is below two.
+    ``image``, ``caption`` (n, d); ``wrong`` (n, k, d); ``groups`` (n,): the image of each row; captions of the same
+    image are never distractors; ``tasks`` (n,): kind of each row's wrong captions; by default a single kind, ``"all"``;
+    ``texts`` (n, 1 + k): numbers that identify the text of the caption and of the wrong captions of each row, so that
+    no text is drawn twice. By default texts with identical vectors are the same; ``options``: number of captions to
+    choose from, including one wrong caption; ``options − 2`` are distractors, from the same task; ``random_state``:
+    random seed of the distractors; see :func:`~congruence.evaluation.compositional.distractors`. ``rows``: ``task``,
+    ``n``, ``binary``, ``choice`` and ``ties``, as :class:`~congruence.evaluation.compositional.TaskRecall` has them,
+    for each task in the order of their names; the row of several tasks together, ``"all"``, is last. ``choice`` is None
+    where there are too few captions of other images to draw; ``note``: explains why ``choice`` is None for some tasks.
     """
     check_seed(random_state)
     check_choices(options)

@@ -11,21 +11,13 @@ from congruence._utils.arrays import NUMPY
 from congruence._utils.typing import Array, ArrayNamespace
 from congruence.linalg.procrustes import cross_svd
 
-__all__ = ["Canonical", "canonical_correlations", "canonical_directions", "gains", "whiten"]
-
 
 class Canonical(NamedTuple):
     """Canonical directions of two sides.
 
-    Attributes
-    ----------
-    x_directions : ndarray of float64, shape (d_x, k)
-        Directions as columns; the rows times these are the whitened variates.
-    y_directions : ndarray of float64, shape (d_y, k)
-    correlations : ndarray of float64, shape (k,)
-        In descending order, at most 1.
-    rank : int
-        Number of correlations above rounding error.
+    ``x_directions`` (d_x, k): directions as columns; the rows times these are the whitened variates; ``y_directions``
+    (d_y, k); ``correlations`` (k,): in descending order, at most 1; ``rank``: number of correlations above rounding
+    error.
     """
 
     x_directions: np.ndarray
@@ -41,18 +33,8 @@ def gains(xp: ArrayNamespace, s: Array, ridge: Array | float) -> Array: ...
 def gains(xp: ArrayNamespace | ModuleType, s: Array, ridge: Array | float) -> Array:
     """Return the factor by which a ridge shrinks each singular direction: s / √(s² + λ).
 
-    Parameters
-    ----------
-    xp : module
-        Array namespace of ``s``.
-    s : array, shape (r,)
-        Singular values of a side's rows, all positive.
-    ridge : float or 0-d array
-        λ, added to the squared singular values.
-
-    Returns
-    -------
-    array, shape (r,)
+    ``s`` (r,): singular values of a side's rows, all positive; ``ridge``: λ, added to the squared singular values.
+    Returns (r,).
     """
     return s / xp.sqrt(s * s + ridge)
 
@@ -62,20 +44,8 @@ def whiten(U: np.ndarray, s: np.ndarray, Vt: np.ndarray, ridge: float) -> tuple[
 
     Uses the singular values of the rows themselves: those of the Gram matrix would lose half the digits.
 
-    Parameters
-    ----------
-    U : ndarray of float64, shape (n, r)
-    s : ndarray of float64, shape (r,)
-    Vt : ndarray of float64, shape (r, d)
-    ridge : float
-        λ.
-
-    Returns
-    -------
-    basis : ndarray of float64, shape (n, r)
-        A times the whitening matrix; its columns are orthonormal if ``ridge`` is 0.
-    projection : ndarray of float64, shape (d, r)
-        The whitening matrix.
+    ``U`` (n, r); ``s`` (r,); ``Vt`` (r, d). ``basis`` (n, r): A times the whitening matrix; its columns are orthonormal
+    if ``ridge`` is 0; ``projection`` (d, r).
     """
     return U * gains(NUMPY, s, ridge), Vt.T / np.sqrt(s * s + ridge)
 
@@ -83,15 +53,8 @@ def whiten(U: np.ndarray, s: np.ndarray, Vt: np.ndarray, ridge: float) -> tuple[
 def canonical_correlations(xp: ArrayNamespace, x_basis: Array, y_basis: Array) -> Array:
     """Return the canonical correlations of two whitened sides, in descending order, in [0, 1].
 
-    Parameters
-    ----------
-    xp : module
-        Array namespace of the bases. Gradients propagate through the result.
-    x_basis, y_basis : array, shape (n, r_x) and (n, r_y)
-
-    Returns
-    -------
-    array, shape (min(r_x, r_y),)
+    ``xp``: array namespace of the bases. Gradients propagate through the result; ``x_basis``, ``y_basis`` (n, r_x).
+    Returns (min(r_x, r_y),).
 
     References
     ----------
@@ -103,14 +66,7 @@ def canonical_correlations(xp: ArrayNamespace, x_basis: Array, y_basis: Array) -
 def canonical_directions(x: tuple[np.ndarray, np.ndarray], y: tuple[np.ndarray, np.ndarray]) -> Canonical:
     """Return the canonical directions of two whitened sides.
 
-    Parameters
-    ----------
-    x, y : tuple of two ndarray, shape (n, r) and (d, r)
-        Basis and projection of a side, as returned by :func:`whiten`.
-
-    Returns
-    -------
-    Canonical
+    ``x``, ``y`` (n, r): basis and projection of a side, as returned by :func:`whiten`.
 
     References
     ----------

@@ -8,24 +8,13 @@ import numpy as np
 
 from congruence._utils.arrays import blocks
 
-__all__ = ["ScaledSimilarity", "mean_of_largest", "mutual_neighbors"]
-
 
 def mean_of_largest(S: np.ndarray, k: int, axis: int) -> np.ndarray:
     """Return the mean of the k largest entries along an axis; for cosines this is r of CSLS.
 
-    Parameters
-    ----------
-    S : ndarray of float32 or float64, shape (n, m)
-        −inf marks a missing entry, which is left out of the mean; the mean is 0 if there are none left.
-    k : int
-        If there are fewer entries, all are used.
-    axis : int
-        0 for a mean per column, 1 for a mean per row.
-
-    Returns
-    -------
-    ndarray of float64, shape (m,) or (n,)
+    ``S`` (n, m): −inf marks a missing entry, which is left out of the mean; the mean is 0 if there are none left;
+    ``k``: if there are fewer entries, all are used; ``axis``: 0 for a mean per column, 1 for a mean per row. Returns
+    (m,).
     """
     size = S.shape[axis]
     k = min(k, size)
@@ -39,23 +28,10 @@ def mean_of_largest(S: np.ndarray, k: int, axis: int) -> np.ndarray:
 class ScaledSimilarity:
     """CSLS(a, b) = 2 ⟨a, b⟩ − r(a) − r(b) between all rows of two sets, one block of rows of the first set at a time.
 
-    Parameters
-    ----------
-    A : ndarray of float32 or float64, shape (n, d)
-        Rows of unit norm, so that inner products are cosines.
-    B : ndarray of float32 or float64, shape (m, d)
-        The same, in the same space as A.
-    n_neighbors : int
-        Number of nearest rows of the other set over which r is averaged; all of them if there are fewer.
-    block_rows : int, optional
-        Rows of A whose similarities are in memory at once; by default as many as fit into 32 MB.
-
-    Attributes
-    ----------
-    r_a : ndarray of float64, shape (n,)
-        r of the rows of A.
-    r_b : ndarray of float64, shape (m,)
-        r of the rows of B.
+    ``A`` (n, d): rows of unit norm, so that inner products are cosines; ``B`` (m, d): the same, in the same space as A;
+    ``n_neighbors``: number of nearest rows of the other set over which r is averaged; all of them if there are fewer;
+    ``block_rows``: rows of A whose similarities are in memory at once; by default as many as fit into 32 MB. ``r_a``
+    (n,): r of the rows of A; ``r_b`` (m,): r of the rows of B.
 
     Notes
     -----
@@ -92,11 +68,7 @@ class ScaledSimilarity:
     def blocks(self) -> Iterator[tuple[slice, np.ndarray]]:
         """Yield rows of A and their 2 ⟨a, b⟩ − r(b), which ranks B for each row of A.
 
-        Yields
-        ------
-        slice
-        ndarray of float64, shape (rows, m)
-            A new array, which the caller may modify.
+        Yields (rows, m): A new array, which the caller may modify.
         """
         for part, S in self._products():
             yield part, 2.0 * S - self.r_b
@@ -130,25 +102,10 @@ def mutual_neighbors(
     CSLS(a, b) = 2 ⟨a, b⟩ − r(a) − r(b), where r is the mean inner product of a row with its nearest rows of the other set. It lowers the
     similarities of hubs, rows that are near everything and would otherwise be nearest to many rows.
 
-    Parameters
-    ----------
-    A : ndarray of float32 or float64, shape (n, d)
-        Rows of unit norm, so that inner products are cosines.
-    B : ndarray of float32 or float64, shape (m, d)
-        The same, in the same space as A.
-    n_neighbors : int, default=10
-        Number of rows over which r is averaged; all of the other set if there are fewer.
-    block_rows : int, optional
-        Rows of A whose similarities are in memory at once; by default as many as fit into 32 MB.
-
-    Returns
-    -------
-    i : ndarray of int, shape (k,)
-        Rows of A, ascending.
-    j : ndarray of int, shape (k,)
-        The row of B matched to each; without repetition.
-    score : ndarray of float64, shape (k,)
-        CSLS of each pair, in [-4, 4].
+    ``A`` (n, d): rows of unit norm, so that inner products are cosines; ``B`` (m, d): the same, in the same space as A;
+    ``n_neighbors``: number of rows over which r is averaged; all of the other set if there are fewer; ``block_rows``:
+    rows of A whose similarities are in memory at once; by default as many as fit into 32 MB. ``i`` (k,); ``j`` (k,):
+    the row of B matched to each; without repetition; ``score`` (k,): CSLS of each pair, in [-4, 4].
 
     Notes
     -----

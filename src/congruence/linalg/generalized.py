@@ -9,23 +9,15 @@ import numpy as np
 
 from congruence.linalg.procrustes import cross_svd
 
-__all__ = ["GeneralizedProcrustes", "generalized_procrustes"]
-
 
 @dataclass(frozen=True)
 class GeneralizedProcrustes:
     """Rotations of several models into a common frame.
 
-    Attributes
-    ----------
-    rotations : list of ndarray, shapes (d_m, k)
-        Orthonormal rows; multiply rows from the right. Directions without evidence are filled in.
-    evidence : list of ndarray, shapes (d_m, k)
-        Σ_j C_mj R_j: each model's cross-covariance with all others in the frame.
-    objective : ndarray, shape (sweeps + 1,)
-        Σ_{m<j} tr(R_mᵀ C_mj R_j), initially and after each sweep; it never decreases.
-    converged : bool
-        Whether the last sweep improved the objective by no more than the tolerance.
+    ``rotations``: orthonormal rows; multiply rows from the right. Directions without evidence are filled in;
+    ``evidence``: Σ_j C_mj R_j: each model's cross-covariance with all others in the frame; ``objective`` (sweeps + 1,):
+    Σ_{m<j} tr(R_mᵀ C_mj R_j), initially and after each sweep; it never decreases; ``converged``: whether the last sweep
+    improved the objective by no more than the tolerance.
     """
 
     rotations: list[np.ndarray]
@@ -45,29 +37,9 @@ def generalized_procrustes(
 ) -> GeneralizedProcrustes:
     """Maximize Σ_{m<j} tr(R_mᵀ C_mj R_j) over matrices R_m with orthonormal rows.
 
-    Parameters
-    ----------
-    cross : mapping of (m, j) with m < j to ndarray, shape (d_m, d_j)
-        Cross-covariances Σ w xᵀ y of the pairs of models that share items.
-    weight : mapping of (m, j) to float
-        Weight of each of them; the initialization follows the largest.
-    widths : sequence of int
-        d_m, none above ``k``.
-    k : int
-        Width of the frame.
-    max_iter : int, default=200
-        Largest number of sweeps over the models.
-    tol : float, default=1e-8
-        Stop after a sweep that improves the objective by less than this share of it.
-
-    Returns
-    -------
-    GeneralizedProcrustes
-
-    Raises
-    ------
-    ValueError
-        If some models are not connected to the others by any chain of cross-covariances.
+    ``cross`` (d_m, d_j): cross-covariances Σ w xᵀ y of the pairs of models that share items; ``weight``: weight of each
+    of them; the initialization follows the largest; ``max_iter``: largest number of sweeps over the models; ``tol``:
+    stop after a sweep that improves the objective by less than this share of it.
 
     Notes
     -----

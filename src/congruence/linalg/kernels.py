@@ -10,30 +10,13 @@ from congruence._utils.arrays import blocks, device, is_remote, namespace, to_nu
 from congruence._utils.typing import Array
 from congruence._utils.validation import check_seed
 
-__all__ = [
-    "KernelSums",
-    "hsic_biased",
-    "hsic_unbiased",
-    "linear_sums",
-    "median_squared_distance",
-    "rbf_sums",
-    "squared_distances",
-]
-
 
 class KernelSums(NamedTuple):
     """Sums over two kernel matrices K and L, from which biased and unbiased HSIC follow.
 
-    Attributes
-    ----------
-    product, product_off : float
-        Σᵢⱼ KᵢⱼLᵢⱼ, with and without the diagonal.
-    rows, rows_off : float
-        Σᵢ (Σⱼ Kᵢⱼ)(Σⱼ Lᵢⱼ), with and without the diagonal in the inner sums.
-    first, first_off, second, second_off : float
-        Σᵢⱼ Kᵢⱼ and Σᵢⱼ Lᵢⱼ, with and without the diagonal.
-    n : int
-        Number of items.
+    ``product``, ``product_off``: Σᵢⱼ KᵢⱼLᵢⱼ, with and without the diagonal; ``rows``, ``rows_off``: Σᵢ (Σⱼ Kᵢⱼ)(Σⱼ
+    Lᵢⱼ), with and without the diagonal in the inner sums; ``first``, ``first_off``, ``second``, ``second_off``: Σᵢⱼ Kᵢⱼ
+    and Σᵢⱼ Lᵢⱼ, with and without the diagonal.
     """
 
     product: Array
@@ -50,14 +33,6 @@ class KernelSums(NamedTuple):
 def hsic_biased(sums: KernelSums) -> Array:
     """Return tr(K H L H), the biased Hilbert–Schmidt independence criterion up to a factor of (n − 1)².
 
-    Parameters
-    ----------
-    sums : KernelSums
-
-    Returns
-    -------
-    float or 0-d array
-
     References
     ----------
     Gretton et al. (2005), "Measuring statistical dependence with Hilbert–Schmidt norms".
@@ -68,15 +43,6 @@ def hsic_biased(sums: KernelSums) -> Array:
 
 def hsic_unbiased(sums: KernelSums) -> Array:
     """Return the unbiased estimate of the Hilbert–Schmidt independence criterion.
-
-    Parameters
-    ----------
-    sums : KernelSums
-        Sums over n ≥ 4 items.
-
-    Returns
-    -------
-    float or 0-d array
 
     References
     ----------
@@ -92,16 +58,8 @@ def linear_sums(X: Array, Y: Array, x_mean: Array, y_mean: Array) -> KernelSums:
 
     Centering does not change HSIC, biased or unbiased, and makes the row sums of K and L zero.
 
-    Parameters
-    ----------
-    X : array, shape (n, d)
-    Y : array, shape (n, e)
-    x_mean, y_mean : array, shape (d,) and (e,)
-        Column means; their dtype is the precision of the computation.
-
-    Returns
-    -------
-    KernelSums
+    ``X`` (n, d); ``Y`` (n, e); ``x_mean``, ``y_mean`` (d,): column means; their dtype is the precision of the
+    computation.
 
     Notes
     -----
@@ -133,16 +91,7 @@ def _of_centered(product: Array, diagonal: Array, first: Array, second: Array, n
 def rbf_sums(X: Array, Y: Array, x_scale: float, y_scale: float) -> KernelSums:
     """Return sums over Gaussian kernels exp(−‖xᵢ − xⱼ‖² / 2σ²), computed in blocks of rows.
 
-    Parameters
-    ----------
-    X : array, shape (n, d)
-    Y : array, shape (n, e)
-    x_scale, y_scale : float
-        2σ² of each side.
-
-    Returns
-    -------
-    KernelSums
+    ``X`` (n, d); ``Y`` (n, e).
     """
     xp = namespace(X, Y)
     n = X.shape[0]
@@ -165,15 +114,7 @@ def squared_distances(A: Array, B: Array) -> Array: ...
 def squared_distances(A: Array, B: Array) -> Array:
     """Return the squared Euclidean distances between rows.
 
-    Parameters
-    ----------
-    A : array, shape (m, d)
-    B : array, shape (n, d)
-
-    Returns
-    -------
-    array, shape (m, n)
-        Never negative.
+    ``A`` (m, d); ``B`` (n, d). Returns (m, n).
     """
     xp = namespace(A, B)
     square = xp.sum(A * A, axis=1)[:, None] + xp.sum(B * B, axis=1)[None] - 2 * xp.matmul(A, B.T)
@@ -183,18 +124,7 @@ def squared_distances(A: Array, B: Array) -> Array:
 def median_squared_distance(X: Array, most: int = 4_000, random_state: int = 0) -> float:
     """Return the median of the nonzero squared distances between rows.
 
-    Parameters
-    ----------
-    X : array, shape (n, d)
-    most : int, default=4000
-        Maximum number of rows to use; of more rows, a random subset of this size is used.
-    random_state : int, default=0
-        Seed of the random subset.
-
-    Returns
-    -------
-    float
-        0 if all rows are equal.
+    ``X`` (n, d); ``most``: maximum number of rows to use; of more rows, a random subset of this size is used.
     """
     check_seed(random_state)
     X = X if is_remote(X) else to_numpy(X)  # NumPy's median does not need to sort

@@ -14,31 +14,14 @@ import numpy as np
 from congruence._utils.arrays import blocks
 from congruence.errors import ShapeError
 
-__all__ = ["CrossMoments", "pooled_cross", "pooled_size", "total_cross", "total_size"]
-
 
 class CrossMoments:
     """Weight, means and centered second moments of paired rows.
 
-    Parameters
-    ----------
-    d_source, d_target : int
-    gram : bool, default=False
-        Also gather the source's own second moment, shape (d_source, d_source), which least squares requires.
-
-    Attributes
-    ----------
-    weight : float
-        Sum of the weights; the number of rows when unweighted.
-    rows : int
-        Rows with positive weight.
-    source_mean, target_mean : ndarray of float64, shape (d_source,) and (d_target,)
-    cross : ndarray, shape (d_source, d_target)
-        Σ w (x − μ_x)ᵀ(y − μ_y).
-    gram : ndarray, shape (d_source, d_source), or None
-        Σ w (x − μ_x)ᵀ(x − μ_x).
-    source_scatter, target_scatter : float
-        Σ w ‖x − μ_x‖² and Σ w ‖y − μ_y‖².
+    ``gram``: also gather the source's own second moment, shape (d_source, d_source), which least squares requires.
+    ``weight``: sum of the weights; the number of rows when unweighted; ``source_mean``, ``target_mean`` (d_source,);
+    ``cross`` (d_source, d_target): Σ w (x − μ_x)ᵀ(y − μ_y); ``gram`` (d_source, d_source): Σ w (x − μ_x)ᵀ(x − μ_x);
+    ``source_scatter``, ``target_scatter``: Σ w ‖x − μ_x‖² and Σ w ‖y − μ_y‖².
 
     Notes
     -----
@@ -65,17 +48,8 @@ class CrossMoments:
     def update(self, X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None = None) -> CrossMoments:
         """Add paired rows.
 
-        Parameters
-        ----------
-        X : ndarray, shape (n, d_source)
-        Y : ndarray, shape (n, d_target)
-        weights : ndarray, shape (n,), optional
-            Non-negative. A weight of 2 has the effect of repeating the row, a weight of 0 that of omitting it.
-
-        Returns
-        -------
-        CrossMoments
-            ``self``.
+        ``X`` (n, d_source); ``Y`` (n, d_target); ``weights`` (n,): non-negative. A weight of 2 has the effect of
+        repeating the row, a weight of 0 that of omitting it.
         """
         if weights is not None:
             keep = weights > 0
@@ -133,25 +107,11 @@ class CrossMoments:
         self.rows += other.rows
 
     def merge(self, other: CrossMoments) -> CrossMoments:
-        """Return the moments of both sets of rows combined, with the Gram matrix if both have it.
-
-        Parameters
-        ----------
-        other : CrossMoments
-
-        Returns
-        -------
-        CrossMoments
-
-        Raises
-        ------
-        ShapeError
-            If the widths differ.
-        """
+        """Return the moments of both sets of rows combined, with the Gram matrix if both have it."""
         if self.cross.shape != other.cross.shape:
             raise ShapeError(
-                f"Got moments of widths {self.cross.shape} and {other.cross.shape}; expected equal widths. "
-                "Merge fits of the same two models."
+                f"Got moments of widths {self.cross.shape} and {other.cross.shape}; expected equal widths.",
+                "Merge fits of the same two models.",
             )
         new = self.copy()
         if other.gram is None and other.weight > 0:
@@ -162,14 +122,7 @@ class CrossMoments:
     def without(self, part: CrossMoments) -> CrossMoments:
         """Return the moments of the remaining rows when some are removed (without the Gram matrix).
 
-        Parameters
-        ----------
-        part : CrossMoments
-            Moments of some of the rows, of smaller total weight.
-
-        Returns
-        -------
-        CrossMoments
+        ``part``: moments of some of the rows, of smaller total weight.
         """
         new = CrossMoments(len(self.source_mean), len(self.target_mean))
         new.weight, new.rows = self.weight - part.weight, self.rows - part.rows
@@ -212,13 +165,7 @@ class CrossMoments:
         return self.cross + self.weight * np.outer(self.source_mean, self.target_mean)
 
     def uncentered_gram(self) -> np.ndarray:
-        """Return Σ w xᵀx about the origin, shape (d_source, d_source).
-
-        Raises
-        ------
-        ValueError
-            If the moments were gathered without the Gram matrix.
-        """
+        """Return Σ w xᵀx about the origin, shape (d_source, d_source)."""
         if self.gram is None:
             raise ValueError("these moments were gathered without the Gram matrix")
         return self.gram + self.weight * np.outer(self.source_mean, self.source_mean)
@@ -252,15 +199,8 @@ class CrossMoments:
 def total_cross(moments: Sequence[CrossMoments], *, center: bool) -> np.ndarray:
     """Return the sum of the cross-covariances Σ w xᵀy of several groups of rows.
 
-    Parameters
-    ----------
-    moments : sequence of CrossMoments
-    center : bool
-        Take each group about its own means; otherwise all are taken about the origin.
-
-    Returns
-    -------
-    ndarray, shape (d_source, d_target)
+    ``center``: take each group about its own means; otherwise all are taken about the origin. Returns (d_source,
+    d_target).
     """
     total = np.zeros_like(moments[0].cross)
     for m in moments:
@@ -274,18 +214,7 @@ def pooled_cross(moments: Sequence[CrossMoments], *, center: bool) -> np.ndarray
 
 
 def total_size(moments: Sequence[CrossMoments], *, center: bool) -> float:
-    """Return √(Σ w‖x‖² · Σ w‖y‖²) over the groups: the largest possible sum of the singular values of :func:`total_cross`.
-
-    Parameters
-    ----------
-    moments : sequence of CrossMoments
-    center : bool
-        As for :func:`total_cross`.
-
-    Returns
-    -------
-    float
-    """
+    """Return √(Σ w‖x‖² · Σ w‖y‖²) over the groups: the largest possible sum of the singular values of :func:`total_cross`."""
     source = sum(m.source_scatter for m in moments)
     target = sum(m.target_scatter for m in moments)
     if not center:

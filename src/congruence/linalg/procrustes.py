@@ -6,23 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["CrossSVD", "cross_svd", "half_svd", "procrustes", "rotation_from_svd"]
-
 
 @dataclass(frozen=True)
 class CrossSVD:
     """Thin singular value decomposition ``U @ diag(s) @ Vt`` of a cross-covariance.
 
-    Attributes
-    ----------
-    U : ndarray, shape (d_source, k)
-        Source directions, k = min(d_source, d_target), or fewer if only those with a nonzero singular value are included.
-    s : ndarray, shape (min(d_source, d_target),)
-        Singular values, descending.
-    Vt : ndarray, shape (k, d_target)
-        Target directions as rows.
-    rank : int
-        Number of singular values above rounding error, i.e. of directions that the anchors cover.
+    ``U`` (d_source, k): source directions, k = min(d_source, d_target), or fewer if only those with a nonzero singular
+    value are included; ``s`` (min(d_source, d_target),); ``Vt`` (k, d_target); ``rank``: number of singular values
+    above rounding error, i.e. of directions that the anchors cover.
     """
 
     U: np.ndarray
@@ -43,22 +34,11 @@ def cross_svd(
 ) -> CrossSVD:
     """Decompose a cross-covariance and find its numerical rank.
 
-    Parameters
-    ----------
-    M : ndarray of float64, shape (d_source, d_target)
-    max_rank : int, optional
-        Known bound on the rank, such as the number of anchors minus one.
-    scale : float, optional
-        Size of the products ``M`` was summed from (√(Σ‖x‖² Σ‖y‖²)), to which its rounding error is proportional. Defaults to the largest
-        singular value.
-    complete : bool, default=True
-        Whether to return directions with a singular value of 0 as well. If not, a matrix of low ``max_rank`` is decomposed through a sketch of
-        its range, with rounding errors of the same size.
-
-    Returns
-    -------
-    CrossSVD
-        If not ``complete``, ``U`` and ``Vt`` may have only ``max_rank`` directions.
+    ``M`` (d_source, d_target); ``max_rank``: known bound on the rank, such as the number of anchors minus one;
+    ``scale``: size of the products ``M`` was summed from (√(Σ‖x‖² Σ‖y‖²)), to which its rounding error is proportional.
+    Defaults to the largest singular value; ``complete``: whether to return directions with a singular value of 0 as
+    well. If not, a matrix of low ``max_rank`` is decomposed through a sketch of its range, with rounding errors of the
+    same size. Returns: if not ``complete``, ``U`` and ``Vt`` may have only ``max_rank`` directions.
 
     References
     ----------
@@ -112,16 +92,7 @@ def half_svd(M: np.ndarray, *, max_rank: int | None = None) -> CrossSVD:
     Accurate enough to compare maps. Directions whose singular value is below 1e-7 of the largest are left out, and their singular
     values are set to 0.
 
-    Parameters
-    ----------
-    M : ndarray of float64, shape (d_source, d_target)
-    max_rank : int, optional
-        Known bound on the rank, such as the number of anchors minus one.
-
-    Returns
-    -------
-    CrossSVD
-        ``U`` and ``Vt`` with ``rank`` directions.
+    ``M`` (d_source, d_target); ``max_rank``: known bound on the rank, such as the number of anchors minus one.
 
     Notes
     -----
@@ -145,19 +116,10 @@ def half_svd(M: np.ndarray, *, max_rank: int | None = None) -> CrossSVD:
 def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, allow_reflection: bool = True) -> np.ndarray:
     """Build ``U diag(gains) Vᵀ``: the Procrustes rotation when all gains are 1.
 
-    Parameters
-    ----------
-    svd : CrossSVD
-    gains : ndarray, shape (k,), optional
-        One factor per singular direction; 1 by default. Entries beyond the columns of ``svd.U`` must be 0.
-    allow_reflection : bool, default=True
-        If False, the determinant is made +1 (a rotation) by reversing the direction with the smallest
-        singular value, which lowers the objective least (Umeyama 1991, eq. 40). Square matrices only.
-
-    Returns
-    -------
-    ndarray of float64, shape (d_source, d_target)
-        Acts on rows from the right.
+    ``gains`` (k,): one factor per singular direction; 1 by default. Entries beyond the columns of ``svd.U`` must be 0;
+    ``allow_reflection``: if False, the determinant is made +1 (a rotation) by reversing the direction with the smallest
+    singular value, which lowers the objective least (Umeyama 1991, eq. 40). Square matrices only. Returns (d_source,
+    d_target).
     """
     U = svd.U if gains is None else svd.U * gains[: svd.U.shape[1]]
     R = U @ svd.Vt
@@ -169,14 +131,7 @@ def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, allow_r
 def procrustes(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
     """Return the semi-orthogonal ``R`` that minimizes ‖X R − Y‖_F, without centering.
 
-    Parameters
-    ----------
-    X : ndarray, shape (n, d_source)
-    Y : ndarray, shape (n, d_target)
-
-    Returns
-    -------
-    ndarray of float64, shape (d_source, d_target)
+    ``X`` (n, d_source); ``Y`` (n, d_target). Returns (d_source, d_target).
 
     Notes
     -----

@@ -10,8 +10,6 @@ import numpy as np
 
 from congruence._utils.arrays import blocks
 
-__all__ = ["covered_share", "facility_location", "greedy_variance", "greedy_volume", "kmeans_plus_plus", "leverage"]
-
 #: Number of rows whose gain facility location recomputes at a time.
 _LAZY = 64
 
@@ -19,18 +17,8 @@ _LAZY = 64
 def greedy_variance(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
     """Select greedily the row that most reduces the expected error of ridge regression on the selected rows, summed over all rows.
 
-    Parameters
-    ----------
-    X : ndarray of float64, shape (m, d)
-        Centered rows, not all zero.
-    n : int
-        Number of rows to select.
-    ridge : float
-        λ, as a multiple of the rows' mean squared norm: the noise in the values to predict, relative to the signal.
-
-    Returns
-    -------
-    ndarray of int, shape (n,)
+    ``X`` (m, d); ``ridge``: λ, as a multiple of the rows' mean squared norm: the noise in the values to predict,
+    relative to the signal. Returns (n,).
 
     Notes
     -----
@@ -66,19 +54,8 @@ def greedy_variance(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
 def greedy_volume(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
     """Select greedily the row farthest from the span of the selected rows: pivoted Cholesky of XXᵀ + λI, or D-optimal design.
 
-    Parameters
-    ----------
-    X : ndarray of float64, shape (m, d)
-        Centered rows, not all zero.
-    n : int
-        Number of rows to select.
-    ridge : float
-        λ, as a multiple of the rows' mean squared norm. It extends the order beyond the point where all directions are covered: the
-        least covered directions come first.
-
-    Returns
-    -------
-    ndarray of int, shape (n,)
+    ``X`` (m, d); ``ridge``: λ, as a multiple of the rows' mean squared norm. It extends the order beyond the point
+    where all directions are covered: the least covered directions come first. Returns (n,).
 
     References
     ----------
@@ -102,16 +79,7 @@ def greedy_volume(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
 def facility_location(X: np.ndarray, n: int) -> np.ndarray:
     """Select greedily the row that most reduces the sum of squared distances to the nearest selected row; the mean counts as selected.
 
-    Parameters
-    ----------
-    X : ndarray of float64, shape (m, d)
-        Centered rows.
-    n : int
-        Number of rows to select.
-
-    Returns
-    -------
-    ndarray of int, shape (n,)
+    ``X`` (m, d). Returns (n,).
 
     Notes
     -----
@@ -150,17 +118,7 @@ def facility_location(X: np.ndarray, n: int) -> np.ndarray:
 def kmeans_plus_plus(X: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
     """Draw rows with probability proportional to the squared distance from the nearest row already drawn.
 
-    Parameters
-    ----------
-    X : ndarray of float64, shape (m, d)
-        Centered rows, all distinct.
-    n : int
-        Number of rows to draw.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    ndarray of int, shape (n,)
+    ``X`` (m, d). Returns (n,).
 
     References
     ----------
@@ -185,19 +143,8 @@ def kmeans_plus_plus(X: np.ndarray, n: int, rng: np.random.Generator) -> np.ndar
 def leverage(X: np.ndarray, n: int, rng: np.random.Generator, ridge: float) -> np.ndarray:
     """Draw rows without replacement, with probability proportional to their ridge leverage score.
 
-    Parameters
-    ----------
-    X : ndarray of float64, shape (m, d)
-        Centered rows.
-    n : int
-        Number of rows to draw.
-    rng : numpy.random.Generator
-    ridge : float
-        λ, as a multiple of the rows' mean squared norm; added to the diagonal of XᵀX, so that directions of rounding error do not count.
-
-    Returns
-    -------
-    ndarray of int, shape (n,)
+    ``X`` (m, d); ``ridge``: λ, as a multiple of the rows' mean squared norm; added to the diagonal of XᵀX, so that
+    directions of rounding error do not count. Returns (n,).
 
     References
     ----------
@@ -214,17 +161,7 @@ def leverage(X: np.ndarray, n: int, rng: np.random.Generator, ridge: float) -> n
 def covered_share(X: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Return the share of the rows' variance in the span of the first k rows of an order, for each k.
 
-    Parameters
-    ----------
-    X : ndarray of float64, shape (m, d)
-        Centered rows.
-    order : ndarray of int, shape (n,)
-        Row numbers.
-
-    Returns
-    -------
-    ndarray, shape (n,)
-        Shares in [0, 1], nondecreasing.
+    ``X`` (m, d); ``order`` (n,). Returns (n,).
     """
     C = X.T @ X
     total = max(float(np.trace(C)), np.finfo(np.float64).tiny)

@@ -1,4 +1,4 @@
-"""Spectral filters: gains that shrink the unreliable singular directions of a cross-covariance."""
+"""Spectral filters, which shrink the unreliable singular directions of a cross-covariance, and a shrunk covariance."""
 
 from __future__ import annotations
 
@@ -12,18 +12,6 @@ from congruence.errors import ParameterError
 from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size
 from congruence.linalg.procrustes import CrossSVD, cross_svd
 from congruence.splits import duplicate_groups
-
-__all__ = [
-    "CV_STRENGTHS",
-    "SHRINKAGES",
-    "Group",
-    "choose_gains",
-    "cross_validate",
-    "mean_isometry",
-    "means_correspond",
-    "soft_gains",
-    "wiener_gains",
-]
 
 #: Values of ``shrinkage`` that :class:`~congruence.OrthogonalMap` accepts.
 SHRINKAGES = ("auto", "full", "covered", "wiener", "soft", "cv")
@@ -52,21 +40,9 @@ def choose_gains(
 ) -> tuple[float | None, np.ndarray]:
     """Return the gain of each singular direction.
 
-    Parameters
-    ----------
-    shrinkage : {"full", "covered", "wiener", "soft"}
-    svd : CrossSVD
-        SVD of the anchors' mean cross-covariance.
-    alignment : float
-        Procrustes correlation of the anchors; see :func:`wiener_gains`.
-    strength : float or None
-        Strength of the filter; None uses the filter's default.
-
-    Returns
-    -------
-    strength : float or None
-        The strength used; None for "full" and "covered".
-    gains : ndarray, shape (k,)
+    ``alignment``: procrustes correlation of the anchors; see :func:`wiener_gains`; ``strength``: strength of the
+    filter; None uses the filter's default. ``strength``: the strength used; None for "full" and "covered"; ``gains``
+    (k,).
     """
     covered = (np.arange(len(svd.s)) < svd.rank).astype(float)
     if shrinkage == "full":
@@ -82,17 +58,8 @@ def choose_gains(
 def soft_gains(s: np.ndarray, strength: float) -> np.ndarray:
     """Return the gains of the soft spectral filter s / (s + strength · s₁), which shrinks directions with little evidence.
 
-    Parameters
-    ----------
-    s : ndarray, shape (k,)
-        Singular values in descending order.
-    strength : float
-        Strength of the filter; 0 gives every direction with a positive singular value a gain of 1.
-
-    Returns
-    -------
-    ndarray, shape (k,)
-        Gains in [0, 1]; 0 where s is 0.
+    ``s`` (k,); ``strength``: strength of the filter; 0 gives every direction with a positive singular value a gain of
+    1. Returns (k,): gains in [0, 1]; 0 where s is 0.
     """
     denominator = s + strength * s[0]
     return np.divide(s, denominator, out=np.zeros_like(s), where=denominator > 0)
@@ -105,19 +72,9 @@ def wiener_gains(s: np.ndarray, alignment: float, strength: float) -> np.ndarray
     of variance that no rotation explains. Exact data have a = 1, and every gain is 1; the noisier the
     data, the larger a singular value must be to be kept.
 
-    Parameters
-    ----------
-    s : ndarray, shape (k,)
-        Singular values in descending order.
-    alignment : float
-        Procrustes correlation Σs / √(Σ‖x‖² Σ‖y‖²) of the centered anchors, in (0, 1].
-    strength : float
-        Scale of the noise level; 0 gives every direction with a positive singular value a gain of 1.
-
-    Returns
-    -------
-    ndarray, shape (k,)
-        Gains in [0, 1]; 0 where s is 0.
+    ``s`` (k,); ``alignment``: procrustes correlation Σs / √(Σ‖x‖² Σ‖y‖²) of the centered anchors, in (0, 1];
+    ``strength``: scale of the noise level; 0 gives every direction with a positive singular value a gain of 1. Returns
+    (k,): gains in [0, 1]; 0 where s is 0.
     """
     a = min(max(alignment, np.finfo(float).tiny), 1.0)
     # For exact data 1 − a² is rounding noise; it must not shrink directions whose singular values are of that size.
@@ -130,17 +87,7 @@ def wiener_gains(s: np.ndarray, alignment: float, strength: float) -> np.ndarray
 def means_correspond(a: np.ndarray, b: np.ndarray, rank: int) -> bool:
     """Return whether two means point in similar directions: their cosine is above 0.5 and above the 1 % level of chance in ``rank`` dimensions.
 
-    Parameters
-    ----------
-    a, b : ndarray, shape (k,)
-        Covered parts of the means, in the same coordinates.
-    rank : int
-        Number of covered directions.
-
-    Returns
-    -------
-    bool
-        False if a mean is zero.
+    ``a``, ``b`` (k,): covered parts of the means, in the same coordinates.
     """
     size = float(np.linalg.norm(a) * np.linalg.norm(b))
     return size > 0 and bool(a @ b > size * max(0.5, 2.33 / np.sqrt(rank)))
@@ -154,19 +101,9 @@ def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]])
     differ by a rotation about the origin, and wrong if they differ by arbitrary offsets. So it is used only if the covered parts of the
     means correspond (:func:`means_correspond`).
 
-    Parameters
-    ----------
-    svd : CrossSVD
-        SVD of the anchors' mean cross-covariance.
-    means : sequence of (ndarray, ndarray)
-        Source and target mean of each modality's anchors.
-
-    Returns
-    -------
-    matrix : ndarray, shape (d_source, d_target)
-        Partial isometry between the complements of the covered directions; zero if there is nothing to add.
-    count : int
-        Rank of ``matrix``: at most the number of modalities.
+    ``means``: source and target mean of each modality's anchors. ``matrix`` (d_source, d_target): partial isometry
+    between the complements of the covered directions; zero if there is nothing to add; ``count``: rank of ``matrix``:
+    at most the number of modalities.
     """
     U, V = svd.U[:, : svd.rank], svd.Vt[: svd.rank].T
     residuals = []
@@ -181,10 +118,8 @@ def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]])
     if not residuals:
         return np.zeros((len(svd.U), svd.Vt.shape[1])), 0
     A, B = (np.array(side) for side in zip(*residuals, strict=True))
-    import scipy.linalg
-
     # AᵀB has the widths of the models, but its rank is at most the number of modalities: decompose it in the span of the residuals.
-    (qa, ra), (qb, rb) = (scipy.linalg.qr(side.T, mode="economic") for side in (A, B))
+    (qa, ra), (qb, rb) = (np.linalg.qr(side.T) for side in (A, B))
     inner = cross_svd(ra @ rb.T, max_rank=len(residuals))
     return (qa @ inner.U[:, : inner.rank]) @ (inner.Vt[: inner.rank] @ qb.T), inner.rank
 
@@ -194,34 +129,14 @@ def cross_validate(
 ) -> tuple[float, np.ndarray]:
     """Choose the strength of the Wiener filter that maximizes the likelihood of held-out pairs.
 
-    Parameters
-    ----------
-    groups : sequence of Group
-        Anchors by modality.
-    center : bool
-        Whether to center the rows of each modality.
-    random_state : int
-        Seed of the assignment to folds.
-    folds : int, default=5
-        Number of folds.
-
-    Returns
-    -------
-    strength : float
-        The best of :data:`CV_STRENGTHS`.
-    scores : ndarray, shape (len(CV_STRENGTHS),)
-        Mean log-probability of held-out pairs for each of :data:`CV_STRENGTHS`.
-
-    Raises
-    ------
-    ParameterError
-        If there are fewer than ten pairs.
+    ``center``: whether to center the rows of each modality. ``scores`` (len(CV_STRENGTHS),): mean log-probability of
+    held-out pairs for each of :data:`CV_STRENGTHS`.
     """
     n = sum(len(group.X) for group in groups)
     if n < _MIN_CV_PAIRS:
         raise ParameterError(
-            f'Got {n} pairs for shrinkage="cv"; expected at least {_MIN_CV_PAIRS} to split into folds. '
-            'Pass shrinkage="auto".'
+            f'Got {n} pairs for shrinkage="cv"; expected at least {_MIN_CV_PAIRS} to split into folds.',
+            'Pass `shrinkage="auto"`.',
         )
     rng = np.random.default_rng(random_state)
     # Identical pairs share a fold, so that no strength is scored on pairs it was fitted on.
@@ -267,3 +182,22 @@ def _likelihood(x: np.ndarray, y: np.ndarray, temperature: float = 0.1) -> np.nd
         own = logits[np.arange(part.stop - part.start), np.arange(part.start, part.stop)]
         out[part] = own - logsumexp(logits, axis=1)
     return out
+
+
+def ledoit_wolf(X: np.ndarray) -> np.ndarray:
+    """Return the covariance of rows (n, d) shrunk towards a multiple of the identity: well conditioned for any n.
+
+    References
+    ----------
+    Ledoit and Wolf (2004), "A well-conditioned estimator for large-dimensional covariance matrices".
+    """
+    X = X - X.mean(axis=0)
+    n, d = X.shape
+    S = X.T @ X / n
+    mean = float(np.trace(S)) / d
+    distance = float(np.vdot(S, S)) / d - mean**2  # of S from the multiple of the identity
+    noise = (float((np.einsum("ij,ij->i", X, X) ** 2).sum()) / n - float(np.vdot(S, S))) / (n * d)
+    share = min(noise / distance, 1.0) if distance > 0 and noise > 0 else 0.0
+    S *= 1 - share
+    S.flat[:: d + 1] += share * mean
+    return S

@@ -12,21 +12,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from congruence._utils.arrays import blocks, device, is_remote, is_tensor, namespace, to_numpy
+from congruence._utils.arrays import blocks, device, is_remote, is_tensor, namespace, normalize_rows, to_numpy
 from congruence._utils.typing import Array, RowsLike
 from congruence._utils.validation import as_matrix, as_native, check_choice, check_positive, check_same_rows, check_seed
 from congruence.errors import InputError, ParameterError, ShapeError, ZeroRowError
-from congruence.metrics.rows import unit
+from congruence.metrics._base import EPS, MOST_ROWS, Metric, check_square, inner, positive, reorder_square
 
-__all__ = ["MOST_ROWS", "Dissimilarities", "rsa"]
-
-_EPS = float(np.finfo(np.float64).eps)
 #: Squared distances below this share of the squared norms are computed from differences.
 _CLOSE = 1e-5
 _RDMS = ("correlation", "cosine", "euclidean", "sqeuclidean")
 _COMPARISONS = ("spearman", "pearson", "cosine", "kendall")
-#: Number of rows up to which all pairs are compared by default: 100 MB per side.
-MOST_ROWS = 5000
 
 
 class Dissimilarities:
@@ -44,12 +39,12 @@ class Dissimilarities:
             constant = xp.nonzero(~xp.any(A, axis=1))[0]
             if len(constant):
                 raise ZeroRowError(
-                    f"Got a row of equal entries in {name} (row {int(constant[0])}); expected entries that differ, since a "
-                    "correlation needs variance. Remove such rows, or pass rdm='euclidean'."
+                    f"Row {int(constant[0])} of {name} has equal entries, so it has no correlation.",
+                    ("Remove such rows.", "Or pass `rdm='euclidean'`."),
                 )
             A -= xp.mean(A, axis=1, keepdims=True)
         if rdm in ("correlation", "cosine"):
-            A = unit(A, name)
+            A = normalize_rows(A, name)
         else:
             # Distances do not depend on the shift, which improves their precision, and no comparison depends on the scale.
             A = A - A[0]
@@ -59,7 +54,7 @@ class Dissimilarities:
         self.squares = xp.einsum("ij,ij->i", A, A)
         self.size = len(A) * (len(A) - 1) // 2
         self.top = float(xp.max(self.squares))
-        self.eps = 8 * _EPS * np.sqrt(A.shape[1])
+        self.eps = 8 * EPS * np.sqrt(A.shape[1])
         self.tie = self.eps * self.top
 
     def rounding(self, values: Array) -> Array:
@@ -139,8 +134,8 @@ def _check_varies(low: Array, high: Array, tie: float, name: str) -> None:
     """Check that the smallest and the largest dissimilarity of a side differ. Raises InputError."""
     if float(high - low) <= tie:
         raise InputError(
-            f"Got the same dissimilarity for all pairs of {name}; expected some that differ, since a correlation "
-            "needs variance. Pass compare='cosine', or check the encoder's outputs."
+            f"All pairs of {name} have the same dissimilarity, so it has no correlation.",
+            ("Pass `compare='cosine'`.", "Or check the encoder's outputs."),
         )
 
 
@@ -174,7 +169,8 @@ def _cosine(X: Dissimilarities, Y: Dissimilarities, *, center: bool) -> float:
             vector -= side.xp.mean(vector)
         elif not side.xp.max(vector) > side.tie:
             raise InputError(
-                f"Got a dissimilarity of 0 for all pairs of {name}; expected some that differ from 0, since a cosine needs a direction. Remove duplicate items, or check the encoder's outputs."
+                f"All pairs of {name} have dissimilarity 0, so it has no cosine.",
+                "Remove duplicate items, or check the encoder's outputs.",
             )
     return float(a @ b) / float(a @ a) ** 0.5 / float(b @ b) ** 0.5
 
@@ -223,10 +219,6 @@ def rsa(
 
     Raises
     ------
-    DtypeError, NotFiniteError, ParameterError
-        If arrays are not real numbers or contain NaN or infinity, or an option has an invalid value.
-    ShapeError
-        If arrays have the wrong shape, or there are more than 5000 rows and no ``max_rows``.
     TooFewAnchorsError
         If there are fewer than three rows.
     ZeroRowError
@@ -253,14 +245,18 @@ def rsa(
     if max_rows is None:
         if n > MOST_ROWS:
             raise ShapeError(
-                f"Got {n} rows; expected at most {MOST_ROWS}, since memory grows with the number of pairs. "
-                f"Pass max_rows={MOST_ROWS} to compare a sample, or max_rows={n} for {n * (n - 1) // 2 * 16 / 1e9:.1f} GB."
+                f"Got {n} rows; expected at most {MOST_ROWS}, since memory grows with the number of pairs.",
+                f"Pass `max_rows={MOST_ROWS}` to compare a sample, or `max_rows={n}` for "
+                f"{n * (n - 1) // 2 * 16 / 1e9:.1f} GB.",
             )
     else:
         check_positive(max_rows, "max_rows", integer=True)
         if max_rows < 3:
             raise ParameterError(
-                f"Got max_rows={max_rows}; expected at least 3, for three pairs. Pass max_rows=3 or more."
+                argument="max_rows",
+                got=max_rows,
+                expected="at least 3, for three pairs",
+                fix="Pass `max_rows=3` or more.",
             )
         if n > max_rows:
             rows = np.sort(np.random.default_rng(random_state).choice(n, max_rows, replace=False))
@@ -273,3 +269,28 @@ def rsa(
     else:
         value = _cosine(left, right, center=compare == "pearson")
     return float(np.clip(value, -1.0, 1.0))
+
+
+def _prepare_rsa(A: np.ndarray, name: str) -> np.ndarray:
+    check_square(A, "rsa")
+    side = Dissimilarities(A, "correlation", name)
+    ranks = to_numpy(side.ranks(side.sorted()))
+    square = np.zeros((len(A), len(A)))
+    square[np.triu_indices(len(A), 1)] = ranks / positive(float(np.linalg.norm(ranks)), name)
+    return square + square.T
+
+
+METRICS = (
+    Metric(
+        "rsa",
+        rsa,
+        (-1.0, 1.0),
+        True,
+        frozenset({"row scaling", "joint permutation", "symmetry"}),
+        "Kriegeskorte et al. (2008)",
+        "n²·d",
+        _prepare_rsa,
+        lambda K, L: inner(K, L) / 2,
+        reorder_square,
+    ),
+)

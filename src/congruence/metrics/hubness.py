@@ -19,19 +19,13 @@ from congruence.errors import ParameterError, ShapeError
 from congruence.linalg.csls import mean_of_largest
 from congruence.metrics.search import nearest
 
-__all__ = ["CSLS", "HUBNESS", "Correction", "Hubness", "QBNorm", "as_hubness", "means_of"]
-
 
 @dataclass(frozen=True)
 class Correction:
     """The numbers that a correction subtracts from cosines.
 
-    Attributes
-    ----------
-    shift : ndarray of float64, shape (n,)
-        One number per gallery row.
-    hubs : ndarray of bool, shape (n,), or None
-        Correct only queries whose nearest row by plain cosine is one of these; None corrects all queries.
+    ``shift`` (n,): one number per gallery row; ``hubs`` (n,): correct only queries whose nearest row by plain cosine is
+    one of these; None corrects all queries.
     """
 
     shift: np.ndarray
@@ -40,15 +34,8 @@ class Correction:
     def correct(self, similarity: np.ndarray) -> np.ndarray:
         """Correct similarities in place.
 
-        Parameters
-        ----------
-        similarity : ndarray, shape (m, n)
-            Cosines of some queries with the whole gallery; −inf for rows that a query must not retrieve.
-
-        Returns
-        -------
-        ndarray, shape (m, n)
-            ``similarity`` itself.
+        ``similarity`` (m, n): cosines of some queries with the whole gallery; −inf for rows that a query must not
+        retrieve. Returns (m, n).
         """
         shift = self.shift.astype(similarity.dtype)
         if self.hubs is None:
@@ -63,18 +50,8 @@ class Correction:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return both sides with one more column, such that their inner products are the corrected cosines.
 
-        Parameters
-        ----------
-        queries : ndarray, shape (m, d)
-        gallery : ndarray, shape (n, d)
-            The whole gallery of the correction. Both have unit rows.
-        left_out : ndarray of int, shape (m,), optional
-            A gallery row that each query must not retrieve.
-
-        Returns
-        -------
-        ndarray, shape (m, d + 1)
-        ndarray, shape (n, d + 1)
+        ``queries`` (m, d); ``gallery`` (n, d): the whole gallery of the correction. Both have unit rows; ``left_out``
+        (m,): A gallery row that each query must not retrieve. Returns (m, d + 1); and (n, d + 1).
         """
         is_corrected = np.ones(len(queries), queries.dtype)
         if self.hubs is not None:
@@ -202,11 +179,6 @@ class QBNorm(Hubness):
     temperature : float, default=0.05
         T; its default is one over the paper's β of 20.
 
-    Raises
-    ------
-    ParameterError
-        If ``temperature`` is not positive.
-
     References
     ----------
     Bogolin et al. (2022), "Cross modal retrieval with querybank normalisation", §3.2 (dynamic inverted softmax, k = 1). Smith et al. (2017), "Offline
@@ -233,21 +205,7 @@ HUBNESS: dict[str, type[Hubness]] = {"csls": CSLS, "qb_norm": QBNorm}
 
 
 def as_hubness(hubness: str | Hubness | None) -> Hubness | None:
-    """Return the correction of this name, with its default parameters.
-
-    Parameters
-    ----------
-    hubness : str or Hubness or None
-
-    Returns
-    -------
-    Hubness or None
-
-    Raises
-    ------
-    ParameterError
-        If the name is unknown; the message lists the known ones.
-    """
+    """Return the correction of this name, with its default parameters."""
     if hubness is None or isinstance(hubness, Hubness):
         return hubness
     return HUBNESS[check_choice(hubness, HUBNESS, "hubness")]()
@@ -258,25 +216,9 @@ def means_of(
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Return the means that centering subtracts from queries and from gallery rows.
 
-    Parameters
-    ----------
-    center : bool or tuple or None
-        True for each side's own mean; or two vectors, where None stands for the side's own mean.
-    queries : ndarray, shape (m, d)
-        Rows from which the mean of the queries is computed: the bank, if there is one.
-    gallery : ndarray, shape (n, d)
-
-    Returns
-    -------
-    ndarray of float64, shape (d,), or None
-    ndarray of float64, shape (d,), or None
-
-    Raises
-    ------
-    ParameterError
-        If a side whose own mean is needed has a single row.
-    ShapeError
-        If a mean is not one vector of the rows' width.
+    ``center``: True for each side's own mean; or two vectors, where None stands for the side's own mean; ``queries``
+    (m, d): rows from which the mean of the queries is computed: the bank, if there is one; ``gallery`` (n, d). Returns
+    (d,); and (d,).
     """
     if center is None or center is False:
         return None, None
@@ -286,14 +228,16 @@ def means_of(
         if mean is None:
             if len(rows) < 2:
                 raise ParameterError(
-                    f"Got {len(rows)} {name} to center by their own mean; expected at least two. Pass their mean in center=(…, …), or a bank of queries in bank=…."
+                    f"Got {len(rows)} {name} to center by their own mean; expected at least two.",
+                    "Pass their mean in `center=(…, …)`, or a bank of queries in `bank=…`.",
                 )
             means.append(rows.mean(axis=0, dtype=np.float64))
             continue
         mean = np.asarray(mean, dtype=np.float64)
         if mean.shape != rows.shape[1:]:
             raise ShapeError(
-                f"Got a mean of shape {mean.shape} for {name} of width {rows.shape[1]}; expected one vector of that width. Pass center=True, or two vectors."
+                f"Got a mean of shape {mean.shape} for {name} of width {rows.shape[1]}; expected one vector of that width.",
+                "Pass `center=True`, or two vectors.",
             )
         means.append(mean)
     return means[0], means[1]
