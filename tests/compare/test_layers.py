@@ -144,7 +144,7 @@ def test_bad_input_names_the_layer():
     with pytest.raises(TooFewAnchorsError, match=r"layer '0' of X"):
         compare_layers([X[0][:7]], [Y[0][:7]])
     for empty in ({}, []):
-        with pytest.raises(ParameterError, match="no layers of Y"):
+        with pytest.raises(ParameterError, match="No layers of Y"):
             compare_layers(X, empty)
     with pytest.raises(ParameterError, match="share a name"):
         compare_layers({1: X[0], "1": X[1]}, Y)

@@ -144,7 +144,7 @@ def test_bad_input():
         OriginDetector(fdr=1.5).fit({})
     with pytest.raises(ParameterError, match=r"Call fit\(known\) first"):
         OriginDetector().examine(cone(0, 5))
-    with pytest.raises(InputError, match="Got no rows"):
+    with pytest.raises(InputError, match="No rows"):
         OriginDetector().fit({}).examine(np.empty((0, 3)))
 
 

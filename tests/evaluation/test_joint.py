@@ -264,7 +264,7 @@ def test_what_cannot_be_measured_is_refused(data, mapping):
     with pytest.raises(SpaceMismatchError):
         other = Embeddings(data.images.vectors, ids=data.ids, space=Space("clip"))
         evaluate(mapping, {"image": other}, {"text": data.texts})
-    with pytest.raises(InputError, match="text vectors for the modality 'image'"):
+    with pytest.raises(ModalityError, match="text vectors for the modality 'image'"):
         evaluate(mapping, {"image": data.images}, {"image": data.texts})
     with pytest.raises(InputError, match="Got prompts without classes"):
         evaluate(mapping, {"image": data.images}, {"text": data.texts}, prompt_labels={"x": "y"})

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from congruence._inputs import UNNAMED, as_embeddings, by_modality
+from congruence._inputs import as_embeddings
 from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_texts, text_keys
 from congruence._utils.validation import check_choice, check_positive, check_seed
-from congruence.embeddings import Embeddings, Pairs, check_space, normalize_rows
-from congruence.errors import IdError, InputError, ModalityError, ParameterError, ShapeError
+from congruence.embeddings import Embeddings, Pairs, normalize_rows
+from congruence.errors import IdError, InputError, ParameterError, ShapeError
 from congruence.evaluation.paired_tests import bootstrap_intervals, group_sums, holm, mcnemar, sign_flip
-from congruence.evaluation.scores import ensembled_prompts, labels_of, map_for, shared_codes, with_vectors
+from congruence.evaluation.scores import (
+    LabelsById,
+    RowsOfSide,
+    Sides,
+    ensembled_prompts,
+    labels_of,
+    map_for,
+    read_sides,
+    shared_codes,
+    with_vectors,
+)
 from congruence.maps import Map, OrthogonalMap, TwoSidedMap
 from congruence.metrics import nearest, paired_cosines, top1_scores, zero_shot_scores
 from congruence.splits import Split, duplicate_groups
 
 if TYPE_CHECKING:
-    from congruence._utils.typing import Labels, RowsLike
+    from congruence._utils.typing import Labels
 
 
 @dataclass(frozen=True)
@@ -98,7 +108,7 @@ class Comparison:
         return asdict(self)
 
     def get(self, metric: str, query: str, against: str, second_name: str | None = None) -> Difference:
-        """Return one line; if there are several second maps, the line of the one named."""
+        """Return one line; if there are several second maps, the line of the one named. KeyError if there is none."""
         for row in self.rows:
             same = (row.metric, row.query, row.against) == (metric, query, against)
             if same and second_name in (None, row.second_name):
@@ -199,7 +209,7 @@ def compare_maps(
     >>> bool(line.low > 0 and line.adjusted_p_value < 0.01)
     True
     """
-    check_choice(fitted_rows, FITTED_ROWS, "fitted_rows")
+    check_choice(fitted_rows, ("refuse", "drop", "keep"), "fitted_rows")
     check_seed(random_state)
     check_positive(k, "k", integer=True)
     check_positive(draws, "draws", integer=True)
@@ -208,15 +218,19 @@ def compare_maps(
         raise ParameterError(
             argument="level", got=level, expected="a number between 0 and 1", fix="Pass `level=0.95`, for example."
         )
-    compared = _named(name, A, B)
+    several = isinstance(B, Mapping) and any(isinstance(value, Map) for value in B.values())
+    others = {str(other): value for other, value in B.items()} if several else {"B": B}
+    if name in others:
+        raise ParameterError(f"Two maps have the name {name!r}.", "Pass another `name=…`.")
+    compared: dict[str, Any] = {name: A, **others}
     models = {key: mapping for key, mapping in compared.items() if isinstance(mapping, Map)}
     for mapping in models.values():
         mapping.check_fitted()
     labels, prompt_labels = (None if side is None else text_keys(side) for side in (labels, prompt_labels))
     sides = read_sides(models, source, target, modality)
-    label_of = _labels_by_id(groups, sides["source"] or sides["target"])
-    sides, notes = unseen_rows(models, sides, labels, prompt_labels, fitted_rows)
-    maps = [mapped_rows(key, rows, sides, prompt_labels) for key, rows in compared.items()]
+    label_of = _groups_by_id(groups, sides["source"] or sides["target"])
+    sides, notes = _unseen_rows(models, sides, labels, prompt_labels, fitted_rows)
+    maps = [_mapped_rows(key, rows, sides, prompt_labels) for key, rows in compared.items()]
     scored = _score(maps, sides, labels, k)
     measured = list(dict.fromkeys(name for scores in scored for name in scores.scores))
     missing = [name for name in metrics or () if name not in measured]
@@ -231,32 +245,130 @@ def compare_maps(
         chosen = [name for name in scores.scores if metrics is None or name in metrics]
         if chosen:
             group = _groups(groups, label_of, scores)
-            lines += _differences(
-                [side.name for side in maps], scores, chosen, group, (level, draws, permutations), rng
-            )
+            lines += _differences(list(compared), scores, chosen, group, (level, draws, permutations), rng)
     adjusted = holm(np.array([line["p_value"] for line in lines]))
     rows = [Difference(**line, adjusted_p_value=float(p)) for line, p in zip(lines, adjusted, strict=True)]
     return Comparison(sorted(rows, key=lambda row: row.metric == "cosine"), level, notes)
 
 
-def _named(name: str, A: Any, B: Any) -> dict[str, Any]:
-    """Return the maps, or mapped rows, by name, the first one first. Raises ParameterError if a name is repeated."""
-    several = isinstance(B, Mapping) and any(isinstance(value, Map) for value in B.values())
-    others = {str(other): value for other, value in B.items()} if several else {"B": B}
-    if name in others:
-        raise ParameterError(
-            f"Got {name!r} as the name of two maps; expected different ones.", "Pass another `name=…`."
+# ------------------------------------------------------------------ rows
+
+
+@dataclass(frozen=True)
+class _MappedRows:
+    """The rows of a map to compare, by modality: ``aligned``, and the ``target``'s rows that they are compared with.
+
+    A joint-space map also maps the target's rows. ``mapping`` is None for rows passed as already mapped.
+    """
+
+    name: str
+    mapping: Map | None
+    aligned: Mapping[str, Embeddings]
+    target: Mapping[str, Embeddings]
+
+    def center(self, modality: str, side: str) -> np.ndarray:
+        """Return a modality's mean in the target space: the map's, or that of the evaluated rows of this side."""
+        known = self.mapping.modality_means_.get(modality) if isinstance(self.mapping, OrthogonalMap) else None
+        return known[1] if known is not None else getattr(self, side)[modality].mean
+
+
+def _unseen_rows(
+    models: Mapping[str, Map], sides: Sides, labels: LabelsById, prompt_labels: LabelsById, fitted_rows: str
+) -> tuple[Sides, list[str]]:
+    """Leave out, or refuse, rows that a map may have been fitted on according to its own record.
+
+    Returns the rows, and notes on maps whose records, or rows whose ids, are not sufficient to decide.
+    """
+    notes: list[str] = []
+    if fitted_rows == "keep":
+        return sides, notes
+    kept = {side: dict(items) for side, items in sides.items()}
+    for name, mapping in models.items():
+        if "holdout" not in mapping.scores_:
+            notes.append(
+                f"{name} was fitted without held-out pairs: whether its anchors are among these rows is not known."
+            )
+            continue
+        split = Split.from_dict(mapping.scores_["holdout"])
+        joint = isinstance(mapping, TwoSidedMap)
+        fitted = mapping.source_space_.modality
+        if joint and mapping.target_space_.modality != fitted:
+            fitted = "image"  # if it was fitted on images and texts, the labels are those of images
+        for side, items in kept.items():
+            for m, rows in items.items():
+                # With labels, image ids are not classes, so a class among the fitted texts does not identify images.
+                if labels is not None and fitted not in (None, m):
+                    continue
+                if fitted_rows == "refuse" and not rows.has_ids:
+                    notes.append(f"The {side}'s {m} rows have no ids: whether {name} was fitted on them is not known.")
+                    continue
+                ids = id_texts(rows.ids)
+                if m == "text" and prompt_labels and joint:
+                    ids = id_texts([prompt_labels.get(i, i) for i in ids.tolist()])  # a text stays with its image
+                unseen = split.held_out(ids)
+                if fitted_rows == "refuse" and not unseen.all():
+                    raise InputError(
+                        f"Got {np.count_nonzero(~unseen):,} of {len(rows):,} {m} rows that {name} may have been fitted on; "
+                        "expected rows that it held out.",
+                        "Pass `fitted_rows='drop'` to leave them out, or `fitted_rows='keep'` if they are new items.",
+                    )
+                if not unseen.any():
+                    raise InputError(
+                        f"No {m} row was held out by all maps.",
+                        (
+                            "Fit the maps with the same `holdout=…` and `random_state=…`.",
+                            "Or pass `fitted_rows='keep'` for new items.",
+                        ),
+                    )
+                items[m] = rows.take(unseen)
+    return kept, notes
+
+
+def _mapped_rows(name: str, map_or_rows: Map | RowsOfSide, sides: Sides, prompt_labels: LabelsById) -> _MappedRows:
+    """Map the source rows, or use rows that are already mapped; texts of a class are ensembled after mapping."""
+    target = dict(sides["target"])
+    if isinstance(map_or_rows, Map):
+        ours, theirs = map_or_rows.source_space_.modality, map_or_rows.target_space_.modality
+        joint = isinstance(map_or_rows, TwoSidedMap)
+        aligned = {
+            m: with_vectors(rows, map_for(map_or_rows, m).transform(rows.vectors))
+            for m, rows in sides["source"].items()
+            if not joint or ours == theirs or ours in (None, m)  # a cross-modal map applies to the source's modality
+        }
+        if joint:
+            target = {m: with_vectors(rows, map_or_rows.transform_target(rows.vectors)) for m, rows in target.items()}
+    elif isinstance(map_or_rows, Mapping):
+        aligned = {m: as_embeddings(rows, f"{name}[{m!r}]").by_text() for m, rows in map_or_rows.items()}
+    elif len(target) == 1:
+        aligned = {next(iter(target)): as_embeddings(map_or_rows, name).by_text()}
+    else:
+        raise InputError(
+            f"The modality of the mapped rows of {name} is unknown: the target has {', '.join(target)}.",
+            "Pass them in a dict by modality.",
         )
-    return {name: A, **others}
+    if prompt_labels is not None:
+        for side in (aligned, target):
+            if "text" in side:
+                side["text"] = ensembled_prompts(side["text"], prompt_labels)
+    return _MappedRows(name, map_or_rows if isinstance(map_or_rows, Map) else None, aligned, target)
 
 
-def _labels_by_id(
+def _check_same(mapped: _MappedRows, first: _MappedRows, modality: str, rows: Embeddings, known: Embeddings) -> None:
+    """Check that the rows belong to the first map's items, in the same order."""
+    if len(rows) != len(known) or (rows.has_ids and (id_texts(rows.ids) != id_texts(known.ids)).any()):
+        raise IdError(
+            f"Got {len(rows)} {modality} rows of {mapped.name!r} that are not those of {first.name!r}, which has "
+            f"{len(known)}; expected the same items in the same order.",
+            "Pass rows with the same ids for all maps.",
+        )
+
+
+def _groups_by_id(
     groups: Labels | Mapping[str, str] | str | None, side: Mapping[str, Embeddings]
 ) -> dict[str, str] | None:
     """Return the group of each query by id, if groups are given."""
     if groups is None or isinstance(groups, str):
-        if groups is not None:
-            check_choice(groups, ("identical",), "groups")
+        check_choice(groups or "identical", ("identical",), "groups")
         return None
     if isinstance(groups, Mapping):
         return text_keys(groups)
@@ -270,7 +382,7 @@ def _labels_by_id(
     return dict(zip(id_texts(rows.ids).tolist(), np.asarray(groups).tolist(), strict=True))
 
 
-def _groups(groups: object, label_of: Mapping[str, object] | None, scores: QueryScores) -> np.ndarray | None:
+def _groups(groups: object, label_of: Mapping[str, object] | None, scores: _QueryScores) -> np.ndarray | None:
     """Return the group of each query, or None if each query is on its own."""
     if groups is None:
         return None
@@ -282,37 +394,143 @@ def _groups(groups: object, label_of: Mapping[str, object] | None, scores: Query
             return None
         if missing:
             raise InputError(
-                f"Got {len(missing)} queries without a group ({missing[0]!r}, …); expected one for each.",
+                f"{len(missing)} queries have no group ({missing[0]!r}, …).",
                 "Pass `groups=…` with the group of every id.",
             )
         labels = np.unique(np.array([str(label_of[name]) for name in scores.ids.tolist()]), return_inverse=True)[1]
     return labels if len(np.unique(labels)) < len(labels) else None
 
 
-def _score(
-    maps: list[Mapped], sides: Mapping[str, Mapping[str, Embeddings]], labels: Mapping[str, str] | None, k: int
-) -> list[QueryScores]:
+# ------------------------------------------------------------------ scores of individual queries
+
+
+@dataclass(frozen=True)
+class _QueryScores:
+    """Scores of the same queries under several maps.
+
+    ``query`` and ``against`` as in :class:`Difference`; ``ids`` (n,) and unmapped ``vectors`` (n, d) of the queries, by
+    which identical ones are found (the target's, if the unmapped ones are unknown); ``scores`` (n, maps) by measure.
+    """
+
+    query: str
+    against: str
+    ids: np.ndarray
+    vectors: np.ndarray
+    scores: dict[str, np.ndarray]
+
+
+def _score(maps: list[_MappedRows], sides: Sides, labels: LabelsById, k: int) -> list[_QueryScores]:
     """Score every query that all maps can answer."""
     scored = []
     for m, native in sides["target"].items():
         if all(m in side.aligned and m in side.target for side in maps):
             source = sides["source"].get(m)
-            scored.append(within(maps, m, native, source, labels if m == "image" else None, k))
+            scored.append(_within(maps, m, native, source, labels if m == "image" else None, k))
     for which in (("aligned", "target"), ("target", "aligned")):
-        scores = across(maps, which, sides["source"], labels)
+        scores = _across(maps, which, sides["source"], labels)
         if scores is not None:
             scored.append(scores)
     if not scored:
         raise InputError(
-            "Got embeddings between which nothing can be compared; expected the same items in both models, or images of one and texts of the other.",
+            "The two sides have no items or classes in common, so nothing can be compared.",
             "Pass the same items, with the same ids, for both.",
         )
     return scored
 
 
+def hits_at_k(queries: np.ndarray, gallery: np.ndarray, k: int) -> np.ndarray:
+    """Return for each query whether gallery row i, its counterpart, is among the k rows of largest cosine, shape (n,).
+
+    For ties the probability that it is among the first k in a random order. Both have shape (n, d).
+    """
+    # In float64, so that copies of a row tie and other rows do not.
+    Q, G = (normalize_rows(np.asarray(rows, dtype=np.float64)) for rows in (queries, gallery))
+    tie = 4 * float(np.finfo(np.float32).eps) * np.sqrt(Q.shape[1])
+    out = np.empty(len(Q))
+    for part in blocks(len(Q), 8 * len(G)):
+        near = Q[part] @ G.T
+        own = near[np.arange(len(near)), np.arange(part.start, part.start + len(near))][:, None]
+        above = (near > own + tie).sum(axis=1)
+        level = (np.abs(near - own) <= tie).sum(axis=1)
+        out[part] = np.clip((k - above) / level, 0.0, 1.0)
+    return out
+
+
+def _within(
+    maps: list[_MappedRows], modality: str, native: Embeddings, source: Embeddings | None, labels: LabelsById, k: int
+) -> _QueryScores:
+    """Score every mapped row against the target's rows of the same items.
+
+    ``native`` are the target model's own rows, ``source`` the rows before any map, if known.
+    """
+    pairs = [Pairs.join(mapped.aligned[modality], mapped.target[modality]) for mapped in maps]
+    ids = id_texts(pairs[0].ids)
+    first = Embeddings(pairs[0].source.vectors, ids=ids, allow_zero_rows=True)
+    for mapped, joined in zip(maps, pairs, strict=True):
+        _check_same(mapped, maps[0], modality, joined.source, first)
+    n = len(ids)
+    classes = labels_of(Embeddings(pairs[0].target.vectors, ids=ids, allow_zero_rows=True), labels)
+    _, group, sizes = np.unique(id_texts(classes), return_inverse=True, return_counts=True)
+    own = Pairs.join(maps[0].aligned[modality], native).target.vectors
+    theirs = np.sort(nearest(own, k, metric="cosine", exact=False), axis=1) if n > k + 1 else None
+    columns: dict[str, list[np.ndarray]] = {}
+    for rows, gallery in pairs:
+        by_name = {"retrieval": top1_scores(rows, gallery, group, group)}
+        if len(sizes) < n:  # an item's own counterpart is easy to find: leave it out as well
+            by_name["retrieval_other"] = top1_scores(rows, gallery, group, group, exclude_self=True)
+        if n > k:
+            by_name[f"recall_at_{k}"] = hits_at_k(rows, gallery, k)
+        if theirs is not None:
+            ours = nearest(rows, k, gallery, metric="cosine", exact=False, left_out=np.arange(n))
+            both = np.sort(np.concatenate([ours, theirs], axis=1), axis=1)
+            by_name[f"overlap_at_{k}"] = (both[:, 1:] == both[:, :-1]).sum(axis=1) / k
+        by_name["cosine"] = paired_cosines(rows, gallery)
+        for name, scores in by_name.items():
+            columns.setdefault(name, []).append(scores)
+    before = own if source is None else Pairs.join(source, native).source.vectors
+    scored = {name: np.stack(each, axis=1) for name, each in columns.items()}
+    return _QueryScores(f"aligned {modality}", f"target {modality}", ids, before, scored)
+
+
+def _across(
+    maps: list[_MappedRows], which: tuple[str, str], source: Mapping[str, Embeddings], labels: LabelsById
+) -> _QueryScores | None:
+    """Classify images by texts, where one of the two is mapped: ``which`` names the side of the images and of the texts.
+
+    None if one of the two is missing, their widths differ, or no image's class is among the texts.
+    """
+    columns: dict[str, list[np.ndarray]] = {"zero_shot": [], "zero_shot_centered": []}
+    first: Embeddings | None = None
+    for mapped in maps:
+        images, texts = getattr(mapped, which[0]).get("image"), getattr(mapped, which[1]).get("text")
+        if images is None or texts is None or images.dim != texts.dim:
+            return None
+        if first is None:
+            first = images.by_text()
+        _check_same(mapped, maps[0], "image", images, first)
+        of_image, of_text = shared_codes(labels_of(first, labels), texts.ids)
+        known = np.isin(of_image, of_text)
+        if not known.any():
+            return None
+        means = mapped.center("image", which[0]), mapped.center("text", which[1])
+        for name, center in (("zero_shot", None), ("zero_shot_centered", means)):
+            scores = np.full(len(images), np.nan)  # images whose class is not among the texts are not queries
+            scores[known] = zero_shot_scores(
+                images.vectors[known], texts.vectors, of_image[known], of_text, center=center
+            )
+            columns[name].append(scores)
+    assert first is not None
+    scored = {name: np.stack(each, axis=1) for name, each in columns.items()}
+    kept = np.isfinite(scored["zero_shot"]).all(axis=1)
+    before = source.get("image") if which[0] == "aligned" else None
+    vectors = (first if before is None else before).vectors[kept]
+    scored = {name: scores[kept] for name, scores in scored.items()}
+    return _QueryScores(f"{which[0]} image", f"{which[1]} text", first.ids[kept], vectors, scored)
+
+
 def _differences(
     names: list[str],
-    queries: QueryScores,
+    queries: _QueryScores,
     metrics: list[str],
     groups: np.ndarray | None,
     settings: tuple[float, int, int],
@@ -352,290 +570,3 @@ def _differences(
                 }
             )
     return lines
-
-
-#: What to do with rows that a map may have been fitted on.
-FITTED_ROWS = ("refuse", "drop", "keep")
-
-Sides = dict[str, dict[str, Embeddings]]
-
-#: Rows of one side, or by modality.
-RowsOfSide: TypeAlias = "RowsLike | Mapping[str, RowsLike]"
-
-
-def read_sides(models: Mapping[str, Map], source: RowsOfSide | None, target: RowsOfSide, modality: str | None) -> Sides:
-    """Return rows by side and modality, after checking that they come from the spaces of all maps.
-
-    ``source``, ``target``: ``source`` may be None if there are no maps; ``modality``: modality of rows that are not in
-    a mapping. Returns: ``"source"`` and ``"target"``, with ids as strings.
-    """
-    if source is None and models:
-        raise InputError(
-            f"Got source=None for the map {next(iter(models))}; expected the rows to map.",
-            "Pass `source=…`, or mapped rows instead of the map.",
-        )
-    if source is None:
-        if not isinstance(target, Mapping):
-            rows = as_embeddings(target, "target")
-            target = {modality or rows.space.modality or UNNAMED: rows}
-        rows_of: tuple[Mapping[str, Embeddings], Mapping[str, Embeddings]] = (
-            {},
-            {m: as_embeddings(rows, f"target[{m!r}]") for m, rows in target.items()},
-        )
-    else:
-        first = next(iter(models.values()), None)
-        known = {} if first is None else {"spaces": (first.source_space_, first.target_space_)}
-        rows_of = by_modality(source, target, modality, **known)
-    sides = {
-        side: {m: rows.by_text() for m, rows in items.items()}
-        for side, items in zip(("source", "target"), rows_of, strict=True)
-    }
-    for side, items in sides.items():
-        for m, rows in items.items():
-            if rows.space.modality not in (None, m):
-                raise ModalityError(
-                    f"Got {rows.space.modality} vectors for the modality {m!r}; expected {m} vectors.",
-                    f"Pass them under the key {rows.space.modality!r}.",
-                )
-            for mapping in models.values():
-                spaces = (mapping.source_space_, mapping.target_space_)
-                check_space(rows.space, *(spaces if side == "source" else spaces[::-1]), modality=False)
-    return sides
-
-
-def unseen_rows(
-    models: Mapping[str, Map],
-    sides: Sides,
-    labels: Mapping[str, str] | None,
-    prompt_labels: Mapping[str, str] | None,
-    fitted_rows: str,
-) -> tuple[Sides, list[str]]:
-    """Leave out, or refuse, rows that a map may have been fitted on according to its own record.
-
-    ``labels``, ``prompt_labels``: with labels, image ids are not classes, so a class among the fitted texts does not
-    identify images. ``notes``: notes on maps whose records, or rows whose ids, are not sufficient to decide.
-    """
-    notes: list[str] = []
-    if fitted_rows == "keep":
-        return sides, notes
-    kept = {side: dict(items) for side, items in sides.items()}
-    for name, mapping in models.items():
-        if "holdout" not in mapping.scores_:
-            notes.append(
-                f"{name} was fitted without held-out pairs: whether its anchors are among these rows is not known."
-            )
-            continue
-        split = Split.from_dict(mapping.scores_["holdout"])
-        joint = isinstance(mapping, TwoSidedMap)
-        fitted = mapping.source_space_.modality
-        if joint and mapping.target_space_.modality != fitted:
-            fitted = "image"  # if it was fitted on images and texts, the labels are those of images
-        for side, items in kept.items():
-            for m, rows in items.items():
-                if labels is not None and fitted not in (None, m):
-                    continue
-                if fitted_rows == "refuse" and not rows.has_ids:
-                    notes.append(f"The {side}'s {m} rows have no ids: whether {name} was fitted on them is not known.")
-                    continue
-                ids = id_texts(rows.ids)
-                if m == "text" and prompt_labels and joint:
-                    ids = id_texts([prompt_labels.get(i, i) for i in ids.tolist()])  # a text stays with its image
-                unseen = split.held_out(ids)
-                if fitted_rows == "refuse" and not unseen.all():
-                    raise InputError(
-                        f"Got {np.count_nonzero(~unseen):,} of {len(rows):,} {m} rows that {name} may have been fitted on; expected rows that it held out.",
-                        "Pass `fitted_rows='drop'` to leave them out, or `fitted_rows='keep'` if they are new items.",
-                    )
-                if not unseen.any():
-                    raise InputError(
-                        f"No {m} row that all maps held out.",
-                        "Fit the maps with the same `holdout=…` and `random_state=…`, or pass `fitted_rows='keep'` for new items.",
-                    )
-                items[m] = rows.take(unseen)
-    return kept, notes
-
-
-def mapped_rows(
-    name: str, map_or_rows: Map | RowsOfSide, sides: Sides, prompt_labels: Mapping[str, str] | None
-) -> Mapped:
-    """Map the source rows, or use rows that are already mapped.
-
-    ``prompt_labels``: class of each text; texts of a class are ensembled after mapping.
-    """
-    target = dict(sides["target"])
-    if isinstance(map_or_rows, Map):
-        aligned = {
-            m: with_vectors(rows, map_for(map_or_rows, m).transform(rows.vectors))
-            for m, rows in sides["source"].items()
-            if _applies_to(map_or_rows, m)
-        }
-        if isinstance(map_or_rows, TwoSidedMap):
-            target = {m: with_vectors(rows, map_or_rows.transform_target(rows.vectors)) for m, rows in target.items()}
-    elif isinstance(map_or_rows, Mapping):
-        aligned = {m: as_embeddings(rows, f"{name}[{m!r}]").by_text() for m, rows in map_or_rows.items()}
-    elif len(target) == 1:
-        aligned = {next(iter(target)): as_embeddings(map_or_rows, name).by_text()}
-    else:
-        raise InputError(
-            f"Got mapped rows for {name} and a target of {', '.join(target)}; expected their modality.",
-            "Pass them in a dict by modality.",
-        )
-    if prompt_labels is not None:
-        for side in (aligned, target):
-            if "text" in side:
-                vectors, classes = ensembled_prompts(side["text"], prompt_labels)
-                side["text"] = Embeddings(vectors, ids=classes, allow_zero_rows=True)
-    return Mapped(name, map_or_rows if isinstance(map_or_rows, Map) else None, aligned, target)
-
-
-def _applies_to(mapping: Map, modality: str) -> bool:
-    """Return whether a map applies to a modality; a cross-modal map applies to the source's only."""
-    ours, theirs = mapping.source_space_.modality, mapping.target_space_.modality
-    return not isinstance(mapping, TwoSidedMap) or ours == theirs or ours in (None, modality)
-
-
-@dataclass(frozen=True)
-class Mapped:
-    """The rows to compare: mapped by a map, or passed as already mapped.
-
-    ``target``: rows that they are compared with: the target's, mapped into the joint space by a joint-space map.
-    """
-
-    name: str
-    mapping: Map | None
-    aligned: Mapping[str, Embeddings]
-    target: Mapping[str, Embeddings]
-
-    def center(self, modality: str, side: int) -> np.ndarray:
-        """Return a modality's mean in the target space: the map's, or that of the evaluated rows (0 mapped, 1 the target's)."""
-        known = self.mapping.modality_means_.get(modality) if isinstance(self.mapping, OrthogonalMap) else None
-        return known[1] if known is not None else (self.aligned, self.target)[side][modality].mean
-
-
-@dataclass(frozen=True)
-class QueryScores:
-    """Scores of the same queries under several maps.
-
-    ``query``, ``against``: kind of the queries, and of the rows that are searched, as in
-    :class:`~congruence.evaluation.Score`; ``ids`` (n,); ``vectors`` (n, d): unmapped vectors of the queries, used to
-    find identical ones; those of the target model if the unmapped ones are unknown; ``scores`` (n, maps).
-    """
-
-    query: str
-    against: str
-    ids: np.ndarray
-    vectors: np.ndarray
-    scores: dict[str, np.ndarray]
-
-
-def hits_at_k(queries: np.ndarray, gallery: np.ndarray, k: int) -> np.ndarray:
-    """Return for each query whether gallery row i, its counterpart, is among the k rows of largest cosine.
-
-    ``queries``, ``gallery`` (n, d). Returns (n,): 1 or 0; for ties the probability that it is among the first k in a
-    random order.
-    """
-    # In float64, so that copies of a row tie and other rows do not.
-    Q, G = (normalize_rows(np.asarray(rows, dtype=np.float64)) for rows in (queries, gallery))
-    tie = 4 * float(np.finfo(np.float32).eps) * np.sqrt(Q.shape[1])
-    out = np.empty(len(Q))
-    for part in blocks(len(Q), 8 * len(G)):
-        near = Q[part] @ G.T
-        own = near[np.arange(len(near)), np.arange(part.start, part.start + len(near))][:, None]
-        above = (near > own + tie).sum(axis=1)
-        level = (np.abs(near - own) <= tie).sum(axis=1)
-        out[part] = np.clip((k - above) / level, 0.0, 1.0)
-    return out
-
-
-def within(
-    maps: list[Mapped],
-    modality: str,
-    native: Embeddings,
-    source: Embeddings | None,
-    labels: Mapping[str, str] | None,
-    k: int,
-) -> QueryScores:
-    """Score every mapped row against the target's rows of the same items.
-
-    ``source``: the rows before any map, if known; ``labels``: class of each item; its id by default; ``k``: number of
-    neighbors; fewer if there are fewer rows.
-    """
-    pairs = [Pairs.join(mapped.aligned[modality], mapped.target[modality]) for mapped in maps]
-    ids = id_texts(pairs[0].ids)
-    first = Embeddings(pairs[0].source.vectors, ids=ids, allow_zero_rows=True)
-    for mapped, joined in zip(maps, pairs, strict=True):
-        _check_same(mapped, maps[0], modality, joined.source, first)
-    n = len(ids)
-    classes = labels_of(Embeddings(pairs[0].target.vectors, ids=ids, allow_zero_rows=True), labels)
-    _, group, sizes = np.unique(id_texts(classes), return_inverse=True, return_counts=True)
-    own = Pairs.join(maps[0].aligned[modality], native).target.vectors
-    theirs = np.sort(nearest(own, k, metric="cosine", exact=False), axis=1) if n > k + 1 else None
-    columns: dict[str, list[np.ndarray]] = {}
-    for rows, gallery in pairs:
-        by_name = {"retrieval": top1_scores(rows, gallery, group, group)}
-        if len(sizes) < n:  # an item's own counterpart is easy to find: leave it out as well
-            by_name["retrieval_other"] = top1_scores(rows, gallery, group, group, exclude_self=True)
-        if n > k:
-            by_name[f"recall_at_{k}"] = hits_at_k(rows, gallery, k)
-        if theirs is not None:
-            ours = nearest(rows, k, gallery, metric="cosine", exact=False, left_out=np.arange(n))
-            both = np.sort(np.concatenate([ours, theirs], axis=1), axis=1)
-            by_name[f"overlap_at_{k}"] = (both[:, 1:] == both[:, :-1]).sum(axis=1) / k
-        by_name["cosine"] = paired_cosines(rows, gallery)
-        for name, scores in by_name.items():
-            columns.setdefault(name, []).append(scores)
-    before = own if source is None else Pairs.join(source, native).source.vectors
-    scored = {name: np.stack(each, axis=1) for name, each in columns.items()}
-    return QueryScores(f"aligned {modality}", f"target {modality}", ids, before, scored)
-
-
-def _check_same(mapped: Mapped, first: Mapped, modality: str, rows: Embeddings, known: Embeddings) -> None:
-    """Check that the rows belong to the first map's items, in the same order. Raises IdError."""
-    if len(rows) != len(known) or (rows.has_ids and (id_texts(rows.ids) != id_texts(known.ids)).any()):
-        raise IdError(
-            f"Got {len(rows)} {modality} rows of {mapped.name!r} that are not those of {first.name!r}, which has {len(known)}; expected the same items in the same order.",
-            "Pass rows with the same ids for all maps.",
-        )
-
-
-def across(
-    maps: list[Mapped],
-    which: tuple[str, str],
-    source: Mapping[str, Embeddings],
-    labels: Mapping[str, str] | None,
-) -> QueryScores | None:
-    """Classify images by texts, where one of the two is mapped.
-
-    ``which``: ``("aligned", "target")`` for mapped images and the target's texts, ``("target", "aligned")`` for the
-    target's images and mapped texts; ``source``: the rows before any map, if known; ``labels``: class of each image;
-    its id by default. Returns: None if one of the two is missing, their widths differ, or no image's class is among the
-    texts.
-    """
-    sides = ({"aligned": mapped.aligned, "target": mapped.target} for mapped in maps)
-    rows = [(side[which[0]].get("image"), side[which[1]].get("text")) for side in sides]
-    columns: dict[str, list[np.ndarray]] = {"zero_shot": [], "zero_shot_centered": []}
-    first: Embeddings | None = None
-    for mapped, (images, texts) in zip(maps, rows, strict=True):
-        if images is None or texts is None or images.dim != texts.dim:
-            return None
-        if first is None:
-            first = images.by_text()
-        _check_same(mapped, maps[0], "image", images, first)
-        of_image, of_text = shared_codes(labels_of(first, labels), texts.ids)
-        known = np.isin(of_image, of_text)
-        if not known.any():
-            return None
-        means = mapped.center("image", int(which[0] == "target")), mapped.center("text", int(which[1] == "target"))
-        for name, center in (("zero_shot", None), ("zero_shot_centered", means)):
-            scores = np.full(len(images), np.nan)  # images whose class is not among the texts are not queries
-            scores[known] = zero_shot_scores(
-                images.vectors[known], texts.vectors, of_image[known], of_text, center=center
-            )
-            columns[name].append(scores)
-    assert first is not None
-    scored = {name: np.stack(each, axis=1) for name, each in columns.items()}
-    kept = np.isfinite(scored["zero_shot"]).all(axis=1)
-    before = source.get("image") if which[0] == "aligned" else None
-    vectors = (first if before is None else before).vectors[kept]
-    scored = {name: scores[kept] for name, scores in scored.items()}
-    return QueryScores(f"{which[0]} image", f"{which[1]} text", first.ids[kept], vectors, scored)
