@@ -1,4 +1,4 @@
-"""Convert what callers pass as embeddings (one array, a column, a table, or several by modality) to :class:`Embeddings`."""
+"""Convert what callers pass (an array, a column, a table, or several by modality) to :class:`Embeddings`."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def by_modality(
     *,
     spaces: tuple[Space, Space] = (Space(), Space()),
 ) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
-    """Return source and target as embeddings by modality, whether they were passed as mappings or as rows of one modality.
+    """Return source and target as embeddings by modality, passed as mappings or as rows of one modality.
 
     ``modality``: modality of rows that are not in a mapping. The default is the modality the embeddings declare, else
     that of the other argument, else that of ``spaces``, else :data:`UNNAMED`; ``spaces``: the spaces that source and

@@ -1,4 +1,4 @@
-"""Identity of an embedding space, and a check that vectors belong to the expected one."""
+"""Identity of an embedding space: its model and version, and its vectors' modality, width and normalization."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ MODALITIES = ("image", "text", "audio", "video", "other")
 
 @dataclass(frozen=True)
 class Space:
-    """Identity of an embedding space: the model that made the vectors, its version, and the vectors' modality, width and normalization.
+    """Identity of an embedding space: the model that made the vectors, its version, and the vectors' modality, width
+    and normalization.
 
     Parameters
     ----------
@@ -48,7 +49,10 @@ class Space:
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any] | None) -> Space:
-        """Build a space from the output of :meth:`to_dict`; keys added by later versions are ignored. Raises TypeError."""
+        """Build a space from the output of :meth:`to_dict`; keys added by later versions are ignored.
+
+        Raises TypeError.
+        """
         known = {f: facts[f] for f in cls.__dataclass_fields__ if f in facts} if facts else {}
         kinds = {"dim": int, "normalized": bool}
         wrong = [f for f, value in known.items() if value is not None and type(value) is not kinds.get(f, str)]

@@ -39,21 +39,24 @@ __all__ = [
 class Embeddings:
     """A matrix of vectors together with the ids of its rows and the space the vectors belong to.
 
-    Indexing selects rows. ``e["cat"]`` and ``e[3]`` return the vector of one item; a slice, a mask, row numbers or a list of ids return
-    :class:`Embeddings`. An integer is always a row number and a string is always an id: ``e["7"]`` is the item whose id is 7.
-    ``np.asarray(e)`` returns the vectors.
+    Indexing selects rows. ``e["cat"]`` and ``e[3]`` return the vector of one item; a slice, a mask, row numbers or a
+    list of ids return :class:`Embeddings`. An integer is always a row number and a string is always an id: ``e["7"]``
+    is the item whose id is 7. ``np.asarray(e)`` returns the vectors.
 
     Parameters
     ----------
     vectors : array_like, shape (n, d)
-        float16, float32 or float64. Integers are converted to float64, bfloat16 tensors to float32. The input is never modified. A list of
-        arrays or tensors, a pandas, polars or Arrow column of lists, and a table of numeric columns are accepted too.
+        float16, float32 or float64. Integers are converted to float64, bfloat16 tensors to float32. The input is never
+        modified. A list of arrays or tensors, a pandas, polars or Arrow column of lists, and a table of numeric columns
+        are accepted too.
     ids : sequence of str or int, optional
-        One unique id per row, each at most 65,536 bytes long in UTF-8. Stored as int64, uint64 or an object array of strings. Two ids are
-        equal when their text is equal: 7 equals ``"7"`` but not ``"07"``. The index of a pandas object is used as its ids, unless it is
-        the default index 0, 1, 2, …. Without ids, rows are identified by their row number and paired by position.
+        One unique id per row, each at most 65,536 bytes long in UTF-8. Stored as int64, uint64 or an object array of
+        strings. Two ids are equal when their text is equal: 7 equals ``"7"`` but not ``"07"``. The index of a pandas
+        object is used as its ids, unless it is the default index 0, 1, 2, …. Without ids, rows are identified by their
+        row number and paired by position.
     space : Space, optional
-        The model and modality the vectors come from. Width and normalization are read from the data if they are not given.
+        The model and modality the vectors come from. Width and normalization are read from the data if they are not
+        given.
     allow_zero_rows : bool, default=False
         Accept rows that consist of zeros.
 
@@ -247,7 +250,8 @@ class Embeddings:
             missing = names[array < 0]
             if len(missing):
                 raise IdError(
-                    f"Got {len(missing)} ids that are not present ({name_rows(np.arange(len(missing)), missing)}); expected ids of these embeddings.",
+                    f"Got {len(missing)} ids that are not present "
+                    f"({name_rows(np.arange(len(missing)), missing)}); expected ids of these embeddings.",
                     "Pass some of .ids.",
                 )
         else:
@@ -327,15 +331,15 @@ class Pairs:
     def join(cls, source: Embeddings, target: Embeddings, *, missing: str = "drop") -> Pairs:
         """Pair two embeddings by id, in the order of the source.
 
-        Ids are equal when their text is equal; an integer's text is its decimal digits. If either embedding has no ids, both must have the
-        same number of rows, and rows are paired by position.
+        Ids are equal when their text is equal; an integer's text is its decimal digits. If either embedding has no ids,
+        both must have the same number of rows, and rows are paired by position.
 
         Parameters
         ----------
         source, target : Embeddings
         missing : {"drop", "error"}, default="drop"
-            What to do with ids found in only one of the two. ``"drop"`` leaves them out and records them in ``only_source`` and
-            ``only_target``.
+            What to do with ids found in only one of the two. ``"drop"`` leaves them out and records them in
+            ``only_source`` and ``only_target``.
 
         Returns
         -------
@@ -358,7 +362,9 @@ class Pairs:
         rows_t = partners[rows_s]
         if not len(rows_s):
             raise IdError(
-                f"Got no id in common (source has {name_rows(np.arange(min(2, len(source))), source.ids)} …, target {name_rows(np.arange(min(2, len(target))), target.ids)} …); expected the same items on both sides.",
+                f"Got no id in common (source has {name_rows(np.arange(min(2, len(source))), source.ids)} …, "
+                f"target {name_rows(np.arange(min(2, len(target))), target.ids)} …); expected the same items "
+                "on both sides.",
                 "Pass `ids=…` that give an item the same id on both sides.",
             )
         unpaired = np.ones(len(target), bool)
@@ -368,7 +374,9 @@ class Pairs:
             unmatched = only_source if len(only_source) else only_target
             side = "source" if len(only_source) else "target"
             raise IdError(
-                f"Got {len(only_source)} ids only in the source and {len(only_target)} only in the target (in the {side}: {name_rows(np.arange(len(unmatched)), unmatched)}); expected the same ids on both sides.",
+                f"Got {len(only_source)} ids only in the source and {len(only_target)} only in the target (in "
+                f"the {side}: {name_rows(np.arange(len(unmatched)), unmatched)}); expected the same ids on "
+                "both sides.",
                 'Pass `missing="drop"` to leave them out.',
             )
         return cls(

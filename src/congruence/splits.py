@@ -17,7 +17,8 @@ from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import check_positive, check_same_rows, check_seed
 from congruence.errors import DuplicateWarning, ParameterError, ShapeError, TooFewAnchorsError
 
-#: A further side groups rows only if it has more different vectors than the first side's number of different vectors divided by this.
+#: A further side groups rows only if it has more different vectors than the first side's number of different vectors
+#: divided by this.
 CLASS_RATIO = 3
 
 
@@ -25,9 +26,10 @@ CLASS_RATIO = 3
 class Split:
     """A rule that decides for each id, independently of the others, whether the item is held out.
 
-    An id is held out when the 64-bit hash of the seed and the id's text is below a threshold. The rule does not depend on the order or
-    the number of items, so a map can store it as two numbers and ``evaluate`` finds the same items in any file. Items of one
-    group are always on the same side of the split: ids whose own hash would put them on the other side are stored as exceptions.
+    An id is held out when the 64-bit hash of the seed and the id's text is below a threshold. The rule does not depend
+    on the order or the number of items, so a map can store it as two numbers and ``evaluate`` finds the same items in
+    any file. Items of one group are always on the same side of the split: ids whose own hash would put them on the
+    other side are stored as exceptions.
 
     Attributes
     ----------
@@ -55,8 +57,8 @@ class Split:
             Below 1: share of the items. From 1 on: number of items.
         random_state : int, default=0
         groups : sequence, shape (n,), optional
-            Items with equal labels (e.g. from :func:`duplicate_groups`) are held out together or not at all. Groups are added as long as they
-            fit into the requested number; if none fits, the smallest is taken.
+            Items with equal labels (e.g. from :func:`duplicate_groups`) are held out together or not at all. Groups are
+            added as long as they fit into the requested number; if none fits, the smallest is taken.
 
         Returns
         -------
@@ -117,7 +119,8 @@ class Split:
             taken[order[np.argmin(sizes[order])]] = True
         if np.count_nonzero(~taken) < 2:
             raise TooFewAnchorsError(
-                f"Got {len(ids)} pairs in {len(sizes)} groups, and {count} pairs to hold out; expected at least two groups left.",
+                f"Got {len(ids)} pairs in {len(sizes)} groups, and {count} pairs to hold out; expected at "
+                "least two groups left.",
                 "Pass a smaller `holdout=…`, or `groups=None` to split row by row.",
             )
         heldout = taken[codes]
@@ -144,8 +147,8 @@ class Split:
     def to_dict(self) -> dict[str, object]:
         """Return the rule as plain data.
 
-        The threshold is stored as text because JSON readers round large integers. Exceptions, of which there may be thousands, are stored
-        as the base64 encoding of their little-endian 64-bit hashes.
+        The threshold is stored as text because JSON readers round large integers. Exceptions, of which there may be
+        thousands, are stored as the base64 encoding of their little-endian 64-bit hashes.
         """
         plain: dict[str, object] = {"seed": self.random_state, "threshold": str(self.threshold)}
         if self.exceptions:
@@ -171,15 +174,16 @@ def duplicate_groups(*sides: RowsLike) -> np.ndarray:
     Parameters
     ----------
     *sides : Embeddings or array_like, each of shape (n, d)
-        The rows of one model, or of several models paired by position. Equal rows of the first side always form a group. Equal rows of a
-        further side do so too, unless that side describes classes rather than items, i.e. unless it has at most a third as many
-        different vectors as the first side. If the embeddings have modalities, a text side is never used as the first side when there is another.
+        The rows of one model, or of several models paired by position. Equal rows of the first side always form a
+        group. Equal rows of a further side do so too, unless that side describes classes rather than items, i.e. unless
+        it has at most a third as many different vectors as the first side. If the embeddings have modalities, a text
+        side is never used as the first side when there is another.
 
     Returns
     -------
     ndarray of int, shape (n,)
-        Group labels 0, 1, … in the order of the rows. Each connected component has one label: e.g. two images belong to one group if
-        they share a caption.
+        Group labels 0, 1, … in the order of the rows. Each connected component has one label: e.g. two images belong to
+        one group if they share a caption.
 
     Raises
     ------
@@ -188,14 +192,15 @@ def duplicate_groups(*sides: RowsLike) -> np.ndarray:
 
     Notes
     -----
-    Rows are equal when all their numbers are equal; −0 equals 0, and float16 rows are compared as float32. Copies that differ by
-    rounding, e.g. because they were embedded in different batches, are not found.
+    Rows are equal when all their numbers are equal; −0 equals 0, and float16 rows are compared as float32. Copies that
+    differ by rounding, e.g. because they were embedded in different batches, are not found.
 
-    Grouping by a class description, such as one prompt for all photos of a class, would put each class entirely on one side of the
-    split, and so measure something else: generalization to new classes. Grouping by an image never does this.
+    Grouping by a class description, such as one prompt for all photos of a class, would put each class entirely on one
+    side of the split, and so measure something else: generalization to new classes. Grouping by an image never does
+    this.
 
-    Rows are hashed by a product with random odd integers modulo 2⁶⁴, and compared byte by byte only where hashes are equal. Time and
-    memory are linear in n · d.
+    Rows are hashed by a product with random odd integers modulo 2⁶⁴, and compared byte by byte only where hashes are
+    equal. Time and memory are linear in n · d.
 
     Examples
     --------
@@ -232,7 +237,7 @@ def duplicate_groups(*sides: RowsLike) -> np.ndarray:
 
 
 def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] | None:
-    """Warn about rows that are kept together because they are identical, and return their numbers; None if there are no such rows.
+    """Warn about rows that are kept together because they are identical, and count them; None if there are none.
 
     ``groups`` (n,). Returns: ``rows`` and ``groups``: numbers of rows and groups, counting only groups of more than one
     row.
@@ -244,8 +249,10 @@ def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] |
     counts = {"rows": int(many.sum()), "groups": len(many)}
     warnings.warn(
         DuplicateWarning(
-            f"Got {counts['rows']:,} of {len(groups):,} rows whose vectors equal another row's, on either side; expected each item once.",
-            f"A split keeps {counts['groups']:,} group{'s' * (len(many) > 1)} of equal rows together. Pass `groups=None` to split row by row.",
+            f"Got {counts['rows']:,} of {len(groups):,} rows whose vectors equal another row's, on either "
+            "side; expected each item once.",
+            f"A split keeps {counts['groups']:,} group{'s' * (len(many) > 1)} of equal rows together. Pass "
+            "`groups=None` to split row by row.",
         ),
         stacklevel=stacklevel + 1,
     )
@@ -257,8 +264,8 @@ def unpaired_pools(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Choose rows for two unpaired pools such that a given share of their items is in both.
 
-    Rows whose partner is in the other pool are not representative of unpaired data, where most rows have no partner. How much unpaired
-    rows help depends on this share.
+    Rows whose partner is in the other pool are not representative of unpaired data, where most rows have no partner.
+    How much unpaired rows help depends on this share.
 
     Parameters
     ----------
@@ -273,7 +280,8 @@ def unpaired_pools(
     Returns
     -------
     tuple of (ndarray of int, ndarray of int)
-        Row numbers in ``source`` and in ``target``, each in its own random order. Of s items per pool, round(overlap · s) are in both.
+        Row numbers in ``source`` and in ``target``, each in its own random order. Of s items per pool, round(overlap ·
+        s) are in both.
 
     Examples
     --------
@@ -292,7 +300,8 @@ def unpaired_pools(
     items = [np.unique(side) for side in sides]
     both: np.ndarray = np.intersect1d(items[0], items[1])
     alone = [np.setdiff1d(own, both) for own in items]
-    # s items per pool, c of them in both. The other s − c come from items found on that side only, as far as there are any.
+    # s items per pool, c of them in both. The other s − c come from items found on that side only, as far as there are
+    # any.
     s = np.arange(1, min(len(own) for own in items) + 1)
     c = np.round(overlap * s).astype(int)
     taken = sum(np.maximum(0, s - c - len(own)) for own in alone)
@@ -301,7 +310,8 @@ def unpaired_pools(
         possible = possible[possible <= size]
     if not len(possible):
         raise ParameterError(
-            f"Got {len(items[0])} and {len(items[1])} items, {len(both)} of them on both sides, for pools with overlap={overlap!r}; expected at least one item for each pool.",
+            f"Got {len(items[0])} and {len(items[1])} items, {len(both)} of them on both sides, for pools with "
+            f"overlap={overlap!r}; expected at least one item for each pool.",
             "Pass another overlap, or more rows.",
         )
     most = int(possible[-1])

@@ -231,7 +231,7 @@ def test_copies_are_one_query():
     assert alone.high - alone.low < 0.8 * (copies.high - copies.low)
     with pytest.raises(ShapeError, match="Got 3 groups for 60 rows"):
         compare_maps(*maps, X, Y, groups=[1, 2, 3])
-    with pytest.raises(InputError, match="59 queries without a group"):
+    with pytest.raises(InputError, match="59 queries have no group"):
         compare_maps(*maps, X, Y, groups={"0": 1})
     (other,) = compare_maps(*maps, X, Y, groups={"a photo": 1}, **options).rows
     assert other.n_groups == 60

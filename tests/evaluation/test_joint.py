@@ -257,7 +257,7 @@ def test_what_cannot_be_measured_is_refused(data, mapping):
         evaluate(mapping, {"image": data.images}, {})
     with pytest.raises(InputError, match="nothing can be measured"):
         evaluate(mapping, {"image": data.images}, {"text": data.prompts})
-    with pytest.raises(InputError, match="no source"):
+    with pytest.raises(InputError, match="No source"):
         evaluate(mapping, {}, {"text": data.texts})
     with pytest.raises(DirectionError, match='side="target"'):
         evaluate(mapping, {"text": data.texts}, {"image": data.images})

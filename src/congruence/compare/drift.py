@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 #: Largest number of canaries for which all pairwise angles are compared.
 _MOST_ANGLES = 1000
 
-#: Minimum number of reference rows: half of them model the encoder, the other half show how far its vectors usually are from that model.
+#: Minimum number of reference rows: half of them model the encoder, the other half show how far its vectors usually are
+#: from that model.
 _FEWEST = 40
 
-#: Exponents ε of the bets ε p^(ε−1): small ones gain quickly on large changes, large ones eventually gain on small changes.
+#: Exponents ε of the bets ε p^(ε−1): small ones gain quickly on large changes, large ones eventually gain on small
+#: changes.
 _EXPONENTS = (0.2, 0.5, 0.8)
 
 
@@ -41,8 +43,9 @@ class CanaryReport:
     changed : bool
         Whether a canary moved by more than the tolerance.
     kind : {"none", "norms", "rotation", "model"}
-        What explains the change. "none": no change. "norms": only the norms changed. "rotation": the directions changed, but not the cosines between
-        canaries (up to a tenth of the tolerance), so a map can undo the change. "model": anything else.
+        What explains the change. "none": no change. "norms": only the norms changed. "rotation": the directions
+        changed, but not the cosines between canaries (up to a tenth of the tolerance), so a map can undo the change.
+        "model": anything else.
     moved : float
         Share of the canaries that moved by more than the tolerance.
     largest, median : float
@@ -72,8 +75,9 @@ def compare_canaries(reference: RowsLike, current: RowsLike, *, tolerance: float
     reference, current : Embeddings or array_like, shapes (n, d) and (m, e)
         Paired by id if both have ids, else by position.
     tolerance : float, default=0.01
-        Relative distance that is not exceeded if the encoder has not changed. Rounding to float16 moves a vector by about 0.0003. A service that
-        batches requests or quantizes may move it further; encode the canaries twice in a row to find out by how much.
+        Relative distance that is not exceeded if the encoder has not changed. Rounding to float16 moves a vector by
+        about 0.0003. A service that batches requests or quantizes may move it further; encode the canaries twice in a
+        row to find out by how much.
 
     Returns
     -------
@@ -81,8 +85,8 @@ def compare_canaries(reference: RowsLike, current: RowsLike, *, tolerance: float
 
     Notes
     -----
-    No statistical test is needed: if an encoder gives the same items the same vectors, it has not changed as far as the canaries can show. A few dozen
-    items of the kinds in use are enough.
+    No statistical test is needed: if an encoder gives the same items the same vectors, it has not changed as far as the
+    canaries can show. A few dozen items of the kinds in use are enough.
 
     Examples
     --------
@@ -134,7 +138,8 @@ class DriftReport:
     evidence : float
         Natural logarithm of the current evidence against "the stream is like the reference"; initially 0.
     by_score : dict of str to float
-        The same for each score separately: ``norm``, ``mean`` (cosine with the reference's mean) and ``spread`` (Mahalanobis distance).
+        The same for each score separately: ``norm``, ``mean`` (cosine with the reference's mean) and ``spread``
+        (Mahalanobis distance).
     threshold : float
         log(1 / alpha).
     """
@@ -152,12 +157,13 @@ class DriftReport:
 
 
 class DriftMonitor:
-    """Monitor a stream of a model's vectors for a change of the model, with a bound on false alarms over the whole stream.
+    """Monitor a stream of a model's vectors for a change, with a bound on false alarms over the whole stream.
 
     Parameters
     ----------
     alpha : float, default=0.001
-        Probability that a stream without any change ever raises an alarm, however long it is and however often it is checked.
+        Probability that a stream without any change ever raises an alarm, however long it is and however often it is
+        checked.
     random_state : int, default=0
         Determines which half of the reference models the encoder, and breaks ties.
 
@@ -168,14 +174,16 @@ class DriftMonitor:
 
     Notes
     -----
-    Each vector gets three scores (norm, cosine with the reference's mean, Mahalanobis distance of its direction under a Ledoit–Wolf covariance), fitted on
-    one half of the reference. Its rank among the other half and all vectors before it gives a p-value. If the stream's vectors are exchangeable with the reference's,
-    these p-values are independent and uniform, whatever the distribution (conformal prediction). Bets ε p^(ε−1) on them therefore multiply to a
-    martingale. It is averaged over scores, tails, three ε, and the vector at which the bets begin, with weights 1 / (j (j + 1)), so that
-    j vectors without a change cost only 2 log j. By Ville's inequality the average exceeds 1 / alpha with probability at most alpha.
+    Each vector gets three scores (norm, cosine with the reference's mean, Mahalanobis distance of its direction under a
+    Ledoit–Wolf covariance), fitted on one half of the reference. Its rank among the other half and all vectors before
+    it gives a p-value. If the stream's vectors are exchangeable with the reference's, these p-values are independent
+    and uniform, whatever the distribution (conformal prediction). Bets ε p^(ε−1) on them therefore multiply to a
+    martingale. It is averaged over scores, tails, three ε, and the vector at which the bets begin, with weights 1 / (j
+    (j + 1)), so that j vectors without a change cost only 2 log j. By Ville's inequality the average exceeds 1 / alpha
+    with probability at most alpha.
 
-    The bound concerns the vectors, not the encoder: different content (another topic, language or camera) is also a change, and no unpaired test can
-    distinguish the two. :func:`compare_canaries` can.
+    The bound concerns the vectors, not the encoder: different content (another topic, language or camera) is also a
+    change, and no unpaired test can distinguish the two. :func:`compare_canaries` can.
 
     References
     ----------
@@ -205,7 +213,8 @@ class DriftMonitor:
         Parameters
         ----------
         reference : Embeddings or array_like, shape (n, d)
-            At least 40 rows, with content like that of the stream. With n rows no p-value is below 2 / n, so 1,000 or more detect a change sooner.
+            At least 40 rows, with content like that of the stream. With n rows no p-value is below 2 / n, so 1,000 or
+            more detect a change sooner.
 
         Returns
         -------
@@ -297,7 +306,7 @@ class DriftMonitor:
 
 
 def _p_value(seen: list[float], score: float, uniform: float) -> float:
-    """Return the randomized rank of a score among those seen and itself, and insert it; uniform if they are exchangeable."""
+    """Return the randomized rank of a score among those seen, and insert it; uniform if they are exchangeable."""
     low, high = bisect_left(seen, score), bisect_right(seen, score)
     insort(seen, score)
     p = (len(seen) - 1 - high + uniform * (high - low + 1)) / len(seen)

@@ -38,15 +38,17 @@ class LayerComparison:
     p_values : ndarray, shape (L, M)
         Share of re-pairings, including the actual one, in which this pair of layers scores at least as close.
     adjusted_p_values : ndarray, shape (L, M)
-        The same share for the closest of *all* pairs of layers in each re-pairing, each pair standardized by its own mean
-        and standard deviation over all re-pairings, including the actual pairing (Westfall and Young 1993). For unrelated models the
-        probability that any of these p-values is at most α is at most α, whatever L, M and the number of re-pairings.
+        The same share for the closest of *all* pairs of layers in each re-pairing, each pair standardized by its own
+        mean and standard deviation over all re-pairings, including the actual pairing (Westfall and Young 1993). For
+        unrelated models the probability that any of these p-values is at most α is at most α, whatever L, M and the
+        number of re-pairings.
     best : tuple of str
         The pair of layers that scores closest.
     best_value, best_p_value, best_adjusted_p_value : float
         Values of the best pair. Use the adjusted p-value, because the pair was found by a search.
     best_null_mean, best_null_sd : float
-        Mean and standard deviation, over re-pairings, of the closest of the L × M scores: the best score expected by chance.
+        Mean and standard deviation, over re-pairings, of the closest of the L × M scores: the best score expected by
+        chance.
     larger_is_closer : bool
     n : int
         Number of rows.
@@ -73,14 +75,14 @@ class LayerComparison:
 
     @property
     def z_scores(self) -> np.ndarray:
-        """Number of standard deviations by which each score is closer than chance, shape (L, M); 0 where the null has no variance."""
+        """Standard deviations by which each score is closer than chance (L, M); 0 for a null without variance."""
         gap = (self.values - self.null_mean) * (1 if self.larger_is_closer else -1)
         flat = self.null_sd <= 1e-9 * np.maximum(1, np.abs(self.null_mean))
         return np.divide(gap, self.null_sd, out=np.zeros_like(gap), where=~flat)
 
     @property
     def strength(self) -> np.ndarray:
-        """How far each score is above chance relative to the others, shape (L, M): 0 is no closer than chance, 1 the furthest above it."""
+        """How far each score is above chance (L, M): from 0, no closer, to 1, the furthest above it."""
         above = np.maximum(self.z_scores, 0)
         return above / (above.max() or 1.0)
 
@@ -115,14 +117,14 @@ def compare_layers(
 ) -> LayerComparison:
     """Score every layer of one model against every layer of another, corrected for the search.
 
-    Reporting the best pair of layers, as the code of Huh et al. (2024) does, is a search over L × M scores. The best of these is above
-    chance even for unrelated models, so the same search is repeated on randomly re-paired rows.
+    Reporting the best pair of layers, as the code of Huh et al. (2024) does, is a search over L × M scores. The best of
+    these is above chance even for unrelated models, so the same search is repeated on randomly re-paired rows.
 
     Parameters
     ----------
     X_layers, Y_layers : mapping of str to array_like, or sequence of array_like, each of shape (n, d)
-        Row i is the same item in every layer of both models; widths may differ from layer to layer. Layers in a sequence are
-        named by their position, starting at 0.
+        Row i is the same item in every layer of both models; widths may differ from layer to layer. Layers in a
+        sequence are named by their position, starting at 0.
     metric : str, default="linear_cka"
         A key of :data:`congruence.metrics.METRICS` that compares two spaces.
     permutations : int, default=200
@@ -139,8 +141,8 @@ def compare_layers(
 
     Notes
     -----
-    Each layer is prepared once (Gram matrix, neighbor table or basis) and re-paired once per permutation, which leaves L·M comparisons.
-    For layers with n ≤ 4d, linear CKA keeps n × n kernels in memory; RBF CKA and RSA always do.
+    Each layer is prepared once (Gram matrix, neighbor table or basis) and re-paired once per permutation, which leaves
+    L·M comparisons. For layers with n ≤ 4d, linear CKA keeps n × n kernels in memory; RBF CKA and RSA always do.
 
     Examples
     --------
@@ -215,7 +217,10 @@ def _names(layers: Layers) -> tuple[str, ...]:
 
 
 def _layers(layers: Layers, side: str) -> dict[str, np.ndarray]:
-    """Return the validated layers by their names in error messages. Raises ParameterError, InputError and the errors of :func:`as_matrix`."""
+    """Return the validated layers by their names in error messages.
+
+    Raises ParameterError, InputError and the errors of :func:`as_matrix`.
+    """
     names = _names(layers)
     if not names:
         raise ParameterError(f"No layers of {side}.", "Pass a mapping of names to arrays, or a list of arrays.")

@@ -1,4 +1,4 @@
-"""Test whether similarity scores distinguish matching pairs from non-matching ones: the JAM paper's experiment, for any embeddings."""
+"""Test whether similarity scores distinguish matching pairs from non-matching ones, as in the JAM paper."""
 
 from __future__ import annotations
 
@@ -55,20 +55,23 @@ class Separation:
     definition : {"jam", "congruence", "both"}
         Source of the definition: the JAM paper, :data:`congruence.metrics.METRICS`, or both, if they agree.
     formula : str
-        What distinguishes the two: ``"first"`` or ``"mean"`` canonical correlation, ``"biased"`` or ``"debiased"`` CKA, CKNNA by ``"eq. 6–9"`` of the paper
-        or ``"Huh et al."``
+        What distinguishes the two: ``"first"`` or ``"mean"`` canonical correlation, ``"biased"`` or ``"debiased"`` CKA,
+        CKNNA by ``"eq. 6–9"`` of the paper or ``"Huh et al."``
     against : {"noise", "shuffled", "unrelated", "hard"}
     match, other : float
         Scores on all rows; for ``"noise"``, ``"shuffled"`` and ``"unrelated"`` the mean over ``permutations`` draws.
     match_scores, other_scores : tuple of float
         Scores on random subsets of rows; the i-th entries of both use the same images.
     effect_size : float
-        Difference of their means divided by their pooled standard deviation (Cohen's d), positive if matches score closer.
-        Subsets overlap, so this describes how far apart the two distributions are for subsets of this size, and is not a test.
+        Difference of their means divided by their pooled standard deviation (Cohen's d), positive if matches score
+        closer. Subsets overlap, so this describes how far apart the two distributions are for subsets of this size, and
+        is not a test.
     auc : float
-        Share of pairs of a match's and a non-match's score in which the match is closer; ties count half. 0.5 means no distinction.
+        Share of pairs of a match's and a non-match's score in which the match is closer; ties count half. 0.5 means no
+        distinction.
     p_value : float
-        One-sided p-value of a randomization test on all rows; see :func:`match_test`. Never below 1 / (permutations + 1).
+        One-sided p-value of a randomization test on all rows; see :func:`match_test`. Never below 1 / (permutations +
+        1).
     larger_is_closer : bool
     n, rows, permutations : int
         Total number of rows, rows per subset, and number of randomizations.
@@ -134,26 +137,28 @@ def match_test(
     texts : array_like, shape (n, e)
         Row i is the text of row i of ``images``.
     hard : array_like of shape (n, e), or "nearest", optional
-        Embeddings of a wrong caption for each image. ``"nearest"`` constructs them from ``texts`` if no wrong captions have been
-        embedded: texts are permuted such that each belongs to another image and the old and new texts are as similar as possible
-        (largest sum of cosines). These are captions of *other* images, not captions with one wrong word.
+        Embeddings of a wrong caption for each image. ``"nearest"`` constructs them from ``texts`` if no wrong captions
+        have been embedded: texts are permuted such that each belongs to another image and the old and new texts are as
+        similar as possible (largest sum of cosines). These are captions of *other* images, not captions with one wrong
+        word.
     unrelated : array_like, shape (m, e), optional
-        Texts about something else, m ≥ n (the paper uses sentences of a novel). By default the given texts, re-paired at
-        random.
+        Texts about something else, m ≥ n (the paper uses sentences of a novel). By default the given texts, re-paired
+        at random.
     metrics : sequence of str
         Keys of :data:`congruence.metrics.METRICS` that compare two spaces.
     definition : {"both", "jam", "congruence"}, default="both"
-        ``"jam"``: the paper's, which are the first canonical correlation (appendix B.2.3), biased CKA (equations 3 and 4), CKNNA by equations 6 to 9, and
-        the mean of the canonical correlations for SVCCA. ``"congruence"``: those of :data:`congruence.metrics.METRICS`, the mean canonical
-        correlation, debiased CKA, and CKNNA by the code of Huh et al. (2024).
+        ``"jam"``: the paper's, which are the first canonical correlation (appendix B.2.3), biased CKA (equations 3 and
+        4), CKNNA by equations 6 to 9, and the mean of the canonical correlations for SVCCA. ``"congruence"``: those of
+        :data:`congruence.metrics.METRICS`, the mean canonical correlation, debiased CKA, and CKNNA by the code of Huh
+        et al. (2024).
     components : int or None, default=10
-        Number of leading principal components each side is first reduced to, as in the paper's appendix B.3; for ``cca`` it is 50 there
-        and here. ``None`` uses the embeddings unchanged, and each metric's own defaults.
+        Number of leading principal components each side is first reduced to, as in the paper's appendix B.3; for
+        ``cca`` it is 50 there and here. ``None`` uses the embeddings unchanged, and each metric's own defaults.
     normalize : bool, default=False
         Scale the (reduced) rows to unit norm before CKNNA, as the code of Huh et al. does to all features.
     standardize : bool, default=False
-        Divide each column by its standard deviation before the principal components of SVCCA are computed, as that code does. The JAM paper
-        mentions neither.
+        Divide each column by its standard deviation before the principal components of SVCCA are computed, as that code
+        does. The JAM paper mentions neither.
     draws : int, default=100
         Number of random subsets of rows, the same for every metric and kind of non-match.
     rows : int, optional
@@ -167,25 +172,25 @@ def match_test(
     Returns
     -------
     Separations
-        A list of :class:`Separation` with a ``plot`` method. For each metric and definition (the paper's first): ``"noise"``, ``"unrelated"`` or
-        ``"shuffled"``, and ``"hard"`` if given.
+        A list of :class:`Separation` with a ``plot`` method. For each metric and definition (the paper's first):
+        ``"noise"``, ``"unrelated"`` or ``"shuffled"``, and ``"hard"`` if given.
 
     Notes
     -----
-    **Non-matches.** ``"noise"``: the texts paired with Gaussian noise with the mean and standard deviation of each image dimension, drawn again
-    each time (the paper encodes white-noise images, which needs the encoder). ``"unrelated"`` or ``"shuffled"``: the images
-    paired with other texts. ``"hard"``: the images paired with ``hard``.
+    **Non-matches.** ``"noise"``: the texts paired with Gaussian noise with the mean and standard deviation of each
+    image dimension, drawn again each time (the paper encodes white-noise images, which needs the encoder).
+    ``"unrelated"`` or ``"shuffled"``: the images paired with other texts. ``"hard"``: the images paired with ``hard``.
 
     **Tests.** The paper reports one score per condition and no test. Scores of overlapping subsets are not independent,
     so a t-test or Mann–Whitney test over them finds a difference in anything, given enough subsets. Instead:
 
-    - Easy non-matches: p is the share of ``permutations`` non-matches of all n rows, including the actual pairing, that score
-      at least as close as it. For ``"shuffled"`` this is the permutation test of similarity, exact whatever the data; for the others it
-      tells whether *such* non-matches reach the score.
-    - Hard non-matches: if a metric does not depend on which caption is the correct one, swapping an image's caption and its hard
-      negative changes nothing. p is the share of random swaps (each row independently with probability 1/2) in which the first set of
-      captions exceeds the second by at least as much as the correct one exceeds the wrong one. With ``"nearest"`` this is an
-      approximation, because a swap can give two images the same caption.
+    - Easy non-matches: p is the share of ``permutations`` non-matches of all n rows, including the actual pairing, that
+      score at least as close as it. For ``"shuffled"`` this is the permutation test of similarity, exact whatever the
+      data; for the others it tells whether *such* non-matches reach the score.
+    - Hard non-matches: if a metric does not depend on which caption is the correct one, swapping an image's caption and
+      its hard negative changes nothing. p is the share of random swaps (each row independently with probability 1/2) in
+      which the first set of captions exceeds the second by at least as much as the correct one exceeds the wrong one.
+      With ``"nearest"`` this is an approximation, because a swap can give two images the same caption.
 
     P-values are not corrected for several metrics and kinds of non-match.
 
@@ -201,8 +206,8 @@ def match_test(
 
     References
     ----------
-    Yoon, Yue and Kim, "Escaping Plato's Cave: JAM for Aligning Independently Trained Vision and Language Models", section 2 and
-    appendix B.3. Edgington and Onghena (2007), "Randomization tests" (paired exchanges).
+    Yoon, Yue and Kim, "Escaping Plato's Cave: JAM for Aligning Independently Trained Vision and Language Models",
+    section 2 and appendix B.3. Edgington and Onghena (2007), "Randomization tests" (paired exchanges).
     """
     check_seed(random_state)
     names = list(dict.fromkeys(metrics))
@@ -331,7 +336,8 @@ def _nearest_derangement(T: np.ndarray) -> np.ndarray:
 
     if len(T) > MOST_ROWS:
         raise ShapeError(
-            f"Got {len(T)} rows for hard='nearest'; expected at most {MOST_ROWS}, since it compares all pairs of texts.",
+            f"Got {len(T)} rows for hard='nearest'; expected at most {MOST_ROWS}, since it compares all pairs "
+            "of texts.",
             f"Pass a sample of {MOST_ROWS} rows.",
         )
     rows = normalize_rows(T.astype(np.float64), "texts")
@@ -362,7 +368,8 @@ class Measure(NamedTuple):
 def measures(name: str, definition: str = "both", *, components: bool = True, normalize: bool = False) -> list[Measure]:
     """Return a metric under the requested definitions, the paper's first; options are those of :func:`match_test`.
 
-    With ``components``, rows are reduced to principal components beforehand, and SVCCA of these is the same as their CCA.
+    With ``components``, rows are reduced to principal components beforehand, and SVCCA of these is the same as their
+    CCA.
     """
     check_choice(definition, ("both", "jam", "congruence"), "definition")
     default = between_spaces(name)

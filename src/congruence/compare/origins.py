@@ -1,4 +1,4 @@
-"""Determine which model the rows of a store come from, by comparison with rows of known models, and find rows that fit none of them."""
+"""Determine which known model the rows of a store come from, and find rows that fit none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FEWEST", "NEAR", "OriginDetector", "OriginReport"]
 
-#: Minimum number of known rows of a model: half of them model its distribution, the other half show how far its rows usually are from it.
+#: Minimum number of known rows of a model: half of them model its distribution, the other half show how far its rows
+#: usually are from it.
 FEWEST = 40
 
 #: Share of the known rows beyond which p-values come from a fitted tail.
@@ -49,15 +50,17 @@ class OriginDetector:
 
     Notes
     -----
-    One half of a model's known rows is used to fit the mean of their directions and a Ledoit–Wolf covariance, with the spread of the norms as one
-    more direction. The squared Mahalanobis distances D of the other half are kept. A row's p-value under a model is its rank among these
-    (conformal: valid if the row is exchangeable with the known ones, whatever their distribution). Beyond the largest tenth, a
-    Pareto tail with Hill's exponent is used, since with a few hundred known rows, ranks alone could never identify one foreign row among a million.
-    A row belongs to no known model if the largest of its p-values is rejected by Benjamini and Hochberg's procedure at ``fdr``; otherwise it is
+    One half of a model's known rows is used to fit the mean of their directions and a Ledoit–Wolf covariance, with the
+    spread of the norms as one more direction. The squared Mahalanobis distances D of the other half are kept. A row's
+    p-value under a model is its rank among these (conformal: valid if the row is exchangeable with the known ones,
+    whatever their distribution). Beyond the largest tenth, a Pareto tail with Hill's exponent is used, since with a few
+    hundred known rows, ranks alone could never identify one foreign row among a million. A row belongs to no known
+    model if the largest of its p-values is rejected by Benjamini and Hochberg's procedure at ``fdr``; otherwise it is
     assigned to the model under which it is most likely. Rows are read once, in blocks.
 
-    A known model is represented by rows *of one kind*: a model's texts do not represent its images, and if a store has other content, some of its rows
-    belong to no known model although the model is the right one (their ``distance`` is then near 1, not far above).
+    A known model is represented by rows *of one kind*: a model's texts do not represent its images, and if a store has
+    other content, some of its rows belong to no known model although the model is the right one (their ``distance`` is
+    then near 1, not far above).
 
     References
     ----------
@@ -128,7 +131,8 @@ class OriginDetector:
         Parameters
         ----------
         rows : Embeddings, array_like of shape (n, d), or an opened source
-            A source (:func:`congruence.stores.open_source`) is read once, in blocks. Rows with NaN and rows of zeros are reported, not refused.
+            A source (:func:`congruence.stores.open_source`) is read once, in blocks. Rows with NaN and rows of zeros
+            are reported, not refused.
 
         Returns
         -------
@@ -182,11 +186,11 @@ class _Known:
         return np.asarray(near + np.square((logs - self._log) / self._log_sd))
 
     def log_likelihood(self, distance: np.ndarray) -> np.ndarray:
-        """Return the log-likelihood of rows from their distances, up to a constant that models of the same width share."""
+        """Return the log-likelihood of rows, up to a constant that models of the same width share."""
         return np.asarray(-distance / 2 - self._volume)
 
     def p_value(self, distance: np.ndarray) -> np.ndarray:
-        """Return the rank of each distance among those of known rows; beyond the largest tenth, the probability under the fitted tail."""
+        """Return the rank of each distance among known rows; beyond a tenth, its probability in the fitted tail."""
         n = len(self._sorted)
         ranked = (1 + n - np.searchsorted(self._sorted, distance, "left")) / (n + 1)
         beyond = self._tail_share * np.maximum(distance / self._tail_start, 1.0) ** (-1 / self._hill)
@@ -323,7 +327,7 @@ class _Mean:
 
 
 def _means(name: str, mapping: Map) -> list[_Mean]:
-    """Return the means of a fitted map's two models, by modality, with the mean squared distance from them at the fit."""
+    """Return the means of a map's two models, by modality, with the mean squared distance from them at the fit."""
     means = []
     for modality, sides in getattr(mapping, "modality_means_", {}).items():
         for side, mean in zip(("source", "target"), sides, strict=True):
@@ -342,7 +346,7 @@ def _means(name: str, mapping: Map) -> list[_Mean]:
 
 
 def _span(mapping: Map) -> np.ndarray | None:
-    """Return an orthonormal basis of the directions that a map's output spans, shape (d_target, r); None if they are nearly all."""
+    """Return an orthonormal basis (d_target, r) of the directions that a map's output spans; None if nearly all."""
     matrix, mean = getattr(mapping, "rotation_", None), getattr(mapping, "target_mean_", None)
     if matrix is None or mean is None:
         return None
@@ -361,7 +365,7 @@ def _directions(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _cut(p: np.ndarray, fdr: float) -> float:
-    """Return the largest p-value that Benjamini and Hochberg's procedure rejects; a negative number if there is none."""
+    """Return the largest p-value that Benjamini and Hochberg's procedure rejects, or −1."""
     ordered = np.sort(p[p <= fdr]).astype(np.float64)
     tested = np.count_nonzero(~np.isnan(p))
     below = np.flatnonzero(ordered <= fdr * np.arange(1, len(ordered) + 1) / max(int(tested), 1))
@@ -385,12 +389,13 @@ def _take(ids: pa.Array | np.ndarray, rows: np.ndarray) -> pa.Array | np.ndarray
     return ids.take(rows) if hasattr(ids, "type") else ids[rows]  # an Arrow array does not take an array as an index
 
 
-#: Largest mean squared distance from a map's mean, in units of that at the fit, for which rows count as that model's (docs/doctor.md).
+#: Largest mean squared distance from a map's mean, in units of that at the fit, for which rows count as that model's
+#: (docs/doctor.md).
 NEAR = 1.25
 
 
 class OddRow(TypedDict):
-    """A row that fits no known model: its id (if any), the nearest model, its distance (1 is typical) and its p-value."""
+    """A row that fits no known model: its id, the nearest model, its distance (1 is typical) and its p-value."""
 
     row: int
     id: object
@@ -424,25 +429,30 @@ class OriginReport:
     other_width : dict of str to int
         Known models with another width, and that width; the rows cannot be theirs.
     not_finite, zero : list of int
-        Numbers of rows with NaN or infinity, and of rows of zeros. They belong to no model, and are not counted elsewhere.
+        Numbers of rows with NaN or infinity, and of rows of zeros. They belong to no model, and are not counted
+        elsewhere.
     unit : float
         Share of the other rows that have unit norm.
     odd : list of dict
-        Rows that belong to no known model, the least likely first: ``row``, ``id`` (None without ids), ``nearest`` (a known model), ``p`` and
-        ``distance`` (squared; 1 is the median of that model's own rows). Empty without known rows.
+        Rows that belong to no known model, the least likely first: ``row``, ``id`` (None without ids), ``nearest`` (a
+        known model), ``p`` and ``distance`` (squared; 1 is the median of that model's own rows). Empty without known
+        rows.
     fdr : float
         Bound on the expected share of rows of known models among ``odd``.
     by_means : list of dict
-        For each modality and side of a map: ``name``, ``nearest`` (share of the rows that are most likely there, under isotropic normal
-        distributions about the means) and ``distance`` (their mean squared distance from it, 1 being that at the fit; None if there are none).
+        For each modality and side of a map: ``name``, ``nearest`` (share of the rows that are most likely there, under
+        isotropic normal distributions about the means) and ``distance`` (their mean squared distance from it, 1 being
+        that at the fit; None if there are none).
     mapped : dict of str to int
-        Number of rows that were written by each map, if this can be determined: a map's output may span fewer directions than the space has.
+        Number of rows that were written by each map, if this can be determined: a map's output may span fewer
+        directions than the space has.
     looks_like : str or None
         The known model that more than half of the rows look like, if any.
     origin : ndarray of int16, shape (n,)
         Position in ``names`` of the model that each row looks like; −1 for none.
     p_value : ndarray of float32, shape (n,)
-        Largest p-value of each row over the known models; NaN for rows with NaN or infinity, for zero rows, and without known rows.
+        Largest p-value of each row over the known models; NaN for rows with NaN or infinity, for zero rows, and without
+        known rows.
     """
 
     n: int
@@ -479,7 +489,8 @@ class OriginReport:
                 )
         if 0 < self.unit < 1:
             sentences.append(
-                f"{self.unit:.1%} of the rows have unit norm, the others do not: they were written in two ways, or by two models."
+                f"{self.unit:.1%} of the rows have unit norm, the others do not: they were written in two "
+                "ways, or by two models."
             )
         if self.other_width:
             widths = ", ".join(f"{name} ({width}-d)" for name, width in self.other_width.items())
@@ -500,7 +511,8 @@ class OriginReport:
             sentences.append("The rows do not look like those of any known model.")
         if self.odd:
             sentences.append(
-                f"{_rows(len(self.odd))} of {self.n:,} fit no known model; the least likely is row {self.odd[0]['row']:,}."
+                f"{_rows(len(self.odd))} of {self.n:,} fit no known model; the least likely is row "
+                f"{self.odd[0]['row']:,}."
             )
         sentences += [f"{_rows(count)} were written by the map {name}." for name, count in self.mapped.items() if count]
         known = self.names or self.by_means or self.other_width

@@ -1,9 +1,9 @@
 """Test whether anchors are paired, and find pairs that look wrong.
 
-A map fitted on shuffled anchors looks like any other map: neither least squares nor Procrustes fails on them. But a map fitted
-on some true pairs brings *other* true pairs together, and a map fitted on wrong pairs does not. So the anchors are split
-into folds, each fold is mapped by a map fitted on the others, and its alignment is compared with that of the same rows
-paired at random.
+A map fitted on shuffled anchors looks like any other map: neither least squares nor Procrustes fails on them. But a map
+fitted on some true pairs brings *other* true pairs together, and a map fitted on wrong pairs does not. So the anchors
+are split into folds, each fold is mapped by a map fitted on the others, and its alignment is compared with that of the
+same rows paired at random.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ FEWEST = 20
 #: Largest number of rows of a fold that are compared with each other; more would only make the null more precise.
 _FOLD_ROWS = 500
 
-#: Largest number of coordinates per side; wider rows are projected on the leading directions of a sample of this many rows.
+#: Largest number of coordinates per side; wider rows are projected on the leading directions of a sample of this many
+#: rows.
 _WIDTH, _SKETCH_ROWS = 256, 1000
 
-#: Up to this many pairs, the Gram matrices of all pairs must agree as well. With more pairs, the alignment must exceed its null by this many
-#: standard deviations: folds share training rows, so shuffled pairs reach up to four of them, while true pairs reach thirty (docs/pairing.md).
+#: Up to this many pairs, the Gram matrices of all pairs must agree as well. With more pairs, the alignment must exceed
+#: its null by this many standard deviations: folds share training rows, so shuffled pairs reach up to four of them,
+#: while true pairs reach thirty (docs/pairing.md).
 _WHOLE, _STANDS_OUT = 200, 8.0
 
 #: The test reports "not paired" only if it could detect this cosine between paired rows (after removing noise).
@@ -67,8 +69,8 @@ class PairingReport:
     suspect_probability : tuple of float
         Estimated probability that each of these pairs is wrong.
     state : {"paired", "not paired", "cannot tell", "too few"}
-        ``"cannot tell"`` means that no link was found but one too weak to be detected may exist, or that only one of the two tests found a
-        link; ``decided`` is then False.
+        ``"cannot tell"`` means that no link was found but one too weak to be detected may exist, or that only one of
+        the two tests found a link; ``decided`` is then False.
     """
 
     n_pairs: int
@@ -117,7 +119,10 @@ class PairingReport:
             return f"The {self.n_pairs} anchors do not look paired: {against}."
         if self.suspects:
             listed = name_rows(np.arange(len(self.suspects)), list(self.suspects))
-            return f"The anchors look paired ({against}), but {len(self.suspects)} of {self.n_pairs} pairs look wrong: {listed}."
+            return (
+                f"The anchors look paired ({against}), but {len(self.suspects)} of {self.n_pairs} pairs look "
+                f"wrong: {listed}."
+            )
         return f"The anchors look paired: {against}."
 
 
@@ -131,7 +136,7 @@ def check_pairing(
     level: float = 0.01,
     random_state: int = 0,
 ) -> PairingReport:
-    """Test whether rows are paired, by comparing their alignment with random re-pairings, and find pairs that look wrong.
+    """Test whether rows are paired, against random re-pairings, and find pairs that look wrong.
 
     Parameters
     ----------
@@ -152,19 +157,21 @@ def check_pairing(
 
     Notes
     -----
-    Within a fold the test is exact: the map has not seen the fold, so if the rows are not paired, every re-pairing of the
-    fold is as likely as the given one. Folds share training rows and are not independent, so their p-values
-    are combined by Bonferroni, which does not require independence. ``p_value`` is the larger of this and the p-value of their mean. Below
-    60 pairs two folds are used whatever ``folds`` is, since smaller folds have too few re-pairings.
+    Within a fold the test is exact: the map has not seen the fold, so if the rows are not paired, every re-pairing of
+    the fold is as likely as the given one. Folds share training rows and are not independent, so their p-values are
+    combined by Bonferroni, which does not require independence. ``p_value`` is the larger of this and the p-value of
+    their mean. Below 60 pairs two folds are used whatever ``folds`` is, since smaller folds have too few re-pairings.
 
-    Up to one set of unrelated rows in a hundred passes this test at the default level, so a second test must agree; otherwise the state is
-    "cannot tell". Up to 200 pairs, the centered Gram matrices of all pairs must agree at a tenth of ``level`` (HSIC, a permutation
-    test; Gretton et al. 2008). With more pairs, the alignment must exceed the mean of its null by eight standard deviations.
+    Up to one set of unrelated rows in a hundred passes this test at the default level, so a second test must agree;
+    otherwise the state is "cannot tell". Up to 200 pairs, the centered Gram matrices of all pairs must agree at a tenth
+    of ``level`` (HSIC, a permutation test; Gretton et al. 2008). With more pairs, the alignment must exceed the mean of
+    its null by eight standard deviations.
 
-    Wrong pairs are found by the agreement of the rows of the two sides' Gram matrices, leaving out the pairs in question. Partners that were
-    exchanged among the anchors are found by solving an assignment problem, pairs without a partner by their own
-    evidence. The underlying model is an approximation: its error rate was measured, not proved (docs/pairing.md).
-    Wide rows are first projected on the 256 leading directions of their own side, and ``alignment`` is that of a map of this rank.
+    Wrong pairs are found by the agreement of the rows of the two sides' Gram matrices, leaving out the pairs in
+    question. Partners that were exchanged among the anchors are found by solving an assignment problem, pairs without a
+    partner by their own evidence. The underlying model is an approximation: its error rate was measured, not proved
+    (docs/pairing.md). Wide rows are first projected on the 256 leading directions of their own side, and ``alignment``
+    is that of a map of this rank.
 
     References
     ----------
@@ -269,7 +276,7 @@ class _Side:
 
     @property
     def excess(self) -> float:
-        """Σλ²/(Σλ)² of the covariance minus 1/d, its value for isotropic rows; 0 if it cannot be distinguished from 0."""
+        """Σλ²/(Σλ)² of the covariance minus 1/d, its value for isotropic rows; 0 if not distinguishable from 0."""
         sample = self.rows[:_SKETCH_ROWS]
         n = len(sample)
         gram = sample @ sample.T
@@ -310,7 +317,8 @@ def _held_out(
         null[k] = cosines[rows, rng.permuted(np.tile(rows, (permutations, 1)), axis=1)].mean(axis=1)
     by_fold = (1 + np.count_nonzero(null >= reached[:, None] - 1e-12, axis=1)) / (1 + permutations)
     pooled = np.average(null, axis=0, weights=[len(part) for part in parts])
-    # The mean over folds must exceed its null as well, which rules out wrong pairs that align by chance in a single fold.
+    # The mean over folds must exceed its null as well, which rules out wrong pairs that align by chance in a single
+    # fold.
     mean = np.average(reached, weights=[len(part) for part in parts])
     overall = (1 + np.count_nonzero(pooled >= mean - 1e-12)) / (1 + permutations)
     p_value = max(overall, min(1.0, len(parts) * by_fold.min()))
@@ -320,7 +328,8 @@ def _held_out(
 def _agreement_p(source: _Side, target: _Side, permutations: int, rng: np.random.Generator) -> float:
     """Return the p-value of the agreement of both sides' centered Gram matrices (HSIC) under random re-pairing.
 
-    It is exact, as for any permutation test, and needs no folds, which reduce the number of rows on which a rotation is fitted.
+    It is exact, as for any permutation test, and needs no folds, which reduce the number of rows on which a rotation is
+    fitted.
     """
     K, L = (_centered_gram(side.directions.astype(np.float64)) for side in (source, target))
     flat = K.ravel()
@@ -352,8 +361,8 @@ def _would_detect(
 ) -> bool:
     """Return whether the test would have detected a link of strength ``_LINK`` between these rows.
 
-    If one side were a rotation of the other, with isotropic noise of share 1 − f of the variance, then its excess would be f²
-    times the other's. Each side is paired with its own rows, mixed with another row to a cosine of f · ``_LINK``.
+    If one side were a rotation of the other, with isotropic noise of share 1 − f of the variance, then its excess would
+    be f² times the other's. Each side is paired with its own rows, mixed with another row to a cosine of f · ``_LINK``.
     """
     flat, steep = sorted((source.excess, target.excess))
     link = _LINK * (np.sqrt(flat / steep) if steep > 0 else 1.0)
@@ -364,7 +373,8 @@ def _would_detect(
     return True
 
 
-#: Largest number of rows of a block that are compared with each other, and of rows among which exchanged partners are searched.
+#: Largest number of rows of a block that are compared with each other, and of rows among which exchanged partners are
+#: searched.
 _BLOCK, _CANDIDATES = 250, 300
 
 #: Ridge of the whitening, in mean eigenvalues: leading directions get about the same weight, and noise stays small.
@@ -382,7 +392,8 @@ _EXCHANGED, _LONE = 3.0, 4.0
 #: Largest contribution of one pair to an exchange, so that no exchange depends on one outlier.
 _MOST = 5.0
 
-#: Lone pairs are reported only if true pairs are this many spreads above random ones, and only up to this evidence themselves.
+#: Lone pairs are reported only if true pairs are this many spreads above random ones, and only up to this evidence
+#: themselves.
 _CLEAR, _AS_RANDOM = 4.0, 1.0
 
 
@@ -394,11 +405,12 @@ def find_wrong_pairs(X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> 
 
     Notes
     -----
-    *Exchanged* partners: the assignment of targets to sources that gains most over the given one, by the log likelihood ratio of
-    "true pair" to "random pair", minus log n for each row moved. This is a union bound: there are fewer than n^k ways to move
-    k rows. *Lone* pairs, whose partner is not among the rows: the lowest k by the same ratio, minus the logarithm of the number of ways
-    to choose them. The densities are Student's t about the median with the spread of the lower quartile, and about 0 with spread 1.
-    They are an approximation: the error rate was measured, not proved (docs/pairing.md).
+    *Exchanged* partners: the assignment of targets to sources that gains most over the given one, by the log likelihood
+    ratio of "true pair" to "random pair", minus log n for each row moved. This is a union bound: there are fewer than
+    n^k ways to move k rows. *Lone* pairs, whose partner is not among the rows: the lowest k by the same ratio, minus
+    the logarithm of the number of ways to choose them. The densities are Student's t about the median with the spread
+    of the lower quartile, and about 0 with spread 1. They are an approximation: the error rate was measured, not proved
+    (docs/pairing.md).
     """
     agreement = Agreement(X, Y, rng)
     evidence = agreement.evidence
@@ -440,14 +452,14 @@ class Agreement:
         self.evidence = (own - self.row - self.column) / scale
 
     def among(self, rows: np.ndarray) -> np.ndarray:
-        """Return the evidence for each source row with each target row, shape (len(rows), len(rows)); ``evidence`` on the diagonal."""
+        """Return the evidence for each source row with each target row, square, with ``evidence`` on the diagonal."""
         scale = np.maximum(np.sqrt(self.row_sd[rows][:, None] * self.column_sd[rows]), 1e-12)
         table = (self._correlations(rows, rows) - self.row[rows][:, None] - self.column[rows]) / scale
         np.fill_diagonal(table, self.evidence[rows])
         return table
 
     def _correlations(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
-        """Return the correlation of K[i, k] and L[k, j] over all k other than i and j (K and L are centered: a whole row sums to 0)."""
+        """Return the correlation of K[i, k] and L[k, j] over all k other than i and j; K and L are centered."""
         K, L = self.x[i] @ self.x[j].T, self.y[i] @ self.y[j].T
         a, b = self.x_own[i][:, None], self.y_own[j]
         inner = self.predicted[i] @ self.y[j].T - a * L - K * b - (a + K) * (L + b) / (self.n - 2)
@@ -456,7 +468,7 @@ class Agreement:
 
 
 def _whitened(Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows in their principal coordinates, scaled to about the same variance, and the sum of squares of each coordinate."""
+    """Return principal coordinates of about the same variance, and the sum of squares of each."""
     Z = Z - Z.mean(axis=0)
     values, vectors = np.linalg.eigh((Z.T @ Z).astype(np.float64))
     values = np.maximum(values, 0)
@@ -472,7 +484,7 @@ def _sizes(z: np.ndarray, own: np.ndarray, variance: np.ndarray) -> np.ndarray:
 
 
 def _log_t(x: np.ndarray, df: int) -> np.ndarray:
-    """Return the log density of Student's t; implemented here because importing ``scipy.stats`` takes longer than a fit."""
+    """Return the log density of Student's t; importing ``scipy.stats`` would take longer than a fit."""
     size = lgamma((df + 1) / 2) - lgamma(df / 2) - 0.5 * np.log(df * pi)
     return size - (df + 1) / 2 * np.log1p(x * x / df)
 
@@ -488,7 +500,7 @@ def _spread(raw: float, n: int) -> float:
 
 
 def _exchanged(agreement: Agreement) -> np.ndarray:
-    """Return the probability that each pair is one of several whose partners were exchanged; 0 for pairs not reported."""
+    """Return the probability that each pair is one of several whose partners were exchanged."""
     evidence, n = agreement.evidence, agreement.n
     center, quarter = np.median(evidence), np.sort(evidence)[n // 4]
     spread = _spread((center - quarter) / 0.6745, n)

@@ -34,15 +34,17 @@ class Similarity:
     null_mean, null_sd : float
         Mean and standard deviation of the score over random re-pairings of the rows.
     p_value : float
-        Share of re-pairings, including the actual one, that score at least as close: never below 1 / (permutations + 1).
+        Share of re-pairings, including the actual one, that score at least as close: never below 1 / (permutations +
+        1).
     adjusted_p_value : float
         The same share for the closest score over *all* metrics measured together, each standardized by its own mean and
-        standard deviation over all re-pairings, including the actual pairing (Westfall and Young 1993). Valid for the best metric.
+        standard deviation over all re-pairings, including the actual pairing (Westfall and Young 1993). Valid for the
+        best metric.
     low, high : float
         Interval of about 95 %: the value ± 1.96 standard errors of the delete-half jackknife.
     held_out : float or None
-        For CCA and SVCCA: correlation on one half of the rows along directions fitted on the other half. In-sample, these scores
-        are the result of an optimization, and rise with the number of dimensions whatever the data.
+        For CCA and SVCCA: correlation on one half of the rows along directions fitted on the other half. In-sample,
+        these scores are the result of an optimization, and rise with the number of dimensions whatever the data.
     larger_is_closer : bool
     n : int
         Number of rows.
@@ -98,7 +100,8 @@ def compare_spaces(
     ----------
     X : Embeddings or array_like, shape (n, d)
     Y : Embeddings or array_like, shape (n, e)
-        Row i is the same item as row i of ``X``. Embeddings with ids, and pandas objects with an index, are paired by those.
+        Row i is the same item as row i of ``X``. Embeddings with ids, and pandas objects with an index, are paired by
+        those.
     metrics : sequence of str
         Keys of :data:`congruence.metrics.METRICS` that compare two spaces.
     permutations : int, default=200
@@ -106,7 +109,8 @@ def compare_spaces(
     halves : int, default=20
         Number of random halves of the rows, for the interval.
     max_rows : int, optional
-        If there are more rows, use a random sample of this size, at least 8. ``rbf_cka`` and ``rsa`` need this beyond 5,000 rows.
+        If there are more rows, use a random sample of this size, at least 8. ``rbf_cka`` and ``rsa`` need this beyond
+        5,000 rows.
     random_state : int, default=0
     callback : callable, optional
         Called with 1 after each metric.
@@ -118,9 +122,9 @@ def compare_spaces(
 
     Notes
     -----
-    Gram matrices, neighbor tables and bases are computed once and reused, so that a re-pairing costs a small part of the
-    score. The interval uses halves drawn without replacement, not a bootstrap: in a bootstrap sample, a repeated row is its own
-    perfect neighbor, which inflates every neighborhood measure. The spread of the score over halves
+    Gram matrices, neighbor tables and bases are computed once and reused, so that a re-pairing costs a small part of
+    the score. The interval uses halves drawn without replacement, not a bootstrap: in a bootstrap sample, a repeated
+    row is its own perfect neighbor, which inflates every neighborhood measure. The spread of the score over halves
     estimates its standard error at n rows (Shao and Wu 1989, "A general theory for jackknife variance estimation").
 
     Examples

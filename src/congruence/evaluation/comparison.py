@@ -42,9 +42,9 @@ class Difference:
     ----------
     metric : str
         ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centered"`` and ``"cosine"`` as in
-        :class:`~congruence.evaluation.Score`. ``"recall_at_k"``: whether the query's own counterpart is among the k nearest.
-        ``"overlap_at_k"``: the share of the k nearest target rows of the target model's own vector that the mapped vector finds too, leaving
-        out the item itself.
+        :class:`~congruence.evaluation.Score`. ``"recall_at_k"``: whether the query's own counterpart is among the k
+        nearest. ``"overlap_at_k"``: the share of the k nearest target rows of the target model's own vector that the
+        mapped vector finds too, leaving out the item itself.
     query, against : str
         Kind of the queries, and of the rows that are searched.
     first_name, second_name : str
@@ -158,12 +158,13 @@ def compare_maps(
     name : str, default="A"
         Name of ``A`` in the result; a single other map is named ``"B"``.
     groups : "identical", mapping of str to str, sequence of length n, or None, default="identical"
-        Queries whose errors depend on each other, such as photos of one object; groups are resampled and exchanged as a whole. Either queries
-        with identical vectors (:func:`congruence.splits.duplicate_groups`), those with equal labels, by id or in the order of the source rows
-        (the target rows, if there is no source), or (None) each query on its own. If no query of a line has a label, each is on its own too.
+        Queries whose errors depend on each other, such as photos of one object; groups are resampled and exchanged as a
+        whole. Either queries with identical vectors (:func:`congruence.splits.duplicate_groups`), those with equal
+        labels, by id or in the order of the source rows (the target rows, if there is no source), or (None) each query
+        on its own. If no query of a line has a label, each is on its own too.
     fitted_rows : {"refuse", "drop", "keep"}, default="refuse"
-        What to do with rows that, according to a map's own record, it may have been fitted on: those its ``holdout`` rule does not hold out.
-        Use ``"keep"`` for new items, which the rule does not know.
+        What to do with rows that, according to a map's own record, it may have been fitted on: those its ``holdout``
+        rule does not hold out. Use ``"keep"`` for new items, which the rule does not know.
     level : float, default=0.95
         Confidence level of the intervals.
     draws : int, default=2000
@@ -186,17 +187,17 @@ def compare_maps(
 
     Notes
     -----
-    Null hypothesis: within each group of queries, the scores of the two maps are exchangeable. Hits of ungrouped queries are compared by
-    McNemar's exact test. Other scores, fractional hits under ties, and groups are compared by flipping the signs of the groups'
-    sums. Holm's correction is over all lines returned.
+    Null hypothesis: within each group of queries, the scores of the two maps are exchangeable. Hits of ungrouped
+    queries are compared by McNemar's exact test. Other scores, fractional hits under ties, and groups are compared by
+    flipping the signs of the groups' sums. Holm's correction is over all lines returned.
 
-    The maps and the gallery are fixed: the result is about these two fitted maps and queries like these. To test whether a *method* is better,
-    fit on several samples of the anchors.
+    The maps and the gallery are fixed: the result is about these two fitted maps and queries like these. To test
+    whether a *method* is better, fit on several samples of the anchors.
 
     References
     ----------
-    McNemar (1947); Holm (1979); Dror et al. (2018), "The hitchhiker's guide to testing statistical significance in natural language
-    processing".
+    McNemar (1947); Holm (1979); Dror et al. (2018), "The hitchhiker's guide to testing statistical significance in
+    natural language processing".
 
     Examples
     --------
@@ -236,7 +237,8 @@ def compare_maps(
     missing = [name for name in metrics or () if name not in measured]
     if missing:
         raise ParameterError(
-            f"Got metrics with {missing[0]!r}; expected some of {', '.join(measured)}, which can be measured on these rows.",
+            f"Got metrics with {missing[0]!r}; expected some of {', '.join(measured)}, which can be measured "
+            "on these rows.",
             "Pass `metrics=…` with these names only.",
         )
     rng = np.random.default_rng(random_state)
@@ -308,8 +310,8 @@ def _unseen_rows(
                 unseen = split.held_out(ids)
                 if fitted_rows == "refuse" and not unseen.all():
                     raise InputError(
-                        f"Got {np.count_nonzero(~unseen):,} of {len(rows):,} {m} rows that {name} may have been fitted on; "
-                        "expected rows that it held out.",
+                        f"Got {np.count_nonzero(~unseen):,} of {len(rows):,} {m} rows that {name} may have been "
+                        "fitted on; expected rows that it held out.",
                         "Pass `fitted_rows='drop'` to leave them out, or `fitted_rows='keep'` if they are new items.",
                     )
                 if not unseen.any():
@@ -495,7 +497,7 @@ def _within(
 def _across(
     maps: list[_MappedRows], which: tuple[str, str], source: Mapping[str, Embeddings], labels: LabelsById
 ) -> _QueryScores | None:
-    """Classify images by texts, where one of the two is mapped: ``which`` names the side of the images and of the texts.
+    """Classify images by texts, one of them mapped; ``which`` names the side of the images and of the texts.
 
     None if one of the two is missing, their widths differ, or no image's class is among the texts.
     """

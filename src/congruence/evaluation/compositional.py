@@ -1,4 +1,4 @@
-"""Measure how often an image is nearer to its caption than to one that is wrong in one detail: the SugarCrepe test, for embeddings of any model."""
+"""Measure how often an image is nearer to its caption than to one that is wrong in one detail (SugarCrepe)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from congruence.datasets import SugarCrepe
 from congruence.embeddings import normalize_rows
 from congruence.errors import NotFiniteError, ParameterError, TooFewAnchorsError
 
-#: Cosines that differ by at most this are ties: sums of the same numbers in another order differ by about as much in float32.
+#: Cosines that differ by at most this are ties: sums of the same numbers in another order differ by about as much in
+#: float32.
 TIE = 1e-6
 
 #: SugarCrepe's seven categories in words, in the order of its paper: the task, and what is replaced, added or swapped.
@@ -35,8 +36,9 @@ class TaskRecall:
     Attributes
     ----------
     task : str
-        ``"replace"``, ``"add"``, ``"swap"``; the two parts of swap, ``"swap, order only"`` (both captions have the same words) and ``"swap, other
-        words"``; and SugarCrepe's categories, such as ``"replace, object"`` (:data:`CATEGORY_NAMES`), for tasks with several.
+        ``"replace"``, ``"add"``, ``"swap"``; the two parts of swap, ``"swap, order only"`` (both captions have the same
+        words) and ``"swap, other words"``; and SugarCrepe's categories, such as ``"replace, object"``
+        (:data:`CATEGORY_NAMES`), for tasks with several.
     n : int
         Number of items.
     binary : float
@@ -46,7 +48,8 @@ class TaskRecall:
     options : int
         Number of captions to choose from in ``choice``.
     ties : int
-        Number of items whose caption and wrong caption have the same cosine. Ties are broken at random, and the expectation is reported.
+        Number of items whose caption and wrong caption have the same cosine. Ties are broken at random, and the
+        expectation is reported.
     """
 
     task: str
@@ -86,8 +89,9 @@ def sugarcrepe_recall(
     Returns
     -------
     list of TaskRecall
-        One entry per task: replace, add, swap; then the two parts of swap; then SugarCrepe's categories, for tasks with more than one.
-        The distractors of a category are those of its task, so that the score of a task is the mean over its categories.
+        One entry per task: replace, add, swap; then the two parts of swap; then SugarCrepe's categories, for tasks with
+        more than one. The distractors of a category are those of its task, so that the score of a task is the mean over
+        its categories.
 
     Raises
     ------
@@ -98,8 +102,8 @@ def sugarcrepe_recall(
 
     Notes
     -----
-    The two captions of 574 of SugarCrepe's 911 swap items have the same words. A text model that ignores word order cannot distinguish
-    them, so they are also reported separately.
+    The two captions of 574 of SugarCrepe's 911 swap items have the same words. A text model that ignores word order
+    cannot distinguish them, so they are also reported separately.
 
     References
     ----------
@@ -129,7 +133,7 @@ def sugarcrepe_outcomes(
 def _cosines(
     items: SugarCrepe, image: RowsLike, caption: RowsLike, negative: RowsLike, options: int, random_state: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the cosines of each image with its caption, with its wrong one, and with its distractors, shape (n, options − 2)."""
+    """Return each image's cosines with its caption, its wrong one, and its distractors, shape (n, options − 2)."""
     V, P, N = (
         normalize_rows(as_matrix(rows, name).astype(np.float64))
         for rows, name in ((image, "image"), (caption, "caption"), (negative, "negative"))
@@ -161,7 +165,7 @@ def text_only_recall(
 
 
 def _lines(items: SugarCrepe, right: np.ndarray, wrong: np.ndarray, drawn: np.ndarray) -> list[TaskRecall]:
-    """Return recall by task from scores of each item's caption, of its wrong one, and of distractors, shape (n, options − 2)."""
+    """Return recall by task from scores of each item's caption, wrong one and distractors (n, options − 2)."""
     binary, choice = chosen(right, wrong[:, None]), chosen(right, np.column_stack([wrong, drawn]))
     ties = np.abs(right - wrong) <= TIE
     return [
@@ -202,7 +206,8 @@ def distractors(items: SugarCrepe, options: int = 5, random_state: int = 0) -> n
                         break
             if len(chosen) < options - 2:
                 raise TooFewAnchorsError(
-                    f"Got {len(chosen)} captions of other images for {items.ids[i]} in {task}; expected {options - 2} to draw.",
+                    f"Got {len(chosen)} captions of other images for {items.ids[i]} in {task}; expected "
+                    f"{options - 2} to draw.",
                     "Pass more items of this task, or a smaller `options=…`.",
                 )
             out[i] = chosen
@@ -253,7 +258,7 @@ def _task_of(items: SugarCrepe) -> np.ndarray:
 
 
 def _tasks(items: SugarCrepe) -> list[tuple[str, np.ndarray]]:
-    """Return a mask of the items of each task, of the two parts of swap, and of each category of tasks with several; empty ones are left out."""
+    """Return a mask of the items of each task, of the parts of swap, and of each category of tasks with several."""
     tasks, order = _task_of(items), same_words(items)
     parts = [(task, tasks == task) for task in ("replace", "add", "swap")]
     swap = tasks == "swap"

@@ -1,7 +1,7 @@
 """Reference values for scores: maps that use only the means, and chance.
 
-Vectors of one modality lie in a narrow cone, so the cosine between *any* two of them is high, and a mean cosine alone says
-little about a map. Two controls show how much of it is due to the means.
+Vectors of one modality lie in a narrow cone, so the cosine between *any* two of them is high, and a mean cosine alone
+says little about a map. Two controls show how much of it is due to the means.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class ControlRows:
 
         Notes
         -----
-        A Haar-distributed rotation maps the difference of one row from the mean to a uniformly random direction. By linearity, any average
-        over rows has the same expectation if every row gets an independent direction. This costs n·d per draw, where a rotation costs d³, and
-        varies less between draws.
+        A Haar-distributed rotation maps the difference of one row from the mean to a uniformly random direction. By
+        linearity, any average over rows has the same expectation if every row gets an independent direction. This costs
+        n·d per draw, where a rotation costs d³, and varies less between draws.
         """
         if self._alone:
             return None
@@ -121,8 +121,8 @@ def control_rows(mapping: Map, X: RowsLike, Y: RowsLike) -> ControlRows:
     maps                                                     evaluated rows, in the space where they are compared
     ==========================  ===========================  =====================================================
 
-    μ_A and μ_B are the means that the map itself uses, from its anchors. For a map without means (``center=False``) those of
-    the given rows are used, so that the controls have more information than the map.
+    μ_A and μ_B are the means that the map itself uses, from its anchors. For a map without means (``center=False``)
+    those of the given rows are used, so that the controls have more information than the map.
     """
     X, Y = np.asarray(X), np.asarray(Y)
     affine = isinstance(mapping, AffineMap) and bool(mapping.target_mean_.any())  # else the map has no means

@@ -54,7 +54,8 @@ class Exposure:
     values : tuple of float
         ``found`` by draw.
     search : float
-        Quality of the owner's own search under the protection: the share of the true k nearest stored vectors that are still found.
+        Quality of the owner's own search under the protection: the share of the true k nearest stored vectors that are
+        still found.
     """
 
     protection: str
@@ -96,15 +97,17 @@ def measure_exposure(
     store : Embeddings or array_like, shape (n, d)
         Vectors as they are stored.
     texts : Embeddings or array_like, shape (m, e)
-        Candidate texts encoded by another model, including the texts of the store: matched by id, or by position if there are no ids. Further
-        candidates make the task harder, as they would for an outsider.
+        Candidate texts encoded by another model, including the texts of the store: matched by id, or by position if
+        there are no ids. Further candidates make the task harder, as they would for an outsider.
     pairs : sequence of int, default=(10, 100)
-        Numbers of stored vectors whose texts are known: 0, or at least 2. With 0, :class:`congruence.UnpairedMap` searches for the map, which
-        takes minutes for thousands of rows and succeeds only if both sides contain nearly the same items.
+        Numbers of stored vectors whose texts are known: 0, or at least 2. With 0, :class:`congruence.UnpairedMap`
+        searches for the map, which takes minutes for thousands of rows and succeeds only if both sides contain nearly
+        the same items.
     labels : mapping of str to str, optional
         Id of the text of each stored vector, by the vector's id, if they differ (e.g. photos and classes).
     queries : Embeddings or array_like, shape (q, d), optional
-        Queries of the owner, to measure how much a protection degrades search. By default stored vectors are used as queries.
+        Queries of the owner, to measure how much a protection degrades search. By default stored vectors are used as
+        queries.
     protections : sequence of str, default=("none",)
         See :func:`congruence.evaluation.exposure.protect`.
     rounds : int, default=4
@@ -133,13 +136,14 @@ def measure_exposure(
 
     Notes
     -----
-    The attack is :func:`congruence.evaluation.exposure.link`. The result is a lower bound on what can be matched: an outsider may know more, have
-    a more similar model, or use a better method. The interval resamples draws and vectors (Owen's pigeonhole bootstrap) and is never narrower than
-    Wilson's interval for one draw.
+    The attack is :func:`congruence.evaluation.exposure.link`. The result is a lower bound on what can be matched: an
+    outsider may know more, have a more similar model, or use a better method. The interval resamples draws and vectors
+    (Owen's pigeonhole bootstrap) and is never narrower than Wilson's interval for one draw.
 
     References
     ----------
-    Owen (2007), "The pigeonhole bootstrap". Wilson (1927), "Probable inference, the law of succession, and statistical inference".
+    Owen (2007), "The pigeonhole bootstrap". Wilson (1927), "Probable inference, the law of succession, and statistical
+    inference".
 
     Examples
     --------
@@ -163,7 +167,8 @@ def measure_exposure(
             )
         if p >= len(X):
             raise TooFewAnchorsError(
-                f"Got pairs={p} of {len(X)} vectors; expected fewer pairs than vectors, so that some remain to be matched.",
+                f"Got pairs={p} of {len(X)} vectors; expected fewer pairs than vectors, so that some remain to "
+                "be matched.",
                 "Pass a smaller `pairs=…`.",
             )
     if len(X) < k + 2:
@@ -191,7 +196,8 @@ def measure_exposure(
                 others = np.flatnonzero(~np.isin(own, own[known]))
                 if not len(others):
                     raise TooFewAnchorsError(
-                        f"Got pairs={p} that include the texts of all {len(X)} vectors; expected vectors with other texts, which remain to be matched.",
+                        f"Got pairs={p} that include the texts of all {len(X)} vectors; expected vectors with "
+                        "other texts, which remain to be matched.",
                         "Pass a smaller `pairs=…`.",
                     )
                 from_pairs, refined = link(protected.rows, Y, own, known, rounds, random_state + draw)
@@ -219,7 +225,8 @@ def _own_text(store: Embeddings, texts: Embeddings, labels: Mapping[str, str] | 
     if labels is None and not (store.has_ids and texts.has_ids):
         if len(store) != len(texts):
             raise ShapeError(
-                f"Got {len(store)} vectors and {len(texts)} texts without ids on both sides; expected one text per vector.",
+                f"Got {len(store)} vectors and {len(texts)} texts without ids on both sides; expected one text "
+                "per vector.",
                 "Pass `ids=…` for both, or `labels=…`.",
             )
         return np.arange(len(store))
@@ -235,7 +242,8 @@ def _own_text(store: Embeddings, texts: Embeddings, labels: Mapping[str, str] | 
     own = id_rows(id_texts(texts.ids), names)
     if (own < 0).any():
         raise IdError(
-            f"Got {np.count_nonzero(own < 0)} vectors whose text is not among the candidates ({names[own < 0][0]!r}, …); expected the texts of all vectors.",
+            f"Got {np.count_nonzero(own < 0)} vectors whose text is not among the candidates "
+            f"({names[own < 0][0]!r}, …); expected the texts of all vectors.",
             "Add them to `texts=…`.",
         )
     return own
@@ -315,8 +323,9 @@ def link(
 
     Notes
     -----
-    The means of the whole store and of all candidates are known without any pair, and are subtracted first. Similarities are
-    corrected for hubs (CSLS): 2 cos(x, y) − r(x) − r(y), where r is the mean cosine with the ten nearest rows of the other side.
+    The means of the whole store and of all candidates are known without any pair, and are subtracted first.
+    Similarities are corrected for hubs (CSLS): 2 cos(x, y) − r(x) − r(y), where r is the mean cosine with the ten
+    nearest rows of the other side.
 
     References
     ----------
@@ -401,7 +410,8 @@ def check_protection(spec: str, width: int) -> list[tuple[str, float]]:
             )
         if name == "pca" and not (value == int(value) and value <= width):
             raise ParameterError(
-                f"Got protection {part!r} for vectors of width {width}; expected a whole number of directions, at most the width.",
+                f"Got protection {part!r} for vectors of width {width}; expected a whole number of directions, "
+                "at most the width.",
                 f"Write `pca={max(width // 4, 1)}`, for example.",
             )
         steps.append((name, value))
@@ -439,7 +449,8 @@ def protect(rows: np.ndarray, spec: str, rng: np.random.Generator) -> Protected:
         elif name == "pca":
             if value > out.shape[1]:
                 raise ParameterError(
-                    f"Got protection pca={value:g} after a step that leaves {out.shape[1]} directions; expected at most as many.",
+                    f"Got protection pca={value:g} after a step that leaves {out.shape[1]} directions; "
+                    "expected at most as many.",
                     "Use only the smaller `pca=…`.",
                 )
             gram = out.T.astype(np.float64) @ out

@@ -47,7 +47,7 @@ class Judgments:
 
 
 def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
-    """Read relevance judgments in TREC format: one line per judgment, ``query 0 document grade``, separated by white space.
+    """Read relevance judgments in TREC format: lines of ``query 0 document grade``, separated by white space.
 
     Returns: grade by query and document. Grades of 0 and below mean that a document is not relevant.
     """
@@ -66,7 +66,8 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
             continue
         if len(parts) != 4:
             raise InputError(
-                f"Got line {number} of {path} with {len(parts)} fields ({short(line.strip(), 60)!r}); expected 4: query, 0, document and grade.",
+                f"Got line {number} of {path} with {len(parts)} fields ({short(line.strip(), 60)!r}); expected "
+                "4: query, 0, document and grade.",
                 "Write this line as TREC does, for example: q1 0 d7 1.",
             )
         query, _, document, grade = parts
@@ -78,7 +79,8 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
         known = out.setdefault(query, {})
         if document in known:
             raise InputError(
-                f"Got document {short(document, 60)!r} judged twice for query {short(query, 60)!r} (line {number} of {path}); expected one grade.",
+                f"Got document {short(document, 60)!r} judged twice for query {short(query, 60)!r} (line "
+                f"{number} of {path}); expected one grade.",
                 "Remove one of the two lines.",
             )
         known[document] = int(grade)

@@ -16,8 +16,8 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
 
     Notes
     -----
-    Of the b + c queries that exactly one of the two answers correctly, b belong to the first. If both are equally good, each belongs to the first
-    with probability 1/2: p = min(1, 2 · P[Bin(b + c, 1/2) ≤ min(b, c)]).
+    Of the b + c queries that exactly one of the two answers correctly, b belong to the first. If both are equally good,
+    each belongs to the first with probability 1/2: p = min(1, 2 · P[Bin(b + c, 1/2) ≤ min(b, c)]).
 
     References
     ----------
@@ -45,8 +45,8 @@ def sign_flip(sums: np.ndarray, permutations: int, rng: np.random.Generator) -> 
     Notes
     -----
     Under the null hypothesis, the scores of the two are exchangeable within a query or, with groups, within all queries
-    of a group at once. Each group's sum then has either sign with equal probability, whatever its distribution. The observed
-    signs are included among the flips, so that the test never rejects more often than its level.
+    of a group at once. Each group's sum then has either sign with equal probability, whatever its distribution. The
+    observed signs are included among the flips, so that the test never rejects more often than its level.
 
     References
     ----------
@@ -92,9 +92,10 @@ def bootstrap_intervals(
 
     Notes
     -----
-    Percentiles at Φ(√(g / (g − 1)) · t), with t Student's quantile with g − 1 degrees of freedom, because plain percentiles are too narrow for few
-    groups. If no query disagrees, no resample does either; the interval is then what g groups without a disagreement cannot
-    exclude, ± largest · (1 − (α/2)^(1/g)). With one group nothing can be resampled, and it is ± largest.
+    Percentiles at Φ(√(g / (g − 1)) · t), with t Student's quantile with g − 1 degrees of freedom, because plain
+    percentiles are too narrow for few groups. If no query disagrees, no resample does either; the interval is then what
+    g groups without a disagreement cannot exclude, ± largest · (1 − (α/2)^(1/g)). With one group nothing can be
+    resampled, and it is ± largest.
 
     References
     ----------

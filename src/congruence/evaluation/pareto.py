@@ -9,7 +9,7 @@ from congruence.errors import NotFiniteError, ShapeError
 
 
 def pareto_front(cost: ArrayLike, gain: ArrayLike) -> np.ndarray:
-    """Return a mask of the Pareto front: points for which no other point is at least as good in both measures and better in one.
+    """Return a mask of the points that no other point beats in one measure without being worse in the other.
 
     Parameters
     ----------

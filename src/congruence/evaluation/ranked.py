@@ -34,8 +34,8 @@ def ranked_scores(
 
     Notes
     -----
-    nDCG = Σᵢ gᵢ / log₂(i + 1) divided by the best possible value of this sum, where g is the grade itself, as in trec_eval and scikit-learn. Rows
-    without a judgment count as not relevant.
+    nDCG = Σᵢ gᵢ / log₂(i + 1) divided by the best possible value of this sum, where g is the grade itself, as in
+    trec_eval and scikit-learn. Rows without a judgment count as not relevant.
 
     References
     ----------

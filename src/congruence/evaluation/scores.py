@@ -48,12 +48,13 @@ class Score:
     Attributes
     ----------
     metric : str
-        ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centered"``, ``"cosine"``, ``"distance"``; for joint-space
-        maps ``"recall_at_1"``, ``"mean_recall_at_1"``, ``"recall_at_5"``, ``"recall_at_10"``, ``"zero_shot"``, ``"cosine"``. If retrieval uses
-        centering or a correction for hubs, the name ends in that variant's suffix (:class:`Ranking`).
+        ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centered"``, ``"cosine"``, ``"distance"``;
+        for joint-space maps ``"recall_at_1"``, ``"mean_recall_at_1"``, ``"recall_at_5"``, ``"recall_at_10"``,
+        ``"zero_shot"``, ``"cosine"``. If retrieval uses centering or a correction for hubs, the name ends in that
+        variant's suffix (:class:`Ranking`).
     query, against : str
-        What is compared with what, e.g. ``"aligned image"`` with ``"target text"``; for joint-space maps ``"aligned source image"``
-        with ``"aligned target text"``.
+        What is compared with what, e.g. ``"aligned image"`` with ``"target text"``; for joint-space maps ``"aligned
+        source image"`` with ``"aligned target text"``.
     after : float
         Score with the map.
     before : float or None
@@ -65,8 +66,8 @@ class Score:
     chance : float or None
         Score of neighbors drawn at random, for retrieval and classification.
     control_constant, control_random_rotation : float or None
-        For cosine and distance: the score with every mapped row replaced by the target's mean, and with a random rotation about the
-        correct means (:mod:`congruence.evaluation.controls`).
+        For cosine and distance: the score with every mapped row replaced by the target's mean, and with a random
+        rotation about the correct means (:mod:`congruence.evaluation.controls`).
     """
 
     metric: str
@@ -197,22 +198,24 @@ def evaluate(
     mapping : Map
         A fitted map.
     source, target : Embeddings or array_like, or mapping of str to those
-        Rows of one modality in both models, or a mapping by modality (``"image"``, ``"text"``), any of which may be missing; everything that the
-        data allow is measured. Rows are paired as in :func:`congruence.fit`: by id, or by position if they have no ids.
+        Rows of one modality in both models, or a mapping by modality (``"image"``, ``"text"``), any of which may be
+        missing; everything that the data allow is measured. Rows are paired as in :func:`congruence.fit`: by id, or by
+        position if they have no ids.
     modality : str, optional
-        Modality of rows that are not in a mapping. By default the modality the embeddings declare, else the modality the map was fitted on,
-        else ``"other"``.
+        Modality of rows that are not in a mapping. By default the modality the embeddings declare, else the modality
+        the map was fitted on, else ``"other"``.
     labels : mapping of str to str, optional
         Class of each image, by id. By default an image's id is its class.
     prompt_labels : mapping of str to str, optional
         Class of each text, by id, for several prompts per class, which are ensembled. By default a text's
         id is its class. For joint-space maps the label may also be the id of the image that a text describes.
     center : bool, default=False
-        Also measure retrieval after subtracting the mean of the evaluated queries from the queries and the mean of the evaluated gallery from the
-        gallery. The names of these lines end in ``_centered``. ``zero_shot_centered`` is always measured.
+        Also measure retrieval after subtracting the mean of the evaluated queries from the queries and the mean of the
+        evaluated gallery from the gallery. The names of these lines end in ``_centered``. ``zero_shot_centered`` is
+        always measured.
     hubness : {"csls", "qb_norm"} or Hubness, optional
-        Also measure retrieval and classification with a correction for hubs. The names of these lines end in ``_csls`` or ``_qb_norm``. The
-        evaluated queries are the query bank (transductive).
+        Also measure retrieval and classification with a correction for hubs. The names of these lines end in ``_csls``
+        or ``_qb_norm``. The evaluated queries are the query bank (transductive).
 
     Returns
     -------
@@ -227,17 +230,19 @@ def evaluate(
 
     Notes
     -----
-    ``zero_shot_centered`` subtracts each modality's own mean on both sides before the cosine. It is the fair measure when the
-    mean of one modality in the target space is unknown, and when there are few anchors: an offset in a
+    ``zero_shot_centered`` subtracts each modality's own mean on both sides before the cosine. It is the fair measure
+    when the mean of one modality in the target space is unknown, and when there are few anchors: an offset in a
     direction that the anchors do not cover cannot be mapped.
 
-    Joint-space maps are measured in their joint space: every modality of the source against every modality of the target, matched by id
-    within a modality and by class (or id) across modalities. ``cosine`` is the mean over all matching pairs, ``recall_at_k`` the share of rows
-    with a match among their k nearest, ``mean_recall_at_1`` the mean of both directions, and ``zero_shot``, with ``labels``, the accuracy
-    of classifying images by prompts that are ensembled after they are mapped.
+    Joint-space maps are measured in their joint space: every modality of the source against every modality of the
+    target, matched by id within a modality and by class (or id) across modalities. ``cosine`` is the mean over all
+    matching pairs, ``recall_at_k`` the share of rows with a match among their k nearest, ``mean_recall_at_1`` the mean
+    of both directions, and ``zero_shot``, with ``labels``, the accuracy of classifying images by prompts that are
+    ensembled after they are mapped.
 
-    Each cosine is reported with two controls on the same rows: every mapped row replaced by the target mean, and a random rotation about the
-    correct means. Retrieval and classification are reported with chance (:mod:`congruence.evaluation.controls`).
+    Each cosine is reported with two controls on the same rows: every mapped row replaced by the target mean, and a
+    random rotation about the correct means. Retrieval and classification are reported with chance
+    (:mod:`congruence.evaluation.controls`).
 
     References
     ----------
@@ -564,7 +569,7 @@ def _cases(
     labels: LabelsById,
     prompt_labels: LabelsById,
 ) -> _Cases:
-    """Return the mapped rows, the same rows unmapped, and the rows of each model alone, as far as widths and keys allow."""
+    """Return the mapped and the unmapped rows, and those of each model alone, as far as widths and keys allow."""
     ours, theirs = modalities
     raw = (sides["source"][ours], sides["target"][theirs])
     keys = _keys(modalities, raw, labels, prompt_labels)
@@ -679,7 +684,7 @@ def _recall(queries: _Keyed, gallery: _Keyed, k: int, ranking: Ranking) -> float
 
 
 def _zero_shot(names: tuple[str, ...], cases: _Cases, ranking: Ranking) -> Score:
-    """Return the accuracy of classifying images by prompts, averaged per class in the space in which they are compared."""
+    """Return the accuracy of classifying images by prompts, averaged per class in the space of the comparison."""
 
     def accuracy(images: _Keyed, texts: _Keyed) -> float:
         prototypes, classes = ensemble_prompts(texts.vectors, texts.keys)

@@ -15,7 +15,7 @@ from congruence.evaluation.compositional import TIE, check_choices, chosen, dist
 
 
 class TaskRow(TypedDict):
-    """A line of :func:`recall_by_task`: as in :class:`~congruence.evaluation.compositional.TaskRecall`, with ``choice`` None where too few captions can be drawn."""
+    """A line of :func:`recall_by_task`; ``choice`` is None where too few captions can be drawn."""
 
     task: str
     n: int

@@ -41,7 +41,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Translation:
-    """A threshold on the old model's scores and its translation when one side is mapped: bridged queries, or a migrated index.
+    """A threshold on the old model's scores, and its translation when queries or stored vectors are mapped.
 
     Rates are measured on queries that the translation was not fitted on (cross-validation).
 
@@ -52,8 +52,8 @@ class Translation:
     value : float
         The threshold to use instead.
     fpr_old, fpr_unchanged, fpr : float
-        False-positive rate, i.e. the share of irrelevant pairs of a query and a row above the threshold: with the old model; with mapped vectors and
-        the old threshold; with mapped vectors and ``value``.
+        False-positive rate, i.e. the share of irrelevant pairs of a query and a row above the threshold: with the old
+        model; with mapped vectors and the old threshold; with mapped vectors and ``value``.
     fpr_interval : (float, float)
         95 % interval of ``fpr``, from resampled queries.
     recall_old, recall_unchanged, recall : float or None
@@ -99,7 +99,8 @@ class Thresholds:
         old = self.table[0]
         if not old[0] <= threshold <= old[-1]:
             raise ParameterError(
-                f"Got threshold={threshold:g}; expected one from {old[0]:.4f} to {old[-1]:.4f}, the range of the old model's scores of irrelevant pairs.",
+                f"Got threshold={threshold:g}; expected one from {old[0]:.4f} to {old[-1]:.4f}, the range of "
+                "the old model's scores of irrelevant pairs.",
                 "Fit the thresholds on more pairs, or pass `threshold=…` in this range.",
             )
         at = {name: float(np.interp(threshold, old, row)) for name, row in zip(COLUMNS, self.table, strict=True)}
@@ -198,7 +199,7 @@ def fit_thresholds(
     folds: int,
     random_state: int,
 ) -> Thresholds:
-    """Fit and cross-validate a translation; see :meth:`congruence.Bridge.fit_thresholds` and :meth:`congruence.Migration.fit_thresholds`.
+    """Fit and cross-validate a translation; see :meth:`congruence.Bridge.fit_thresholds`.
 
     ``new``, ``old`` (m, d): the same queries and the same rows of the index, after and before the change; the widths
     may differ between the two; ``judgments``: judgments of these queries; if None, all pairs count as irrelevant.

@@ -40,7 +40,7 @@ def gains(xp: ArrayNamespace | ModuleType, s: Array, ridge: Array | float) -> Ar
 
 
 def whiten(U: np.ndarray, s: np.ndarray, Vt: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the whitened rows of A = U diag(s) Vᵀ, and the whitening matrix: (AᵀA + λI)^(−1/2) in the basis of the row space.
+    """Return the whitened rows of A = U diag(s) Vᵀ, and (AᵀA + λI)^(−1/2) in the basis of the row space.
 
     Uses the singular values of the rows themselves: those of the Gram matrix would lose half the digits.
 
@@ -70,7 +70,8 @@ def canonical_directions(x: tuple[np.ndarray, np.ndarray], y: tuple[np.ndarray, 
 
     References
     ----------
-    Hotelling (1936), "Relations between two sets of variates". Vinod (1976), "Canonical ridge and econometrics of joint production".
+    Hotelling (1936), "Relations between two sets of variates". Vinod (1976), "Canonical ridge and econometrics of joint
+    production".
     """
     svd = cross_svd(x[0].T @ y[0], scale=1.0)
     return Canonical(x[1] @ svd.U, y[1] @ svd.Vt.T, np.minimum(svd.s, 1.0), svd.rank)

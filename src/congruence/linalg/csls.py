@@ -1,4 +1,4 @@
-"""Cross-domain similarity local scaling (CSLS): similarities between two sets of rows, corrected for hubs that are near everything."""
+"""Cross-domain similarity local scaling (CSLS): similarities corrected for hubs, rows that are near everything."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class ScaledSimilarity:
 
     Notes
     -----
-    The product of A and B, O(n m d), is computed once here and again in every pass over :meth:`blocks`, unless all similarities fit into
-    one block. Memory: a block, and ``n_neighbors`` numbers per row of B.
+    The product of A and B, O(n m d), is computed once here and again in every pass over :meth:`blocks`, unless all
+    similarities fit into one block. Memory: a block, and ``n_neighbors`` numbers per row of B.
 
     References
     ----------
@@ -99,8 +99,8 @@ def mutual_neighbors(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Find the pairs of rows that are each other's nearest under CSLS.
 
-    CSLS(a, b) = 2 ⟨a, b⟩ − r(a) − r(b), where r is the mean inner product of a row with its nearest rows of the other set. It lowers the
-    similarities of hubs, rows that are near everything and would otherwise be nearest to many rows.
+    CSLS(a, b) = 2 ⟨a, b⟩ − r(a) − r(b), where r is the mean inner product of a row with its nearest rows of the other
+    set. It lowers the similarities of hubs, rows that are near everything and would otherwise be nearest to many rows.
 
     ``A`` (n, d): rows of unit norm, so that inner products are cosines; ``B`` (m, d): the same, in the same space as A;
     ``n_neighbors``: number of rows over which r is averaged; all of the other set if there are fewer; ``block_rows``:
@@ -109,8 +109,8 @@ def mutual_neighbors(
 
     Notes
     -----
-    Two products of A and B, O(n m d) each, or one if all similarities fit into one block. Memory: a block, and ``n_neighbors`` numbers per row of B.
-    Equal scores go to the lowest row number.
+    Two products of A and B, O(n m d) each, or one if all similarities fit into one block. Memory: a block, and
+    ``n_neighbors`` numbers per row of B. Equal scores go to the lowest row number.
 
     References
     ----------

@@ -43,18 +43,19 @@ def generalized_procrustes(
 
     Notes
     -----
-    Given all other rotations, the best R_m is the polar factor of Σ_j C_mj R_j, so each step is a Procrustes problem with a
-    closed-form solution, and no step decreases the objective. For rows of equal weight and complete data this is the alternating solution of Gower
-    (1975) and ten Berge (1977). The initialization is also in closed form: pairwise solutions along a maximum spanning tree
-    from the widest model. Directions of a model about which its parent has no information get axes of the frame that no model uses yet,
-    because a third model may share them. For two models the initialization is the solution.
+    Given all other rotations, the best R_m is the polar factor of Σ_j C_mj R_j, so each step is a Procrustes problem
+    with a closed-form solution, and no step decreases the objective. For rows of equal weight and complete data this is
+    the alternating solution of Gower (1975) and ten Berge (1977). The initialization is also in closed form: pairwise
+    solutions along a maximum spanning tree from the widest model. Directions of a model about which its parent has no
+    information get axes of the frame that no model uses yet, because a third model may share them. For two models the
+    initialization is the solution.
 
     Only the pairs' cross-covariances are read, so memory and time of a sweep do not depend on the number of items.
 
     References
     ----------
-    Gower (1975), "Generalized Procrustes analysis", Psychometrika 40. Ten Berge (1977), "Orthogonal Procrustes rotation for two or
-    more matrices", Psychometrika 42. Commandeur (1991), "Matching configurations", for missing rows.
+    Gower (1975), "Generalized Procrustes analysis", Psychometrika 40. Ten Berge (1977), "Orthogonal Procrustes rotation
+    for two or more matrices", Psychometrika 42. Commandeur (1991), "Matching configurations", for missing rows.
     """
     models = range(len(widths))
     partners = {m: [j for j in models if _key(m, j) in cross] for m in models}
@@ -97,7 +98,7 @@ def _initialize(
     k: int,
     partners: Mapping[int, Sequence[int]],
 ) -> list[np.ndarray]:
-    """Return pairwise solutions along a maximum spanning tree (Prim); among equal weights the models that come first are chosen."""
+    """Return pairwise solutions along a maximum spanning tree (Prim); of equal weights the first models are chosen."""
     root = int(np.argmax(widths))
     R = {root: np.eye(widths[root], k)}
     used = widths[root]  # axes of the frame that some model uses: the first ones

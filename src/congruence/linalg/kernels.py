@@ -63,8 +63,8 @@ def linear_sums(X: Array, Y: Array, x_mean: Array, y_mean: Array) -> KernelSums:
 
     Notes
     -----
-    ‖XᵀY‖² costs n·d·e operations and is summed over blocks of rows, the Gram form n²·(d + e); the cheaper one is used. If n < d, the
-    Gram matrices are smaller than the data.
+    ‖XᵀY‖² costs n·d·e operations and is summed over blocks of rows, the Gram form n²·(d + e); the cheaper one is used.
+    If n < d, the Gram matrices are smaller than the data.
     """
     xp = namespace(X, Y)
     n, d, e = X.shape[0], X.shape[1], Y.shape[1]

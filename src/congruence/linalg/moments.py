@@ -214,7 +214,7 @@ def pooled_cross(moments: Sequence[CrossMoments], *, center: bool) -> np.ndarray
 
 
 def total_size(moments: Sequence[CrossMoments], *, center: bool) -> float:
-    """Return √(Σ w‖x‖² · Σ w‖y‖²) over the groups: the largest possible sum of the singular values of :func:`total_cross`."""
+    """Return √(Σ w‖x‖² · Σ w‖y‖²), the largest possible sum of the singular values of :func:`total_cross`."""
     source = sum(m.source_scatter for m in moments)
     target = sum(m.target_scatter for m in moments)
     if not center:
@@ -224,5 +224,5 @@ def total_size(moments: Sequence[CrossMoments], *, center: bool) -> float:
 
 
 def pooled_size(moments: Sequence[CrossMoments], *, center: bool) -> float:
-    """Return :func:`total_size` divided by the total weight: the largest possible sum of the singular values of :func:`pooled_cross`."""
+    """Return :func:`total_size` divided by the total weight."""
     return total_size(moments, center=center) / sum(m.weight for m in moments)

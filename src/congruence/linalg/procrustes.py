@@ -70,7 +70,8 @@ def _sketched_svd(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """Decompose a matrix of at most this rank; return None if its rank proves to be higher.
 
-    Slightly more random combinations of the columns than the rank span the range up to rounding, so the result is not an approximation.
+    Slightly more random combinations of the columns than the rank span the range up to rounding, so the result is not
+    an approximation.
     """
     rng = np.random.default_rng(0)
     draws = rng.standard_normal((M.shape[1], max_rank + _OVERSAMPLING))
@@ -89,14 +90,15 @@ def _sketched_svd(
 def half_svd(M: np.ndarray, *, max_rank: int | None = None) -> CrossSVD:
     """Decompose a cross-covariance with half the work of :func:`cross_svd`, and half the digits.
 
-    Accurate enough to compare maps. Directions whose singular value is below 1e-7 of the largest are left out, and their singular
-    values are set to 0.
+    Accurate enough to compare maps. Directions whose singular value is below 1e-7 of the largest are left out, and
+    their singular values are set to 0.
 
     ``M`` (d_source, d_target); ``max_rank``: known bound on the rank, such as the number of anchors minus one.
 
     Notes
     -----
-    Computed from the eigenvectors of M Mᵀ, or of MᵀM if that is smaller; the eigenvalues are the squares of the singular values.
+    Computed from the eigenvectors of M Mᵀ, or of MᵀM if that is smaller; the eigenvalues are the squares of the
+    singular values.
     """
     narrow = M.shape[0] <= M.shape[1]
     size = float(np.abs(M).max()) or 1.0  # squares of very small or large numbers would leave the range of float64

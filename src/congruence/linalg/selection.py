@@ -1,7 +1,8 @@
 """Selection of representative rows: greedy and random orders whose prefixes represent all rows.
 
-Every selection function takes centered rows ``X`` of shape (m, d) and returns ``n`` ≤ m distinct row numbers in the order of selection.
-Time is O(m d n) and memory O(m d), except for facility location, which compares all pairs of rows once, in blocks.
+Every selection function takes centered rows ``X`` of shape (m, d) and returns ``n`` ≤ m distinct row numbers in the
+order of selection. Time is O(m d n) and memory O(m d), except for facility location, which compares all pairs of rows
+once, in blocks.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ _LAZY = 64
 
 
 def greedy_variance(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
-    """Select greedily the row that most reduces the expected error of ridge regression on the selected rows, summed over all rows.
+    """Select greedily the row that most reduces the error of ridge regression on the selected rows over all rows.
 
     ``X`` (m, d); ``ridge``: λ, as a multiple of the rows' mean squared norm: the noise in the values to predict,
     relative to the signal. Returns (n,).
 
     Notes
     -----
-    With M = (λI + Σ_selected x xᵀ)⁻¹ the expected error over all rows is proportional to tr(M C), C = XᵀX / m, and row x lowers it by
-    xᵀMCMx / (1 + xᵀMx). Both quadratic forms are updated by rank-one formulas. As λ → 0 this becomes greedy column subset selection:
-    each step selects the row that leaves the least variance outside the span.
+    With M = (λI + Σ_selected x xᵀ)⁻¹ the expected error over all rows is proportional to tr(M C), C = XᵀX / m, and row
+    x lowers it by xᵀMCMx / (1 + xᵀMx). Both quadratic forms are updated by rank-one formulas. As λ → 0 this becomes
+    greedy column subset selection: each step selects the row that leaves the least variance outside the span.
 
     References
     ----------
-    Yu, Bi and Tresp (2006), "Active learning via transductive experimental design", sequential design; Farahat et al. (2011), "An
-    efficient greedy method for unsupervised feature selection", for λ → 0.
+    Yu, Bi and Tresp (2006), "Active learning via transductive experimental design", sequential design; Farahat et al.
+    (2011), "An efficient greedy method for unsupervised feature selection", for λ → 0.
     """
     C = X.T @ X / len(X)
     scale = ridge * float(np.trace(C))
@@ -52,7 +53,7 @@ def greedy_variance(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
 
 
 def greedy_volume(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
-    """Select greedily the row farthest from the span of the selected rows: pivoted Cholesky of XXᵀ + λI, or D-optimal design.
+    """Select greedily the row farthest from the span of the selected ones: pivoted Cholesky of XXᵀ + λI (D-optimal).
 
     ``X`` (m, d); ``ridge``: λ, as a multiple of the rows' mean squared norm. It extends the order beyond the point
     where all directions are covered: the least covered directions come first. Returns (n,).
@@ -77,18 +78,19 @@ def greedy_volume(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
 
 
 def facility_location(X: np.ndarray, n: int) -> np.ndarray:
-    """Select greedily the row that most reduces the sum of squared distances to the nearest selected row; the mean counts as selected.
+    """Select greedily the row that most reduces the squared distances to the nearest of the selected and the mean.
 
     ``X`` (m, d). Returns (n,).
 
     Notes
     -----
-    The gain of a row can only shrink as others are selected, so an outdated gain is an upper bound, and only the largest are recomputed.
+    The gain of a row can only shrink as others are selected, so an outdated gain is an upper bound, and only the
+    largest are recomputed.
 
     References
     ----------
-    Nemhauser, Wolsey and Fisher (1978), "An analysis of approximations for maximizing submodular set functions"; Minoux (1978),
-    "Accelerated greedy algorithms for maximizing submodular set functions".
+    Nemhauser, Wolsey and Fisher (1978), "An analysis of approximations for maximizing submodular set functions"; Minoux
+    (1978), "Accelerated greedy algorithms for maximizing submodular set functions".
     """
     squared = np.einsum("ij,ij->i", X, X)
     nearest = squared.copy()
@@ -153,7 +155,8 @@ def leverage(X: np.ndarray, n: int, rng: np.random.Generator, ridge: float) -> n
     C = X.T @ X
     C.flat[:: len(C) + 1] += ridge * np.trace(C) / len(X)
     scores = np.einsum("ij,ij->i", np.linalg.solve(C, X.T).T, X)
-    # With Gumbel noise on the log scores, the n largest are a weighted draw without replacement (Efraimidis and Spirakis 2006).
+    # With Gumbel noise on the log scores, the n largest are a weighted draw without replacement (Efraimidis and
+    # Spirakis 2006).
     keys = np.log(np.maximum(scores, np.finfo(np.float64).tiny)) + rng.gumbel(size=len(X))
     return np.argsort(-keys, kind="stable")[:n]
 

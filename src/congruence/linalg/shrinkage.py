@@ -56,7 +56,7 @@ def choose_gains(
 
 
 def soft_gains(s: np.ndarray, strength: float) -> np.ndarray:
-    """Return the gains of the soft spectral filter s / (s + strength · s₁), which shrinks directions with little evidence.
+    """Return the gains of the soft filter s / (s + strength · s₁), which shrinks directions with little evidence.
 
     ``s`` (k,); ``strength``: strength of the filter; 0 gives every direction with a positive singular value a gain of
     1. Returns (k,): gains in [0, 1]; 0 where s is 0.
@@ -85,7 +85,7 @@ def wiener_gains(s: np.ndarray, alignment: float, strength: float) -> np.ndarray
 
 
 def means_correspond(a: np.ndarray, b: np.ndarray, rank: int) -> bool:
-    """Return whether two means point in similar directions: their cosine is above 0.5 and above the 1 % level of chance in ``rank`` dimensions.
+    """Return whether the cosine of two means is above 0.5 and the 1 % level of chance in ``rank`` dimensions.
 
     ``a``, ``b`` (k,): covered parts of the means, in the same coordinates.
     """
@@ -94,12 +94,12 @@ def means_correspond(a: np.ndarray, b: np.ndarray, rank: int) -> bool:
 
 
 def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, int]:
-    """Return an extension of a partial isometry by the directions of the means, if the anchors indicate that the means correspond.
+    """Return an extension of a partial isometry by the directions of the means, if these correspond.
 
     Centering discards one correspondence: the source mean belongs to the target mean. With fewer anchors than
-    dimensions, most of both means lies outside the directions that the anchors cover, where it adds information. Using it is right if the models
-    differ by a rotation about the origin, and wrong if they differ by arbitrary offsets. So it is used only if the covered parts of the
-    means correspond (:func:`means_correspond`).
+    dimensions, most of both means lies outside the directions that the anchors cover, where it adds information. Using
+    it is right if the models differ by a rotation about the origin, and wrong if they differ by arbitrary offsets. So
+    it is used only if the covered parts of the means correspond (:func:`means_correspond`).
 
     ``means``: source and target mean of each modality's anchors. ``matrix`` (d_source, d_target): partial isometry
     between the complements of the covered directions; zero if there is nothing to add; ``count``: rank of ``matrix``:
@@ -118,7 +118,8 @@ def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]])
     if not residuals:
         return np.zeros((len(svd.U), svd.Vt.shape[1])), 0
     A, B = (np.array(side) for side in zip(*residuals, strict=True))
-    # AᵀB has the widths of the models, but its rank is at most the number of modalities: decompose it in the span of the residuals.
+    # AᵀB has the widths of the models, but its rank is at most the number of modalities: decompose it in the span of
+    # the residuals.
     (qa, ra), (qb, rb) = (np.linalg.qr(side.T) for side in (A, B))
     inner = cross_svd(ra @ rb.T, max_rank=len(residuals))
     return (qa @ inner.U[:, : inner.rank]) @ (inner.Vt[: inner.rank] @ qb.T), inner.rank
@@ -171,7 +172,8 @@ def cross_validate(
 def _likelihood(x: np.ndarray, y: np.ndarray, temperature: float = 0.1) -> np.ndarray:
     """Return the log-probability of each row's own partner among all rows of the fold, by a softmax over cosines.
 
-    Retrieval accuracy saturates on small folds; the log-probability still distinguishes a clear winner from a narrow one.
+    Retrieval accuracy saturates on small folds; the log-probability still distinguishes a clear winner from a narrow
+    one.
     """
     from scipy.special import logsumexp
 

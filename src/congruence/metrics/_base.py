@@ -208,7 +208,8 @@ def check_square(A: np.ndarray, metric: str) -> None:
     """Check that n × n matrices fit in memory."""
     if len(A) > MOST_ROWS:
         raise ShapeError(
-            f"Got {len(A)} rows for {metric} with re-pairings, which keeps n × n matrices; expected at most {MOST_ROWS}.",
+            f"Got {len(A)} rows for {metric} with re-pairings, which keeps n × n matrices; expected at most "
+            f"{MOST_ROWS}.",
             "Pass a sample of the rows.",
         )
 

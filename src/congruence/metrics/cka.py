@@ -272,7 +272,7 @@ def cross_kernel_cka(F: RowsLike, G: RowsLike, F_other: RowsLike, G_other: RowsL
 
 
 def _u_center(K: np.ndarray) -> np.ndarray:
-    """Return a kernel such that unbiased HSIC is n (n − 3) times an inner product (Székely and Rizzo 2014); overwrites K."""
+    """Center K in place so that unbiased HSIC is n (n − 3) times an inner product (Székely and Rizzo 2014)."""
     n = len(K)
     np.fill_diagonal(K, 0)
     rows = K.sum(axis=1) / (n - 2)

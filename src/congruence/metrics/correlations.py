@@ -95,14 +95,14 @@ def _kernel_spectrum(xp: ArrayNamespace, A: Array, name: str) -> tuple[Array, Ar
 
 
 def _whitened(xp: ArrayNamespace, A: Array, name: str, rank: int, reduce: str | None, ridge: float) -> Array:
-    """Return the whitened side: a matrix of orthonormal columns, shorter ones with a ridge (λ as a share of the mean variance)."""
+    """Return a side's orthonormal columns, shorter ones with a ridge (λ as a share of the mean variance)."""
     if reduce == "kernel":
         U, s = _kernel_spectrum(xp, A, name)
         return _shrink(xp, U[:, :rank], s[:rank], ridge)
     C = contrasts(xp, A, name)
     if reduce is None and ridge == 0:
-        # Only the span matters: with columns of unit length, a column in other units does not affect the numerical rank. QR stays
-        # differentiable if singular values repeat, for example on whitened data, but needs full rank.
+        # Only the span matters: with columns of unit length, a column in other units does not affect the numerical
+        # rank. QR stays differentiable if singular values repeat, for example on whitened data, but needs full rank.
         C = C / xp.max(xp.abs(C), axis=0)
         C = C / xp.sqrt(xp.sum(C * C, axis=0))
         if C.shape[0] >= C.shape[1]:
@@ -133,7 +133,7 @@ def _summarize(xp: ArrayNamespace | ModuleType, correlations: Array, components:
 
 
 def _count_kept(xp: ArrayNamespace | ModuleType, s: Array, keep: float | int) -> int:
-    """Return the number of components that :func:`svcca` keeps; ``s`` are the singular values, shape (r,), descending."""
+    """Return the number of components that :func:`svcca` keeps, from the descending singular values ``s`` (r,)."""
     if isinstance(keep, (int, np.integer)):
         return int(keep)
     variances = to_numpy(s) ** 2
@@ -159,14 +159,15 @@ def cca(
     Y : array_like, shape (n, d_y)
         Row i belongs to row i of X; widths may differ.
     components : {"mean", "first", "all"}, default="mean"
-        The mean of the canonical correlations, the largest, or all, descending. There are min(r_x, r_y) of them, where r is the
-        dimension of a side after reduction.
+        The mean of the canonical correlations, the largest, or all, descending. There are min(r_x, r_y) of them, where
+        r is the dimension of a side after reduction.
     rank : int, default=50
         Number of dimensions each side is reduced to, or the number of dimensions in which it varies, if smaller.
     reduce : {"pca", "kernel", None}, default="pca"
         ``"pca"``: leading principal components. ``"kernel"``: leading components of kernel PCA with the kernel
         exp(−‖a − b‖² / 2m), where m is the median of the squared distances of different rows; requires O(n²) memory.
-        ``None``: all directions, and ``rank`` is not used; the only choice that is invariant to every invertible linear map.
+        ``None``: all directions, and ``rank`` is not used; the only choice that is invariant to every invertible linear
+        map.
     ridge : float, default=0.0
         Added to the variance in every direction, as a share of the mean variance of the directions kept: the covariance
         C becomes C + ridge · tr(C)/r · I (Vinod 1976), which shrinks the correlations.
@@ -174,8 +175,8 @@ def cca(
     Returns
     -------
     float, ndarray of shape (k,), or tensor
-        In [0, 1]. Torch input gives torch output, which is differentiable; with reduction or deficient rank only where the singular values
-        of the sides are distinct.
+        In [0, 1]. Torch input gives torch output, which is differentiable; with reduction or deficient rank only where
+        the singular values of the sides are distinct.
 
     Raises
     ------
@@ -211,13 +212,13 @@ def svcca(
     X : array_like, shape (n, d_x)
     Y : array_like, shape (n, d_y)
     keep : float or int, default=0.99
-        A float in (0, 1]: the fewest components whose variances sum to this share, on each side. An int: this number of components, or
-        all if there are fewer. So ``1.0`` keeps everything and ``1`` a single component.
+        A float in (0, 1]: the fewest components whose variances sum to this share, on each side. An int: this number of
+        components, or all if there are fewer. So ``1.0`` keeps everything and ``1`` a single component.
     components : {"mean", "first", "all"}, default="mean"
         The paper's similarity is the mean.
     standardize : bool, default=False
-        Divide each column by its standard deviation before the principal components are taken, as the code of Huh et al. (2024) does; columns
-        that do not vary are dropped. The papers of SVCCA and of JAM center columns only.
+        Divide each column by its standard deviation before the principal components are taken, as the code of Huh et
+        al. (2024) does; columns that do not vary are dropped. The papers of SVCCA and of JAM center columns only.
 
     Returns
     -------
@@ -233,7 +234,8 @@ def svcca(
     Notes
     -----
     The decomposition is complete and deterministic. Unchanged by translations, rotations and isotropic scaling of
-    either side; with ``standardize`` by translations and scaling of columns, and no longer by rotations. Saturates as :func:`cca` does.
+    either side; with ``standardize`` by translations and scaling of columns, and no longer by rotations. Saturates as
+    :func:`cca` does.
 
     References
     ----------
@@ -268,7 +270,8 @@ def pwcca(X: ArrayLike, Y: ArrayLike, *, rank: int | None = None, weights: str =
 def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None, weights: str = "X") -> float | Tensor:
     """Projection-weighted CCA: the canonical correlations, averaged by how much one side uses each variate.
 
-    The weight of variate hᵢ of the weighting side is Σⱼ |⟨hᵢ, zⱼ⟩| over that side's centered columns zⱼ; weights are scaled to sum to 1.
+    The weight of variate hᵢ of the weighting side is Σⱼ |⟨hᵢ, zⱼ⟩| over that side's centered columns zⱼ; weights are
+    scaled to sum to 1.
 
     Parameters
     ----------
@@ -278,8 +281,8 @@ def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None, weights: str = "
         Reduce each side to this many principal components before the CCA, as is necessary if n < 2d; the weights
         are still computed from all columns. By default nothing is reduced.
     weights : {"X", "Y"}, default="X"
-        The side from whose variates and columns the weights are computed, hence ``pwcca(X, Y)`` ≠ ``pwcca(Y, X)`` in general.
-        The authors' code uses the side with fewer columns instead, and adds the column means to the variates.
+        The side from whose variates and columns the weights are computed, hence ``pwcca(X, Y)`` ≠ ``pwcca(Y, X)`` in
+        general. The authors' code uses the side with fewer columns instead, and adds the column means to the variates.
 
     Returns
     -------
@@ -295,9 +298,9 @@ def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None, weights: str = "
     Notes
     -----
     The weights depend on single columns, so they change with a rotation of the weighting side and with the scale of a
-    column; they do not change with an invertible linear map of the other side. If canonical correlations are equal, their variates are an
-    arbitrary basis of a common subspace, which affects only the total weight of that subspace. With n ≤ d all correlations,
-    and so the result, are 1.
+    column; they do not change with an invertible linear map of the other side. If canonical correlations are equal,
+    their variates are an arbitrary basis of a common subspace, which affects only the total weight of that subspace.
+    With n ≤ d all correlations, and so the result, are 1.
 
     References
     ----------
@@ -330,7 +333,8 @@ class CCAFit:
     x_mean : ndarray of float64, shape (d_x,)
     y_mean : ndarray of float64, shape (d_y,)
     x_projection : ndarray of float64, shape (d_x, k)
-        ``(X - x_mean) @ x_projection`` are the canonical variates; without ridge they have unit variance on the rows of the fit.
+        ``(X - x_mean) @ x_projection`` are the canonical variates; without ridge they have unit variance on the rows of
+        the fit.
     y_projection : ndarray of float64, shape (d_y, k)
     correlations : ndarray of float64, shape (k,)
         Canonical correlations on the rows of the fit, descending.

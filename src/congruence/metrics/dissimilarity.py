@@ -1,7 +1,8 @@
 """Representational similarity analysis: whether the same pairs of items are similar in both spaces.
 
-Dissimilarities are computed in blocks of rows and kept as at most one condensed vector of n(n − 1)/2 numbers per side. Ranking
-needs no second vector: the vector is sorted in place, and the blocks are computed once more to look up their ranks in it.
+Dissimilarities are computed in blocks of rows and kept as at most one condensed vector of n(n − 1)/2 numbers per side.
+Ranking needs no second vector: the vector is sorted in place, and the blocks are computed once more to look up their
+ranks in it.
 
 GPU tensors stay on the GPU, including sorting; only Kendall's τ transfers its ranks, for SciPy.
 """
@@ -27,7 +28,8 @@ _COMPARISONS = ("spearman", "pearson", "cosine", "kendall")
 class Dissimilarities:
     """The upper triangle of a representational dissimilarity matrix in row order, computed in blocks.
 
-    Dissimilarities are squared distances: 1 − cos is half the squared distance of unit vectors, and the comparisons do not depend on the factor.
+    Dissimilarities are squared distances: 1 − cos is half the squared distance of unit vectors, and the comparisons do
+    not depend on the factor.
     """
 
     def __init__(self, A: Array, rdm: str, name: str) -> None:
@@ -46,7 +48,8 @@ class Dissimilarities:
         if rdm in ("correlation", "cosine"):
             A = normalize_rows(A, name)
         else:
-            # Distances do not depend on the shift, which improves their precision, and no comparison depends on the scale.
+            # Distances do not depend on the shift, which improves their precision, and no comparison depends on the
+            # scale.
             A = A - A[0]
             A -= xp.mean(A, axis=0)
             A /= float(xp.max(xp.abs(A))) or 1.0
@@ -58,10 +61,10 @@ class Dissimilarities:
         self.tie = self.eps * self.top
 
     def rounding(self, values: Array) -> Array:
-        """Return a bound on the rounding error of dissimilarities of about this size; it is tighter for smaller ones."""
-        # The error of a product is proportional to the squared norms of the rows, and products are used only if these are at most
-        # 1 / _CLOSE times the value. Smaller values are computed from differences of rows, with the rounding error of the entries, even
-        # for copies of a row, which torch may sum in different orders.
+        """Return a bound on the rounding error of dissimilarities of about this size."""
+        # The error of a product is proportional to the squared norms of the rows, and products are used only if these
+        # are at most 1 / _CLOSE times the value. Smaller values are computed from differences of rows, with the
+        # rounding error of the entries, even for copies of a row, which torch may sum in different orders.
         values = self.xp.clip(values, 0.0, None)
         return self.eps * self.xp.clip(values / _CLOSE + self.xp.sqrt(values * self.top) + self.tie, None, self.top)
 
@@ -203,19 +206,19 @@ def rsa(
         square. The package rsatoolbox calls the squared distance (divided by the width) "euclidean".
     compare : {"spearman", "pearson", "cosine", "kendall"}, default="spearman"
         Agreement of the two upper triangles, without the diagonal. Ties get their average rank, ``"kendall"`` is
-        τ-b, and ``"cosine"`` is Pearson's correlation without subtracting the means. Dissimilarities that differ by no more than
-        rounding error are ties.
+        τ-b, and ``"cosine"`` is Pearson's correlation without subtracting the means. Dissimilarities that differ by no
+        more than rounding error are ties.
     max_rows : int, optional
-        If there are more rows, compare a random sample of this size, drawn without replacement. By default all rows are compared, and more
-        than 5000 are refused: pass the size of the sample, or n to compare all of them.
+        If there are more rows, compare a random sample of this size, drawn without replacement. By default all rows are
+        compared, and more than 5000 are refused: pass the size of the sample, or n to compare all of them.
     random_state : int, default=0
         Random seed of the sample.
 
     Returns
     -------
     float
-        In [-1, 1], for ``"cosine"`` in [0, 1]; a float also for tensors, since ranks have no gradient. Tensors on the same GPU are
-        compared there.
+        In [-1, 1], for ``"cosine"`` in [0, 1]; a float also for tensors, since ranks have no gradient. Tensors on the
+        same GPU are compared there.
 
     Raises
     ------

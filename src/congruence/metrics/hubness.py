@@ -1,8 +1,8 @@
-"""Corrections of cosines for hubs: gallery rows that are near many queries, and so are ranked first for queries they do not match.
+"""Corrections of cosines for hubs: gallery rows that are near many queries, also those they do not match.
 
-Both corrections subtract from the cosines with each gallery row a number computed from a bank of queries. They cost one product of bank and
-gallery, O(|bank| n d), once per gallery; a query then costs the same as without correction. Gallery rows are processed in blocks, so that
-no m × n array is needed.
+Both corrections subtract from the cosines with each gallery row a number computed from a bank of queries. They cost one
+product of bank and gallery, O(|bank| n d), once per gallery; a query then costs the same as without correction. Gallery
+rows are processed in blocks, so that no m × n array is needed.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ class Hubness(ABC):
 class CSLS(Hubness):
     """Cross-domain similarity local scaling: ``2 cos(q, g) − r(q) − r(g)``.
 
-    ``r(g)`` is the mean cosine of a gallery row with its nearest queries of the bank. ``r(q)`` is the same for all rows that a
-    query is compared with, so the ranking is that of ``cos(q, g) − r(g)/2``, which is what is computed.
+    ``r(g)`` is the mean cosine of a gallery row with its nearest queries of the bank. ``r(q)`` is the same for all rows
+    that a query is compared with, so the ranking is that of ``cos(q, g) − r(g)/2``, which is what is computed.
 
     Parameters
     ----------
@@ -170,9 +170,9 @@ class CSLS(Hubness):
 class QBNorm(Hubness):
     """Query-bank normalization with the dynamic inverted softmax.
 
-    If the nearest row of a query by plain cosine is also the nearest row of some query of the bank, the query's similarities become
-    ``exp(cos(q, g)/T) / Σ_b exp(cos(b, g)/T)``, with b over the bank; otherwise they remain plain cosines. The ranking is that of
-    ``cos(q, g) − T log Σ_b exp(cos(b, g)/T)``, which is what is computed.
+    If the nearest row of a query by plain cosine is also the nearest row of some query of the bank, the query's
+    similarities become ``exp(cos(q, g)/T) / Σ_b exp(cos(b, g)/T)``, with b over the bank; otherwise they remain plain
+    cosines. The ranking is that of ``cos(q, g) − T log Σ_b exp(cos(b, g)/T)``, which is what is computed.
 
     Parameters
     ----------
@@ -181,8 +181,8 @@ class QBNorm(Hubness):
 
     References
     ----------
-    Bogolin et al. (2022), "Cross modal retrieval with querybank normalisation", §3.2 (dynamic inverted softmax, k = 1). Smith et al. (2017), "Offline
-    bilingual word vectors, orthogonal transformations and the inverted softmax".
+    Bogolin et al. (2022), "Cross modal retrieval with querybank normalisation", §3.2 (dynamic inverted softmax, k = 1).
+    Smith et al. (2017), "Offline bilingual word vectors, orthogonal transformations and the inverted softmax".
     """
 
     name: ClassVar[str] = "qb_norm"
@@ -236,7 +236,8 @@ def means_of(
         mean = np.asarray(mean, dtype=np.float64)
         if mean.shape != rows.shape[1:]:
             raise ShapeError(
-                f"Got a mean of shape {mean.shape} for {name} of width {rows.shape[1]}; expected one vector of that width.",
+                f"Got a mean of shape {mean.shape} for {name} of width {rows.shape[1]}; expected one vector of "
+                "that width.",
                 "Pass `center=True`, or two vectors.",
             )
         means.append(mean)

@@ -1,8 +1,9 @@
 """Agreement of nearest neighbors between two spaces (Huh et al. 2024; the measures in `platonic-rep`'s ``metrics.py``).
 
 Each side is represented by the table of every row's k nearest other rows in its own space
-(:mod:`~congruence.metrics.search`). The k-NN measures compare the two tables. CKNNA is CKA restricted to the neighborhoods
-that both spaces share: its Gram matrices have at most k entries per row, so it takes O(n k) memory besides a block.
+(:mod:`~congruence.metrics.search`). The k-NN measures compare the two tables. CKNNA is CKA restricted to the
+neighborhoods that both spaces share: its Gram matrices have at most k entries per row, so it takes O(n k) memory
+besides a block.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def mutual_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str
 
 
 def cycle_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
-    """Share of rows that are among the X-neighbors of their own Y-neighbors, in [0, 1]; arguments as for :func:`mutual_knn`.
+    """Share of rows that are among the X-neighbors of their own Y-neighbors; arguments as for :func:`mutual_knn`.
 
     Not symmetric: the first step uses neighbors in Y, the second in X. It need not be 1 for ``Y = X``, since being a
     neighbor is not mutual. Source: Huh et al. (2024), ``cycle_knn`` of its code.
@@ -73,10 +74,10 @@ def lcs_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = 
 
 
 def edit_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
-    """One minus the edit distance of a row's two lists of neighbors over their length; arguments as for :func:`mutual_knn`.
+    """One minus the relative edit distance of a row's two lists of neighbors; arguments as for :func:`mutual_knn`.
 
-    The mean over rows, in [0, 1]; 1 if all lists agree, including their order. Insertion, deletion and substitution cost
-    one each (Levenshtein 1966). Source: Huh et al. (2024), ``edit_distance_knn`` of its code.
+    The mean over rows, in [0, 1]; 1 if all lists agree, including their order. Insertion, deletion and substitution
+    cost one each (Levenshtein 1966). Source: Huh et al. (2024), ``edit_distance_knn`` of its code.
     """
     return _edit_share(*_tables(X, Y, n_neighbors, metric))
 
@@ -120,12 +121,12 @@ def _edit_share(P: np.ndarray, Q: np.ndarray) -> float:
 
 
 def _total(P: np.ndarray, Q: np.ndarray, *, edit: bool) -> int:
-    """Return the sum of the edit distances, or of the lengths of the longest common subsequences, of all pairs of lists."""
+    """Return the sum over rows of the edit distance or of the length of the longest common subsequence."""
     return sum(int(_last_row(P[part], Q[part], edit=edit).sum()) for part in blocks(len(P), 16 * (P.shape[1] + 1)))
 
 
 def _last_row(P: np.ndarray, Q: np.ndarray, *, edit: bool) -> np.ndarray:
-    """Run the dynamic program of :func:`_total` over all lists of P and Q, shape (m, k), at once; returns shape (m,)."""
+    """Run the dynamic program over all pairs of lists P and Q, shape (m, k), at once; returns shape (m,)."""
     k = P.shape[1]
     # Lists run along the first axis, so that every step works on contiguous memory.
     P, Q = np.ascontiguousarray(P.T), np.ascontiguousarray(Q.T)
@@ -150,9 +151,9 @@ def cknna(
 ) -> float:
     r"""Alignment of two spaces over pairs of rows that are near each other in both.
 
-    Write K = X Xᵀ and L = Y Yᵀ, and N_K(i) for the ``n_neighbors`` rows j ≠ i with the largest K_ij (lowest row number first among
-    equals, see :func:`~congruence.metrics.nearest`), likewise N_L(i). The value is
-    ``align(K, L) / sqrt(align(K, K) · align(L, L))``.
+    Write K = X Xᵀ and L = Y Yᵀ, and N_K(i) for the ``n_neighbors`` rows j ≠ i with the largest K_ij (lowest row number
+    first among equals, see :func:`~congruence.metrics.nearest`), likewise N_L(i). The value is ``align(K, L) /
+    sqrt(align(K, K) · align(L, L))``.
 
     Parameters
     ----------
@@ -186,22 +187,22 @@ def cknna(
 
     n (n − 3) align(K, L) = tr(AB) + (1ᵀA1)(1ᵀB1) / ((n − 1)(n − 2)) − 2 / (n − 2) · 1ᵀAB1,
 
-    Song et al.'s unbiased HSIC of the masked matrices. The masks of align(K, K) and align(L, L) are N_K and N_L. A and B
-    are not symmetric, since being a neighbor is not mutual. Two things follow. tr(AB) = Σ A_ij B_ji, so a pair contributes
-    to it only if i and j are neighbors of each other in both spaces. And 1ᵀAB1 ≠ 1ᵀBA1, so the value changes slightly if X
-    and Y are exchanged. With n − 1 neighbors the masks are symmetric and the value is debiased CKA. The published code also
-    adds 10⁻⁶ to the denominator and refuses n_neighbors=1; neither is done here.
+    Song et al.'s unbiased HSIC of the masked matrices. The masks of align(K, K) and align(L, L) are N_K and N_L. A and
+    B are not symmetric, since being a neighbor is not mutual. Two things follow. tr(AB) = Σ A_ij B_ji, so a pair
+    contributes to it only if i and j are neighbors of each other in both spaces. And 1ᵀAB1 ≠ 1ᵀBA1, so the value
+    changes slightly if X and Y are exchanged. With n − 1 neighbors the masks are symmetric and the value is debiased
+    CKA. The published code also adds 10⁻⁶ to the denominator and refuses n_neighbors=1; neither is done here.
 
     **jam.** The text leaves four points open; this implementation uses the first reading of each.
 
-    - K̄ in eq. (8) is HKH, centered on both sides, as defined before eq. (3). Eq. (7), stated to be equal, subtracts row
-      means only, and differs.
-    - The neighbors of eq. (6) are those of the kernel as first defined, uncentered inner products; centered inner products or
-      distances would give other neighbors.
+    - K̄ in eq. (8) is HKH, centered on both sides, as defined before eq. (3). Eq. (7), stated to be equal, subtracts
+      row means only, and differs.
+    - The neighbors of eq. (6) are those of the kernel as first defined, uncentered inner products; centered inner
+      products or distances would give other neighbors.
     - In the denominator eq. (6) is read with the same space in both places, so each Gram matrix has its own mask, as in
       ``"huh"``; it could be the mask of the numerator.
-    - Row means are over all n rows, including row i. Because eq. (6) leaves the diagonal out, n − 1 neighbors do not quite
-      give the CKA of eq. (4), contrary to the remark after eq. (9).
+    - Row means are over all n rows, including row i. Because eq. (6) leaves the diagonal out, n − 1 neighbors do not
+      quite give the CKA of eq. (4), contrary to the remark after eq. (9).
 
     O(n² (d + e)) time.
 
@@ -250,8 +251,8 @@ def prepare_cknna(
     size, rounding = _unbiased_hsic(keys, values, values, n) if definition == "huh" else (float(values @ values), 0.0)
     if size <= rounding:
         raise InputError(
-            f"The alignment of {name} with itself is not positive (n_neighbors={k}, n={n}): its neighborhoods do not vary, "
-            "or hardly any neighbors are mutual.",
+            f"The alignment of {name} with itself is not positive (n_neighbors={k}, n={n}): its neighborhoods do "
+            "not vary, or hardly any neighbors are mutual.",
             f"Pass a larger `n_neighbors=…`, or rows of {name} that differ.",
         )
     return _MaskedGram(keys, values, math.sqrt(size), n, definition)
@@ -273,7 +274,7 @@ def _compare_cknna(first: _MaskedGram, second: _MaskedGram) -> float:
 
 
 def _masked_gram(A: np.ndarray, k: int, centered: bool, place: Device | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``keys`` and ``values``, the entries of HKH if ``centered``, else of K; the neighbors are always those of K."""
+    """Return ``keys`` and ``values``, entries of HKH if ``centered``, else of K; the neighbors are those of K."""
     n = len(A)
     A = rescale(A)
     index, value = neighbor_table(A, k, "inner", place=place)

@@ -15,11 +15,11 @@ class Chance(NamedTuple):
     mean, sd : ndarray, shape of the scores
         Mean and standard deviation of the scores of re-paired rows, without the actual pairing.
     p_value : ndarray, shape of the scores
-        Share of the permutations + 1 pairings, including the actual one, whose score is at least as close, ties included. Never below
-        1 / (permutations + 1).
+        Share of the permutations + 1 pairings, including the actual one, whose score is at least as close, ties
+        included. Never below 1 / (permutations + 1).
     adjusted_p_value : ndarray, shape of the scores
-        The same share for the closest of *all* scores in a pairing, each standardized by its mean and standard deviation
-        over the permutations + 1 pairings.
+        The same share for the closest of *all* scores in a pairing, each standardized by its mean and standard
+        deviation over the permutations + 1 pairings.
     """
 
     mean: np.ndarray
@@ -36,15 +36,16 @@ def chance(values: np.ndarray, null: np.ndarray, larger_is_closer: np.ndarray | 
 
     Notes
     -----
-    If rows are unrelated, the actual pairing and the re-pairings are exchangeable. So are their largest standardized scores, as long as
-    the mean and the standard deviation treat all pairings alike, as they do here. The probability that any adjusted p-value is at most
-    α is then at most α, for any number of scores and re-pairings. Standardizing by the re-pairings alone would make the actual
-    pairing more extreme than any of them can be: with 351 scores and 19 re-pairings, this rejects at 0.05 in 0.70 of cases.
+    If rows are unrelated, the actual pairing and the re-pairings are exchangeable. So are their largest standardized
+    scores, as long as the mean and the standard deviation treat all pairings alike, as they do here. The probability
+    that any adjusted p-value is at most α is then at most α, for any number of scores and re-pairings. Standardizing by
+    the re-pairings alone would make the actual pairing more extreme than any of them can be: with 351 scores and 19
+    re-pairings, this rejects at 0.05 in 0.70 of cases.
 
     References
     ----------
-    Westfall and Young (1993), "Resampling-based multiple testing": the single-step max-T procedure. Phipson and Smyth (2010),
-    "Permutation p-values should never be zero".
+    Westfall and Young (1993), "Resampling-based multiple testing": the single-step max-T procedure. Phipson and Smyth
+    (2010), "Permutation p-values should never be zero".
     """
     sign = np.where(larger_is_closer, 1.0, -1.0)
     values, null = values * sign, null * sign

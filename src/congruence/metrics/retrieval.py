@@ -1,8 +1,8 @@
 """Paired rows, and nearest-neighbor retrieval and zero-shot classification (Gupta et al. 2026, appendix D.4.2).
 
-Retrieval processes blocks of queries and never holds all similarities at once. Similarities are cosines, minus one number
-per gallery row if hubs are corrected for. Equal similarities share the credit: if three gallery rows tie for first place
-and one is correct, the query scores 1/3, the expected score of breaking the tie at random.
+Retrieval processes blocks of queries and never holds all similarities at once. Similarities are cosines, minus one
+number per gallery row if hubs are corrected for. Equal similarities share the credit: if three gallery rows tie for
+first place and one is correct, the query scores 1/3, the expected score of breaking the tie at random.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _similarities(
     bank: RowsLike | None,
     exclude_self: bool = False,
 ) -> Iterator[tuple[slice, np.ndarray, float]]:
-    """Yield slices of queries, their similarities to the gallery, and the difference up to which two similarities count as equal."""
+    """Yield slices of queries, their similarities to the gallery, and the difference up to which two count as equal."""
     method = as_hubness(hubness)
     if bank is not None and method is None and not center:
         raise ParameterError(
@@ -174,13 +174,15 @@ def top1_scores(
     query_labels : array_like, shape (m,)
     gallery_labels : array_like, shape (n,)
     center : bool or tuple of ndarray, shape (d,), default=False
-        Subtract the mean of the queries from the queries and the mean of the gallery from the gallery before the cosine. The mean of the
-        queries is that of the bank, if one is given. Or pass the two vectors to subtract, with None for a side's own mean. No label is used.
+        Subtract the mean of the queries from the queries and the mean of the gallery from the gallery before the
+        cosine. The mean of the queries is that of the bank, if one is given. Or pass the two vectors to subtract, with
+        None for a side's own mean. No label is used.
     hubness : {"csls", "qb_norm"} or Hubness, optional
-        Correct for gallery rows that are near many queries (:class:`~congruence.metrics.CSLS`, :class:`~congruence.metrics.QBNorm`).
+        Correct for gallery rows that are near many queries (:class:`~congruence.metrics.CSLS`,
+        :class:`~congruence.metrics.QBNorm`).
     bank : array_like, shape (b, d), optional
-        Other queries from which the correction, and the mean under ``center=True``, are computed. By default the queries themselves: the score
-        is then transductive, i.e. that of queries that arrive together.
+        Other queries from which the correction, and the mean under ``center=True``, are computed. By default the
+        queries themselves: the score is then transductive, i.e. that of queries that arrive together.
     exclude_self : bool, default=False
         Exclude gallery row i for query i, for galleries that contain the queries' own items.
 
@@ -199,7 +201,8 @@ def top1_scores(
     of_gallery = as_labels(gallery_labels, n, "gallery_labels")
     if exclude_self and (m != n or n < 2):
         raise ShapeError(
-            f"Got {m} queries and {n} gallery rows; expected equally many, and at least two, to exclude each query's own row.",
+            f"Got {m} queries and {n} gallery rows; expected equally many, and at least two, to exclude each "
+            "query's own row.",
             "Pass paired rows or `exclude_self=False`.",
         )
     out = np.empty(m)
@@ -286,8 +289,9 @@ def zero_shot_accuracy(
     classes : array_like, shape (k,), optional
         Class of each prototype, without repetition; by default row numbers.
     center : bool or tuple of ndarray, shape (d,), default=False
-        Image mean and text mean to subtract first; True uses the mean of the images (of the bank, if given) and that of the prototypes. This
-        closes the modality gap, which is necessary if the mean of one modality in the target space is unknown.
+        Image mean and text mean to subtract first; True uses the mean of the images (of the bank, if given) and that of
+        the prototypes. This closes the modality gap, which is necessary if the mean of one modality in the target space
+        is unknown.
     hubness, bank
         As for :func:`top1_scores`; images are the queries.
 
@@ -319,7 +323,7 @@ def zero_shot_scores(
     hubness: str | Hubness | None = None,
     bank: RowsLike | None = None,
 ) -> np.ndarray:
-    """Return for each image whether it is classified correctly; parameters and errors are those of :func:`zero_shot_accuracy`.
+    """Return for each image whether it is classified correctly; parameters as for :func:`zero_shot_accuracy`.
 
     Returns
     -------
@@ -337,7 +341,8 @@ def zero_shot_scores(
     unknown = ~np.isin(expected, names)
     if unknown.any():
         raise InputError(
-            f"Got label {expected[unknown][0]} without a prototype ({unknown.sum()} images); expected every label among the classes.",
+            f"Got label {expected[unknown][0]} without a prototype ({unknown.sum()} images); expected every "
+            "label among the classes.",
             "Use the same names in labels and classes.",
         )
     return top1_scores(images, prototypes, expected, names, center=center, hubness=hubness, bank=bank)
@@ -410,7 +415,10 @@ def recall_at_k(
 
 
 def _pairs(relevant: Sequence[ArrayLike] | np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pairs of query and relevant gallery row, without repetition, ordered by query. Raises IdError if a query has none, or one not in the gallery."""
+    """Return the pairs of query and relevant gallery row, without repetition, ordered by query.
+
+    Raises IdError if a query has none, or one not in the gallery.
+    """
     lists = [np.asarray(rows, dtype=int).reshape(-1) for rows in relevant]
     query = np.repeat(np.arange(len(lists)), [len(rows) for rows in lists])
     row = np.concatenate([*lists, np.empty(0, int)])
@@ -418,14 +426,15 @@ def _pairs(relevant: Sequence[ArrayLike] | np.ndarray, n: int) -> tuple[np.ndarr
     if wrong.any():
         i = int(np.argmax(wrong))
         raise IdError(
-            f"Got relevant rows {np.unique(lists[i]).tolist()} for query {i}; expected at least one, each from 0 to {n - 1}.",
+            f"Got relevant rows {np.unique(lists[i]).tolist()} for query {i}; expected at least one, each from "
+            f"0 to {n - 1}.",
             "Pass such rows for this query.",
         )
     return np.divmod(np.unique(query * n + row), n)
 
 
 def _any_drawn(relevant: int, tied: int, draws: int) -> float:
-    """Return the probability that drawing from the tied rows without replacement draws at least one of the relevant ones."""
+    """Return the probability of drawing a relevant one of the tied rows without replacement."""
     none_drawn = 1.0
     for i in range(draws):
         none_drawn *= max(tied - relevant - i, 0) / (tied - i)

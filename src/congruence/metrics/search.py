@@ -1,11 +1,13 @@
 """Exact nearest-neighbor search in a gallery.
 
-Similarities are computed block by block. By default a fast product in the input's precision selects every row that may be among the nearest
-in view of its rounding error, and these candidates are compared again with sums in float64. The result therefore depends neither on the block size
-nor on the order in which a product is summed, and copies of a row tie exactly.
+Similarities are computed block by block. By default a fast product in the input's precision selects every row that may
+be among the nearest in view of its rounding error, and these candidates are compared again with sums in float64. The
+result therefore depends neither on the block size nor on the order in which a product is summed, and copies of a row
+tie exactly.
 
-If the input is a tensor on a GPU, the product (O(m n d) operations) and the search of its blocks run there. The host fetches the data once,
-O((m + n) d), and the positions of the candidates, and compares these itself, so that every device gives the same table to the bit.
+If the input is a tensor on a GPU, the product (O(m n d) operations) and the search of its blocks run there. The host
+fetches the data once, O((m + n) d), and the positions of the candidates, and compares these itself, so that every
+device gives the same table to the bit.
 
 Memory: one block of similarities and the table, never an m × n array.
 """
@@ -53,13 +55,15 @@ def nearest(
     metric : {"inner", "cosine", "euclidean"}, default="inner"
         Largest inner product, largest cosine or smallest Euclidean distance.
     exact : bool, default=True
-        Compare with sums in float64, whatever the precision of X: copies of a row, and rows whose products are exact, tie
-        exactly, while values that are equal only mathematically may differ in their last bit. False compares products in the
-        rows' own precision, which takes about half the time; rows that are equal up to its rounding may then be in a different order.
+        Compare with sums in float64, whatever the precision of X: copies of a row, and rows whose products are exact,
+        tie exactly, while values that are equal only mathematically may differ in their last bit. False compares
+        products in the rows' own precision, which takes about half the time; rows that are equal up to its rounding may
+        then be in a different order.
     left_out : array_like of int, shape (m,), optional
         With a gallery: for each row of X, a gallery row that is excluded from its neighbors.
     block_rows : int, optional
-        Number of rows whose similarities are in memory at once; by default as many as fit into 32 MB. It does not change the exact result.
+        Number of rows whose similarities are in memory at once; by default as many as fit into 32 MB. It does not
+        change the exact result.
 
     Returns
     -------
@@ -75,8 +79,8 @@ def nearest(
 
     Notes
     -----
-    O(m n d) time. Memory: a block and the table, and a working copy of the rows except for ``"inner"`` on rows without a
-    dominant mean. If many rows are equally near up to rounding, they are compared one by one, which takes longer.
+    O(m n d) time. Memory: a block and the table, and a working copy of the rows except for ``"inner"`` on rows without
+    a dominant mean. If many rows are equally near up to rounding, they are compared one by one, which takes longer.
     """
     check_choice(metric, NEIGHBORS, "metric")
     A = as_matrix(X, "X", min_rows=2 if gallery is None else 1, allow_zero_rows=True)
@@ -112,7 +116,10 @@ def nearest(
 
 
 def _as_rows(left_out: ArrayLike, m: int, n: int) -> np.ndarray:
-    """Return the excluded gallery row of each query. Raises ShapeError or ParameterError if ``left_out`` is not m such rows."""
+    """Return the excluded gallery row of each query.
+
+    Raises ShapeError or ParameterError if ``left_out`` is not m such rows.
+    """
     rows = to_numpy(left_out)
     if rows.shape != (m,) or rows.dtype.kind not in "iu":
         raise ShapeError(
@@ -128,7 +135,7 @@ def _as_rows(left_out: ArrayLike, m: int, n: int) -> np.ndarray:
 
 
 def search_device(X: object) -> Device | None:
-    """Return the device on which X's neighbors are searched: a tensor's own, or None for the host, where NumPy is faster."""
+    """Return a tensor's own device, on which its neighbors are searched, or None for the host and NumPy."""
     return X.device if is_remote(X) else None
 
 
@@ -221,8 +228,8 @@ def _search(
         if not exact:
             index[part] = top_k(similarity, k)
             continue
-        # A true neighbor's fast value is at least the true k-th value minus slack, which is at least the k-th fast value minus 2 · slack.
-        # Rounded down, because the comparison is made in the fast precision.
+        # A true neighbor's fast value is at least the true k-th value minus slack, which is at least the k-th fast
+        # value minus 2 · slack. Rounded down, because the comparison is made in the fast precision.
         bound = to_numpy(kth_from_below(similarity, k)).astype(np.float64) - 2 * slack[part]
         candidates = similarity >= send(np.nextafter(bound.astype(G.dtype), G.dtype.type(-np.inf)))[:, None]
         if excluded is not None:
@@ -265,7 +272,8 @@ def device_transfer(place: Device | None, dtype: np.dtype) -> tuple[Callable[[np
             precision = torch.get_float32_matmul_precision()
         except RuntimeError:  # set by device-specific options, which may mean any of these
             precision = "medium"
-        # Factors may be truncated to the 10 fraction bits of TF32, or to the 7 of bfloat16, if the caller has allowed it.
+        # Factors may be truncated to the 10 fraction bits of TF32, or to the 7 of bfloat16, if the caller has allowed
+        # it.
         truncation = {"highest": 0.0, "high": 2.0**-10}.get(precision, 2.0**-7)
     return lambda array: torch.from_numpy(array).to(place), truncation
 
@@ -273,7 +281,7 @@ def device_transfer(place: Device | None, dtype: np.dtype) -> tuple[Callable[[np
 def centered_form(
     Q: np.ndarray, G: np.ndarray, metric: str, names: tuple[str, str], truncation: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]:
-    """Return rows whose inner products, minus a shift per gallery row, rank the gallery for each query, up to rounding error.
+    """Return rows whose inner products minus a shift rank the gallery for each query, and a bound on their error.
 
     ``Q`` (m, d): queries; the same object as ``G`` if a gallery is searched for its own rows; ``G`` (n, d); ``names``:
     names of the queries and the gallery, for error messages; ``truncation``: relative error of a factor in the product,
@@ -290,8 +298,9 @@ def centered_form(
     precision, double = np.finfo(G.dtype), float(np.finfo(np.float64).eps)
     shift: np.ndarray | None = None
     query_rows, gallery_rows = Q, G
-    # With c_x = x − m, m the gallery's mean: ⟨x, y⟩ = ⟨c_x, c_y⟩ + ⟨m, c_y⟩ + (terms that are the same for all y). If the mean
-    # dominates, the centered products are small, and so is their rounding error. An inner product without such a mean needs no copy.
+    # With c_x = x − m, m the gallery's mean: ⟨x, y⟩ = ⟨c_x, c_y⟩ + ⟨m, c_y⟩ + (terms that are the same for all y). If
+    # the mean dominates, the centered products are small, and so is their rounding error. An inner product without such
+    # a mean needs no copy.
     centered = metric != "inner" or 4 * float(mean @ mean) > float(np.mean(norms**2))
     if centered:
         gallery_rows, shift = np.empty_like(G), np.empty(n)
@@ -361,7 +370,7 @@ def pair_values(
 def exact_similarity(
     Q: np.ndarray, G: np.ndarray, metric: str, names: tuple[str, str]
 ) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    """Return a function that compares queries with gallery rows by sums in float64; over many pairs, duplicate rows are computed once."""
+    """Return a function that compares rows by sums in float64; among many pairs, duplicate rows are computed once."""
     n, d = G.shape
     compared = 0
     duplicates: tuple[np.ndarray, np.ndarray, bool] | None = None

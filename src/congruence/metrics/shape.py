@@ -38,8 +38,9 @@ def _alignment_factors(xp: ArrayNamespace, A: Array, B: Array) -> tuple[Array, A
 def _residual(xp: ArrayNamespace, A: Array, B: Array) -> Array:
     """Return ‖A‖² + ‖B‖² − 2ν, ν the nuclear norm of AᵀB, as a sum of squares.
 
-    The difference would lose half its digits near 0. ν is the maximum of ⟨AL, BR⟩, so its gradient is that of the product with the
-    best L and R held fixed (envelope theorem). Unlike the gradient of a decomposition, it is finite if singular values repeat or vanish.
+    The difference would lose half its digits near 0. ν is the maximum of ⟨AL, BR⟩, so its gradient is that of the
+    product with the best L and R held fixed (envelope theorem). Unlike the gradient of a decomposition, it is finite if
+    singular values repeat or vanish.
     """
     L, R = _alignment_factors(xp, A, B)
     AL, BR = A @ L, B @ R
@@ -58,7 +59,8 @@ def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scal
     """Distance between two shapes, invariant to translation, rotation and reflection, and by default to scaling.
 
     Columns are centered, each side is scaled to unit Frobenius norm, and with ν the nuclear norm of XᵀY the angular
-    distance is arccos ν, the Euclidean distance √(2 − 2ν). Both are metrics: they are symmetric and satisfy the triangle inequality.
+    distance is arccos ν, the Euclidean distance √(2 − 2ν). Both are metrics: they are symmetric and satisfy the
+    triangle inequality.
 
     Parameters
     ----------
@@ -85,7 +87,8 @@ def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scal
 
     Notes
     -----
-    Computed from the d_x × d_y product, or from an n × n product if there are fewer rows than columns and it is cheaper.
+    Computed from the d_x × d_y product, or from an n × n product if there are fewer rows than columns and it is
+    cheaper.
 
     References
     ----------
