@@ -11,8 +11,8 @@ import torch
 
 import congruence
 from congruence import Embeddings, OrthogonalMap, Space
-from congruence._inputs import as_embeddings, as_pair, by_modality
 from congruence._utils.columns import to_rows
+from congruence.embeddings import as_embeddings, as_pair, by_modality
 from congruence.errors import (
     CongruenceError,
     DtypeError,

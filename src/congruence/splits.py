@@ -55,14 +55,9 @@ class Split:
         ids : ndarray of str or int, shape (n,)
         holdout : float or int
             Below 1: share of the items. From 1 on: number of items.
-        random_state : int, default=0
         groups : sequence, shape (n,), optional
             Items with equal labels (e.g. from :func:`duplicate_groups`) are held out together or not at all. Groups are
             added as long as they fit into the requested number; if none fits, the smallest is taken.
-
-        Returns
-        -------
-        Split
 
         Raises
         ------
@@ -275,7 +270,6 @@ def unpaired_pools(
         Share of each pool's items that are also in the other pool: 0 for disjoint pools, 1 for the same items.
     size : int, optional
         Largest number of items in a pool; by default as many as possible. Both pools have the same number of items.
-    random_state : int or list of int, default=0
 
     Returns
     -------

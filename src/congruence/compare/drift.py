@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from congruence._inputs import as_embeddings, as_pair
 from congruence._utils.arrays import UNIT_TOLERANCE, blocks, normalize_rows
 from congruence._utils.validation import check_positive, check_seed, check_width
-from congruence.embeddings import Pairs
+from congruence.embeddings import Pairs, as_embeddings, as_pair
 from congruence.errors import InputError, ParameterError
 from congruence.linalg.shrinkage import ledoit_wolf
 
@@ -78,10 +77,6 @@ def compare_canaries(reference: RowsLike, current: RowsLike, *, tolerance: float
         Relative distance that is not exceeded if the encoder has not changed. Rounding to float16 moves a vector by
         about 0.0003. A service that batches requests or quantizes may move it further; encode the canaries twice in a
         row to find out by how much.
-
-    Returns
-    -------
-    CanaryReport
 
     Notes
     -----
@@ -167,11 +162,6 @@ class DriftMonitor:
     random_state : int, default=0
         Determines which half of the reference models the encoder, and breaks ties.
 
-    Attributes
-    ----------
-    n_features_in_ : int
-    n_seen_ : int
-
     Notes
     -----
     Each vector gets three scores (norm, cosine with the reference's mean, Mahalanobis distance of its direction under a
@@ -215,10 +205,6 @@ class DriftMonitor:
         reference : Embeddings or array_like, shape (n, d)
             At least 40 rows, with content like that of the stream. With n rows no p-value is below 2 / n, so 1,000 or
             more detect a change sooner.
-
-        Returns
-        -------
-        Self
 
         Raises
         ------

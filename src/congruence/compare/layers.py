@@ -131,13 +131,8 @@ def compare_layers(
         Number of random re-pairings, the same ones for every pair of layers.
     max_rows : int, optional
         If there are more rows, use a random sample of this size, at least 8.
-    random_state : int, default=0
     callback : callable, optional
         Called with 1 after every re-pairing.
-
-    Returns
-    -------
-    LayerComparison
 
     Notes
     -----

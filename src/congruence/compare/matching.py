@@ -165,7 +165,6 @@ def match_test(
         Rows per subset; by default half of them.
     permutations : int, default=200
         Number of randomizations for each p-value.
-    random_state : int, default=0
     callback : callable, optional
         Called with 1 after every draw and every randomization.
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Self, TypedDict
 
 import numpy as np
 
-from congruence._inputs import as_embeddings
 from congruence._utils.arrays import UNIT_TOLERANCE, blocks, to_numpy
 from congruence._utils.ids import id_texts
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_positive, check_seed
-from congruence.embeddings import Embeddings
+from congruence.embeddings import Embeddings, as_embeddings
 from congruence.errors import InputError, ParameterError
 from congruence.linalg.shrinkage import ledoit_wolf
 
@@ -95,10 +94,6 @@ class OriginDetector:
         maps : mapping of str to Map, optional
             Fitted maps, whose means distinguish their two models if no rows are available.
 
-        Returns
-        -------
-        Self
-
         Raises
         ------
         ParameterError
@@ -133,10 +128,6 @@ class OriginDetector:
         rows : Embeddings, array_like of shape (n, d), or an opened source
             A source (:func:`congruence.stores.open_source`) is read once, in blocks. Rows with NaN and rows of zeros
             are reported, not refused.
-
-        Returns
-        -------
-        OriginReport
 
         Raises
         ------

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from congruence._inputs import check_order
 from congruence._utils.ids import id_texts
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale, check_seed, name_rows
+from congruence.embeddings import check_order
 from congruence.errors import PairingWarning, TooFewAnchorsError, UnpairedError
 from congruence.linalg.moments import CrossMoments
 from congruence.linalg.procrustes import half_svd, rotation_from_svd
@@ -144,16 +144,10 @@ def check_pairing(
     Y : array_like, shape (n, d_target)
     ids : sequence of str, optional
         Names of the pairs; row numbers by default.
-    folds : int, default=5
     permutations : int, default=999
         Number of random re-pairings of the held-out rows.
     level : float, default=0.01
         Largest p-value at which the anchors count as paired.
-    random_state : int, default=0
-
-    Returns
-    -------
-    PairingReport
 
     Notes
     -----

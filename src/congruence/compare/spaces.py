@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from congruence._inputs import as_pair
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
-from congruence.embeddings import Pairs
+from congruence.embeddings import Pairs, as_pair
 from congruence.errors import ParameterError
 from congruence.metrics import BETWEEN_SPACES, METRICS, between_spaces, fit_cca
 from congruence.metrics.null import chance
@@ -111,7 +110,6 @@ def compare_spaces(
     max_rows : int, optional
         If there are more rows, use a random sample of this size, at least 8. ``rbf_cka`` and ``rsa`` need this beyond
         5,000 rows.
-    random_state : int, default=0
     callback : callable, optional
         Called with 1 after each metric.
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from congruence._inputs import as_embeddings
 from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_texts, text_keys
 from congruence._utils.validation import check_choice, check_positive, check_seed
-from congruence.embeddings import Embeddings, Pairs, normalize_rows
+from congruence.embeddings import Embeddings, Pairs, as_embeddings, normalize_rows
 from congruence.errors import IdError, InputError, ParameterError, ShapeError
 from congruence.evaluation.paired_tests import bootstrap_intervals, group_sums, holm, mcnemar, sign_flip
 from congruence.evaluation.scores import (
@@ -171,11 +170,6 @@ def compare_maps(
         Number of bootstrap samples.
     permutations : int, default=9999
         Number of permutations of the sign-flip test.
-    random_state : int, default=0
-
-    Returns
-    -------
-    Comparison
 
     Raises
     ------

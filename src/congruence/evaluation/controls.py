@@ -157,7 +157,6 @@ def cosine_controls(
     Y : array_like, shape (n, d_target)
     draws : int, default=5
         Number of random rotations to average over.
-    random_state : int, default=0
 
     Returns
     -------

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from congruence._inputs import as_embeddings
 from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_rows, id_texts, text_keys
 from congruence._utils.validation import check_positive, check_seed, check_width
-from congruence.embeddings import Embeddings, normalize_rows
+from congruence.embeddings import Embeddings, as_embeddings, normalize_rows
 from congruence.errors import CongruenceWarning, IdError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.linalg.csls import ScaledSimilarity
 from congruence.maps import OrthogonalMap, UnpairedMap
@@ -116,7 +115,6 @@ def measure_exposure(
         k of ``found_at_k`` and ``search``.
     draws : int, default=5
         Number of random draws of the known pairs, and of rotations and noise.
-    random_state : int, default=0
     callback : callable, optional
         Called with 1 after each draw.
 

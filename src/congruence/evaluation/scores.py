@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from congruence._inputs import UNNAMED, as_embeddings, by_modality
 from congruence._utils.ids import id_texts, text_keys
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_same_rows, name_rows, shorten
-from congruence.embeddings import Embeddings, Pairs, check_space, normalize_rows
+from congruence.embeddings import UNNAMED, Embeddings, Pairs, as_embeddings, by_modality, check_space, normalize_rows
 from congruence.errors import InputError, ModalityError, ShapeError
 from congruence.evaluation.controls import Controls, chance_at_k, control_rows, control_rows_of
 from congruence.maps import Map, OrthogonalMap, TwoSidedMap
@@ -216,10 +215,6 @@ def evaluate(
     hubness : {"csls", "qb_norm"} or Hubness, optional
         Also measure retrieval and classification with a correction for hubs. The names of these lines end in ``_csls``
         or ``_qb_norm``. The evaluated queries are the query bank (transductive).
-
-    Returns
-    -------
-    Scores
 
     Raises
     ------

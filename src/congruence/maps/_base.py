@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._inputs import as_embeddings, check_order
 from congruence._utils.arrays import as_given, is_tensor
 from congruence._utils.typing import Array, ArrowStream, RowsLike, Tensor, TensorT
 from congruence._utils.validation import (
@@ -19,7 +18,15 @@ from congruence._utils.validation import (
     check_scale,
     check_width,
 )
-from congruence.embeddings import Embeddings, Space, check_space, has_unit_rows, normalize_rows
+from congruence.embeddings import (
+    Embeddings,
+    Space,
+    as_embeddings,
+    check_order,
+    check_space,
+    has_unit_rows,
+    normalize_rows,
+)
 from congruence.errors import (
     NormWarning,
     ParameterError,

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from congruence._space import MODALITIES, Space
 from congruence._utils.display import as_markdown
+from congruence.embeddings import MODALITIES, Space
 from congruence.maps._front import front_matter
 from congruence.maps.evidence import alignment_rows, choice_sentence, refinement_sentence
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from congruence._space import Space
 from congruence._utils.display import as_html, as_text
+from congruence.embeddings import Space
 from congruence.maps._estimator import BaseEstimator
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from congruence._space import Space
 from congruence._utils.optional import require
 from congruence._utils.typing import Layer
 from congruence._utils.validation import check_choice
+from congruence.embeddings import Space
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:

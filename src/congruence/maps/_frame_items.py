@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from congruence._inputs import as_embeddings
 from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_rows, id_texts
 from congruence._utils.validation import check_choice
-from congruence.embeddings import MODALITIES, Embeddings, Space
+from congruence.embeddings import MODALITIES, Embeddings, Space, as_embeddings
 from congruence.errors import (
     IdError,
     InputError,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from congruence._space import MODALITIES
+from congruence.embeddings import MODALITIES
 
 if TYPE_CHECKING:
     from congruence.maps._base import Map

@@ -10,12 +10,11 @@ from typing import ClassVar, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._inputs import as_embeddings
 from congruence._utils.arrays import as_given, is_tensor
 from congruence._utils.display import as_markdown
 from congruence._utils.typing import Array, ArrowStream, Layer, RowsLike, Tensor, TensorT
 from congruence._utils.validation import check_choice, check_width, refuse_overflow
-from congruence.embeddings import Embeddings, Space, check_space, normalize_rows
+from congruence.embeddings import Embeddings, Space, as_embeddings, check_space, normalize_rows
 from congruence.errors import DirectionError, ParameterError, SpaceMismatchError
 from congruence.maps._base import Map
 from congruence.maps._checks import check_native

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from congruence._inputs import check_order
 from congruence._utils.arrays import device, is_tensor, namespace, to_numpy
 from congruence._utils.ids import fits_fixed_width, id_texts
 from congruence._utils.typing import Array, ArrayNamespace, Labels, RowsLike, Tensor
 from congruence._utils.validation import as_matrix, as_native, check_same_rows, check_scale
+from congruence.embeddings import check_order
 from congruence.errors import DtypeError, InputError, ShapeError
 
 #: Transformations that leave a value unchanged. Up to ``"joint permutation"``, they may be applied to either side

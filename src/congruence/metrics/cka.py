@@ -175,10 +175,6 @@ def rbf_cka(
     fraction : float, default=1.0
         Factor of the median distance; Kornblith et al. use 0.2 to 0.8.
 
-    Returns
-    -------
-    float, or 0-d torch tensor for torch input
-
     Raises
     ------
     TooFewAnchorsError

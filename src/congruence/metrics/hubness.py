@@ -91,10 +91,6 @@ class Hubness(ABC):
             Both have unit rows.
         exclude_self : bool, default=False
             Ignore gallery row i for query i of the bank.
-
-        Returns
-        -------
-        Correction
         """
         shift = np.empty(len(gallery))
         best, first = np.full(len(bank), -np.inf), np.zeros(len(bank), dtype=np.intp)
@@ -118,10 +114,6 @@ class Hubness(ABC):
         Parameters
         ----------
         cosines : ndarray, shape (m, n)
-
-        Returns
-        -------
-        Correction
         """
         return Correction(self.shift(cosines), self._hubs(np.argmax(cosines, axis=1), cosines.shape[1]))
 

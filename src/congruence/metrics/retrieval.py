@@ -367,7 +367,6 @@ def recall_at_k(
     gallery : array_like, shape (n, d)
     relevant : sequence of length m
         For each query the relevant gallery row, or a sequence of several.
-    k : int, default=1
     mode : {"any", "share"}, default="any"
         ``"any"``: the share of queries with at least one relevant row among the k, the convention of image-caption
         retrieval. ``"share"``: the mean share of relevant rows found, the convention of information retrieval.

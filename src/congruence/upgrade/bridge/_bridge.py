@@ -8,12 +8,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from congruence._inputs import as_embeddings, as_pair
 from congruence._utils.display import as_html, as_text
 from congruence._utils.ids import is_in
 from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import check_positive, check_same_rows, check_width
-from congruence.embeddings import Pairs
+from congruence.embeddings import Pairs, as_embeddings, as_pair
 from congruence.errors import ParameterError
 from congruence.evaluation.judgments import judge
 from congruence.evaluation.thresholds import Translation, fit_thresholds

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from congruence._inputs import as_embeddings, as_pair
 from congruence._utils.ids import id_rows
 from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import check_positive, check_same_rows, check_width
-from congruence.embeddings import Embeddings
+from congruence.embeddings import Embeddings, as_embeddings, as_pair
 from congruence.errors import IdError, InputError, ParameterError
 from congruence.evaluation.judgments import judge
 from congruence.evaluation.ranked import expected_scores, ranked_scores

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from congruence._inputs import as_embeddings, as_pair, by_modality
 from congruence._utils.ids import as_ids, id_texts, is_in
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import check_choice, check_seed
-from congruence.embeddings import Embeddings, Pairs
+from congruence.embeddings import Embeddings, Pairs, as_embeddings, as_pair, by_modality
 from congruence.errors import IdError, InputError, ModalityError, ParameterError
 from congruence.splits import Split
 from congruence.upgrade.certify.tables import Tables

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from congruence._inputs import UNNAMED
 from congruence._utils.validation import check_positive
 from congruence.compare.pairing import PairingReport
+from congruence.embeddings import UNNAMED
 from congruence.errors import ParameterError
 from congruence.upgrade._estimate import Estimate
 from congruence.upgrade.certify.curve import Curve

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from congruence._inputs import as_embeddings
 from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import RowsLike
 from congruence.databases import Database
-from congruence.embeddings import Embeddings, Pairs
+from congruence.embeddings import Embeddings, Pairs, as_embeddings
 from congruence.errors import ModalityError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.evaluation.judgments import judge
 from congruence.evaluation.thresholds import Thresholds, fit_thresholds

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from congruence._inputs import as_embeddings
 from congruence._utils.ids import as_ids
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import RowNames, check_positive, check_rows, check_same_rows, check_width
+from congruence.embeddings import as_embeddings
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.maps import Map
 from congruence.stores import Source
