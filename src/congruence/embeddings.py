@@ -77,10 +77,7 @@ class Space:
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any] | None) -> Space:
-        """Build a space from the output of :meth:`to_dict`; keys added by later versions are ignored.
-
-        Raises TypeError.
-        """
+        """Build a space from the output of :meth:`to_dict`; unknown keys are ignored, wrong types are a TypeError."""
         known = {f: facts[f] for f in cls.__dataclass_fields__ if f in facts} if facts else {}
         kinds = {"dim": int, "normalized": bool}
         wrong = [f for f, value in known.items() if value is not None and type(value) is not kinds.get(f, str)]
@@ -102,12 +99,9 @@ class Space:
 
 
 def check_space(data: Space, expected: Space, other: Space, *, modality: bool = True) -> None:
-    """Raise an error if vectors belong to a different space than the one a map was fitted on.
+    """Refuse vectors of another space than the ``expected`` one of a map; ``other`` is the space at its other end.
 
     Only facts known for both spaces are compared. Revisions are compared only when the model names are equal.
-
-    ``data``: space of the vectors to be mapped; ``expected``, ``other``: the space the vectors should belong to, and
-    the space at the other end of the map.
     """
     if data.model and expected.model and data.model != expected.model:
         if data.model == other.model:
@@ -513,11 +507,9 @@ UNNAMED = "other"
 
 
 def as_embeddings(data: RowsLike, name: str, *, allow_zero_rows: bool = False) -> Embeddings:
-    """Return the data as :class:`Embeddings`; existing embeddings are returned unchanged.
+    """Return rows (n, d) as :class:`Embeddings`; ``name`` is what the caller calls them.
 
-    ``data`` (n, d): see :func:`congruence._utils.columns.to_rows`. The index of a pandas object becomes the ids, unless
-    it is the default one; ``name``: what the caller calls the data, for error messages. Returns: without ids if the
-    data has none: its rows are then paired by position.
+    The index of a pandas object becomes the ids, unless it is the default one. Without ids rows are paired by position.
     """
     return _with_ids(data, name, index_ids(data), allow_zero_rows)
 
@@ -543,8 +535,6 @@ def as_pair(
     """Return both arguments as embeddings, ready for :meth:`~congruence.Pairs.join`.
 
     Two pandas objects are paired by their indexes, as pandas would do, if either index is not the default one.
-
-    ``names``: what the caller calls them, for error messages.
     """
     first, second = index_ids(source), index_ids(target)
     if (first is None) != (second is None):
@@ -567,9 +557,8 @@ def by_modality(
 ) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
     """Return source and target as embeddings by modality, passed as mappings or as rows of one modality.
 
-    ``modality``: modality of rows that are not in a mapping. The default is the modality the embeddings declare, else
-    that of the other argument, else that of ``spaces``, else :data:`UNNAMED`; ``spaces``: the spaces that source and
-    target should belong to.
+    The modality of rows that are not in a mapping is ``modality``, else what the embeddings declare, else that of the
+    other argument, else that of ``spaces`` (to which source and target should belong), else :data:`UNNAMED`.
     """
     if modality is not None:
         check_choice(modality, MODALITIES, "modality")

@@ -234,8 +234,8 @@ def duplicate_groups(*sides: RowsLike) -> np.ndarray:
 def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] | None:
     """Warn about rows that are kept together because they are identical, and count them; None if there are none.
 
-    ``groups`` (n,). Returns: ``rows`` and ``groups``: numbers of rows and groups, counting only groups of more than one
-    row.
+    Returns the numbers of ``rows`` and ``groups`` from the labels ``groups`` (n,), counting only groups of several
+    rows.
     """
     sizes = np.bincount(groups)
     many = sizes[sizes > 1]

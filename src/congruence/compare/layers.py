@@ -97,8 +97,7 @@ class LayerComparison:
     def plot(self, ax: Axes | None = None, *, title: str = "Similarity of layers", annotate: bool = True) -> Axes:
         """Draw the scores as a heat map; the stronger the color, the further a pair of layers is above chance.
 
-        ``ax`` are matplotlib axes to draw on, by default those of a new figure; ``annotate=False`` leaves out title and
-        labels.
+        On the matplotlib axes ``ax``, by default new ones; ``annotate=False`` leaves out the title and labels.
         """
         from congruence.plotting import draw_layers
 
@@ -212,10 +211,7 @@ def _names(layers: Layers) -> tuple[str, ...]:
 
 
 def _layers(layers: Layers, side: str) -> dict[str, np.ndarray]:
-    """Return the validated layers by their names in error messages.
-
-    Raises ParameterError, InputError and the errors of :func:`as_matrix`.
-    """
+    """Return the checked layers by their names in error messages."""
     names = _names(layers)
     if not names:
         raise ParameterError(f"No layers of {side}.", "Pass a mapping of names to arrays, or a list of arrays.")

@@ -104,8 +104,7 @@ class Separations(list[Separation]):
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
         """Draw the scores of matches and non-matches: means and standard deviations over random subsets of the rows.
 
-        ``ax``: axes to draw on; by default those of a new figure, which a notebook displays and which is not registered
-        with pyplot; ``annotate``: add a title and labels that identify what is drawn.
+        On the matplotlib axes ``ax``, by default new ones; ``annotate=False`` leaves out the title and labels.
         """
         from congruence.plotting import draw_separations
 
@@ -365,10 +364,9 @@ class Measure(NamedTuple):
 
 
 def measures(name: str, definition: str = "both", *, components: bool = True, normalize: bool = False) -> list[Measure]:
-    """Return a metric under the requested definitions, the paper's first; options are those of :func:`match_test`.
+    """Return a metric under the requested definitions, the paper's first; options as for :func:`match_test`.
 
-    With ``components``, rows are reduced to principal components beforehand, and SVCCA of these is the same as their
-    CCA.
+    With ``components``, rows are reduced to principal components beforehand, and SVCCA of these is their CCA.
     """
     check_choice(definition, ("both", "jam", "congruence"), "definition")
     default = between_spaces(name)

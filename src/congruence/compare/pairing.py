@@ -92,8 +92,7 @@ class PairingReport:
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
         """Draw the alignment of held-out pairs, and its distribution when they are paired at random.
 
-        ``ax`` are matplotlib axes to draw on, by default those of a new figure; ``annotate=False`` leaves out title and
-        labels.
+        On the matplotlib axes ``ax``, by default new ones; ``annotate=False`` leaves out the title and labels.
         """
         from congruence.plotting import draw_pairing
 
@@ -322,8 +321,7 @@ def _held_out(
 def _agreement_p(source: _Side, target: _Side, permutations: int, rng: np.random.Generator) -> float:
     """Return the p-value of the agreement of both sides' centered Gram matrices (HSIC) under random re-pairing.
 
-    It is exact, as for any permutation test, and needs no folds, which reduce the number of rows on which a rotation is
-    fitted.
+    It is exact, and needs no folds, which reduce the number of rows on which a rotation is fitted.
     """
     K, L = (_centered_gram(side.directions.astype(np.float64)) for side in (source, target))
     flat = K.ravel()
@@ -392,19 +390,15 @@ _CLEAR, _AS_RANDOM = 4.0, 1.0
 
 
 def find_wrong_pairs(X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pairs that look wrong, and the estimated probability of each.
+    """Return the row numbers of pairs that look wrong, most suspicious first, and the probability of each.
 
-    ``X`` (n, p); ``Y`` (n, q): paired by row. Only directions matter, unless rows were shortened beforehand. At least 4
-    rows; ``rng``: splits the rows into blocks if there are many. ``rows`` (k,).
+    ``X`` (n, p) and ``Y`` (n, q) are at least four paired rows, of which only directions matter.
 
-    Notes
-    -----
     *Exchanged* partners: the assignment of targets to sources that gains most over the given one, by the log likelihood
     ratio of "true pair" to "random pair", minus log n for each row moved. This is a union bound: there are fewer than
     n^k ways to move k rows. *Lone* pairs, whose partner is not among the rows: the lowest k by the same ratio, minus
     the logarithm of the number of ways to choose them. The densities are Student's t about the median with the spread
-    of the lower quartile, and about 0 with spread 1. They are an approximation: the error rate was measured, not proved
-    (docs/pairing.md).
+    of the lower quartile, and about 0 with spread 1: an approximation, whose error rate was measured, not proved.
     """
     agreement = Agreement(X, Y, rng)
     evidence = agreement.evidence
@@ -417,8 +411,8 @@ def find_wrong_pairs(X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> 
 class Agreement:
     """Agreement of row i of one side's Gram matrix with row j of the other's, for all i and j.
 
-    ``X`` (n, p); ``Y`` (n, q). ``evidence`` (n,): agreement of each pair minus the means of the wrong pairs in its row
-    and its column, in standard deviations of those.
+    ``evidence`` (n,) is that of each pair minus the means of the wrong pairs in its row and its column, in their
+    standard deviations.
     """
 
     def __init__(self, X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> None:

@@ -74,8 +74,7 @@ class Similarities(list[Similarity]):
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
         """Draw each score with its interval; bars show the range of 95 % of random re-pairings.
 
-        ``ax``: axes to draw on; by default those of a new figure, which a notebook displays and which is not registered
-        with pyplot; ``annotate``: add a title and labels that identify what is drawn.
+        On the matplotlib axes ``ax``, by default new ones; ``annotate=False`` leaves out the title and labels.
         """
         from congruence.plotting import draw_similarities
 

@@ -121,10 +121,10 @@ def sugarcrepe_outcomes(
     options: int = 5,
     random_state: int = 0,
 ) -> np.ndarray:
-    """Return the per-item outcomes that :func:`sugarcrepe_recall` averages, for item-by-item comparison of two models.
+    """Return the per-item outcomes that :func:`sugarcrepe_recall` averages, to compare two models item by item.
 
-    Returns (n, 2): probability that the correct caption is chosen, between two captions and among all: 1, 0, or a
-    fraction for ties.
+    Shape (n, 2): probability that the correct caption is chosen between two captions, and among all; a fraction for
+    ties.
     """
     right, wrong, drawn = _cosines(items, image, caption, negative, options, random_state)
     return np.column_stack([chosen(right, wrong[:, None]), chosen(right, np.column_stack([wrong, drawn]))])
@@ -151,8 +151,8 @@ def text_only_recall(
 ) -> list[TaskRecall]:
     """Measure by task how often scores of the texts alone choose the correct caption, without the image.
 
-    ``caption``, ``negative`` (n,): score of each item's caption and wrong caption, computed from the texts; the higher
-    one is chosen; ``options``, ``random_state``: as for :func:`sugarcrepe_recall`, for the same questions.
+    ``caption`` and ``negative`` (n,) are the scores of each item's two captions; options as for
+    :func:`sugarcrepe_recall`.
     """
     right, wrong = (np.asarray(side, np.float64).reshape(-1) for side in (caption, negative))
     for side, name in ((right, "caption"), (wrong, "negative")):
@@ -182,11 +182,10 @@ def _lines(items: SugarCrepe, right: np.ndarray, wrong: np.ndarray, drawn: np.nd
 
 
 def distractors(items: SugarCrepe, options: int = 5, random_state: int = 0) -> np.ndarray:
-    """Draw captions of other images for each item, from the items of its task.
+    """Draw for each item ``options − 2`` captions of other images of its task; returns item numbers (n, options − 2).
 
-    ``options``: total number of captions to choose from; ``random_state``: the draw depends only on this seed and on
-    the items in their order, so that every model gets the same questions. Returns (n, options − 2): numbers of the
-    items whose captions are drawn. Their texts differ from each other and from the item's own two.
+    Their texts differ from each other and from the item's own two. The draw depends only on the seed and on the items
+    in their order, so that every model gets the same questions.
     """
     check_seed(random_state)
     check_choices(options)
@@ -224,10 +223,7 @@ def check_choices(options: int) -> None:
 
 
 def same_words(items: SugarCrepe) -> np.ndarray:
-    """Return for each item whether its two captions have the same words and differ only in their order.
-
-    Returns (n,).
-    """
+    """Return for each item whether its two captions have the same words and differ only in their order."""
 
     def words(text: str) -> list[str]:
         return sorted(re.findall(r"\w+", text.casefold()))
@@ -237,13 +233,10 @@ def same_words(items: SugarCrepe) -> np.ndarray:
 
 
 def chosen(right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
-    """Return the probability that the correct caption is chosen, breaking ties at random.
+    """Return the probability that the correct caption is chosen, breaking ties within 1e-6 at random.
 
-    ``right`` (n,): cosine of each image with its caption; ``wrong`` (n, k): cosines of the image with the other
-    captions. Returns (n,): 1, 0, or a fraction if cosines are within 1e-6 of each other.
+    ``right`` (n,) and ``wrong`` (n, k) are the cosines of each image with its caption and with the others.
 
-    Examples
-    --------
     >>> import numpy as np
     >>> chosen(np.array([0.5, 0.5]), np.array([[0.4, 0.5], [0.1, 0.6]]))
     array([0.5, 0. ])

@@ -28,9 +28,8 @@ _NO_DIRECTION = 1e-9
 class ControlRows:
     """Rows that replace the mapped ones in the controls; see :func:`control_rows`.
 
-    ``center`` (d,): the mean around which the rows lie; ``lengths`` (n,): distance of each row from its own mean, which
-    a rotation preserves; ``width``: width of the space that is rotated, at least d. If it is larger, the rotated rows
-    are truncated to d columns; ``in_sample``: whether the center is the mean of the rows that are compared.
+    ``center`` (d,) is the mean around which they lie, also of the rows that are compared if ``in_sample``; ``lengths``
+    (n,) are their distances from it, which a rotation preserves; ``width`` ≥ d is that of the rotated space.
     """
 
     center: np.ndarray
@@ -39,10 +38,7 @@ class ControlRows:
     in_sample: bool
 
     def constant(self) -> np.ndarray | None:
-        """Return every row replaced by the center, read-only.
-
-        Returns (n, d): None if the center is zero, which has no direction, or is the only row.
-        """
+        """Return every row replaced by the center (n, d); None if that is zero, or the only row."""
         scale = float(self.lengths.max(initial=0.0)) or 1.0
         if self._alone or float(np.linalg.norm(self.center)) <= _NO_DIRECTION * scale:
             return None
@@ -53,15 +49,11 @@ class ControlRows:
         return self.in_sample and len(self.lengths) < 2
 
     def rotated(self, rng: np.random.Generator) -> np.ndarray | None:
-        """Return the rows after a random rotation about the means.
+        """Return the rows (n, d) after a random rotation about the means; None if the center is the only row.
 
-        Returns (n, d): None if the center is the only row.
-
-        Notes
-        -----
         A Haar-distributed rotation maps the difference of one row from the mean to a uniformly random direction. By
-        linearity, any average over rows has the same expectation if every row gets an independent direction. This costs
-        n·d per draw, where a rotation costs d³, and varies less between draws.
+        linearity, any average over rows has the same expectation if every row gets an independent direction, which
+        costs n·d per draw instead of d³, and varies less between draws.
         """
         if self._alone:
             return None
@@ -72,11 +64,7 @@ class ControlRows:
     def score(
         self, measure: Callable[[np.ndarray], float], *, draws: int = DRAWS, random_state: int = RANDOM_STATE
     ) -> Controls:
-        """Score both kinds of control rows in the same way as the mapped rows.
-
-        ``measure``: function of rows of shape (n, d) that returns a mean over rows; ``draws``: number of random
-        rotations to average over.
-        """
+        """Score both kinds of control rows like the mapped ones; ``measure`` of rows (n, d) is a mean over rows."""
         check_seed(random_state)
         rng = np.random.default_rng(random_state)
         constant, drawn = self.constant(), (self.rotated(rng) for _ in range(draws))
@@ -89,12 +77,7 @@ class ControlRows:
 
 @dataclass(frozen=True)
 class Controls:
-    """Scores of the two kinds of control rows.
-
-    ``constant``: score with every mapped row replaced by the target's mean; ``random_rotation``: score with the rows
-    rotated at random about the correct means, averaged over draws. Each is None if :class:`ControlRows` has no such
-    rows.
-    """
+    """Scores of the two kinds of control rows, the second averaged over draws; None without such rows."""
 
     constant: float | None
     random_rotation: float | None
@@ -135,10 +118,7 @@ def control_rows(mapping: Map, X: RowsLike, Y: RowsLike) -> ControlRows:
 
 
 def control_rows_of(mapped: np.ndarray, theirs: np.ndarray, center: np.ndarray | None = None) -> ControlRows:
-    """Return the rows that replace already mapped rows, when the map's own means are unknown.
-
-    ``mapped`` (n, d); ``theirs`` (m, d); ``center`` (d,): mean of both; by default each side's own mean.
-    """
+    """Return the rows that replace mapped rows (n, d) whose map's own means are unknown, beside ``theirs`` (m, d)."""
     own = mapped.mean(axis=0, dtype=np.float64) if center is None else center
     target = theirs.mean(axis=0, dtype=np.float64) if center is None else center
     return ControlRows(target, _lengths(mapped, own), theirs.shape[1], center is None)
@@ -186,14 +166,8 @@ def cosine_controls(
 def chance_at_k(matching: ArrayLike, n: int, k: int = 1) -> float:
     """Return the expected share of queries that find a match among k of n rows drawn at random.
 
-    ``matching`` (q,): for each query, the number of the n rows that match it.
+    1 − C(n − m, k) / C(n, k) for a query with m matches, given for each query in ``matching`` (q,).
 
-    Notes
-    -----
-    1 − C(n − m, k) / C(n, k) for a query with m matches; k / n for one.
-
-    Examples
-    --------
     >>> round(chance_at_k([1, 1, 1], 303), 6)
     0.0033
     """

@@ -294,11 +294,7 @@ _NEAR = 10
 
 @dataclass(frozen=True)
 class Linkage:
-    """Rank of each vector's own text among the candidates.
-
-    ``above`` (n,): number of candidates that score higher than the vector's own text; ``tied`` (n,): number of
-    candidates with the same score, including the own text.
-    """
+    """Numbers of candidates (n,) that score higher than each vector's own text, and as high, including it."""
 
     above: np.ndarray
     tied: np.ndarray
@@ -311,23 +307,16 @@ class Linkage:
 def link(
     store: np.ndarray, texts: np.ndarray, own: np.ndarray, known: np.ndarray, rounds: int, random_state: int = 0
 ) -> tuple[Linkage, Linkage]:
-    """Map a store into the space of other vectors using known pairs, and rank each row's own text there.
+    """Map a store into the space of texts with known pairs, and rank each row's own text there.
 
-    ``store`` (n, d); ``texts`` (m, e); ``own`` (n,): index of each row's own text. Used for the known rows, and for
-    scoring; ``known`` (p,): rows of the store whose texts are known; if empty, the first map comes from
-    :class:`congruence.UnpairedMap`; ``rounds``: number of refits on the pairs and on mutual nearest neighbors of both
-    sides. ``by_pairs``, ``refined``: results with the map from the pairs alone, and after the rounds, which end early
-    if nothing changes.
+    ``store`` (n, d) and ``texts`` (m, e) are of two models; ``own`` (n,) is each row's own text, used for the ``known``
+    rows (p,) and for scoring. Without known rows the first map comes from :class:`congruence.UnpairedMap`. Returns the
+    ranks with the map from the pairs alone, and after ``rounds`` of refitting on mutual neighbors, which end early if
+    nothing changes.
 
-    Notes
-    -----
     The means of the whole store and of all candidates are known without any pair, and are subtracted first.
-    Similarities are corrected for hubs (CSLS): 2 cos(x, y) − r(x) − r(y), where r is the mean cosine with the ten
-    nearest rows of the other side.
-
-    References
-    ----------
-    Conneau et al. (2018), "Word translation without parallel data" (CSLS and refinement by mutual neighbors).
+    Similarities are corrected for hubs by CSLS, and mutual neighbors refine the map, as in Conneau et al. (2018), "Word
+    translation without parallel data".
     """
     X, Y = (normalize_rows(rows) for rows in (store, texts))
     X, Y = (rows - rows.mean(axis=0, dtype=np.float64).astype(rows.dtype) for rows in (X, Y))
@@ -372,22 +361,14 @@ _Transform = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Protected:
-    """A store after a protection.
-
-    ``rows`` (n, k): the rows as stored, which an outsider may obtain; ``query``: transformation of queries by the
-    owner, from (m, d) to (m, k): rotated and reduced as the rows are, in full precision and without noise.
-    """
+    """The rows (n, k) as stored, which an outsider may obtain, and the owner's transformation of queries (m, d)."""
 
     rows: np.ndarray
     query: _Transform
 
 
 def check_protection(spec: str, width: int) -> list[tuple[str, float]]:
-    """Return the steps of a protection as (name, number) pairs.
-
-    ``spec``: one of :data:`PROTECTIONS`, with ``=number`` if it takes one; several are joined by ``+`` and applied in
-    that order.
-    """
+    """Return the steps (name, number) of a protection, written as in :func:`protect`, for vectors of this width."""
     steps = []
     for part in spec.split("+"):
         name, equals, text = part.strip().partition("=")

@@ -49,7 +49,7 @@ class Judgments:
 def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
     """Read relevance judgments in TREC format: lines of ``query 0 document grade``, separated by white space.
 
-    Returns: grade by query and document. Grades of 0 and below mean that a document is not relevant.
+    Returns grades by query and document; 0 and below mean not relevant.
     """
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
@@ -100,8 +100,8 @@ def judge(
 ) -> Judgments:
     """Find the relevant rows of an index for each query.
 
-    ``qrels``: grade by query id and document id (:func:`read_qrels`); ``labels``: class of each query and of each row
-    of the index; rows of the query's class are relevant. By default the rows with the query's id are.
+    By default those with the query's id; with ``qrels`` (:func:`read_qrels`) those judged so, by ids; with ``labels``
+    of the queries and of the rows those of the same class.
     """
     if qrels is not None and labels is not None:
         raise InputError("Got qrels and labels; expected one of the two.", "Leave out `qrels=…` or `labels=…`.")

@@ -25,21 +25,11 @@ def _ideal(grades: np.ndarray, discounts: np.ndarray) -> float:
 def ranked_scores(
     found: np.ndarray, judgments: Judgments, *, at: Sequence[int] = (1, 10), ndcg_at: int = 10, mode: str = "any"
 ) -> dict[str, np.ndarray]:
-    """Score ranked lists against judgments.
+    """Score ranked lists of rows ``found`` (m, k), best first: ``"recall@1"``, …, ``"ndcg@10"`` of each query.
 
-    ``found`` (m, k): rows of the index for each query, best first; at least as many as the largest cutoff;
-    ``judgments``: judgments of these m queries, each of which has a relevant row; ``mode``: what recall measures, as in
-    :func:`congruence.metrics.recall_at_k`: lists with a relevant row, or the share of relevant rows found. Returns
-    (m,): ``"recall@1"``, …, ``"ndcg@10"``, each in [0, 1].
-
-    Notes
-    -----
-    nDCG = Σᵢ gᵢ / log₂(i + 1) divided by the best possible value of this sum, where g is the grade itself, as in
-    trec_eval and scikit-learn. Rows without a judgment count as not relevant.
-
-    References
-    ----------
-    Järvelin and Kekäläinen (2002), "Cumulated gain-based evaluation of IR techniques".
+    ``mode`` as for :func:`congruence.metrics.recall_at_k`. nDCG (Järvelin and Kekäläinen 2002) is Σᵢ gᵢ / log₂(i + 1)
+    over its best possible value, where g is the grade itself, as in trec_eval and scikit-learn. Rows without a judgment
+    count as not relevant; every query must have a relevant row.
     """
     check_choice(mode, MODES, "mode")
     discounts = 1 / np.log2(np.arange(2, ndcg_at + 2))

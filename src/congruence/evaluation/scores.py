@@ -164,8 +164,7 @@ class Scores:
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
         """Draw each score before and after mapping, with the target's own score and those of the controls.
 
-        ``ax`` are matplotlib axes to draw on, by default those of a new figure; ``annotate=False`` leaves out title and
-        labels.
+        On the matplotlib axes ``ax``, by default new ones; ``annotate=False`` leaves out the title and labels.
         """
         from congruence.plotting import draw_scores
 

@@ -37,15 +37,13 @@ def recall_by_task(
 ) -> tuple[list[TaskRow], str | None]:
     """Measure recall at 1 by task: between a caption and its wrong captions, and among these and distractors.
 
-    ``image``, ``caption`` (n, d); ``wrong`` (n, k, d); ``groups`` (n,): the image of each row; captions of the same
-    image are never distractors; ``tasks`` (n,): kind of each row's wrong captions; by default a single kind, ``"all"``;
-    ``texts`` (n, 1 + k): numbers that identify the text of the caption and of the wrong captions of each row, so that
-    no text is drawn twice. By default texts with identical vectors are the same; ``options``: number of captions to
-    choose from, including one wrong caption; ``options − 2`` are distractors, from the same task; ``random_state``:
-    random seed of the distractors; see :func:`~congruence.evaluation.compositional.distractors`. ``rows``: ``task``,
-    ``n``, ``binary``, ``choice`` and ``ties``, as :class:`~congruence.evaluation.compositional.TaskRecall` has them,
-    for each task in the order of their names; the row of several tasks together, ``"all"``, is last. ``choice`` is None
-    where there are too few captions of other images to draw; ``note``: explains why ``choice`` is None for some tasks.
+    ``image`` and ``caption`` (n, d), ``wrong`` (n, k, d). Captions of the same image, which ``groups`` names, are never
+    distractors. ``tasks`` are the kinds of the wrong captions. ``texts`` (n, 1 + k) identify the texts of the caption
+    and the wrong captions, so that none is drawn twice; by default those with identical vectors. Of ``options``
+    captions to choose from, one is wrong and the others are distractors of the same task.
+
+    Returns a row for each task in the order of their names, with "all" last, and a note if ``choice`` is None because
+    there are too few captions of other images to draw.
     """
     check_seed(random_state)
     check_choices(options)

@@ -81,8 +81,8 @@ class Translation:
 class Thresholds:
     """A monotone translation of scores, with the error rates measured for it.
 
-    ``table`` (12, points): :data:`COLUMNS` at each point, with strictly ascending old scores; ``n_queries``,
-    ``n_pairs``, ``n_relevant``: numbers of queries, irrelevant pairs, and relevant pairs.
+    ``table`` (12, points) has the rows :data:`COLUMNS`, the old scores strictly ascending; the counts are those of
+    queries, of irrelevant pairs and of relevant ones.
     """
 
     table: np.ndarray
@@ -91,10 +91,7 @@ class Thresholds:
     n_relevant: int
 
     def translate(self, threshold: float) -> Translation:
-        """Return the translation of a threshold.
-
-        ``threshold``: A cosine threshold of the old model.
-        """
+        """Return the translation of a cosine threshold of the old model."""
         _check_number(threshold)
         old = self.table[0]
         if not old[0] <= threshold <= old[-1]:
@@ -129,10 +126,7 @@ class Thresholds:
         return float(self.table[0, -1])
 
     def at_rates(self, rates: Sequence[float]) -> list[tuple[float, Translation]]:
-        """Translate the thresholds at which the old model has the given false-positive rates.
-
-        ``rates``: in (0, 1). Rates that no threshold has are left out.
-        """
+        """Translate the thresholds at which the old model has these false-positive rates, as far as there are such."""
         fpr, old = self.table[COLUMNS.index("fpr_old")][::-1], self.table[0][::-1]  # rates ascending
         return [(rate, self.translate(float(np.interp(rate, fpr, old)))) for rate in rates if fpr[0] <= rate <= fpr[-1]]
 
@@ -177,11 +171,7 @@ def _check_number(threshold: float) -> None:
 
 
 def match_quantiles(old: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return corresponding scores of two models: those with the same share of pairs above them.
-
-    ``old``, ``new`` (n,): scores of the same pairs, sorted ascending. Returns (p,): scores of the old model, strictly
-    ascending; and (p,): the corresponding scores of the new model, ascending.
-    """
+    """Return corresponding scores (p,) of two models, with the same share of the sorted scores (n,) above them."""
     n = len(old)
     tail = min(TAIL_PAIRS / n, 0.5)
     above = np.concatenate([[0], np.geomspace(tail, 0.5, HIGH_POINTS), np.linspace(0.5, 1, LOW_POINTS + 1)[1:]])
@@ -201,8 +191,8 @@ def fit_thresholds(
 ) -> Thresholds:
     """Fit and cross-validate a translation; see :meth:`congruence.Bridge.fit_thresholds`.
 
-    ``new``, ``old`` (m, d): the same queries and the same rows of the index, after and before the change; the widths
-    may differ between the two; ``judgments``: judgments of these queries; if None, all pairs count as irrelevant.
+    ``new`` and ``old`` are the same queries (m, d) and rows of the index (n, d), after and before the change. Without
+    ``judgments`` all pairs count as irrelevant.
     """
     check_positive(folds, "folds", integer=True)
     check_seed(random_state)

@@ -12,11 +12,9 @@ from congruence._utils.validation import check_seed
 
 
 class KernelSums(NamedTuple):
-    """Sums over two kernel matrices K and L, from which biased and unbiased HSIC follow.
+    """Sums over two kernel matrices K and L of n items, from which biased and unbiased HSIC follow.
 
-    ``product``, ``product_off``: Σᵢⱼ KᵢⱼLᵢⱼ, with and without the diagonal; ``rows``, ``rows_off``: Σᵢ (Σⱼ Kᵢⱼ)(Σⱼ
-    Lᵢⱼ), with and without the diagonal in the inner sums; ``first``, ``first_off``, ``second``, ``second_off``: Σᵢⱼ Kᵢⱼ
-    and Σᵢⱼ Lᵢⱼ, with and without the diagonal.
+    Σᵢⱼ KᵢⱼLᵢⱼ, Σᵢ (Σⱼ Kᵢⱼ)(Σⱼ Lᵢⱼ), Σᵢⱼ Kᵢⱼ and Σᵢⱼ Lᵢⱼ, each also without (``_off``) the diagonals.
     """
 
     product: Array
@@ -31,40 +29,23 @@ class KernelSums(NamedTuple):
 
 
 def hsic_biased(sums: KernelSums) -> Array:
-    """Return tr(K H L H), the biased Hilbert–Schmidt independence criterion up to a factor of (n − 1)².
-
-    References
-    ----------
-    Gretton et al. (2005), "Measuring statistical dependence with Hilbert–Schmidt norms".
-    """
+    """Return tr(K H L H), the biased HSIC up to a factor of (n − 1)² (Gretton et al. 2005)."""
     n = sums.n
     return sums.product - 2 / n * sums.rows + sums.first * sums.second / n**2
 
 
 def hsic_unbiased(sums: KernelSums) -> Array:
-    """Return the unbiased estimate of the Hilbert–Schmidt independence criterion.
-
-    References
-    ----------
-    Song et al. (2012), "Feature selection via dependence maximization", eq. 5.
-    """
+    """Return the unbiased estimate of HSIC from n ≥ 4 items (Song et al. 2012, eq. 5)."""
     n = sums.n
     total = sums.product_off + sums.first_off * sums.second_off / ((n - 1) * (n - 2))
     return (total - 2 / (n - 2) * sums.rows_off) / (n * (n - 3))
 
 
 def linear_sums(X: Array, Y: Array, x_mean: Array, y_mean: Array) -> KernelSums:
-    """Return sums over the linear kernels K = XXᵀ and L = YYᵀ of centered rows, without K and L where that is cheaper.
+    """Return sums over the linear kernels of the centered rows X (n, d) and Y (n, e), in the precision of the means.
 
-    Centering does not change HSIC, biased or unbiased, and makes the row sums of K and L zero.
-
-    ``X`` (n, d); ``Y`` (n, e); ``x_mean``, ``y_mean`` (d,): column means; their dtype is the precision of the
-    computation.
-
-    Notes
-    -----
-    ‖XᵀY‖² costs n·d·e operations and is summed over blocks of rows, the Gram form n²·(d + e); the cheaper one is used.
-    If n < d, the Gram matrices are smaller than the data.
+    Centering does not change HSIC, biased or unbiased, and makes the row sums zero. ‖XᵀY‖² costs n·d·e operations and
+    is summed over blocks of rows, the Gram form n²·(d + e); the cheaper one is used.
     """
     xp = namespace(X, Y)
     n, d, e = X.shape[0], X.shape[1], Y.shape[1]
@@ -89,10 +70,7 @@ def _of_centered(product: Array, diagonal: Array, first: Array, second: Array, n
 
 
 def rbf_sums(X: Array, Y: Array, x_scale: float, y_scale: float) -> KernelSums:
-    """Return sums over Gaussian kernels exp(−‖xᵢ − xⱼ‖² / 2σ²), computed in blocks of rows.
-
-    ``X`` (n, d); ``Y`` (n, e).
-    """
+    """Return sums over the kernels exp(−‖xᵢ − xⱼ‖² / scale) of X (n, d) and Y (n, e), in blocks of rows."""
     xp = namespace(X, Y)
     n = X.shape[0]
     totals = [xp.zeros((), dtype=X.dtype, device=device(X)) for _ in range(4)]
@@ -112,20 +90,14 @@ def squared_distances(A: np.ndarray, B: np.ndarray) -> np.ndarray: ...
 @overload
 def squared_distances(A: Array, B: Array) -> Array: ...
 def squared_distances(A: Array, B: Array) -> Array:
-    """Return the squared Euclidean distances between rows.
-
-    ``A`` (m, d); ``B`` (n, d). Returns (m, n).
-    """
+    """Return the squared Euclidean distances (m, n) between rows (m, d) and (n, d), never negative."""
     xp = namespace(A, B)
     square = xp.sum(A * A, axis=1)[:, None] + xp.sum(B * B, axis=1)[None] - 2 * xp.matmul(A, B.T)
     return xp.clip(square, 0.0, None)
 
 
 def median_squared_distance(X: Array, most: int = 4_000, random_state: int = 0) -> float:
-    """Return the median of the nonzero squared distances between rows.
-
-    ``X`` (n, d); ``most``: maximum number of rows to use; of more rows, a random subset of this size is used.
-    """
+    """Return the median of the nonzero squared distances of at most ``most`` random rows; 0 if all are equal."""
     check_seed(random_state)
     X = X if is_remote(X) else to_numpy(X)  # NumPy's median does not need to sort
     xp, place = namespace(X), device(X)

@@ -16,18 +16,14 @@ from congruence.errors import ShapeError
 
 
 class CrossMoments:
-    """Weight, means and centered second moments of paired rows.
+    """Weight, means and centered second moments of paired rows, in float64.
 
-    ``gram``: also gather the source's own second moment, shape (d_source, d_source), which least squares requires.
-    ``weight``: sum of the weights; the number of rows when unweighted; ``source_mean``, ``target_mean`` (d_source,);
-    ``cross`` (d_source, d_target): Σ w (x − μ_x)ᵀ(y − μ_y); ``gram`` (d_source, d_source): Σ w (x − μ_x)ᵀ(x − μ_x);
-    ``source_scatter``, ``target_scatter``: Σ w ‖x − μ_x‖² and Σ w ‖y − μ_y‖².
+    ``weight`` is the sum of the weights and ``rows`` the number of those above 0; ``cross`` (d_source, d_target) is Σ w
+    (x − μ_x)ᵀ(y − μ_y), ``gram`` (d_source, d_source) or None the same of the source alone, which least squares
+    requires, and ``source_scatter`` and ``target_scatter`` are Σ w ‖x − μ_x‖² and Σ w ‖y − μ_y‖².
 
-    Notes
-    -----
     Blocks are centered by their own mean before the product and combined by the pairwise update of Chan, Golub and
-    LeVeque (1983), "Algorithms for computing the sample variance", so a large common offset costs no digits.
-    All sums are float64 whatever the input.
+    LeVeque (1983), so a large common offset costs no digits.
     """
 
     def __init__(self, d_source: int, d_target: int, *, gram: bool = False) -> None:
@@ -46,11 +42,7 @@ class CrossMoments:
         return cls(X.shape[1], Y.shape[1], gram=gram).update(X, Y, weights)
 
     def update(self, X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None = None) -> CrossMoments:
-        """Add paired rows.
-
-        ``X`` (n, d_source); ``Y`` (n, d_target); ``weights`` (n,): non-negative. A weight of 2 has the effect of
-        repeating the row, a weight of 0 that of omitting it.
-        """
+        """Add paired rows (n, d_source) and (n, d_target); weights (n,) count as repetitions. Returns ``self``."""
         if weights is not None:
             keep = weights > 0
             if not keep.all():
@@ -120,10 +112,7 @@ class CrossMoments:
         return new
 
     def without(self, part: CrossMoments) -> CrossMoments:
-        """Return the moments of the remaining rows when some are removed (without the Gram matrix).
-
-        ``part``: moments of some of the rows, of smaller total weight.
-        """
+        """Return the moments of the remaining rows, without the Gram matrix, when ``part`` of them is removed."""
         new = CrossMoments(len(self.source_mean), len(self.target_mean))
         new.weight, new.rows = self.weight - part.weight, self.rows - part.rows
         share = part.weight / self.weight
@@ -197,11 +186,7 @@ class CrossMoments:
 
 
 def total_cross(moments: Sequence[CrossMoments], *, center: bool) -> np.ndarray:
-    """Return the sum of the cross-covariances Σ w xᵀy of several groups of rows.
-
-    ``center``: take each group about its own means; otherwise all are taken about the origin. Returns (d_source,
-    d_target).
-    """
+    """Return the sum of Σ w xᵀy of several groups of rows, about each group's own means or about the origin."""
     total = np.zeros_like(moments[0].cross)
     for m in moments:
         total += m.cross if center else m.uncentered_cross()

@@ -9,11 +9,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class CrossSVD:
-    """Thin singular value decomposition ``U @ diag(s) @ Vt`` of a cross-covariance.
+    """Thin singular value decomposition ``U @ diag(s) @ Vt`` of a cross-covariance (d_source, d_target).
 
-    ``U`` (d_source, k): source directions, k = min(d_source, d_target), or fewer if only those with a nonzero singular
-    value are included; ``s`` (min(d_source, d_target),); ``Vt`` (k, d_target); ``rank``: number of singular values
-    above rounding error, i.e. of directions that the anchors cover.
+    ``U`` (d_source, k) and ``Vt`` (k, d_target) may lack directions of which ``s``, with min(d_source, d_target)
+    entries, is 0. ``rank`` is the number of singular values above rounding error, i.e. of directions that the anchors
+    cover.
     """
 
     U: np.ndarray
@@ -32,17 +32,12 @@ _OVERSAMPLING = 8
 def cross_svd(
     M: np.ndarray, *, max_rank: int | None = None, scale: float | None = None, complete: bool = True
 ) -> CrossSVD:
-    """Decompose a cross-covariance and find its numerical rank.
+    """Decompose a cross-covariance (d_source, d_target) and find its numerical rank.
 
-    ``M`` (d_source, d_target); ``max_rank``: known bound on the rank, such as the number of anchors minus one;
-    ``scale``: size of the products ``M`` was summed from (√(Σ‖x‖² Σ‖y‖²)), to which its rounding error is proportional.
-    Defaults to the largest singular value; ``complete``: whether to return directions with a singular value of 0 as
-    well. If not, a matrix of low ``max_rank`` is decomposed through a sketch of its range, with rounding errors of the
-    same size. Returns: if not ``complete``, ``U`` and ``Vt`` may have only ``max_rank`` directions.
-
-    References
-    ----------
-    Halko, Martinsson and Tropp (2011), "Finding structure with randomness", algorithms 4.1 and 5.1.
+    ``max_rank`` is a known bound on it, such as the number of anchors minus one; ``scale`` the size of the products M
+    was summed from (√(Σ‖x‖² Σ‖y‖²), by default s₁), to which its rounding error is proportional. Without ``complete``,
+    directions whose singular value is 0 may be missing, and a matrix of low ``max_rank`` is decomposed through a sketch
+    of its range, with rounding errors of the same size (Halko et al. 2011, algorithms 4.1 and 5.1).
     """
     share = 4 * max(M.shape) * np.finfo(np.float64).eps
     sketched = None
@@ -88,17 +83,10 @@ def _sketched_svd(
 
 
 def half_svd(M: np.ndarray, *, max_rank: int | None = None) -> CrossSVD:
-    """Decompose a cross-covariance with half the work of :func:`cross_svd`, and half the digits.
+    """Decompose a cross-covariance with half the work of :func:`cross_svd`, and half the digits, to compare maps.
 
-    Accurate enough to compare maps. Directions whose singular value is below 1e-7 of the largest are left out, and
-    their singular values are set to 0.
-
-    ``M`` (d_source, d_target); ``max_rank``: known bound on the rank, such as the number of anchors minus one.
-
-    Notes
-    -----
-    Computed from the eigenvectors of M Mᵀ, or of MᵀM if that is smaller; the eigenvalues are the squares of the
-    singular values.
+    From the eigenvectors of M Mᵀ, or of MᵀM if that is smaller. Directions whose singular value is below 1e-7 of the
+    largest are left out, and their singular values are set to 0.
     """
     narrow = M.shape[0] <= M.shape[1]
     size = float(np.abs(M).max()) or 1.0  # squares of very small or large numbers would leave the range of float64
@@ -116,12 +104,10 @@ def half_svd(M: np.ndarray, *, max_rank: int | None = None) -> CrossSVD:
 
 
 def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, allow_reflection: bool = True) -> np.ndarray:
-    """Build ``U diag(gains) Vᵀ``: the Procrustes rotation when all gains are 1.
+    """Build ``U diag(gains) Vᵀ`` (d_source, d_target): the Procrustes rotation if all gains (k,) are 1, the default.
 
-    ``gains`` (k,): one factor per singular direction; 1 by default. Entries beyond the columns of ``svd.U`` must be 0;
-    ``allow_reflection``: if False, the determinant is made +1 (a rotation) by reversing the direction with the smallest
-    singular value, which lowers the objective least (Umeyama 1991, eq. 40). Square matrices only. Returns (d_source,
-    d_target).
+    Without ``allow_reflection``, the determinant of a square matrix is made +1 by reversing the direction with the
+    smallest singular value, which lowers the objective least (Umeyama 1991, eq. 40).
     """
     U = svd.U if gains is None else svd.U * gains[: svd.U.shape[1]]
     R = U @ svd.Vt
@@ -131,16 +117,8 @@ def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, allow_r
 
 
 def procrustes(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-    """Return the semi-orthogonal ``R`` that minimizes ‖X R − Y‖_F, without centering.
+    """Return the semi-orthogonal R (d_source, d_target) that minimizes ‖X R − Y‖, uncentered (Schönemann 1966).
 
-    ``X`` (n, d_source); ``Y`` (n, d_target). Returns (d_source, d_target).
-
-    Notes
-    -----
     For d_source > d_target the minimizer has no closed form; this returns the maximizer of tr(Rᵀ Xᵀ Y), as is usual.
-
-    References
-    ----------
-    Schönemann (1966), "A generalized solution of the orthogonal Procrustes problem".
     """
     return rotation_from_svd(cross_svd(X.astype(np.float64).T @ Y.astype(np.float64)))

@@ -18,19 +18,10 @@ _LAZY = 64
 def greedy_variance(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
     """Select greedily the row that most reduces the error of ridge regression on the selected rows over all rows.
 
-    ``X`` (m, d); ``ridge``: λ, as a multiple of the rows' mean squared norm: the noise in the values to predict,
-    relative to the signal. Returns (n,).
-
-    Notes
-    -----
-    With M = (λI + Σ_selected x xᵀ)⁻¹ the expected error over all rows is proportional to tr(M C), C = XᵀX / m, and row
-    x lowers it by xᵀMCMx / (1 + xᵀMx). Both quadratic forms are updated by rank-one formulas. As λ → 0 this becomes
-    greedy column subset selection: each step selects the row that leaves the least variance outside the span.
-
-    References
-    ----------
-    Yu, Bi and Tresp (2006), "Active learning via transductive experimental design", sequential design; Farahat et al.
-    (2011), "An efficient greedy method for unsupervised feature selection", for λ → 0.
+    ``ridge`` is λ as a multiple of the rows' mean squared norm: the noise in the values to predict, relative to the
+    signal. With M = (λI + Σ_selected x xᵀ)⁻¹ the expected error over all rows is proportional to tr(M C), C = XᵀX / m,
+    and row x lowers it by xᵀMCMx / (1 + xᵀMx). Both quadratic forms are updated by rank-one formulas. As λ → 0 this
+    becomes greedy column subset selection. Source: Yu, Bi and Tresp (2006); Farahat et al. (2011) for λ → 0.
     """
     C = X.T @ X / len(X)
     scale = ridge * float(np.trace(C))
@@ -55,12 +46,8 @@ def greedy_variance(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
 def greedy_volume(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
     """Select greedily the row farthest from the span of the selected ones: pivoted Cholesky of XXᵀ + λI (D-optimal).
 
-    ``X`` (m, d); ``ridge``: λ, as a multiple of the rows' mean squared norm. It extends the order beyond the point
-    where all directions are covered: the least covered directions come first. Returns (n,).
-
-    References
-    ----------
-    Çivril and Magdon-Ismail (2009), "On selecting a maximum volume sub-matrix of a matrix and related problems".
+    ``ridge`` as for :func:`greedy_variance`. It extends the order beyond the point where all directions are covered:
+    the least covered directions come first. Source: Çivril and Magdon-Ismail (2009).
     """
     squared = np.einsum("ij,ij->i", X, X)
     scale = ridge * float(squared.mean())
@@ -80,17 +67,8 @@ def greedy_volume(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
 def facility_location(X: np.ndarray, n: int) -> np.ndarray:
     """Select greedily the row that most reduces the squared distances to the nearest of the selected and the mean.
 
-    ``X`` (m, d). Returns (n,).
-
-    Notes
-    -----
     The gain of a row can only shrink as others are selected, so an outdated gain is an upper bound, and only the
-    largest are recomputed.
-
-    References
-    ----------
-    Nemhauser, Wolsey and Fisher (1978), "An analysis of approximations for maximizing submodular set functions"; Minoux
-    (1978), "Accelerated greedy algorithms for maximizing submodular set functions".
+    largest are recomputed (Minoux 1978; Nemhauser, Wolsey and Fisher 1978).
     """
     squared = np.einsum("ij,ij->i", X, X)
     nearest = squared.copy()
@@ -120,11 +98,7 @@ def facility_location(X: np.ndarray, n: int) -> np.ndarray:
 def kmeans_plus_plus(X: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
     """Draw rows with probability proportional to the squared distance from the nearest row already drawn.
 
-    ``X`` (m, d). Returns (n,).
-
-    References
-    ----------
-    Arthur and Vassilvitskii (2007), "k-means++: the advantages of careful seeding".
+    Source: Arthur and Vassilvitskii (2007). The rows must all be distinct.
     """
     squared = np.einsum("ij,ij->i", X, X)
     nearest = np.full(len(X), np.inf)
@@ -145,12 +119,8 @@ def kmeans_plus_plus(X: np.ndarray, n: int, rng: np.random.Generator) -> np.ndar
 def leverage(X: np.ndarray, n: int, rng: np.random.Generator, ridge: float) -> np.ndarray:
     """Draw rows without replacement, with probability proportional to their ridge leverage score.
 
-    ``X`` (m, d); ``ridge``: λ, as a multiple of the rows' mean squared norm; added to the diagonal of XᵀX, so that
-    directions of rounding error do not count. Returns (n,).
-
-    References
-    ----------
-    Alaoui and Mahoney (2015), "Fast randomized kernel ridge regression with statistical guarantees".
+    ``ridge`` as for :func:`greedy_variance`, so that directions of rounding error do not count. Source: Alaoui and
+    Mahoney (2015).
     """
     C = X.T @ X
     C.flat[:: len(C) + 1] += ridge * np.trace(C) / len(X)
@@ -162,10 +132,7 @@ def leverage(X: np.ndarray, n: int, rng: np.random.Generator, ridge: float) -> n
 
 
 def covered_share(X: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return the share of the rows' variance in the span of the first k rows of an order, for each k.
-
-    ``X`` (m, d); ``order`` (n,). Returns (n,).
-    """
+    """Return the share of the rows' variance in the span of the first k rows of an order, for each k."""
     C = X.T @ X
     total = max(float(np.trace(C)), np.finfo(np.float64).tiny)
     share, covered = np.empty(len(order)), 0.0

@@ -38,12 +38,7 @@ class Group:
 def choose_gains(
     shrinkage: str, svd: CrossSVD, alignment: float, strength: float | None
 ) -> tuple[float | None, np.ndarray]:
-    """Return the gain of each singular direction.
-
-    ``alignment``: procrustes correlation of the anchors; see :func:`wiener_gains`; ``strength``: strength of the
-    filter; None uses the filter's default. ``strength``: the strength used; None for "full" and "covered"; ``gains``
-    (k,).
-    """
+    """Return the strength used, None for "full" and "covered", and the gain of each singular direction (k,)."""
     covered = (np.arange(len(svd.s)) < svd.rank).astype(float)
     if shrinkage == "full":
         return None, np.ones(len(svd.s))
@@ -56,25 +51,17 @@ def choose_gains(
 
 
 def soft_gains(s: np.ndarray, strength: float) -> np.ndarray:
-    """Return the gains of the soft filter s / (s + strength · s₁), which shrinks directions with little evidence.
-
-    ``s`` (k,); ``strength``: strength of the filter; 0 gives every direction with a positive singular value a gain of
-    1. Returns (k,): gains in [0, 1]; 0 where s is 0.
-    """
+    """Return the gains of the soft filter s / (s + strength · s₁), in [0, 1], for descending ``s`` (k,)."""
     denominator = s + strength * s[0]
     return np.divide(s, denominator, out=np.zeros_like(s), where=denominator > 0)
 
 
 def wiener_gains(s: np.ndarray, alignment: float, strength: float) -> np.ndarray:
-    """Return the gains of the Wiener filter s² / (s² + τ²), τ = strength · (1 − a²)/a · mean(s).
+    """Return the gains (k,) of the Wiener filter s² / (s² + τ²), τ = strength · (1 − a²)/a · mean(s).
 
-    The noise level is estimated from the anchors themselves: with ``a`` the Procrustes correlation, 1 − a² is the share
-    of variance that no rotation explains. Exact data have a = 1, and every gain is 1; the noisier the
-    data, the larger a singular value must be to be kept.
-
-    ``s`` (k,); ``alignment``: procrustes correlation Σs / √(Σ‖x‖² Σ‖y‖²) of the centered anchors, in (0, 1];
-    ``strength``: scale of the noise level; 0 gives every direction with a positive singular value a gain of 1. Returns
-    (k,): gains in [0, 1]; 0 where s is 0.
+    ``alignment`` is a = Σs / √(Σ‖x‖² Σ‖y‖²) of the centered anchors: 1 − a² is the share of variance that no rotation
+    explains, an estimate of the noise. Exact data have a = 1, and every gain is 1; the noisier the data, the larger a
+    singular value must be to be kept.
     """
     a = min(max(alignment, np.finfo(float).tiny), 1.0)
     # For exact data 1 − a² is rounding noise; it must not shrink directions whose singular values are of that size.
@@ -85,25 +72,18 @@ def wiener_gains(s: np.ndarray, alignment: float, strength: float) -> np.ndarray
 
 
 def means_correspond(a: np.ndarray, b: np.ndarray, rank: int) -> bool:
-    """Return whether the cosine of two means is above 0.5 and the 1 % level of chance in ``rank`` dimensions.
-
-    ``a``, ``b`` (k,): covered parts of the means, in the same coordinates.
-    """
+    """Return whether the cosine of two means (k,) is above 0.5 and the 1 % level of chance in ``rank`` dimensions."""
     size = float(np.linalg.norm(a) * np.linalg.norm(b))
     return size > 0 and bool(a @ b > size * max(0.5, 2.33 / np.sqrt(rank)))
 
 
 def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, int]:
-    """Return an extension of a partial isometry by the directions of the means, if these correspond.
+    """Return a matrix (d_source, d_target) that extends a partial isometry by the means' directions, and its rank.
 
     Centering discards one correspondence: the source mean belongs to the target mean. With fewer anchors than
     dimensions, most of both means lies outside the directions that the anchors cover, where it adds information. Using
     it is right if the models differ by a rotation about the origin, and wrong if they differ by arbitrary offsets. So
     it is used only if the covered parts of the means correspond (:func:`means_correspond`).
-
-    ``means``: source and target mean of each modality's anchors. ``matrix`` (d_source, d_target): partial isometry
-    between the complements of the covered directions; zero if there is nothing to add; ``count``: rank of ``matrix``:
-    at most the number of modalities.
     """
     U, V = svd.U[:, : svd.rank], svd.Vt[: svd.rank].T
     residuals = []
@@ -130,8 +110,7 @@ def cross_validate(
 ) -> tuple[float, np.ndarray]:
     """Choose the strength of the Wiener filter that maximizes the likelihood of held-out pairs.
 
-    ``center``: whether to center the rows of each modality. ``scores`` (len(CV_STRENGTHS),): mean log-probability of
-    held-out pairs for each of :data:`CV_STRENGTHS`.
+    Returns it, and the mean log-probability of held-out pairs for each of :data:`CV_STRENGTHS`.
     """
     n = sum(len(group.X) for group in groups)
     if n < _MIN_CV_PAIRS:
@@ -187,12 +166,7 @@ def _likelihood(x: np.ndarray, y: np.ndarray, temperature: float = 0.1) -> np.nd
 
 
 def ledoit_wolf(X: np.ndarray) -> np.ndarray:
-    """Return the covariance of rows (n, d) shrunk towards a multiple of the identity: well conditioned for any n.
-
-    References
-    ----------
-    Ledoit and Wolf (2004), "A well-conditioned estimator for large-dimensional covariance matrices".
-    """
+    """Return the covariance of rows (n, d) shrunk towards a multiple of the identity (Ledoit and Wolf 2004)."""
     X = X - X.mean(axis=0)
     n, d = X.shape
     S = X.T @ X / n

@@ -349,8 +349,7 @@ class CCAFit:
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
         """Draw the canonical correlations on the rows of the fit, strongest first.
 
-        ``ax`` are matplotlib axes to draw on, by default those of a new figure; ``annotate=False`` leaves out title and
-        labels.
+        On the matplotlib axes ``ax``, by default new ones; ``annotate=False`` leaves out the title and labels.
         """
         from congruence.plotting import draw_correlations
 

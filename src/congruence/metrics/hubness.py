@@ -22,21 +22,16 @@ from congruence.metrics.search import nearest
 
 @dataclass(frozen=True)
 class Correction:
-    """The numbers that a correction subtracts from cosines.
+    """The numbers ``shift`` (n,) that a correction subtracts from cosines.
 
-    ``shift`` (n,): one number per gallery row; ``hubs`` (n,): correct only queries whose nearest row by plain cosine is
-    one of these; None corrects all queries.
+    With ``hubs`` (n,), only queries whose nearest row by plain cosine is one of these are corrected.
     """
 
     shift: np.ndarray
     hubs: np.ndarray | None = None
 
     def correct(self, similarity: np.ndarray) -> np.ndarray:
-        """Correct similarities in place.
-
-        ``similarity`` (m, n): cosines of some queries with the whole gallery; −inf for rows that a query must not
-        retrieve. Returns (m, n).
-        """
+        """Correct cosines (m, n) with the whole gallery in place; −inf for rows that a query must not retrieve."""
         shift = self.shift.astype(similarity.dtype)
         if self.hubs is None:
             similarity -= shift
@@ -48,10 +43,9 @@ class Correction:
     def as_inner_products(
         self, queries: np.ndarray, gallery: np.ndarray, *, left_out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return both sides with one more column, such that their inner products are the corrected cosines.
+        """Return queries (m, d + 1) and gallery (n, d + 1) whose inner products are the corrected cosines.
 
-        ``queries`` (m, d); ``gallery`` (n, d): the whole gallery of the correction. Both have unit rows; ``left_out``
-        (m,): A gallery row that each query must not retrieve. Returns (m, d + 1); and (n, d + 1).
+        Both have unit rows before; ``left_out`` (m,) is a gallery row that each query must not retrieve.
         """
         is_corrected = np.ones(len(queries), queries.dtype)
         if self.hubs is not None:
@@ -206,11 +200,9 @@ def as_hubness(hubness: str | Hubness | None) -> Hubness | None:
 def means_of(
     center: bool | tuple[object, object] | None, queries: np.ndarray, gallery: np.ndarray
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Return the means that centering subtracts from queries and from gallery rows.
+    """Return the means (d,) or None that centering subtracts from queries (the bank, if there is one) and gallery rows.
 
-    ``center``: True for each side's own mean; or two vectors, where None stands for the side's own mean; ``queries``
-    (m, d): rows from which the mean of the queries is computed: the bank, if there is one; ``gallery`` (n, d). Returns
-    (d,); and (d,).
+    ``center`` is True for each side's own mean; or two vectors, where None stands for the side's own mean.
     """
     if center is None or center is False:
         return None, None

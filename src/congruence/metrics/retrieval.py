@@ -323,13 +323,7 @@ def zero_shot_scores(
     hubness: str | Hubness | None = None,
     bank: RowsLike | None = None,
 ) -> np.ndarray:
-    """Return for each image whether it is classified correctly; parameters as for :func:`zero_shot_accuracy`.
-
-    Returns
-    -------
-    ndarray of float64, shape (n,)
-        1, 0, or a fraction for ties.
-    """
+    """Return the score of each image (n,) that :func:`zero_shot_accuracy` averages: 1, 0, or a fraction for ties."""
     k = len(prototypes)
     names = np.arange(k) if classes is None else as_labels(classes, k, "classes")
     expected = as_labels(labels, len(images), "labels")
@@ -414,10 +408,7 @@ def recall_at_k(
 
 
 def _pairs(relevant: Sequence[ArrayLike] | np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pairs of query and relevant gallery row, without repetition, ordered by query.
-
-    Raises IdError if a query has none, or one not in the gallery.
-    """
+    """Return the pairs of query and relevant gallery row, without repetition, ordered by query."""
     lists = [np.asarray(rows, dtype=int).reshape(-1) for rows in relevant]
     query = np.repeat(np.arange(len(lists)), [len(rows) for rows in lists])
     row = np.concatenate([*lists, np.empty(0, int)])

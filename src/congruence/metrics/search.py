@@ -116,10 +116,7 @@ def nearest(
 
 
 def _as_rows(left_out: ArrayLike, m: int, n: int) -> np.ndarray:
-    """Return the excluded gallery row of each query.
-
-    Raises ShapeError or ParameterError if ``left_out`` is not m such rows.
-    """
+    """Return the excluded gallery row of each of m queries, after checking it."""
     rows = to_numpy(left_out)
     if rows.shape != (m,) or rows.dtype.kind not in "iu":
         raise ShapeError(
@@ -151,9 +148,9 @@ def check_n_neighbors(n_neighbors: int, n: int) -> None:
 
 
 def rescale(A: np.ndarray, other: np.ndarray | None = None) -> np.ndarray:
-    """Scale by a power of two if products of entries could overflow or underflow; this is exact.
+    """Scale rows by a power of two, which is exact, if products of entries could overflow or underflow.
 
-    ``A`` (n, d); ``other`` (m, d): rows to be scaled by the same factor, for distances to them. Returns (n, d).
+    Rows ``other``, if distances to them are to be computed, are scaled by the same factor.
     """
     top = max(max(float(side.max()), -float(side.min())) for side in ((A,) if other is None else (A, other)))
     limit = float(np.finfo(A.dtype).max) ** 0.25
@@ -165,11 +162,10 @@ def rescale(A: np.ndarray, other: np.ndarray | None = None) -> np.ndarray:
 def neighbor_table(
     A: np.ndarray, k: int, metric: str, block_rows: int | None = None, *, name: str = "X", place: Device | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find each row's k nearest other rows and their similarity; see :func:`nearest`.
+    """Return each checked row's k nearest other rows (n, k) and their similarity; see :func:`nearest`.
 
-    ``A`` (n, d); ``name``: name of the argument, for error messages; ``place``: device on which blocks are multiplied
-    and searched; by default NumPy is used. Returns (n, k); and (n, k): inner products or negative squared distances of
-    rows scaled by :func:`rescale`, or cosines.
+    Similarities are inner products or negative squared distances of rows scaled by :func:`rescale`, or cosines.
+    ``place`` is the device on which blocks are multiplied and searched.
     """
     check_n_neighbors(k, len(A))
     return _search(A, A, k, metric, np.arange(len(A)), True, block_rows, (name, name), place)
@@ -256,11 +252,9 @@ def _plain_form(
 
 
 def device_transfer(place: Device | None, dtype: np.dtype) -> tuple[Callable[[np.ndarray], Array], float]:
-    """Return a function that sends arrays to a device, and the relative error from reduced-precision products there.
+    """Return a function that sends arrays of float32 or float64 to a device, and the relative error of factors there.
 
-    ``dtype``: data type of the factors: float32 or float64. Returns: takes an ndarray, and returns the array or tensor
-    to compute with; and: relative error of a factor when products truncate it, beyond the rounding of arithmetic in
-    ``dtype``.
+    The error is that of products which truncate their factors, beyond the rounding of the arithmetic.
     """
     if place is None or (place.type == "mps" and dtype == np.float64):  # Apple's GPUs have no float64
         return lambda array: array, 0.0
@@ -283,11 +277,9 @@ def centered_form(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]:
     """Return rows whose inner products minus a shift rank the gallery for each query, and a bound on their error.
 
-    ``Q`` (m, d): queries; the same object as ``G`` if a gallery is searched for its own rows; ``G`` (n, d); ``names``:
-    names of the queries and the gallery, for error messages; ``truncation``: relative error of a factor in the product,
-    as returned by :func:`device_transfer`. Returns (m, d); and (n, d); and (n,): shift of each gallery row; None if
-    there is none; and (m,): upper bound on the rounding error of each query's values. It is not an estimate: structured
-    data reach it.
+    Queries (m, d), gallery rows (n, d), the shift of each gallery row (n,) or None, and the upper bound for each query
+    (m,) on the rounding error. It is not an estimate: structured data reach it. ``Q`` is ``G`` if a gallery is searched
+    for its own rows; ``truncation`` is the error from :func:`device_transfer`.
     """
     n, d = G.shape
     norms = _norms(G)
@@ -354,10 +346,9 @@ def pair_values(
     form: Callable[[np.ndarray], np.ndarray],
     B: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return inner products of chosen pairs of rows in float64; equal rows give equal values, at any position.
+    """Return inner products of rows i of A with rows j of B (of A, by default) in float64, shape (m,).
 
-    ``A`` (n, d); ``i``, ``j`` (m,); ``form``: applied to the rows, in float64, before the product; ``B`` (n', d): array
-    that ``j`` indexes; by default ``A``. Returns (m,).
+    Equal rows give equal values, at any position. ``form`` is applied to rows in float64 before the product.
     """
     B = A if B is None else B
     out = np.empty(len(i))
