@@ -166,18 +166,9 @@ class Embeddings:
 
     Raises
     ------
-    ShapeError
-        If the vectors are not a non-empty 2-D array.
-    DtypeError
-        If the vectors are not real numbers.
-    NotFiniteError
-        If the vectors contain NaN or infinity.
-    ZeroRowError
-        If a row consists of zeros and ``allow_zero_rows`` is False.
-    IdError
-        If the ids are not one per row, are repeated or missing, or are not strings or integers.
-    SpaceMismatchError
-        If ``space.dim`` differs from the width of the vectors.
+    InputError
+        A :class:`ShapeError`, :class:`DtypeError`, :class:`NotFiniteError` or :class:`ZeroRowError` if the vectors cannot
+        be used, an :class:`IdError` if the ids are not one per row, repeated or missing.
 
     Examples
     --------

@@ -180,11 +180,6 @@ def duplicate_groups(*sides: RowsLike) -> np.ndarray:
         Group labels 0, 1, … in the order of the rows. Each connected component has one label: e.g. two images belong to
         one group if they share a caption.
 
-    Raises
-    ------
-    ShapeError
-        If the sides have different lengths.
-
     Notes
     -----
     Rows are equal when all their numbers are equal; −0 equals 0, and float16 rows are compared as float32. Copies that

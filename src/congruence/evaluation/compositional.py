@@ -95,8 +95,6 @@ def sugarcrepe_recall(
 
     Raises
     ------
-    ParameterError
-        If ``options`` is below two.
     TooFewAnchorsError
         If a task does not have enough captions of other images to draw from.
 

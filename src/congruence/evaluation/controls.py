@@ -127,29 +127,11 @@ def control_rows_of(mapped: np.ndarray, theirs: np.ndarray, center: np.ndarray |
 def cosine_controls(
     mapping: Map, X: RowsLike, Y: RowsLike, *, draws: int = DRAWS, random_state: int = RANDOM_STATE
 ) -> Controls:
-    """Return the mean cosines of the constant and the random-rotation control on paired rows.
+    """Return the mean cosines of the constant and the random-rotation control on paired rows X and Y, shape (n, d).
 
-    Parameters
-    ----------
-    mapping : Map
-        A fitted map, set to the rows' modality.
-    X : array_like, shape (n, d_source)
-    Y : array_like, shape (n, d_target)
-    draws : int, default=5
-        Number of random rotations to average over.
+    ``mapping`` is a fitted map, set to the rows' modality. To be reported with
+    :func:`~congruence.metrics.paired_cosine` of the mapped rows.
 
-    Returns
-    -------
-    Controls
-        To be reported with :func:`~congruence.metrics.paired_cosine` of the mapped rows.
-
-    Raises
-    ------
-    ShapeError
-        If the rows cannot be paired.
-
-    Examples
-    --------
     >>> from congruence import OrthogonalMap
     >>> from congruence.synthetic import rigid_problem
     >>> problem = rigid_problem(n=200, d_source=16, random_state=0)

@@ -9,28 +9,10 @@ from congruence.errors import NotFiniteError, ShapeError
 
 
 def pareto_front(cost: ArrayLike, gain: ArrayLike) -> np.ndarray:
-    """Return a mask of the points that no other point beats in one measure without being worse in the other.
+    """Return a mask (n,) of the points that no other point beats in one measure without being worse in the other.
 
-    Parameters
-    ----------
-    cost : array_like, shape (n,)
-        Smaller is better, e.g. a reconstruction error.
-    gain : array_like, shape (n,)
-        Larger is better, e.g. recall.
+    Of ``cost`` (n,) less is better, e.g. a reconstruction error; of ``gain`` (n,) more, e.g. recall.
 
-    Returns
-    -------
-    ndarray of bool, shape (n,)
-
-    Raises
-    ------
-    ShapeError
-        If the two have different numbers of points.
-    NotFiniteError
-        If a point contains NaN or infinity.
-
-    Examples
-    --------
     >>> pareto_front([0.1, 0.2, 0.3], [0.5, 0.7, 0.6])
     array([ True,  True, False])
     """

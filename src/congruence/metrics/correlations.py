@@ -356,17 +356,7 @@ class CCAFit:
         return draw_correlations(self.correlations.tolist(), ax, annotate=annotate)
 
     def transform(self, X: ArrayLike, Y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Return the canonical variates of both sides.
-
-        Parameters
-        ----------
-        X : array_like, shape (n, d_x)
-        Y : array_like, shape (n, d_y)
-
-        Returns
-        -------
-        tuple of ndarray of float64, each of shape (n, k)
-        """
+        """Return the canonical variates (n, k) of X (n, d_x) and of Y (n, d_y)."""
         A, B = as_matrix(X, "X", allow_zero_rows=True), as_matrix(Y, "Y", allow_zero_rows=True)
         check_same_rows(len(A), len(B), "X", "Y")
         check_width(A.shape[1], len(self.x_mean), "CCAFit")

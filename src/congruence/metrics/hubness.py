@@ -63,28 +63,15 @@ class Hubness(ABC):
 
     @abstractmethod
     def shift(self, cosines: np.ndarray) -> np.ndarray:
-        """Return the number to subtract from each column.
+        """Return the number to subtract from each column (n,) of cosines of the bank with gallery rows (b, n).
 
-        Parameters
-        ----------
-        cosines : ndarray, shape (b, n)
-            Cosines of the bank with gallery rows; −inf for rows that a query of the bank must not retrieve.
-
-        Returns
-        -------
-        ndarray of float64, shape (n,)
+        They are −inf for rows that a query of the bank must not retrieve.
         """
 
     def of(self, bank: np.ndarray, gallery: np.ndarray, *, exclude_self: bool = False) -> Correction:
-        """Compute the correction from a bank of queries, one block of gallery rows at a time.
+        """Compute the correction of unit gallery rows (n, d) from a bank of unit queries (b, d), in blocks.
 
-        Parameters
-        ----------
-        bank : ndarray, shape (b, d)
-        gallery : ndarray, shape (n, d)
-            Both have unit rows.
-        exclude_self : bool, default=False
-            Ignore gallery row i for query i of the bank.
+        With ``exclude_self``, gallery row i is ignored for query i of the bank.
         """
         shift = np.empty(len(gallery))
         best, first = np.full(len(bank), -np.inf), np.zeros(len(bank), dtype=np.intp)
@@ -103,12 +90,7 @@ class Hubness(ABC):
         return Correction(shift, self._hubs(first, len(gallery)))
 
     def of_matrix(self, cosines: np.ndarray) -> Correction:
-        """Return the correction for a complete matrix of cosines, with its own queries as the bank.
-
-        Parameters
-        ----------
-        cosines : ndarray, shape (m, n)
-        """
+        """Return the correction for a complete matrix of cosines (m, n), with its own queries as the bank."""
         return Correction(self.shift(cosines), self._hubs(np.argmax(cosines, axis=1), cosines.shape[1]))
 
     #: Whether only queries whose nearest row is a hub are corrected.
@@ -130,11 +112,6 @@ class CSLS(Hubness):
     ----------
     n_neighbors : int, default=10
         Number of queries over which r(g) is averaged; all of them if the bank has fewer.
-
-    Raises
-    ------
-    ParameterError
-        If ``n_neighbors`` is not a positive integer.
 
     References
     ----------

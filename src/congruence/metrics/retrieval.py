@@ -28,24 +28,7 @@ Center: TypeAlias = bool | tuple[ArrayLike | None, ArrayLike | None] | None
 
 
 def paired_cosines(X: RowsLike, Y: RowsLike) -> np.ndarray:
-    """Cosine between row i of X and row i of Y, for each i.
-
-    Parameters
-    ----------
-    X, Y : array_like, shape (n, d)
-
-    Returns
-    -------
-    ndarray of float64, shape (n,)
-        In [-1, 1].
-
-    Raises
-    ------
-    ZeroRowError
-        If a row is zero.
-    IdError
-        If both are embeddings with ids, which differ or are in a different order.
-    """
+    """Cosine between row i of X and row i of Y, both of shape (n, d): a float64 array of shape (n,), in [−1, 1]."""
     A, B = paired(X, Y)
     out = np.empty(len(A))
     for part in blocks(len(A), 16 * A.shape[1], budget=8 * 2**20):
@@ -56,46 +39,17 @@ def paired_cosines(X: RowsLike, Y: RowsLike) -> np.ndarray:
 
 
 def paired_cosine(X: RowsLike, Y: RowsLike) -> float:
-    """Mean cosine of paired rows.
+    """Mean cosine of paired rows, X and Y of shape (n, d), in [−1, 1]; 1 for pairs of the same direction.
 
-    Parameters
-    ----------
-    X, Y : array_like, shape (n, d)
-
-    Returns
-    -------
-    float
-        In [-1, 1]; 1 if the rows of each pair have the same direction.
-
-    References
-    ----------
-    Gupta et al. (2026), appendix D.4.2, metric (1).
+    Source: Gupta et al. (2026), appendix D.4.2, metric (1).
     """
     return float(paired_cosines(X, Y).mean())
 
 
 def paired_distance(X: RowsLike, Y: RowsLike) -> float:
-    """Mean Euclidean distance of paired rows, without any normalization.
+    """Mean Euclidean distance of paired rows, X and Y of shape (n, d), without any normalization.
 
-    Parameters
-    ----------
-    X, Y : array_like, shape (n, d)
-
-    Returns
-    -------
-    float
-        ≥ 0, in the units of the vectors.
-
-    Raises
-    ------
-    NotFiniteError
-        If arrays contain NaN or infinity, or float64 numbers above 1e70 or all below 1e-70.
-    IdError
-        If both are embeddings with ids, which differ or are in a different order.
-
-    References
-    ----------
-    Gupta et al. (2026), appendix D.4.2, metric (1).
+    Source: Gupta et al. (2026), appendix D.4.2, metric (1).
     """
     A, B = paired(X, Y)
     check_scale(A, "X")
