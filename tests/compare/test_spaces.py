@@ -71,7 +71,11 @@ def test_the_null_of_cka_against_its_closed_form():
 
 def test_the_interval_is_about_as_wide_as_the_score_varies():
     values = [linear_cka(*_drawn(200, seed)) for seed in range(60)]
-    widths = [s.high - s.value for seed in range(5) for s in compare_spaces(*_drawn(200, seed), ["linear_cka"], permutations=2, halves=40)]  # fmt: skip
+    widths = [
+        s.high - s.value
+        for seed in range(5)
+        for s in compare_spaces(*_drawn(200, seed), ["linear_cka"], permutations=2, halves=40)
+    ]
     assert np.mean(widths) / 1.96 == pytest.approx(np.std(values), rel=0.4)
 
 

@@ -183,7 +183,10 @@ def test_a_map_is_no_better_than_itself_and_the_order_turns_the_sign(maps, texts
 
 
 def test_equally_good_predictions_are_told_apart_as_rarely_as_the_level_says():
-    """Both are the truth and noise of the same law: exchangeable query by query. The error is of the whole family of lines."""
+    """Both are the truth and noise of the same law: exchangeable query by query.
+
+    The error is of the whole family of lines.
+    """
     rng = np.random.default_rng(7)
     wrong, trials = 0, 60
     for _ in range(trials):
@@ -305,7 +308,23 @@ def test_evaluate_against_another_map(here, tmp_path):
     np.savez(tmp_path / "both.npz", a=problem.X, b=problem.Y, names=[f"item {k}" for k in range(160)])
     vectors = ["both.npz:a", "both.npz:b"]
     for name, extra in (("new", []), ("old", ["--shrinkage", "soft", "--shrinkage-strength", "3"])):
-        assert here("fit", *vectors, "--ids", "names", "--modality", "text", "--holdout", 60, "-o", name, "--no-check", *extra).code == 0  # fmt: skip
+        assert (
+            here(
+                "fit",
+                *vectors,
+                "--ids",
+                "names",
+                "--modality",
+                "text",
+                "--holdout",
+                60,
+                "-o",
+                name,
+                "--no-check",
+                *extra,
+            ).code
+            == 0
+        )
     common = [
         "evaluate",
         "new",

@@ -266,14 +266,16 @@ def test_what_cannot_be_measured_is_refused(data, mapping):
         evaluate(mapping, {"image": other}, {"text": data.texts})
     with pytest.raises(ModalityError, match="text vectors for the modality 'image'"):
         evaluate(mapping, {"image": data.images}, {"image": data.texts})
-    with pytest.raises(InputError, match="Got prompts without classes"):
+    with pytest.raises(InputError, match="No prompt has a class"):
         evaluate(mapping, {"image": data.images}, {"text": data.texts}, prompt_labels={"x": "y"})
     with pytest.raises(InputError, match="without a label"):
         evaluate(mapping, {"image": data.images}, {"text": data.texts}, labels={"x": "y"})
 
 
 def test_only_the_modality_a_head_is_for_goes_through_it(data, mapping):
-    """The source model's own texts are no input of a head for images; they serve to say what that model reaches alone."""
+    """The source model's own texts are no input of a head for images; they serve to say what that model reaches
+    alone.
+    """
     own = Embeddings(data.images.vectors, ids=data.ids, space=Space("dino", modality="text"))
     scores = evaluate(mapping, {"image": data.images, "text": own}, {"text": data.texts})
     assert {r.query for r in scores.rows} == {"aligned source image", "aligned target text"}

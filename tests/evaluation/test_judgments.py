@@ -7,8 +7,7 @@ import pytest
 
 from congruence import Embeddings
 from congruence.errors import FileError, InputError, ShapeError
-from congruence.evaluation.judgments import Judgments, judge, read_qrels
-from congruence.evaluation.ranked import expected_scores, ranked_scores
+from congruence.evaluation.judgments import Judgments, expected_scores, judge, ranked_scores, read_qrels
 
 RNG = np.random.default_rng(0)
 

@@ -46,7 +46,8 @@ def test_chance_by_hand():
     np.testing.assert_allclose(found.mean, [2, 3])
     np.testing.assert_allclose(found.sd, np.sqrt(2 / 3))
     np.testing.assert_allclose(found.p_value, [2 / 5, 1 / 5])  # 3 reaches 2.5; nothing reaches 1
-    # Standardized over all five pairings: 0.60 and 1.57 beside the best of each re-pairing, −1.37, −0.15, 1.36 and −0.15.
+    # Standardized over all five pairings: 0.60 and 1.57 beside the best of each re-pairing, −1.37, −0.15, 1.36 and
+    # −0.15.
     np.testing.assert_allclose(found.adjusted_p_value, [2 / 5, 1 / 5])
 
 

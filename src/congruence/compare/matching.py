@@ -16,6 +16,7 @@ from congruence._utils.validation import (
     check_choice,
     check_positive,
     check_same_rows,
+    check_same_width,
     check_scale,
     check_seed,
 )
@@ -24,9 +25,7 @@ from congruence.errors import ParameterError, ShapeError
 from congruence.metrics import BETWEEN_SPACES, METRICS, Metric, between_spaces
 from congruence.metrics.cka import BIASED
 from congruence.metrics.correlations import compare_first
-from congruence.metrics.dissimilarity import MOST_ROWS
 from congruence.metrics.neighbors import prepare_cknna
-from congruence.metrics.retrieval import check_same_width
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,6 +33,9 @@ if TYPE_CHECKING:
 
 #: The paper's four metrics.
 DEFAULT = ("linear_cka", "cknna", "cca", "svcca")
+
+#: Largest number of texts of which all pairs are compared.
+_MOST_TEXTS = 5000
 
 #: What their formulas are called in the paper, and in this library. Yoon, Yue and Kim report the *first* canonical
 #: correlation (appendix B.2.3), the *biased* CKA (equations 3 and 4) and a CKNNA of their own (equations 6 to 9).
@@ -241,13 +243,13 @@ def match_test(
     conditions = ["noise", "shuffled" if U is None else "unrelated", *(["hard"] if H is not None else [])]
     rng = np.random.default_rng(random_state)
 
-    def side(A: np.ndarray, name: str) -> _Side:
+    def side(A: np.ndarray, name: str) -> _PreparedSide:
         return _prepare(A, name, scored, components, standardize)
 
-    def compare(first: _Side, second: _Side) -> np.ndarray:
+    def compare(first: _PreparedSide, second: _PreparedSide) -> np.ndarray:
         return np.array([measure.metric.compare(first[_key(measure)], second[_key(measure)]) for measure in scored])
 
-    def easy(image_side: _Side, text_side: _Side, raw: np.ndarray) -> list[np.ndarray]:
+    def easy(image_side: _PreparedSide, text_side: _PreparedSide, raw: np.ndarray) -> list[np.ndarray]:
         """Score a draw of noise images and a draw of other texts, with as many rows as ``raw``, the images."""
         noise = raw.mean(axis=0, dtype=np.float64) + raw.std(axis=0, dtype=np.float64) * rng.standard_normal(raw.shape)
         if U is None:
@@ -332,11 +334,11 @@ def _nearest_derangement(T: np.ndarray) -> np.ndarray:
     """Return the permutation without fixed points that maximizes the similarity of texts and their replacements."""
     from scipy.optimize import linear_sum_assignment
 
-    if len(T) > MOST_ROWS:
+    if len(T) > _MOST_TEXTS:
         raise ShapeError(
-            f"Got {len(T)} rows for hard='nearest'; expected at most {MOST_ROWS}, since it compares all pairs "
+            f"Got {len(T)} rows for hard='nearest'; expected at most {_MOST_TEXTS}, since it compares all pairs "
             "of texts.",
-            f"Pass a sample of {MOST_ROWS} rows.",
+            f"Pass a sample of {_MOST_TEXTS} rows.",
         )
     rows = normalize_rows(T.astype(np.float64), "texts")
     similarity = rows @ rows.T
@@ -394,14 +396,16 @@ def measures(name: str, definition: str = "both", *, components: bool = True, no
 
 #: One side as prepared for each metric; definitions with the same preparation share it.
 _Key: TypeAlias = tuple[str, Callable[[np.ndarray, str], object]]
-_Side: TypeAlias = dict[_Key, object]
+_PreparedSide: TypeAlias = dict[_Key, object]
 
 
 def _key(measure: Measure) -> _Key:
     return measure.metric.name, measure.metric.prepare
 
 
-def _prepare(A: np.ndarray, name: str, scored: list[Measure], components: int | None, standardize: bool) -> _Side:
+def _prepare(
+    A: np.ndarray, name: str, scored: list[Measure], components: int | None, standardize: bool
+) -> _PreparedSide:
     """Reduce one side as each metric requires, and prepare it."""
     kinds = {_key(measure): measure.metric.prepare for measure in scored}
     scaled = _standardized(A) if standardize and any(metric == "svcca" for metric, _ in kinds) else A

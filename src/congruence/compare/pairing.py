@@ -187,7 +187,7 @@ def check_pairing(
         nan = float("nan")
         return PairingReport(n, nan, nan, nan, 1.0, nan, False, True, (), (), "too few")
     rng = np.random.default_rng(random_state)
-    source, target = _Side.of(A, rng), _Side.of(B, rng)
+    source, target = _CenteredRows.of(A, rng), _CenteredRows.of(B, rng)
     parts = np.array_split(rng.permutation(n), folds if n >= 60 else 2)
     heldout = _held_out(source, target, parts, permutations, rng)
     p_value = heldout.p_value
@@ -236,7 +236,7 @@ def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:
 
 
 @dataclass(frozen=True)
-class _Side:
+class _CenteredRows:
     """Centered rows in at most ``_WIDTH`` coordinates, and the squared norm of the part outside of them.
 
     The coordinates depend on the rows of one side only, never on the pairing, so all re-pairings remain equally likely.
@@ -247,7 +247,7 @@ class _Side:
     d: int
 
     @classmethod
-    def of(cls, Z: np.ndarray, rng: np.random.Generator) -> _Side:
+    def of(cls, Z: np.ndarray, rng: np.random.Generator) -> _CenteredRows:
         centered = Z - Z.mean(axis=0)
         n, d = Z.shape
         if d <= _WIDTH:
@@ -289,7 +289,7 @@ class _HeldOut:
 
 
 def _held_out(
-    source: _Side, target: _Side, parts: list[np.ndarray], permutations: int, rng: np.random.Generator
+    source: _CenteredRows, target: _CenteredRows, parts: list[np.ndarray], permutations: int, rng: np.random.Generator
 ) -> _HeldOut:
     """Map each fold by a rotation fitted on the others, and compare its rows with each other."""
     own = np.empty(len(source.rows))
@@ -318,7 +318,7 @@ def _held_out(
     return _HeldOut(own, pooled, float(p_value))
 
 
-def _agreement_p(source: _Side, target: _Side, permutations: int, rng: np.random.Generator) -> float:
+def _agreement_p(source: _CenteredRows, target: _CenteredRows, permutations: int, rng: np.random.Generator) -> float:
     """Return the p-value of the agreement of both sides' centered Gram matrices (HSIC) under random re-pairing.
 
     It is exact, and needs no folds, which reduce the number of rows on which a rotation is fitted.
@@ -349,7 +349,12 @@ def _directions(Z: np.ndarray, rest: np.ndarray | float = 0.0) -> np.ndarray:
 
 
 def _would_detect(
-    source: _Side, target: _Side, parts: list[np.ndarray], permutations: int, level: float, rng: np.random.Generator
+    source: _CenteredRows,
+    target: _CenteredRows,
+    parts: list[np.ndarray],
+    permutations: int,
+    level: float,
+    rng: np.random.Generator,
 ) -> bool:
     """Return whether the test would have detected a link of strength ``_LINK`` between these rows.
 
@@ -360,7 +365,7 @@ def _would_detect(
     link = _LINK * (np.sqrt(flat / steep) if steep > 0 else 1.0)
     for side in (source, target):
         mixed = link * side.rows + np.sqrt(1 - link**2) * side.rows[rng.permutation(len(side.rows))]
-        if _held_out(_Side(mixed, side.rest, side.d), side, parts, permutations, rng).p_value > level:
+        if _held_out(_CenteredRows(mixed, side.rest, side.d), side, parts, permutations, rng).p_value > level:
             return False
     return True
 

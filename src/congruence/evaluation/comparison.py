@@ -213,8 +213,9 @@ def compare_maps(
         raise ParameterError(
             argument="level", got=level, expected="a number between 0 and 1", fix="Pass `level=0.95`, for example."
         )
-    several = isinstance(B, Mapping) and any(isinstance(value, Map) for value in B.values())
-    others = {str(other): value for other, value in B.items()} if several else {"B": B}
+    others: dict[str, Any] = {"B": B}
+    if isinstance(B, Mapping) and any(isinstance(value, Map) for value in B.values()):
+        others = {str(other): value for other, value in B.items()}
     if name in others:
         raise ParameterError(f"Two maps have the name {name!r}.", "Pass another `name=…`.")
     compared: dict[str, Any] = {name: A, **others}

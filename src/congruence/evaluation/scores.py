@@ -393,7 +393,7 @@ def _within(
     for variant in variants:
         if variant.center and n < 2:  # a single row minus its mean is zero
             continue
-        own = partial(class_retrieval, query_labels=group, **variant.options)
+        own: Callable[..., float] = partial(class_retrieval, query_labels=group, **variant.options)
         target = own(new, new) if variant.hubness else 1.0
         rows.append(line(f"retrieval{variant.suffix}", own, target=target, chance=chance_at_k(sizes[group], n)))
         if len(sizes) < n:

@@ -11,7 +11,7 @@ import numpy as np
 from congruence._utils.arrays import device, is_tensor, namespace, to_numpy
 from congruence._utils.ids import fits_fixed_width, id_texts
 from congruence._utils.typing import Array, ArrayNamespace, Labels, RowsLike, Tensor
-from congruence._utils.validation import as_matrix, as_native, check_same_rows, check_scale
+from congruence._utils.validation import as_matrix, as_native, check_same_rows, check_same_width, check_scale
 from congruence.embeddings import check_order
 from congruence.errors import DtypeError, InputError, ShapeError
 
@@ -78,15 +78,6 @@ class Metric:
 
 
 # ------------------------------------------------------------------ checks
-
-
-def check_same_width(A: np.ndarray, B: np.ndarray) -> None:
-    """Check that two matrices, shapes (n, d) and (m, d), have the same width, as vectors of one space do."""
-    if A.shape[1] != B.shape[1]:
-        raise ShapeError(
-            f"Got widths {A.shape[1]} and {B.shape[1]}; expected vectors of one space.",
-            "Map one side into the other space first.",
-        )
 
 
 def paired(X: RowsLike, Y: RowsLike) -> tuple[np.ndarray, np.ndarray]:

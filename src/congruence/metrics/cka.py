@@ -104,7 +104,7 @@ def linear_cka(
         a, b = xp.take(A, rows, axis=0), xp.take(B, rows, axis=0)
         for k, value in enumerate(_hsic_terms(a, b, kernels.hsic_unbiased)):
             totals[k] = totals[k] + value
-    return as_scalar(_divide(*totals, xp))
+    return as_scalar(_divide(totals[0], totals[1], totals[2], xp))
 
 
 def _hsic_terms(A: Array, B: Array, hsic: _HSIC) -> tuple[Array, Array, Array]:

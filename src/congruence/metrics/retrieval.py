@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks, normalize_rows
 from congruence._utils.typing import Labels, RowsLike, SizedRows
-from congruence._utils.validation import as_matrix, check_choice, check_positive, check_scale
+from congruence._utils.validation import as_matrix, check_choice, check_positive, check_same_width, check_scale
 from congruence.errors import IdError, InputError, ParameterError, ShapeError
-from congruence.metrics._base import Metric, as_labels, check_same_width, paired
+from congruence.metrics._base import Metric, as_labels, paired
 from congruence.metrics.hubness import Hubness, as_hubness, means_of
 
 #: Whether to subtract each side's own mean, or the means to subtract.

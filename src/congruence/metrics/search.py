@@ -22,9 +22,8 @@ from numpy.typing import ArrayLike
 from congruence._utils.arrays import blocks, device, is_remote, namespace, normalize_rows, to_numpy
 from congruence._utils.top_k import candidate_slices, kth_from_below, select_top_k, top_k
 from congruence._utils.typing import Array, Device
-from congruence._utils.validation import as_matrix, check_choice, check_positive
+from congruence._utils.validation import as_matrix, check_choice, check_positive, check_same_width
 from congruence.errors import ParameterError, ShapeError
-from congruence.metrics._base import check_same_width
 
 #: Bytes of the rows that are compared at a time, chosen to fit in the processor's cache.
 _PAIR_BYTES = 2**20

@@ -13,8 +13,7 @@ from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import check_positive, check_same_rows, check_width
 from congruence.embeddings import Embeddings, as_embeddings, as_pair
 from congruence.errors import IdError, InputError, ParameterError
-from congruence.evaluation.judgments import judge
-from congruence.evaluation.ranked import expected_scores, ranked_scores
+from congruence.evaluation.judgments import expected_scores, judge, ranked_scores
 from congruence.metrics.hubness import Hubness, as_hubness
 from congruence.upgrade.bridge._searching import BridgedSearch
 from congruence.upgrade.bridge.search import find
