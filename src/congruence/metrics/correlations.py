@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -40,13 +39,7 @@ def _check_options(
 ) -> None:
     """Check the options of CCA; ``reductions`` are the values that ``reduce`` may have."""
     check_choice(components, COMPONENTS, "components")
-    if reduce not in reductions:
-        raise ParameterError(
-            argument="reduce",
-            got=reduce,
-            expected=f"one of {', '.join(map(repr, reductions))}",
-            fix="Choose one of these.",
-        )
+    check_choice(reduce, reductions, "reduce")
     check_positive(rank, "rank", integer=True)
     check_positive(ridge, "ridge", zero=True)
 
@@ -55,11 +48,7 @@ def _number(value: Array) -> float:
     return float(value.detach() if is_tensor(value) else value)  # torch warns about converting a tensor with a graph
 
 
-@overload
-def _spectrum(xp: ModuleType, C: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]: ...
-@overload
-def _spectrum(xp: ArrayNamespace, C: Array) -> tuple[Array, Array, Array]: ...
-def _spectrum(xp: ArrayNamespace | ModuleType, C: Array) -> tuple[Array, Array, Array]:
+def _spectrum(xp: Any, C: Any) -> tuple[Any, Any, Any]:
     """Return U, s and Vᵀ of C without the directions that are only rounding error."""
     U, s, Vt = xp.linalg.svd(C, full_matrices=False)
     r = int(xp.sum(xp.astype(s > max(C.shape) * EPS * s[0], xp.int64)))
@@ -120,11 +109,7 @@ def _shrink(xp: ArrayNamespace, U: Array, s: Array, ridge: float) -> Array:
     return U if ridge == 0 else U * gains(xp, s, ridge * xp.mean(s * s))
 
 
-@overload
-def _summarize(xp: ModuleType, correlations: np.ndarray, components: str) -> float | np.ndarray: ...
-@overload
-def _summarize(xp: ArrayNamespace, correlations: Array, components: str) -> float | Array: ...
-def _summarize(xp: ArrayNamespace | ModuleType, correlations: Array, components: str) -> float | Array:
+def _summarize(xp: Any, correlations: Any, components: str) -> Any:
     """Return the mean, the first or all correlations; a single value is a float for NumPy and a tensor for torch."""
     if components == "all":
         return correlations
@@ -132,7 +117,7 @@ def _summarize(xp: ArrayNamespace | ModuleType, correlations: Array, components:
     return value if is_tensor(value) else float(value)
 
 
-def _count_kept(xp: ArrayNamespace | ModuleType, s: Array, keep: float | int) -> int:
+def _count_kept(s: Array, keep: float | int) -> int:
     """Return the number of components that :func:`svcca` keeps, from the descending singular values ``s`` (r,)."""
     if isinstance(keep, (int, np.integer)):
         return int(keep)
@@ -259,7 +244,7 @@ def svcca(
             C = C / xp.max(xp.abs(C), axis=0)  # before squaring, since squares of very small entries would underflow
             C = C / xp.sqrt(xp.sum(C * C, axis=0))
         U, s, _ = _spectrum(xp, C)
-        bases.append(U[:, : _count_kept(xp, s, keep)])
+        bases.append(U[:, : _count_kept(s, keep)])
     return _summarize(xp, canonical_correlations(xp, *bases), components)
 
 
@@ -404,8 +389,7 @@ class CCAFit:
                 )
             scales.append(scale)
         correlations = np.clip(np.einsum("ij,ij->j", a, b) / (scales[0] * scales[1]), -1.0, 1.0)
-        summary: float | np.ndarray = _summarize(NUMPY, correlations, components)
-        return summary
+        return _summarize(NUMPY, correlations, components)
 
 
 def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = "pca", ridge: float = 0.0) -> CCAFit:
@@ -491,7 +475,7 @@ def _prepare_basis(keep: float | int) -> Callable[[np.ndarray, str], np.ndarray]
     def prepare(A: np.ndarray, name: str) -> np.ndarray:
         """Return an orthonormal basis of the leading principal components, on centered rows."""
         U, s, _ = _spectrum(NUMPY, scaled(A, name))
-        return U[:, : _count_kept(NUMPY, s, keep)]
+        return U[:, : _count_kept(s, keep)]
 
     return prepare
 
