@@ -188,11 +188,7 @@ class Embeddings:
     if TYPE_CHECKING:
 
         def __init__(
-            self,
-            vectors: RowsLike,
-            ids: Ids | None = None,
-            space: Space = ...,
-            allow_zero_rows: bool = False,
+            self, vectors: RowsLike, ids: Ids | None = None, space: Space = ..., allow_zero_rows: bool = False
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -533,10 +529,7 @@ def as_pair(
         labels = index_ids(source, default=True), index_ids(target, default=True)
         if labels[0] is not None and labels[1] is not None:
             first, second = labels
-    return (
-        _with_ids(source, names[0], first, allow_zero_rows),
-        _with_ids(target, names[1], second, allow_zero_rows),
-    )
+    return (_with_ids(source, names[0], first, allow_zero_rows), _with_ids(target, names[1], second, allow_zero_rows))
 
 
 def by_modality(

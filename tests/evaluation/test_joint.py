@@ -11,14 +11,7 @@ import pytest
 import congruence
 from congruence import CCAMap, Embeddings, HeadsMap, Space
 from congruence.embeddings import normalize_rows
-from congruence.errors import (
-    DirectionError,
-    InputError,
-    ModalityError,
-    ParameterError,
-    ShapeError,
-    SpaceMismatchError,
-)
+from congruence.errors import DirectionError, InputError, ModalityError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.evaluation import evaluate
 from congruence.integrations import to_faiss
 from congruence.metrics import ensemble_prompts, paired_cosine, recall_at_k, zero_shot_accuracy

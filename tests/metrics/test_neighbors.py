@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 from sklearn.neighbors import NearestNeighbors
 
 import congruence.metrics.search as search
-from congruence.errors import (
-    DtypeError,
-    NotFiniteError,
-    ParameterError,
-    ShapeError,
-    TooFewAnchorsError,
-    ZeroRowError,
-)
+from congruence.errors import DtypeError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError, ZeroRowError
 from congruence.metrics import cycle_knn, edit_knn, lcs_knn, mutual_knn, nearest
 
 RNG = np.random.default_rng(0)

@@ -232,7 +232,7 @@ def test_spaces_and_labels_are_checked(models):
         evaluate(mapping, models.target, models.source)
     with pytest.raises(InputError, match="no label"):
         evaluate(mapping, models.source, models.target, labels={"x": "y"})
-    with pytest.raises(InputError, match="no image whose class is among the texts"):
+    with pytest.raises(InputError, match="No image's class is among the texts"):
         evaluate(mapping, models.source, models.target)
     with pytest.raises(ModalityError, match="image vectors for the modality 'text'"):
         evaluate(mapping, {"text": models.source["image"]}, models.target)

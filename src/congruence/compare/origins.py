@@ -274,11 +274,7 @@ class _Examination:
         counts = [int(np.count_nonzero(origin == k)) for k in range(len(names))]
         count = max(self._finite, 1)
         by_means: list[NearMean] = [
-            {
-                "name": mean.name,
-                "nearest": float(n / count),
-                "distance": float(total / n) if n else np.nan,
-            }
+            {"name": mean.name, "nearest": float(n / count), "distance": float(total / n) if n else np.nan}
             for mean, total, n in zip(self._detector._means, *self._sums, strict=True)
             if len(mean.mean) == self.width
         ]

@@ -405,13 +405,7 @@ def _within(
     for name, fn, best in (("cosine", paired_cosine, 1.0), ("distance", paired_distance, 0.0)):
         found = controls.score(lambda rows, fn=fn: fn(rows, mapped.target.vectors))  # type: ignore[misc]
         rows.append(
-            line(
-                name,
-                fn,
-                target=best,
-                control_constant=found.constant,
-                control_random_rotation=found.random_rotation,
-            )
+            line(name, fn, target=best, control_constant=found.constant, control_random_rotation=found.random_rotation)
         )
     return rows
 
@@ -531,10 +525,7 @@ def _measure_joint(
 
 
 def _keys(
-    modalities: tuple[str, str],
-    items: tuple[Embeddings, Embeddings],
-    labels: LabelsById,
-    prompt_labels: LabelsById,
+    modalities: tuple[str, str], items: tuple[Embeddings, Embeddings], labels: LabelsById, prompt_labels: LabelsById
 ) -> Sequence[np.ndarray]:
     """Return keys by which rows of two sides match, as integers.
 

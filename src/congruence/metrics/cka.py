@@ -138,29 +138,14 @@ def _means(A: Array) -> Array:
 
 @overload
 def rbf_cka(
-    X: TensorT,
-    Y: RowsLike,
-    *,
-    estimator: str = "debiased",
-    bandwidth: float | str = "median",
-    fraction: float = 1.0,
+    X: TensorT, Y: RowsLike, *, estimator: str = "debiased", bandwidth: float | str = "median", fraction: float = 1.0
 ) -> TensorT: ...
 @overload
 def rbf_cka(
-    X: ArrayLike,
-    Y: ArrayLike,
-    *,
-    estimator: str = "debiased",
-    bandwidth: float | str = "median",
-    fraction: float = 1.0,
+    X: ArrayLike, Y: ArrayLike, *, estimator: str = "debiased", bandwidth: float | str = "median", fraction: float = 1.0
 ) -> float: ...
 def rbf_cka(
-    X: RowsLike,
-    Y: RowsLike,
-    *,
-    estimator: str = "debiased",
-    bandwidth: float | str = "median",
-    fraction: float = 1.0,
+    X: RowsLike, Y: RowsLike, *, estimator: str = "debiased", bandwidth: float | str = "median", fraction: float = 1.0
 ) -> float | Tensor:
     """Centered kernel alignment with Gaussian kernels.
 

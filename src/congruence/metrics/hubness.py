@@ -50,10 +50,7 @@ class Correction:
         is_corrected = np.ones(len(queries), queries.dtype)
         if self.hubs is not None:
             is_corrected[:] = self.hubs[nearest(queries, 1, gallery, left_out=left_out)[:, 0]]
-        return (
-            np.column_stack([queries, is_corrected]),
-            np.column_stack([gallery, -self.shift.astype(gallery.dtype)]),
-        )
+        return (np.column_stack([queries, is_corrected]), np.column_stack([gallery, -self.shift.astype(gallery.dtype)]))
 
 
 class Hubness(ABC):

@@ -20,14 +20,7 @@ from congruence._utils.typing import Device, RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows
 from congruence.errors import InputError
 from congruence.metrics._base import Metric
-from congruence.metrics.search import (
-    NEIGHBORS,
-    check_n_neighbors,
-    neighbor_table,
-    pair_values,
-    rescale,
-    search_device,
-)
+from congruence.metrics.search import NEIGHBORS, check_n_neighbors, neighbor_table, pair_values, rescale, search_device
 
 
 def mutual_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
@@ -331,16 +324,7 @@ def _of_tables(
     facts = {"rotation", "isotropic scaling", "joint permutation"} | ({"symmetry"} if fn is not cycle_knn else set())
     reference = "Huh et al. (2024), eq. 11" if fn is mutual_knn else _APPENDIX
     return Metric(
-        fn.__name__,
-        fn,
-        (0.0, most),
-        True,
-        frozenset(facts),
-        reference,
-        "n²·d",
-        _prepare_table,
-        compare,
-        _reorder_table,
+        fn.__name__, fn, (0.0, most), True, frozenset(facts), reference, "n²·d", _prepare_table, compare, _reorder_table
     )
 
 

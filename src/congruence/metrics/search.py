@@ -339,11 +339,7 @@ def _norms(A: np.ndarray) -> np.ndarray:
 
 
 def pair_values(
-    A: np.ndarray,
-    i: np.ndarray,
-    j: np.ndarray,
-    form: Callable[[np.ndarray], np.ndarray],
-    B: np.ndarray | None = None,
+    A: np.ndarray, i: np.ndarray, j: np.ndarray, form: Callable[[np.ndarray], np.ndarray], B: np.ndarray | None = None
 ) -> np.ndarray:
     """Return inner products of rows i of A with rows j of B (of A, by default) in float64, shape (m,).
 
