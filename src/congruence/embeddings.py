@@ -167,8 +167,8 @@ class Embeddings:
     Raises
     ------
     InputError
-        A :class:`ShapeError`, :class:`DtypeError`, :class:`NotFiniteError` or :class:`ZeroRowError` if the vectors cannot
-        be used, an :class:`IdError` if the ids are not one per row, repeated or missing.
+        A :class:`ShapeError`, :class:`DtypeError`, :class:`NotFiniteError` or :class:`ZeroRowError` if the vectors
+        cannot be used, an :class:`IdError` if the ids are not one per row, repeated or missing.
 
     Examples
     --------
