@@ -25,8 +25,7 @@ from congruence.errors import (
     ZeroRowError,
 )
 from congruence.stores import open_source, read_embeddings
-from congruence.upgrade.transform import BlockMap
-from congruence.upgrade.transform import transform_file
+from congruence.upgrade.transform import BlockMap, transform_file
 
 MAP = make_map()
 HERE = LocalEngine()

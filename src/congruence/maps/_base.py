@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence import persist
-from congruence._inputs import as_embeddings, check_order
 from congruence._utils.arrays import as_given, cast_like, is_tensor, to_numpy, widen
 from congruence._utils.columns import to_rows
 from congruence._utils.display import as_html, as_markdown, as_text
@@ -32,7 +31,16 @@ from congruence._utils.validation import (
     check_width,
     refuse_overflow,
 )
-from congruence.embeddings import MODALITIES, Embeddings, Space, check_space, has_unit_rows, normalize_rows
+from congruence.embeddings import (
+    MODALITIES,
+    Embeddings,
+    Space,
+    as_embeddings,
+    check_order,
+    check_space,
+    has_unit_rows,
+    normalize_rows,
+)
 from congruence.errors import CongruenceError, InputError, NormWarning, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.maps.card import write_card
 

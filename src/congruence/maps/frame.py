@@ -12,12 +12,11 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 import numpy as np
 
 from congruence import persist
-from congruence._inputs import as_embeddings
 from congruence._utils.arrays import blocks
 from congruence._utils.display import as_markdown
 from congruence._utils.ids import id_rows, id_texts
 from congruence._utils.validation import check_choice, check_positive, check_width
-from congruence.embeddings import MODALITIES, Embeddings, Space
+from congruence.embeddings import MODALITIES, Embeddings, Space, as_embeddings
 from congruence.errors import (
     ConvergenceWarning,
     CorruptFileError,

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-
 @dataclass
 class History:
     """Losses and validation scores of a training run.

@@ -13,7 +13,7 @@ from sklearn.utils.validation import has_fit_parameter
 
 from congruence.embeddings import Space
 from congruence.errors import TeacherWarning
-from congruence.evaluation.task_rows import recall_by_task
+from congruence.evaluation.compositional import recall_by_task
 from congruence.maps import HeadsMap
 from congruence.recipe.items import Items, Unpaired, hold_out, keep_some, read_items, read_unpaired
 from congruence.recipe.plan import Recipe

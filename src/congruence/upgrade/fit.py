@@ -8,12 +8,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from congruence._inputs import as_embeddings, as_pair
 from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import check_choice, check_same_rows, check_seed
 from congruence.compare.pairing import check_pairing, warn_pairing
-from congruence.embeddings import MODALITIES, Embeddings, Pairs
+from congruence.embeddings import MODALITIES, Embeddings, Pairs, as_embeddings, as_pair
 from congruence.errors import ModalityError, ParameterError
 from congruence.maps import METHODS, HeadsMap, Map, OrthogonalMap, RefinedMap, make_map
 from congruence.maps.refinement import read_pools

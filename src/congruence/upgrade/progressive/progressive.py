@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from congruence import persist
-from congruence._inputs import as_embeddings
 from congruence._utils.arrays import blocks
 from congruence._utils.atomic import atomic_path, check_output
 from congruence._utils.ids import as_ids, id_rows
@@ -27,6 +26,7 @@ from congruence._utils.validation import (
     check_width,
     name_rows,
 )
+from congruence.embeddings import as_embeddings
 from congruence.errors import CorruptFileError, IdError, InputError, ParameterError, ShapeError
 from congruence.maps import HeadsMap, Map
 from congruence.stores import Source
