@@ -30,7 +30,8 @@ from congruence.train import CCA, CSA, METHODS, SAIL, ClosedForm, Contrastive, P
 
 pytest.importorskip("torch", reason="methods are trained with torch")
 
-#: The fewest iterations and steps that run: whether KLOT's plans converge is the subject of tests/transport/test_klot.py.
+#: The fewest iterations and steps that run: whether KLOT's plans converge is the subject of
+#: tests/transport/test_klot.py.
 pytestmark = pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning")
 
 NAMES = ["sotalign", "sail", "structure", "nnclr", "sclip", "sue", "csa", "contrastive", "cca", "procrustes", "jam"]
@@ -195,7 +196,8 @@ def test_scikit_learns_own_contract(name):
         "procrustes": {},
         "jam": {"loss": "con", "hidden": (4,), "latent": 2, "max_epochs": 1, "dropout": 0.0, "device": "cpu"},
     }
-    # Wrong captions are read with the right ones a second time, when the row of zeros among that check's integers is one of floats.
+    # Wrong captions are read with the right ones a second time, when the row of zeros among that check's integers is
+    # one of floats.
     refused = {"check_estimators_dtypes": "a row of zeros is refused"} if name == "jam" else {}
     method = make_method(name, **tiny[name])
     results = check_estimator(method, on_fail=None, expected_failed_checks=refused)

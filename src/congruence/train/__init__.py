@@ -50,8 +50,8 @@ __all__ = [
     "split_by_group",
 ]
 
-#: Every method, by name: each is a joint-space map with the same ``fit``, but for the rows it learns from beside the pairs: unpaired ones, or
-#: JAM's wrong captions.
+#: Every method, by name: each is a joint-space map with the same ``fit``, but for the rows it learns from beside the
+#: pairs: unpaired ones, or JAM's wrong captions.
 METHODS: dict[str, type[Method]] = {
     cls.method: cls for cls in (SOTAlign, SAIL, STRUCTURE, NNCLR, SCLIP, SUE, CSA, Contrastive, CCA, Procrustes, JAM)
 }
@@ -86,6 +86,6 @@ def make_method(name: str, **parameters: object) -> Method:
     known = sorted(inspect.signature(cls).parameters)
     if unknown := sorted(set(parameters) - set(known)):
         raise ParameterError(
-            f"Got {', '.join(unknown)} for {name}; expected some of {', '.join(known)}. Use names from this list."
+            f"Got {', '.join(unknown)} for {name}; expected some of {', '.join(known)}.", "Use names from this list."
         )
     return cls(**parameters)

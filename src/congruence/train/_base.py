@@ -16,8 +16,6 @@ from congruence.train._reading import Data, Unpaired, Validation, read_data, spa
 from congruence.train._trainer import Trainer
 from congruence.train.loop import Schedule
 
-__all__ = ["HeadTrainer"]
-
 #: Preprocessing of rows before the first layer.
 PREPROCESS = ("none", "normalize", "center")
 HEADS = ("linear", "mlp")
@@ -48,7 +46,8 @@ class HeadTrainer(Trainer):
         Largest number of pairs and unpaired rows of one side, together, per step.
     pair_batch_size : int, default=10000
         Largest number of pairs per step.
-    max_steps, optimizer, learning_rate, weight_decay, warmup, schedule, clip, validate_every, patience, log_every, checkpoint_every, \
+    max_steps, optimizer, learning_rate, weight_decay, warmup, schedule, clip, validate_every, patience, log_every,
+    checkpoint_every, \
 precision, device, random_state
         See :class:`congruence.train.Schedule`.
 
@@ -113,10 +112,11 @@ precision, device, random_state
         y : array_like, optional
             Alternative name for ``Y``, as used by scikit-learn's tools.
         unpaired : tuple of two, optional
-            Rows without a partner, of the source and of the target: Embeddings, array_like, Rows, a list of these, or None.
+            Rows without a partner, of the source and of the target: Embeddings, array_like, Rows, a list of these, or
+            None.
         validation : tuple, optional
-            Held-out rows as for :meth:`score`: ``(X, Y)``, paired as above, or ``(X, Y, x_labels, y_labels)``, where rows with equal labels
-            match. The weights with the best score are kept.
+            Held-out rows as for :meth:`score`: ``(X, Y)``, paired as above, or ``(X, Y, x_labels, y_labels)``, where
+            rows with equal labels match. The weights with the best score are kept.
         checkpoint : path-like, optional
             Folder in which the latest checkpoint is kept.
         resume : bool, default=True

@@ -17,35 +17,19 @@ from congruence.train.rows import Rows, scannable
 def nearest_rows(queries: np.ndarray, rows: Rows, k: int, device: str | torch.device = "cpu") -> np.ndarray:
     """Return the k rows with the largest cosine for each query, by exhaustive search.
 
-    Parameters
-    ----------
-    queries : ndarray of float32, shape (n, d)
-    rows : Rows
-        Rows to search, which can be scanned in blocks (:class:`~congruence.train.rows.ScannableRows`).
-    k : int
-        Number of neighbors.
-    device : torch.device, optional
-        Device for the computation.
-
-    Returns
-    -------
-    ndarray of int, shape (n, k)
-        Row numbers, nearest first. Cosines are computed in float32; rows whose cosines differ by no more than rounding may be in either order.
-
-    Raises
-    ------
-    ParameterError
-        If ``k`` is larger than the number of rows.
-    InputError
-        If the rows cannot be scanned; see :func:`~congruence.train.rows.scannable`.
+    ``queries`` (n, d); ``rows``: rows to search, which can be scanned in blocks
+    (:class:`~congruence.train.rows.ScannableRows`). Returns (n, k): row numbers, nearest first. Cosines are computed in
+    float32; rows whose cosines differ by no more than rounding may be in either order.
 
     Notes
     -----
-    Memory is O(n·k) in addition to the queries and one block. With frozen encoders, neighbors need to be computed only once (SOTAlign, appendix A.2).
+    Memory is O(n·k) in addition to the queries and one block. With frozen encoders, neighbors need to be computed only
+    once (SOTAlign, appendix A.2).
     """
     if k > len(rows):
         raise ParameterError(
-            f"Got n_neighbors={k} and {len(rows)} unpaired rows; expected at most as many. Pass n_neighbors={len(rows)} or less."
+            f"Got `n_neighbors={k}` and {len(rows)} unpaired rows; expected at most as many.",
+            f"Pass `n_neighbors={len(rows)}` or less.",
         )
     import torch
 

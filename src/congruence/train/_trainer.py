@@ -18,8 +18,6 @@ from congruence.maps.two_sided import TwoSidedMap
 from congruence.train.loop import BatchT, Objective, Schedule, run
 from congruence.train.retrieval import mean_recall
 
-__all__ = ["Method", "Trainer"]
-
 
 class Method(TwoSidedMap):
     """Base of everything in :data:`congruence.train.METHODS`: a joint-space map with a name and a validation score."""
@@ -68,7 +66,8 @@ class Method(TwoSidedMap):
         target = y if Y is None else Y
         if target is None:
             raise InputError(
-                "Got rows of the source alone; expected those of the target too, in which they are searched. Pass Y=…."
+                "Got rows of the source alone; expected those of the target too, in which they are searched.",
+                "Pass Y=….",
             )
         mapped = self.transform(_vectors(X)), self.transform_target(_vectors(target))
         return mean_recall(to_numpy(mapped[0]), to_numpy(mapped[1]), x_labels, y_labels)
@@ -77,9 +76,9 @@ class Method(TwoSidedMap):
 class Trainer(LayeredMap, Method):
     """Base of the methods that are trained step by step.
 
-    A fitted trainer is an ordinary joint-space map, and does not need torch to be applied. :meth:`save` writes its heads
-    (:meth:`to_heads`): :func:`congruence.load` returns a :class:`~congruence.HeadsMap` that gives identical results, with the training
-    parameters in its ``facts_["training"]``.
+    A fitted trainer is an ordinary joint-space map, and does not need torch to be applied. :meth:`save` writes its
+    heads (:meth:`to_heads`): :func:`congruence.load` returns a :class:`~congruence.HeadsMap` that gives identical
+    results, with the training parameters in its ``facts_["training"]``.
     """
 
     def to_heads(self) -> HeadsMap:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from torch.optim import Optimizer
 
-__all__ = ["Checkpoint", "check_parent", "why_no_checkpoint"]
 
 WEIGHTS, STATE = "checkpoint.safetensors", "checkpoint.json"
 FORMAT, FORMAT_VERSION = "congruence-checkpoint", 1
@@ -31,7 +30,8 @@ def check_parent(path: Path) -> None:
     """Raise FileError if the folder in which a checkpoint is to be created does not exist."""
     if not path.parent.is_dir():
         raise FileError(
-            f"Got no folder {path.parent} for the checkpoint; expected it to exist. Create it, or pass a checkpoint=… in a folder that exists."
+            f"No folder {path.parent} for the checkpoint.",
+            ("Create it.", "Pass a `checkpoint=…` in a folder that exists."),
         )
 
 
@@ -94,17 +94,7 @@ class Checkpoint:
             (folder / STATE).write_text(json.dumps(state), encoding="utf-8")
 
     def load(self, module: Module, optimizer: Optimizer) -> tuple[History, dict[str, Any]]:
-        """Restore module and optimizer from the checkpoint; return the history and the best weights.
-
-        Raises
-        ------
-        CorruptFileError
-            If the checkpoint is damaged, or does not fit the module.
-        OutputExistsError
-            If the folder contains other files.
-        TrainingError
-            If the checkpoint belongs to another run.
-        """
+        """Restore module and optimizer from the checkpoint; return the history and the best weights."""
         import safetensors.torch
 
         try:
@@ -130,7 +120,8 @@ class Checkpoint:
             safetensors.SafetensorError,
         ) as error:
             raise CorruptFileError(
-                f"Got an unreadable checkpoint at {self.path} ({error}); expected one of this library. Remove it and train again."
+                f"Got an unreadable checkpoint at {self.path} ({error}); expected one of this library.",
+                "Remove it and train again.",
             ) from error
         self._check_replaceable()
         self._compare(identity)
@@ -141,7 +132,8 @@ class Checkpoint:
             optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise CorruptFileError(
-                f"Got a checkpoint at {self.path} that does not fit ({error}); expected that of this run. Remove it and train again."
+                f"Got a checkpoint at {self.path} that does not fit ({error}); expected that of this run.",
+                "Remove it and train again.",
             ) from error
         device = next(module.parameters()).device
         return history, {name: tensor.to(device) for name, tensor in groups["best"].items()}
@@ -153,7 +145,9 @@ class Checkpoint:
         if differing:
             key = differing[0]
             raise TrainingError(
-                f"Got a checkpoint at {self.path} of another run ({key} was {stored.get(key)!r}, is {ours.get(key)!r}); expected the same data and options. Pass another checkpoint=…, or remove this one."
+                f"Got a checkpoint at {self.path} of another run ({key} was {stored.get(key)!r}, is "
+                f"{ours.get(key)!r}); expected the same data and options.",
+                "Pass another `checkpoint=…`, or remove this one.",
             )
 
 

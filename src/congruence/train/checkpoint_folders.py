@@ -1,4 +1,6 @@
-"""Folders for the checkpoints of a run: one next to the output, which is removed on success, or one that the user names."""
+"""Folders for the checkpoints of a run: one next to the output, which is removed on success, or one that the user
+names.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,6 @@ from congruence._utils.refusals import describe_refusal
 from congruence.errors import OutputExistsError, StorageError
 from congruence.train.checkpoint import why_no_checkpoint
 
-__all__ = ["named_folder", "own_folder"]
-
 MARKER = "checkpoints.json"
 FORMAT, FORMAT_VERSION = "congruence-checkpoints", 1
 
@@ -31,27 +31,14 @@ def own_folder(place: Path) -> Iterator[Path]:
     """Yield a folder for checkpoints that is removed on success; a folder left by an interrupted run is reused.
 
     If the block fails, the checkpoints it wrote are kept, to resume from; a folder without checkpoints is removed.
-
-    Parameters
-    ----------
-    place : Path
-        The folder; its parent must exist.
-
-    Raises
-    ------
-    OutputExistsError
-        If there is a file at the path, or a folder with files that this library did not write.
-    FileError
-        If the parent folder does not exist, or another run is using the folder.
-    StorageError
-        If the folder cannot be written.
     """
     with suppress(OutputExistsError), atomic_path(place, directory=True) as folder:
         _mark(folder, made=True)
     if place.is_symlink() or not place.is_dir() or not (_is_marked(place) or not any(place.iterdir())):
         raise OutputExistsError(
-            f"Got something at {place} that this library did not write; expected a free path for the checkpoints of this run. "
-            "Pass another checkpoint=…, or move what is there."
+            f"Got something at {place} that this library did not write; expected a free path for the "
+            "checkpoints of this run.",
+            "Pass another `checkpoint=…`, or move what is there.",
         )
     with _locked(place):
         if not _is_marked(place):  # an empty folder that the user created, which is not removed at the end
@@ -68,27 +55,16 @@ def own_folder(place: Path) -> Iterator[Path]:
 
 @contextmanager
 def named_folder(place: Path) -> Iterator[Path]:
-    """Yield a folder for checkpoints that is kept. It is created if necessary, and removed again if the block fails before it writes anything.
+    """Yield a folder for checkpoints that is kept.
 
-    Parameters
-    ----------
-    place : Path
-
-    Raises
-    ------
-    OutputExistsError
-        If the path exists and is not a folder.
-    FileError
-        If another run is using the folder.
-    StorageError
-        If the folder cannot be created.
+    It is created if necessary, and removed again if the block fails before it writes anything.
     """
     made = not place.exists()
     try:
         place.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise OutputExistsError(
-            f"Got a file at {place} for checkpoints; expected a folder. Pass another checkpoint=…."
+            f"Got a file at {place} for checkpoints; expected a folder.", "Pass another `checkpoint=…`."
         ) from None
     except OSError as error:
         raise StorageError(describe_refusal(error, f"from the disk for the checkpoints at {place}")) from error
@@ -131,5 +107,6 @@ def _clear(place: Path) -> None:
 def _locked(place: Path) -> AbstractContextManager[None]:
     return locked(
         place,
-        f"Got checkpoints at {place} that another run is using; expected one run. Wait for it, or pass another checkpoint=….",
+        f"Got checkpoints at {place} that another run is using; expected one run. Wait for it, or pass another "
+        "checkpoint=….",
     )

@@ -12,11 +12,10 @@ from congruence.maps.projections import ProjectionMap
 from congruence.train._reading import Unpaired, Validation, read_data, space_of
 from congruence.train._trainer import Method
 
-__all__ = ["CCA", "ClosedForm", "Procrustes"]
-
 
 class ClosedForm(ProjectionMap, Method):
-    """Base of the methods that are solved in closed form on the pairs: a map of :mod:`congruence.maps` with the ``fit`` of the trained methods.
+    """Base of the methods that are solved in closed form on the pairs: a map of :mod:`congruence.maps` with the ``fit``
+    of the trained methods.
 
     :meth:`save` writes this map, and :func:`congruence.load` returns it.
     """

@@ -7,8 +7,6 @@ from typing import ClassVar
 
 from congruence.train.sail import SAIL
 
-__all__ = ["Contrastive"]
-
 
 @dataclass(eq=False, repr=False)
 class Contrastive(SAIL):
@@ -23,7 +21,8 @@ class Contrastive(SAIL):
 
     References
     ----------
-    SOTAlign, tables 6 and 11, "Contrastive", after Yacobi et al. (2025), "Learning shared representations from unpaired data".
+    SOTAlign, tables 6 and 11, "Contrastive", after Yacobi et al. (2025), "Learning shared representations from unpaired
+    data".
     """
 
     method: ClassVar[str] = "contrastive"

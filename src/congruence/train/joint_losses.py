@@ -1,7 +1,7 @@
 """Losses on images with captions and wrong captions: JAM's Con, NegCon and Spread.
 
-As in :mod:`congruence.train.losses`, inputs are rows whose inner products are the similarities (unit rows, for cosines), results are scalar
-tensors, and values and gradients are computed in strips.
+As in :mod:`congruence.train.losses`, inputs are rows whose inner products are the similarities (unit rows, for
+cosines), results are scalar tensors, and values and gradients are computed in strips.
 """
 
 from __future__ import annotations
@@ -16,38 +16,20 @@ from congruence.train._batches import batches, check_temperature
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["con_loss", "negcon_loss", "spread_loss"]
-
 
 def con_loss(v: Tensor, pos: Tensor, temperature: float | Tensor = 0.07, *, labels: Tensor | None = None) -> Tensor:
-    """Contrastive loss: each image is matched to its caption among the captions of the batch, and each caption to its image.
+    """Contrastive loss: each image is matched to its caption among the captions of the batch, and each caption to its
+    image.
 
-    Parameters
-    ----------
-    v : tensor, shape (n, d)
-        Images.
-    pos : tensor, shape (n, d)
-        Row i is the caption of image i.
-    temperature : float or tensor of one number, default=0.07
-        τ of σ(x, x′) = exp(⟨x, x′⟩/τ). Gradients flow into it.
-    labels : tensor of int, shape (n,) or (n, g), optional
-        Rows with an equal label in the same column, such as two captions of one image, are not negatives of each other: they are removed from
-        each other's denominators. By default all other rows are negatives.
-
-    Returns
-    -------
-    tensor, shape ()
-        ½(L_VL + L_LV), in nats. 0 for a batch with a single row.
-
-    Raises
-    ------
-    ShapeError, ParameterError, MissingExtraError
-        If arrays have the wrong shape; a parameter has an invalid value; or PyTorch is not installed.
+    ``v`` (n, d); ``pos`` (n, d): row i is the caption of image i; ``temperature``: τ of σ(x, x′) = exp(⟨x, x′⟩/τ).
+    Gradients flow into it; ``labels`` (n,): rows with an equal label in the same column, such as two captions of one
+    image, are not negatives of each other: they are removed from each other's denominators. By default all other rows
+    are negatives. Returns (): ½(L_VL + L_LV), in nats. 0 for a batch with a single row.
 
     Notes
     -----
-    The paper's formula excludes the pair itself from the denominator (j ≠ i); that loss has no lower bound, and is not a cross-entropy, as the
-    paper's text describes it. Here the pair is included, as in CLIP.
+    The paper's formula excludes the pair itself from the denominator (j ≠ i); that loss has no lower bound, and is not
+    a cross-entropy, as the paper's text describes it. Here the pair is included, as in CLIP.
 
     References
     ----------
@@ -63,32 +45,14 @@ def negcon_loss(
 ) -> Tensor:
     """Contrastive loss in which each image's candidates are all captions of the batch and all wrong captions.
 
-    Parameters
-    ----------
-    v : tensor, shape (n, d)
-        Images.
-    pos : tensor, shape (n, d)
-        Row i is the caption of image i.
-    neg : tensor, shape (n, d) or (n, k, d)
-        Wrong captions of each image.
-    temperature : float or tensor of one number, default=0.07
-    labels : tensor of int, shape (n,) or (n, g), optional
-        As for :func:`con_loss`; the wrong captions of such rows are removed, too.
-
-    Returns
-    -------
-    tensor, shape ()
-        ½(L_VL + L_LV), in nats; wrong captions, which describe no image, are not part of L_LV.
-
-    Raises
-    ------
-    ShapeError, ParameterError, MissingExtraError
-        If arrays have the wrong shape; a parameter has an invalid value; or PyTorch is not installed.
+    ``v`` (n, d); ``pos`` (n, d): row i is the caption of image i; ``neg`` (n, d); ``labels`` (n,): as for
+    :func:`con_loss`; the wrong captions of such rows are removed, too. Returns (): ½(L_VL + L_LV), in nats; wrong
+    captions, which describe no image, are not part of L_LV.
 
     Notes
     -----
-    L_VL is the mean over the n images of a cross-entropy with n(1 + k) candidates. The paper divides the sum over n images by 2n and excludes
-    the pair from the denominator.
+    L_VL is the mean over the n images of a cross-entropy with n(1 + k) candidates. The paper divides the sum over n
+    images by 2n and excludes the pair from the denominator.
 
     References
     ----------
@@ -110,34 +74,15 @@ def spread_loss(
     *,
     labels: Tensor | None = None,
 ) -> Tensor:
-    """Move images toward their captions and wrong captions and away from all others, and then distinguish the correct caption.
+    """Move images toward their captions and wrong captions and away from all others, and then distinguish the correct
+    caption.
 
-    ½[(1 − α)·ConCon + α·contextNCE + L_LV]. With C(i) the caption of image i and its wrong captions, ConCon is the mean over C(i) of the
-    cross-entropy of finding each of them among all texts outside C(i), and contextNCE the cross-entropy of finding the caption in C(i).
+    ½[(1 − α)·ConCon + α·contextNCE + L_LV]. With C(i) the caption of image i and its wrong captions, ConCon is the mean
+    over C(i) of the cross-entropy of finding each of them among all texts outside C(i), and contextNCE the
+    cross-entropy of finding the caption in C(i).
 
-    Parameters
-    ----------
-    v : tensor, shape (n, d)
-        Images.
-    pos : tensor, shape (n, d)
-        Row i is the caption of image i.
-    neg : tensor, shape (n, d) or (n, k, d)
-        Wrong captions of each image, so that C(i) has two texts or 1 + k.
-    alpha : float, default=0.5
-        In [0, 1].
-    temperature : float or tensor of one number, default=0.07
-    labels : tensor of int, shape (n,) or (n, g), optional
-        As for :func:`con_loss`; C(i) itself is not changed.
-
-    Returns
-    -------
-    tensor, shape ()
-        In nats.
-
-    Raises
-    ------
-    ShapeError, ParameterError, MissingExtraError
-        If arrays have the wrong shape; a parameter has an invalid value; or PyTorch is not installed.
+    ``v`` (n, d); ``pos`` (n, d): row i is the caption of image i; ``neg`` (n, d): wrong captions of each image, so that
+    C(i) has two texts or 1 + k; ``labels`` (n,): as for :func:`con_loss`; C(i) itself is not changed; returns ().
 
     Notes
     -----
@@ -157,7 +102,9 @@ def spread_loss(
     0.3466
     """
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 <= alpha <= 1:
-        raise ParameterError(f"Got alpha={alpha!r}; expected a number from 0 to 1. Pass alpha=0.5, for example.")
+        raise ParameterError(
+            argument="alpha", got=alpha, expected="a number from 0 to 1", fix="Pass `alpha=0.5`, for example."
+        )
     v, pos, scale = _read(v, pos, temperature)
     columns = _labels(labels, v)
     own, others = _logits(v, _contexts(v, pos, neg), scale, columns)
@@ -182,7 +129,9 @@ def _contexts(v: Tensor, pos: Tensor, neg: Tensor) -> Tensor:
         neg = neg[:, None]
     if neg.ndim != 3 or not neg.shape[1] or (len(neg), neg.shape[2]) != tuple(v.shape):
         raise ShapeError(
-            f"Got neg of shape {tuple(neg.shape)} for v of shape {tuple(v.shape)}; expected (n, d) or (n, k, d), the wrong captions of each image. Pass neg=… of such a shape."
+            f"Got neg of shape {tuple(neg.shape)} for v of shape {tuple(v.shape)}; expected (n, d) or (n, k, "
+            "d), the wrong captions of each image.",
+            "Pass `neg=…` of such a shape.",
         )
     return torch.cat([pos[:, None], neg], 1)
 
@@ -196,13 +145,17 @@ def _labels(labels: Tensor | None, v: Tensor) -> Tensor | None:
     columns: Tensor = labels[:, None] if labels.ndim == 1 else labels
     if columns.ndim != 2 or len(columns) != len(v) or not columns.shape[1]:
         raise ShapeError(
-            f"Got labels of shape {tuple(labels.shape)} for {len(v)} images; expected (n,) or (n, g), one row per image. Pass labels=… of such a shape."
+            f"Got labels of shape {tuple(labels.shape)} for {len(v)} images; expected (n,) or (n, g), one row "
+            "per image.",
+            "Pass `labels=…` of such a shape.",
         )
     return columns
 
 
 def _logits(rows: Tensor, contexts: Tensor, scale: Tensor, labels: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return each row's logits of its own context, shape (n, m), and the log of the sum of exponentials over all others, shape (n,)."""
+    """Return each row's logits of its own context, shape (n, m), and the log of the sum of exponentials over all
+    others, shape (n,).
+    """
     from congruence.train import _autograd
 
     own = (rows[:, None] * contexts).sum(2) * scale
@@ -210,6 +163,8 @@ def _logits(rows: Tensor, contexts: Tensor, scale: Tensor, labels: Tensor | None
 
 
 def _cross_entropy(rows: Tensor, contexts: Tensor, scale: Tensor, labels: Tensor | None = None) -> Tensor:
-    """Return the mean cross-entropy of finding each row's partner among those of all rows, where each context is one partner."""
+    """Return the mean cross-entropy of finding each row's partner among those of all rows, where each context is one
+    partner.
+    """
     own, others = _logits(rows, contexts, scale, labels)
     return (own[:, 0].logaddexp(others) - own[:, 0]).mean()

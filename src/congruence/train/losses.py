@@ -1,7 +1,8 @@
-"""Losses on two batches of vectors: supervised losses on pairs, and divergences from a teacher on rows that need not be paired.
+"""Losses on two batches of vectors: supervised losses on pairs, and divergences from a teacher on rows that need not be
+paired.
 
-All take unit rows (or any rows whose inner products are the affinities) as tensors, return a scalar tensor, and never store an array of all
-pairs: values and gradients are computed in strips.
+All take unit rows (or any rows whose inner products are the affinities) as tensors, return a scalar tensor, and never
+store an array of all pairs: values and gradients are computed in strips.
 """
 
 from __future__ import annotations
@@ -41,24 +42,10 @@ def siglip_loss(
 ) -> Tensor:
     """Sigmoid loss: each of the n·m combinations is classified as a pair (i = j) or not.
 
-    Parameters
-    ----------
-    X : tensor, shape (n, d)
-    Y : tensor, shape (m, d)
-        m ≥ n. Row i is paired with row i of ``X``; rows from n on are unpaired and serve as additional negatives.
-    logit_scale, logit_bias : float or tensor of one number, default=20 and −10
-        s and b of the logits s⟨x_i, y_j⟩ + b. Gradients flow into them.
-    reduction : {"logits", "rows"}, default="logits"
-        Divide the sum by n·m, as in the code of SAIL and SOTAlign and as the weights α of that paper assume, or by n, as in SigLIP's paper.
-
-    Returns
-    -------
-    tensor, shape ()
-
-    Raises
-    ------
-    ShapeError, ParameterError, MissingExtraError
-        If arrays have the wrong shape; a parameter has an invalid value; or PyTorch is not installed.
+    ``X`` (n, d); ``Y`` (m, d): m ≥ n. Row i is paired with row i of ``X``; rows from n on are unpaired and serve as
+    additional negatives; ``logit_scale``, ``logit_bias``: s and b of the logits s⟨x_i, y_j⟩ + b. Gradients flow into
+    them; ``reduction``: divide the sum by n·m, as in the code of SAIL and SOTAlign and as the weights α of that paper
+    assume, or by n, as in SigLIP's paper; returns ().
 
     References
     ----------
@@ -79,7 +66,8 @@ def siglip_loss(
     X, Y = batches(X, Y)
     if len(Y) < len(X):
         raise ShapeError(
-            f"Got {len(X)} rows of X and {len(Y)} of Y; expected at least as many of Y, the partners of X first. Exchange X and Y."
+            f"Got {len(X)} rows of X and {len(Y)} of Y; expected at least as many of Y, the partners of X first.",
+            "Exchange X and Y.",
         )
     scale, bias = (torch.as_tensor(v, dtype=X.dtype, device=X.device) for v in (logit_scale, logit_bias))
     total = _autograd.Siglip.apply(X, Y, scale, bias)
@@ -89,23 +77,8 @@ def siglip_loss(
 def infonce_loss(X: Tensor, Y: Tensor, temperature: float | Tensor = 0.07) -> Tensor:
     """Symmetric InfoNCE: the mean of the cross-entropies of finding y_i among Y and x_i among X.
 
-    Parameters
-    ----------
-    X : tensor, shape (n, d)
-    Y : tensor, shape (n, d)
-        Row i belongs to row i of ``X``.
-    temperature : float or tensor of one number, default=0.07
-        τ of the logits ⟨x_i, y_j⟩/τ. Gradients flow into it.
-
-    Returns
-    -------
-    tensor, shape ()
-        In nats.
-
-    Raises
-    ------
-    ShapeError, ParameterError, MissingExtraError
-        If arrays have the wrong shape; a parameter has an invalid value; or PyTorch is not installed.
+    ``X`` (n, d); ``Y`` (n, d): row i belongs to row i of ``X``; ``temperature``: τ of the logits ⟨x_i, y_j⟩/τ.
+    Gradients flow into it; returns ().
 
     References
     ----------
@@ -131,26 +104,9 @@ def generalized_infonce(
 ) -> Tensor:
     """KL(softmax of the teacher's affinities ‖ softmax of the student's), averaged over rows.
 
-    Parameters
-    ----------
-    X, Y : tensor, shape (n, d) and (m, d)
-        The student's vectors, into which gradients flow.
-    TX, TY : tensor, shape (n, e) and (m, e)
-        The teacher's vectors of the same items, into which no gradients flow.
-    epsilon, epsilon_teacher : float, default=0.05 and 0.01
-        Temperatures of student and teacher.
-    symmetric : bool, default=False
-        Average this with the same divergence with X and Y exchanged. The paper's equation uses the rows only.
-
-    Returns
-    -------
-    tensor, shape ()
-        In nats.
-
-    Raises
-    ------
-    ShapeError, ParameterError, MissingExtraError
-        If arrays have the wrong shape; a parameter has an invalid value; or PyTorch is not installed.
+    ``X``, ``Y`` (n, d): the student's vectors, into which gradients flow; ``TX``, ``TY`` (n, e): the teacher's vectors
+    of the same items, into which no gradients flow; ``symmetric``: average this with the same divergence with X and Y
+    exchanged. The paper's equation uses the rows only; returns ().
 
     References
     ----------
@@ -171,27 +127,13 @@ def generalized_infonce(
 def cka_divergence(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> Tensor:
     """One minus the centered alignment of the student's affinities with the teacher's.
 
-    Parameters
-    ----------
-    X, Y : tensor, shape (n, d) and (m, d)
-        The student's vectors, into which gradients flow.
-    TX, TY : tensor, shape (n, e) and (m, e)
-        The teacher's vectors.
-
-    Returns
-    -------
-    tensor, shape ()
-        In [0, 2].
-
-    Raises
-    ------
-    ShapeError, MissingExtraError
-        If arrays have the wrong shape, or PyTorch is not installed.
+    ``X``, ``Y`` (n, d): the student's vectors, into which gradients flow; ``TX``, ``TY`` (n, e); returns ().
 
     Notes
     -----
-    These are kernels between two sets, ⟨x_i, y_j⟩, so the paper's proposition C.6, on Gram matrices, does not apply. With centered rows,
-    ⟨XYᵀ, TX TYᵀ⟩ = Σ (XᵀTX) ∘ (YᵀTY) still holds: O(n·d²) time and no n × m array. Equation 9 of the paper has H = I − 11ᵀ instead of I − 11ᵀ/n.
+    These are kernels between two sets, ⟨x_i, y_j⟩, so the paper's proposition C.6, on Gram matrices, does not apply.
+    With centered rows, ⟨XYᵀ, TX TYᵀ⟩ = Σ (XᵀTX) ∘ (YᵀTY) still holds: O(n·d²) time and no n × m array. Equation 9 of
+    the paper has H = I − 11ᵀ instead of I − 11ᵀ/n.
 
     References
     ----------
@@ -209,7 +151,10 @@ def cka_divergence(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> Tensor:
 
 
 def _read(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the vectors of student and teacher as tensors of the student's type, the teacher's without a graph. Raises ShapeError."""
+    """Return the vectors of student and teacher as tensors of the student's type, the teacher's without a graph.
+
+    Raises ShapeError.
+    """
     X, Y = batches(X, Y)
     TX, TY = batches(TX, TY)
     check_same_rows(len(X), len(TX), "X", "TX")

@@ -15,8 +15,6 @@ from congruence.train.loop import Schedule
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["SAIL"]
-
 
 @dataclass(eq=False, repr=False)
 class SAIL(HeadTrainer):
@@ -25,14 +23,15 @@ class SAIL(HeadTrainer):
     Parameters
     ----------
     negatives : bool, default=False
-        Use the unpaired rows of a batch as negatives: every source row against all target rows and every target row against all source rows,
-        averaged. If False, unpaired rows are not used.
+        Use the unpaired rows of a batch as negatives: every source row against all target rows and every target row
+        against all source rows, averaged. If False, unpaired rows are not used.
     **parameters
         Parameters of :class:`~congruence.train.HeadTrainer`, with its defaults.
 
     References
     ----------
-    Zhang et al. (2025), "Assessing and learning alignment of unimodal vision and language models"; SOTAlign, appendix A.2.
+    Zhang et al. (2025), "Assessing and learning alignment of unimodal vision and language models"; SOTAlign, appendix
+    A.2.
 
     Examples
     --------
@@ -55,7 +54,7 @@ class _Objective(HeadsObjective):
         super().__init__(trainer, data, schedule)
         if trainer.negatives and (data.unpaired_source is None or data.unpaired_target is None):
             raise InputError(
-                "Got negatives=True without unpaired rows of both sides; expected both. Pass unpaired=(U, V)."
+                "Got `negatives=True` without unpaired rows of both sides; expected both.", "Pass `unpaired=(U, V)`."
             )
 
     def training_step(self, batch: Batch) -> Mapping[str, Tensor]:

@@ -15,23 +15,13 @@ from congruence.errors import OutputExistsError, ParameterError
 from congruence.train._trainer import Method
 from congruence.train.checkpoint import check_parent
 
-__all__ = ["Tuned", "grid_points", "tune"]
-
 
 @dataclass(frozen=True)
 class Tuned:
     """Result of :func:`tune`.
 
-    Attributes
-    ----------
-    map : Method
-        The fitted method with the best score.
-    parameters : dict
-        Its parameters from the grid.
-    score : float
-        Its score on the validation rows.
-    trials : list of (dict, float)
-        All combinations tried, with their scores.
+    ``map``: the fitted method with the best score; ``parameters``: its parameters from the grid; ``score``: its score
+    on the validation rows; ``trials``: all combinations tried, with their scores.
     """
 
     map: Method
@@ -41,28 +31,15 @@ class Tuned:
 
 
 def grid_points(grid: Mapping[str, Sequence[object]]) -> list[dict[str, object]]:
-    """Return all combinations of the values; the last parameter changes fastest.
-
-    Parameters
-    ----------
-    grid : mapping of str to sequence
-
-    Returns
-    -------
-    list of dict
-
-    Raises
-    ------
-    ParameterError
-        If a value is not a list, or is an empty list.
-    """
+    """Return all combinations of the values; the last parameter changes fastest."""
     for name, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise ParameterError(
-                f"Got {name}={values!r} in a grid; expected a list of values. Write [{values!r}] for a single one."
+                f"Got {name}={values!r} in a grid; expected a list of values.", f"Write [{values!r}] for a single one."
             )
-    # scikit-learn's ParameterGrid sorts the parameters by name. Here they keep their order, which matters: the first of equal scores wins,
-    # checkpoints are named by the number of the point, and the papers' recorded tables were computed in this order.
+    # scikit-learn's ParameterGrid sorts the parameters by name. Here they keep their order, which matters: the first of
+    # equal scores wins, checkpoints are named by the number of the point, and the papers' recorded tables were computed
+    # in this order.
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
@@ -113,7 +90,8 @@ def tune(
     unknown = [name for name in grid if name not in known]
     if unknown:
         raise ParameterError(
-            f"Got {unknown[0]!r} in the grid of {type(method).__name__}; expected one of {', '.join(sorted(known))}. Use one of these names."
+            f"Got {unknown[0]!r} in the grid of {type(method).__name__}; expected one of {', '.join(sorted(known))}.",
+            "Use one of these names.",
         )
     folder = None if checkpoint is None else Path(checkpoint)
     if folder is not None:
@@ -122,7 +100,7 @@ def tune(
             folder.mkdir(exist_ok=True)
         except FileExistsError:
             raise OutputExistsError(
-                f"Got a file at {folder} for checkpoints; expected a folder. Pass another checkpoint=…."
+                f"Got a file at {folder} for checkpoints; expected a folder.", "Pass another `checkpoint=…`."
             ) from None
     best: Tuned | None = None
     trials: list[tuple[dict[str, object], float]] = []
