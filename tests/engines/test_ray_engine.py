@@ -51,8 +51,6 @@ def cluster():
     with pytest.MonkeyPatch.context() as patch:
         for name, value in SETTINGS.items():
             patch.setenv(name, value)
-        # Workers as a command's, without scikit-learn; those of a program are in a test of their own.
-        patch.setattr("congruence.engines.ray.runs_command", lambda: True)
         yield from _cluster()
 
 
@@ -171,8 +169,7 @@ def test_a_lancedb_table_on_a_cluster_with_a_dying_worker(cluster, here, tmp_pat
     np.testing.assert_allclose(np.stack(found["vector"].to_numpy()), MAP.transform(X), rtol=0, atol=2e-6)
 
 
-def test_an_error_of_a_worker_is_ours_and_what_is_finished_stays(cluster, monkeypatch, tmp_path):
-    monkeypatch.setattr("congruence.engines.ray.runs_command", lambda: False)  # the workers of a program
+def test_an_error_of_a_worker_is_ours_and_what_is_finished_stays(cluster, tmp_path):
     vectors = X.copy()
     vectors[-1] = np.nan
     data = open_dataset(str(write_parts(tmp_path / "in", vectors)))

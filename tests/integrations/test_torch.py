@@ -14,7 +14,7 @@ from fitted_maps import MAPS, SIDES, P, X, expected, rows
 
 from congruence import Bridge, CCAMap, HeadsMap, LinearMap, OrthogonalMap
 from congruence.errors import MissingExtraError, ModalityError, NormWarning, ParameterError, ShapeError
-from congruence.maps._checks import NotFittedMapError
+from congruence.maps import NotFittedMapError
 from congruence.maps._layers import LAYERS
 from congruence.maps.torch_module import _MODULES
 

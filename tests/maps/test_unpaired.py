@@ -23,7 +23,7 @@ from congruence.errors import (
     TooFewAnchorsError,
     ZeroRowError,
 )
-from congruence.maps._checks import NotFittedMapError
+from congruence.maps import NotFittedMapError
 from congruence.metrics import class_retrieval
 from congruence.synthetic import random_rotation, rigid_problem
 

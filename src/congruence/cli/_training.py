@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from congruence.datasets import SugarCrepe
     from congruence.embeddings import Embeddings
-    from congruence.maps import TwoSidedMap
+    from congruence.maps import HeadsMap
 
 
 def summarize_files(
-    mapping: TwoSidedMap, options: dict[str, str | None], *, held_out: bool | None, seed: int
+    mapping: HeadsMap, options: dict[str, str | None], *, held_out: bool | None, seed: int
 ) -> dict[str, Any]:
     """Read the files and score the map.
 
     Parameters
     ----------
-    mapping : TwoSidedMap
+    mapping : HeadsMap
     options : dict
         Values of the command's options for joint-space maps, by name.
     held_out : bool or None

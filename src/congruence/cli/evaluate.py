@@ -83,7 +83,7 @@ def command(
     from congruence.embeddings import Space
     from congruence.errors import InputError, ParameterError
     from congruence.evaluation import compare_maps, evaluate
-    from congruence.maps import TwoSidedMap
+    from congruence.maps import HeadsMap
     from congruence.splits import Split
 
     if not against and (groups is not None or fitted_rows != "refuse"):
@@ -93,7 +93,7 @@ def command(
     if report is not None:
         check_output(report, force=force)  # checked before the work starts
     mapping = congruence.maps.load(map_path)
-    if report is not None and isinstance(mapping, TwoSidedMap):
+    if report is not None and isinstance(mapping, HeadsMap):
         raise ParameterError(
             f"Got --report for a joint-space map ({mapping.kind}); expected a map into the target's space. Leave out --report, and run congruence report with --pairs."
         )
@@ -134,14 +134,14 @@ def command(
             )
         split = Split.from_dict(rule)
         fitted = mapping.source_space_.modality
-        if isinstance(mapping, TwoSidedMap) and mapping.target_space_.modality != fitted:
+        if isinstance(mapping, HeadsMap) and mapping.target_space_.modality != fitted:
             fitted = "image"  # if both images and texts were fitted, the labels belong to the images
         for items in sides.values():
             for m in items:
                 # If ids name classes, a class held out in one modality must be held out in the other too.
                 if m == fitted or fitted is None or labels is None:
                     names = id_texts(items[m].ids)
-                    if m == "text" and text_labels and isinstance(mapping, TwoSidedMap):
+                    if m == "text" and text_labels and isinstance(mapping, HeadsMap):
                         names = id_texts([text_labels.get(i, i) for i in names.tolist()])  # a text belongs to its image
                     items[m] = items[m].take(split.held_out(names))
     comparison = None

@@ -335,7 +335,7 @@ def _fit_unpaired(
 def _report(mapping: Map, out: str, paired_by: str, as_json: bool) -> None:
     from congruence.cli._base import number, print_json, print_table
     from congruence.cli._scores import held_out_rows
-    from congruence.maps import TwoSidedMap
+    from congruence.maps import HeadsMap
 
     if as_json:
         print_json({"output": out, "paired_by": paired_by, **mapping.describe()})
@@ -351,7 +351,7 @@ def _report(mapping: Map, out: str, paired_by: str, as_json: bool) -> None:
         from congruence.maps.evidence import choice_rows
 
         rows += choice_rows(scores["choice"])
-    if isinstance(mapping, TwoSidedMap):
+    if isinstance(mapping, HeadsMap):
         rows.append(["width of the joint space", str(mapping.d_out)])
     if "unpaired_source" in scores:
         counts = f"{scores['unpaired_source']} only in the source, {scores['unpaired_target']} only in the target"

@@ -75,7 +75,7 @@ def command(
     from congruence._utils.atomic import check_output
     from congruence.cli._base import load_map, print_json, say
     from congruence.errors import ParameterError
-    from congruence.maps import TwoSidedMap
+    from congruence.maps import HeadsMap
 
     check_output(out, force=force)  # checked before the work starts
     if _is_journal(map_path):
@@ -106,7 +106,7 @@ def command(
         "--pictures": pictures,
         "--note": note,
     }
-    if isinstance(mapping, TwoSidedMap):
+    if isinstance(mapping, HeadsMap):
         from congruence.cli._training import summarize_files
         from congruence.report import write_training
 

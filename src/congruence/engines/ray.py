@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from congruence._utils.optional import require
-from congruence._utils.process import runs_command
 from congruence.engines._base import Engine, Guarded, Measure, Merge, Work, as_item, unwrap
 from congruence.engines.dataset import Fragment
 
@@ -51,7 +50,7 @@ class RayEngine(Engine):
     def run(self, work: Work, fragments: Sequence[Fragment]) -> Iterator[dict[str, Any]]:
         """Yield the result for each fragment; see :meth:`Engine.run`."""
         self._connect()
-        call = _unpickled_late(Guarded(work))
+        call = Guarded(work)
 
         def task(row: dict[str, str]) -> dict[str, str]:
             return {"result": json.dumps(call(json.loads(row["fragment"])))}
@@ -62,7 +61,7 @@ class RayEngine(Engine):
     def reduce(self, measure: Measure, merge: Merge, fragments: Sequence[Fragment]) -> bytes:
         """Measure every fragment and merge the results; see :meth:`Engine.reduce`."""
         self._connect()
-        call = _unpickled_late(Guarded(measure))
+        call = Guarded(measure)
 
         def task(row: dict[str, str]) -> dict[str, Any]:
             result = call(json.loads(row["fragment"]))
@@ -129,27 +128,3 @@ def _keep_sigterm() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
-
-
-def _unpickled_late(guarded: Guarded) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Return a function that is unpickled at its first call, so that the workers of a command avoid scikit-learn, as the command does.
-
-    A Ray worker serves only one driver. Importing scikit-learn takes a worker as long as mapping about 50,000 rows.
-    """
-    import ray.cloudpickle
-
-    content, for_command = ray.cloudpickle.dumps(guarded), runs_command()
-    unpickled: list[Guarded] = []
-
-    def call(fragment: dict[str, Any]) -> dict[str, Any]:
-        if not unpickled:
-            import ray.cloudpickle
-
-            if for_command:
-                from congruence._utils.process import start_command
-
-                start_command()
-            unpickled.append(ray.cloudpickle.loads(content))
-        return unpickled[0](fragment)
-
-    return call

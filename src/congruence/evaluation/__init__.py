@@ -30,7 +30,7 @@ from congruence.evaluation.comparison import Comparison, Difference, compare_map
 from congruence.evaluation.controls import ControlRows, chance_at_k, control_rows
 from congruence.evaluation.exposure import Exposure, measure_exposure
 from congruence.evaluation.joint import evaluate_joint
-from congruence.maps import Map, OrthogonalMap, TwoSidedMap
+from congruence.maps import HeadsMap, Map, OrthogonalMap
 from congruence.metrics import (
     Hubness,
     class_retrieval,
@@ -134,7 +134,7 @@ def evaluate(
             )
     source, target = ({m: items.by_text() for m, items in side.items()} for side in (source, target))
     labels, prompt_labels = (None if side is None else text_keys(side) for side in (labels, prompt_labels))
-    if isinstance(mapping, TwoSidedMap):
+    if isinstance(mapping, HeadsMap):
         return evaluate_joint(
             mapping, source, target, labels=labels, prompt_labels=prompt_labels, center=center, hubness=hubness
         )

@@ -13,7 +13,7 @@ from congruence.embeddings import Embeddings, check_space
 from congruence.errors import InputError, ModalityError
 from congruence.evaluation._base import ensembled_prompts, map_for, with_vectors
 from congruence.evaluation.query_scores import Mapped
-from congruence.maps import Map, TwoSidedMap
+from congruence.maps import HeadsMap, Map
 from congruence.splits import Split
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def unseen_rows(
             )
             continue
         split = Split.from_dict(mapping.scores_["holdout"])
-        joint = isinstance(mapping, TwoSidedMap)
+        joint = isinstance(mapping, HeadsMap)
         fitted = mapping.source_space_.modality
         if joint and mapping.target_space_.modality != fitted:
             fitted = "image"  # if it was fitted on images and texts, the labels are those of images
@@ -185,7 +185,7 @@ def mapped_rows(
             for m, rows in sides["source"].items()
             if _applies_to(map_or_rows, m)
         }
-        if isinstance(map_or_rows, TwoSidedMap):
+        if isinstance(map_or_rows, HeadsMap):
             target = {m: with_vectors(rows, map_or_rows.transform_target(rows.vectors)) for m, rows in target.items()}
     elif isinstance(map_or_rows, Mapping):
         aligned = {m: as_embeddings(rows, f"{name}[{m!r}]").by_text() for m, rows in map_or_rows.items()}
@@ -206,4 +206,4 @@ def mapped_rows(
 def _applies_to(mapping: Map, modality: str) -> bool:
     """Return whether a map applies to a modality; a cross-modal map applies to the source's only."""
     ours, theirs = mapping.source_space_.modality, mapping.target_space_.modality
-    return not isinstance(mapping, TwoSidedMap) or ours == theirs or ours in (None, modality)
+    return not isinstance(mapping, HeadsMap) or ours == theirs or ours in (None, modality)

@@ -23,7 +23,7 @@ from congruence.evaluation._base import (
     shared_codes,
 )
 from congruence.evaluation.controls import Controls, chance_at_k, control_rows_of
-from congruence.maps import TwoSidedMap
+from congruence.maps import HeadsMap
 from congruence.metrics import Hubness, ensemble_prompts, recall_at_k, zero_shot_accuracy
 
 __all__ = ["evaluate_joint"]
@@ -73,7 +73,7 @@ class _Keys:
 
 
 def evaluate_joint(
-    mapping: TwoSidedMap,
+    mapping: HeadsMap,
     source: Mapping[str, Embeddings],
     target: Mapping[str, Embeddings],
     *,
@@ -134,7 +134,7 @@ def evaluate_joint(
     return Scores(retrieval_first(scores), {}, notes + variants[-1].notes)
 
 
-def _mapped_modalities(mapping: TwoSidedMap, side: str, sides: Mapping[str, Mapping[str, Embeddings]]) -> list[str]:
+def _mapped_modalities(mapping: HeadsMap, side: str, sides: Mapping[str, Mapping[str, Embeddings]]) -> list[str]:
     """Return the modalities that a head maps: its own if the map joins two different ones, otherwise all."""
     own, other = mapping.source_space_.modality, mapping.target_space_.modality
     if own == other:

@@ -13,15 +13,16 @@ from congruence import persist
 from congruence._utils.display import as_markdown
 from congruence.embeddings import MODALITIES, Space
 from congruence.errors import CorruptFileError
-from congruence.maps._estimator import BaseEstimator
+from congruence.maps._base import Map
 from congruence.maps._frame_model import Consensus, FrameModel
-from congruence.maps._saved import TOLERANCE, check_parameters, count
+from congruence.persist import TOLERANCE, check_parameters, count
 
 
-class SavedFrame(BaseEstimator, ABC):
+class SavedFrame(ABC):
     """Base of :class:`congruence.CanonicalFrame`: the components of a fitted frame, and its folder."""
 
     kind: ClassVar[str] = "frame"
+    get_params, set_params, __repr__ = Map.get_params, Map.set_params, Map.__repr__
     models_: dict[str, FrameModel]
     consensus_: dict[str, Consensus]
     axes_: list[str]

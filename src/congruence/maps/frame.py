@@ -18,7 +18,7 @@ from congruence.errors import (
 )
 from congruence.linalg.moments import pooled_cross, pooled_size
 from congruence.maps import _frame_solve as solving
-from congruence.maps._checks import NotFittedMapError
+from congruence.maps._base import NotFittedMapError
 from congruence.maps._frame_items import (
     Items,
     as_rows,
@@ -339,6 +339,7 @@ class CanonicalFrame(SavedFrame):
             table[active],
             {q: pair for q, pair in table.items() if q and self.center},
             (replace(a.space, modality=active or None), replace(b.space, modality=active or None)),
+            modality=active or None,
             n_pairs=min(a.n_anchors, b.n_anchors),
             center=self.center,
         )

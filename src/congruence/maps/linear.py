@@ -13,10 +13,8 @@ from congruence._utils.validation import check_positive
 from congruence.embeddings import Space
 from congruence.errors import ParameterError
 from congruence.linalg.moments import CrossMoments
-from congruence.maps._affine import AffineMap
-from congruence.maps._saved import check_arrays, count, number
-
-__all__ = ["LinearMap"]
+from congruence.maps._base import AffineMap
+from congruence.persist import check_arrays, count, number
 
 
 class LinearMap(AffineMap):
@@ -59,14 +57,7 @@ class LinearMap(AffineMap):
         self.ridge = ridge
         self.center = center
 
-    def fit(
-        self,
-        X: RowsLike,
-        Y: RowsLike | None = None,
-        sample_weight: ArrayLike | None = None,
-        *,
-        y: RowsLike | None = None,
-    ) -> Self:
+    def fit(self, X: RowsLike, Y: RowsLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the coefficients on rows paired by position.
 
         Parameters
@@ -75,8 +66,6 @@ class LinearMap(AffineMap):
         Y : array_like, shape (n, d_target)
         sample_weight : array_like, shape (n,), optional
             Non-negative. An integer weight has the effect of repeating the row.
-        y : array_like, optional
-            Alternative name for ``Y``, as used by scikit-learn's tools.
 
         Returns
         -------
@@ -90,7 +79,7 @@ class LinearMap(AffineMap):
             If ``ridge`` is neither a non-negative number nor "cv".
         """
         self._check_ridge()
-        return self.solve(*self._check_pairs(X, y if Y is None else Y, sample_weight))
+        return self.solve(*self._check_pairs(X, Y, sample_weight))
 
     def _check_ridge(self) -> None:
         if self.ridge != "cv":

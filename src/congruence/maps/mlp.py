@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Self, overload
+from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from congruence._utils.arrays import as_given, blocks, cast_like, is_tensor, namespace
+from congruence._utils.arrays import blocks, cast_like, namespace
 from congruence._utils.optional import require
 from congruence._utils.progress import progress_bar
-from congruence._utils.typing import Array, ArrowStream, Layer, RowsLike, TensorT
-from congruence._utils.validation import check_positive, check_seed, refuse_overflow
+from congruence._utils.typing import Array, Layer, RowsLike
+from congruence._utils.validation import check_positive, check_seed
 from congruence.errors import ParameterError
 from congruence.maps._base import Map
 from congruence.maps._layers import gelu
-from congruence.maps._saved import check_arrays, count
 from congruence.maps.linear import LinearMap
+from congruence.persist import check_arrays, count
 from congruence.splits import duplicate_groups
-
-__all__ = ["MLPMap"]
 
 #: Shapes of the arrays of a saved map: i and o the widths of the models, h of the hidden layer.
 _SHAPES = {
@@ -105,15 +102,13 @@ class MLPMap(Map):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: RowsLike, Y: RowsLike | None = None, *, y: RowsLike | None = None) -> Self:
+    def fit(self, X: RowsLike, Y: RowsLike) -> Self:
         """Train on rows paired by position.
 
         Parameters
         ----------
         X : array_like, shape (n, d_source)
         Y : array_like, shape (n, d_target)
-        y : array_like, optional
-            Alternative name for ``Y``, as used by scikit-learn's tools.
 
         Returns
         -------
@@ -129,7 +124,7 @@ class MLPMap(Map):
             If a parameter has an invalid value.
         """
         self._check_parameters()
-        A, B, _ = self._check_pairs(X, y if Y is None else Y)
+        A, B, _ = self._check_pairs(X, Y)
         require("torch", extra="train")
         self._remember(A, B)
         heldout = self._hold_out(duplicate_groups(A, B))
@@ -244,44 +239,21 @@ class MLPMap(Map):
                 if bar is not None:
                     bar.advance(1)
 
-    @overload
-    def transform(self, X: TensorT) -> TensorT: ...
-    @overload
-    def transform(self, X: ArrayLike | ArrowStream) -> np.ndarray: ...
-    def transform(self, X: RowsLike) -> Array:
-        """Map source rows into the target space; needs NumPy only.
+    def _map(self, rows: Array) -> Array:
+        w = {name: cast_like(value, rows) for name, value in self.weights_.items()}
 
-        Parameters
-        ----------
-        X : array_like or tensor, shape (m, d_source)
-
-        Returns
-        -------
-        ndarray or tensor, shape (m, d_target)
-            A tensor for tensor input, on the same device, with the same dtype and in its autograd graph; half precision is computed in float32.
-
-        Raises
-        ------
-        ShapeError, DtypeError, NotFiniteError, NotFittedMapError
-            If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the map is not fitted.
-        """
-        A = self._check_source(X)
-        w = {name: cast_like(value, A) for name, value in self.weights_.items()}
-
-        def map_block(rows: Array) -> Array:
-            centered = rows - w["source_mean"]
+        def map_block(part: Array) -> Array:
+            centered = part - w["source_mean"]
             hidden = gelu(centered @ w["w1"] + w["b1"])
             return centered @ w["matrix"] + w["target_mean"] + hidden @ w["w2"] + w["b2"]
 
-        parts = blocks(len(A), 4 * w["b1"].shape[0] * A.itemsize)
-        if not isinstance(A, np.ndarray):
-            out = as_given(namespace(A).concat([map_block(A[part]) for part in parts]), X)
-            return refuse_overflow(out, X if is_tensor(X) else A, "X")
-        mapped = np.empty((len(A), w["b2"].shape[0]), dtype=A.dtype)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for part in parts:
-                mapped[part] = map_block(A[part])
-        return refuse_overflow(mapped, A, "X")
+        parts = blocks(len(rows), 4 * w["b1"].shape[0] * rows.itemsize)
+        if not isinstance(rows, np.ndarray):
+            return namespace(rows).concat([map_block(rows[part]) for part in parts])
+        mapped = np.empty((len(rows), w["b2"].shape[0]), dtype=rows.dtype)
+        for part in parts:
+            mapped[part] = map_block(rows[part])
+        return mapped
 
     def _layers_of(self, side: str) -> list[Layer]:
         self.check_fitted()

@@ -15,13 +15,10 @@ from congruence._utils.validation import as_matrix, check_positive, check_scale,
 from congruence.errors import AlignmentWarning, InputError, ParameterError
 from congruence.linalg.csls import mutual_neighbors
 from congruence.linalg.procrustes import cross_svd
-from congruence.maps._as_rotation import SavedAsRotation
-from congruence.maps._checks import as_target, require_target, with_names
-from congruence.maps._estimator import validate_data
+from congruence.maps._base import as_target
+from congruence.maps.orthogonal import OrthogonalMap
 from congruence.maps.refinement import leading_directions
 from congruence.splits import duplicate_groups
-
-__all__ = ["AGREEMENT", "Alignment", "UnpairedMap"]
 
 #: Smallest agreement at which an alignment counts as successful; docs/refine.md gives its error rates.
 AGREEMENT = 0.5
@@ -88,7 +85,7 @@ class Alignment:
         return f"The spaces were aligned: {evidence}." if self.found else f"No alignment was found: {evidence}."
 
 
-class UnpairedMap(SavedAsRotation):
+class UnpairedMap(OrthogonalMap):
     """A rotation between two spaces fitted without any known pair, with a measure of whether the search succeeded.
 
     Each restart leaves out a tenth of the source rows, couples the two sides by Gromov–Wasserstein transport and refines the coupling to a
@@ -160,7 +157,7 @@ class UnpairedMap(SavedAsRotation):
         self.max_rows = max_rows
 
     def fit(  # type: ignore[override]  # rows are not paired, so they have neither weights nor modalities of their own
-        self, X: RowsLike, Y: RowsLike | None = None, modality: str | None = None, *, y: RowsLike | None = None
+        self, X: RowsLike, Y: RowsLike, modality: str | None = None
     ) -> Self:
         """Match the rows and fit the rotation on the matches.
 
@@ -171,8 +168,6 @@ class UnpairedMap(SavedAsRotation):
             Not paired with X; duplicate rows count once.
         modality : str, optional
             Modality of all rows.
-        y : array_like, optional
-            Alternative name for ``Y``, as used by scikit-learn's tools.
 
         Returns
         -------
@@ -201,8 +196,8 @@ class UnpairedMap(SavedAsRotation):
             raise ParameterError(
                 f"Got n_restarts={self.n_restarts}; expected at least 2, to compare. Pass n_restarts=4."
             )
-        A, B = self._sides(X, y if Y is None else Y)
-        validate_data(self, with_names(X, A), reset=True, skip_check_array=True)
+        A, B = self._sides(X, Y)
+        self._check_columns(X, A, reset=True)
         rows = [_distinct_rows(side, name) for side, name in ((A, "X"), (B, "Y"))]
         U, V = (_center_and_scale(side[kept]) for side, kept in ((A, rows[0]), (B, rows[1])))
         U, V = (normalize_rows(side @ leading_directions(side, _DIRECTIONS)) for side in (U, V))
@@ -239,7 +234,7 @@ class UnpairedMap(SavedAsRotation):
         return self
 
     def _sides(self, X: RowsLike, Y: RowsLike | None) -> tuple[np.ndarray, np.ndarray]:
-        Y = require_target(Y, type(self).__name__)
+        Y = self._require_target(Y)
         A = as_matrix(getattr(X, "vectors", X), "X", min_rows=4, numeric_objects=True)
         B = as_target(getattr(Y, "vectors", Y), min_rows=4)
         check_scale(A, "X")

@@ -14,11 +14,11 @@ from sklearn.utils.validation import has_fit_parameter
 from congruence.embeddings import Space
 from congruence.errors import TeacherWarning
 from congruence.evaluation.task_rows import recall_by_task
-from congruence.maps import TwoSidedMap
+from congruence.maps import HeadsMap
 from congruence.recipe.items import Items, Unpaired, hold_out, keep_some, read_items, read_unpaired
 from congruence.recipe.plan import Recipe
 from congruence.splits import warn_duplicates
-from congruence.train import Method, make_method
+from congruence.train import make_method
 from congruence.train.retrieval import recalls, unique_pairs
 from congruence.train.tuning import Tuned, tune
 
@@ -34,7 +34,7 @@ class Run:
 
     Attributes
     ----------
-    map : Method
+    map : HeadsMap
         The best map, fitted; its ``scores_`` hold all measurements.
     parameters : dict
         The point of the grid that the map was trained with.
@@ -46,7 +46,7 @@ class Run:
         All pairs that were read, including those held out.
     """
 
-    map: Method
+    map: HeadsMap
     parameters: dict[str, Any]
     score: float
     trials: list[tuple[dict[str, object], float]]
@@ -121,7 +121,7 @@ def run_recipe(
 
 
 def _fit(
-    method: Method,
+    method: HeadsMap,
     recipe: Recipe,
     items: Items,
     unpaired: list[Unpaired],
@@ -142,14 +142,14 @@ def _fit(
     )  # fmt: skip
 
 
-def _fit_arguments(method: Method, items: Items, unpaired: list[Unpaired]) -> dict[str, Any]:
+def _fit_arguments(method: HeadsMap, items: Items, unpaired: list[Unpaired]) -> dict[str, Any]:
     """Return the arguments of a method's ``fit`` in addition to the pairs."""
     if has_fit_parameter(method, "negatives"):
         return {"negatives": items.negatives, "groups": items.groups}
     return {"unpaired": tuple(unpaired)}
 
 
-def _validation(method: Method, heldout: Items) -> tuple[Any, ...]:
+def _validation(method: HeadsMap, heldout: Items) -> tuple[Any, ...]:
     """Return held-out pairs in the form that a method's ``score`` expects."""
     if has_fit_parameter(method, "negatives"):
         rows = heldout.captions()
@@ -209,14 +209,14 @@ def _compare_teacher(scores: dict[str, Any], tuned: Tuned, heldout: Items | None
     return {"notes": [note]}
 
 
-def _retrieval(mapping: TwoSidedMap, test: Items) -> dict[str, float]:
+def _retrieval(mapping: HeadsMap, test: Items) -> dict[str, float]:
     """Return recall in both directions, with identical rows of a group counted once."""
     sides = test.pairs.source.vectors, test.pairs.target.vectors
     X, Y, x_labels, y_labels = unique_pairs(sides[0], sides[1], test.groups)
     return recalls(mapping.transform(X), mapping.transform_target(Y), x_labels, y_labels)
 
 
-def _choices(mapping: TwoSidedMap, test: Items) -> dict[str, object]:
+def _choices(mapping: HeadsMap, test: Items) -> dict[str, object]:
     """Return how often an image is nearer to its caption than to the wrong ones, and than to these and captions of other images."""
     data = test.captions()
     assert data.negatives is not None

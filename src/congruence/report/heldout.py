@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from congruence.errors import InputError, TooFewAnchorsError
-from congruence.maps import TwoSidedMap
+from congruence.maps import HeadsMap
 from congruence.splits import Split
 from congruence.train import split_by_group
 from congruence.train.captions import Captions
@@ -25,23 +25,23 @@ _TOLERANCE = 1e-4
 _ADVICE = "expected the pairs, groups and order of the training. Pass the same files, or held_out=False to measure on all rows"
 
 
-def records_split(mapping: TwoSidedMap) -> bool:
+def records_split(mapping: HeadsMap) -> bool:
     """Return whether a map records how the rows of its training were split, and what is needed to check a repetition."""
     return "holdout" in mapping.scores_ or _records_group_split(mapping)
 
 
-def _records_group_split(mapping: TwoSidedMap) -> bool:
+def _records_group_split(mapping: HeadsMap) -> bool:
     """Return whether a map records a split by groups, as that of JAM."""
     facts = getattr(mapping, "facts_", {})
     return all(isinstance(facts.get(name), Mapping) for name in ("split", "training", "reconstruction_error"))
 
 
-def unseen_rows(mapping: TwoSidedMap, data: Captions, names: np.ndarray) -> np.ndarray:
+def unseen_rows(mapping: HeadsMap, data: Captions, names: np.ndarray) -> np.ndarray:
     """Return the rows that a map's own training held out for testing.
 
     Parameters
     ----------
-    mapping : TwoSidedMap
+    mapping : HeadsMap
         A map that records the split of its training.
     data : Captions
         All rows, including those that the map was trained on.
@@ -96,7 +96,7 @@ def _group_test_rows(mapping: Map, data: Captions) -> np.ndarray:
     return parts[2]
 
 
-def _check_test_rows(mapping: TwoSidedMap, test: Captions) -> None:
+def _check_test_rows(mapping: HeadsMap, test: Captions) -> None:
     """Refuse test rows other than those that ``congruence train`` measured on."""
     recorded_count = mapping.scores_["test_pairs"]
     if len(test) != recorded_count:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from congruence.maps import TwoSidedMap
+from congruence.maps import HeadsMap
 from congruence.maps.history import History
 from congruence.plotting.data import LossCurves, TrainingRecord, ValidationCurve
 from congruence.plotting.training import loss_curves, validation_curve
@@ -30,7 +30,7 @@ _SOURCES = {
 }
 
 
-def facts(mapping: TwoSidedMap) -> list[list[str]]:
+def facts(mapping: HeadsMap) -> list[list[str]]:
     """Return names and values of the relevant facts, as text."""
     recorded = getattr(mapping, "facts_", {})
     parameters = recorded.get("training", {})
@@ -77,17 +77,17 @@ def facts(mapping: TwoSidedMap) -> list[list[str]]:
     return out
 
 
-def curves(mapping: TwoSidedMap) -> list[LossCurves]:
+def curves(mapping: HeadsMap) -> list[LossCurves]:
     """Return the terms of the loss by step; see :func:`congruence.plotting.training.loss_curves`."""
     return loss_curves(_history(mapping))
 
 
-def validation(mapping: TwoSidedMap) -> ValidationCurve | None:
+def validation(mapping: HeadsMap) -> ValidationCurve | None:
     """Return the score on validation rows by step; see :func:`congruence.plotting.training.validation_curve`."""
     return validation_curve(_history(mapping), mapping.scores_.get("teacher_validation_mean_recall_at_1"))
 
 
-def teacher(mapping: TwoSidedMap) -> dict[int, dict[str, float]]:
+def teacher(mapping: HeadsMap) -> dict[int, dict[str, float]]:
     """Return the recalls of the linear teacher on the test rows of the training, by k; empty if there was no teacher."""
     scores, ways = mapping.scores_, ("source_to_target", "target_to_source")
     return {
@@ -97,12 +97,12 @@ def teacher(mapping: TwoSidedMap) -> dict[int, dict[str, float]]:
     }
 
 
-def source(mapping: TwoSidedMap) -> str | None:
+def source(mapping: HeadsMap) -> str | None:
     """Return the citation of the method that trained a map; None if it is unknown."""
     return _SOURCES.get(str(getattr(mapping, "facts_", {}).get("method")))
 
 
-def _history(mapping: TwoSidedMap) -> TrainingRecord:
+def _history(mapping: HeadsMap) -> TrainingRecord:
     record = getattr(mapping, "facts_", {}).get("history")
     return History.from_dict(record).to_dict() if isinstance(record, Mapping) else {}
 

@@ -14,7 +14,7 @@ from congruence.datasets import Bundle
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError, ParameterError
 from congruence.evaluation import Comparison, Score, Scores, evaluate
-from congruence.maps import Map, OrthogonalMap, TwoSidedMap
+from congruence.maps import HeadsMap, Map, OrthogonalMap
 from congruence.maps.evidence import choice_rows
 from congruence.report import examples as report_examples
 from congruence.report import plots
@@ -77,7 +77,7 @@ def summarize(
         As in :func:`congruence.evaluate`.
     """
     check_seed(random_state)
-    if isinstance(mapping, TwoSidedMap):
+    if isinstance(mapping, HeadsMap):
         raise ParameterError(
             f"Got a joint-space map ({mapping.kind}); expected a map into the target's space. "
             "Use summarize_training or evaluate for a joint-space map."

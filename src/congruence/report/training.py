@@ -16,7 +16,7 @@ from congruence._version import __version__
 from congruence.datasets import SugarCrepe
 from congruence.embeddings import Embeddings, Space, normalize_rows
 from congruence.errors import FileError, InputError, ParameterError, ShapeError
-from congruence.maps import Map, TwoSidedMap
+from congruence.maps import HeadsMap, Map
 from congruence.report import caption_choices, history
 from congruence.report.caption_choices import CaptionChoices
 from congruence.report.heldout import records_split, unseen_rows
@@ -53,7 +53,7 @@ def summarize_training(
 
     Parameters
     ----------
-    mapping : TwoSidedMap
+    mapping : HeadsMap
         A fitted map: JAM, SOTAlign, a baseline, or a closed form.
     images, captions, negatives, groups
         As in :meth:`congruence.train.JAM.fit`: rows of the source, rows of the target, wrong rows of the target, and the image of each row.
@@ -100,7 +100,7 @@ def summarize_training(
         or without a partner.
     """
     check_seed(random_state)
-    if not isinstance(mapping, TwoSidedMap):
+    if not isinstance(mapping, HeadsMap):
         raise ParameterError(
             f"Got a map into the target's space ({mapping.kind}); expected a joint-space map. Use summarize for maps into the target's space."
         )
@@ -237,7 +237,7 @@ def _texts(texts: object, n: int, k: int, order: np.ndarray) -> tuple[np.ndarray
     return _column(texts[0], n, "texts")[order], wrong.astype(str)[order]
 
 
-def _duplicate_groups(mapping: TwoSidedMap, data: Captions) -> np.ndarray:
+def _duplicate_groups(mapping: HeadsMap, data: Captions) -> np.ndarray:
     sides = ((data.source, mapping.source_space_), (data.target, mapping.target_space_))
     return duplicate_groups(*(Embeddings(rows, space=Space(modality=space.modality)) for rows, space in sides))
 
@@ -246,12 +246,12 @@ def _unit(rows: np.ndarray) -> np.ndarray:
     return normalize_rows(rows.astype(np.float64))
 
 
-def _title(mapping: TwoSidedMap) -> str:
+def _title(mapping: HeadsMap) -> str:
     source, target = mapping.source_space_.model, mapping.target_space_.model
     return f"{source or 'source model'} + {target or 'target model'}"
 
 
-def _nouns(mapping: TwoSidedMap) -> dict[str, str]:
+def _nouns(mapping: HeadsMap) -> dict[str, str]:
     """Return a noun for a row of each side, such as image and text."""
     sides = {"source": mapping.source_space_.modality, "target": mapping.target_space_.modality}
     if sides["source"] == sides["target"]:

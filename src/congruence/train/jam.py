@@ -16,11 +16,12 @@ from congruence._utils.typing import Labels, Layer, RowsLike
 from congruence._utils.validation import check_choice, check_positive
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError, ParameterError, TooFewAnchorsError
+from congruence.maps import HeadsMap
 from congruence.maps.history import History
 from congruence.metrics import recall_at_k
 from congruence.train._autoencoders import AutoencoderObjective, ends
+from congruence.train._base import run_training, take_layers
 from congruence.train._reading import pair_by_id, space_of
-from congruence.train._trainer import Trainer
 from congruence.train.autoencoder import count, in_units
 from congruence.train.captions import Captions, HeldCaptions, read_captions, read_validation_captions, split_by_group
 from congruence.train.loop import Schedule, used_precision
@@ -30,7 +31,7 @@ LOSSES = ("spread", "negcon", "con")
 
 
 @dataclass(eq=False, repr=False)
-class JAM(Trainer):
+class JAM(HeadsMap):
     """Train an autoencoder of images and one of texts with a shared latent space, by reconstruction and a contrastive
     loss.
 
@@ -122,7 +123,6 @@ class JAM(Trainer):
         X: RowsLike,
         Y: RowsLike | None = None,
         *,
-        y: RowsLike | None = None,
         negatives: RowsLike | None = None,
         groups: Labels | None = None,
         validation: HeldCaptions | None = None,
@@ -138,8 +138,6 @@ class JAM(Trainer):
             Images, one row per caption.
         Y : Embeddings or array_like, shape (n, d_target)
             Their captions, paired by id if both are embeddings with ids, else by position.
-        y : array_like, optional
-            Alternative name for ``Y``, as used by scikit-learn's tools.
         negatives : Embeddings or array_like, shape (n, d_target) or (n, k, d_target), optional
             Wrong captions, in the order of ``Y``, or with its ids.
         groups : sequence, shape (n,), optional
@@ -178,7 +176,6 @@ class JAM(Trainer):
         """
         self._check_parameters()
         require("torch", extra="train")
-        Y = y if Y is None else Y
         spaces = space_of(X), space_of(Y)
         if not pair_by_id(X, Y):
             A, B, _ = self._check_pairs(X, Y)
@@ -203,9 +200,11 @@ class JAM(Trainer):
         schedule = self._schedule(len(data))
         objective = AutoencoderObjective(self, data, heldout, schedule)
         digests = {"data": data.digest(), "validation": None if heldout is None else heldout.digest()}
-        history = self._run(objective, schedule, digests, checkpoint=checkpoint, resume=resume, verbose=verbose)
+        history = run_training(
+            self, objective, schedule, digests, checkpoint=checkpoint, resume=resume, verbose=verbose
+        )
         layers, facts = self._describe(objective, history, split)
-        self._take(layers, history, facts, spaces)
+        take_layers(self, layers, history, facts, spaces)
         self.facts_["reconstruction_error"] = self._errors(objective)
         return self
 
@@ -215,8 +214,6 @@ class JAM(Trainer):
         Y: RowsLike | None = None,
         negatives: RowsLike | None = None,
         groups: Labels | None = None,
-        *,
-        y: RowsLike | None = None,
     ) -> float:
         """Return the share of images whose nearest text is one of their captions, by which parameters and steps are
         selected.
@@ -231,8 +228,6 @@ class JAM(Trainer):
             Wrong captions, added to the captions that are searched.
         groups : sequence, shape (n,), optional
             The image of each row; any of its captions counts as a hit. By default each row is an image of its own.
-        y : array_like, optional
-            Alternative name for ``Y``, as used by scikit-learn's tools.
 
         Returns
         -------
@@ -244,7 +239,7 @@ class JAM(Trainer):
             If arrays have the wrong shape, contain NaN or infinity or have a row of zeros, or the map is not fitted.
         """
         self._check_source(getattr(X, "vectors", X))
-        heldout = read_captions(X, y if Y is None else Y, negatives, groups)
+        heldout = read_captions(X, Y, negatives, groups)
         hits = partners(heldout.groups, heldout.groups)
         return recall_at_k(self.transform(heldout.source), self.transform_target(heldout.candidates()), hits, k=1)
 

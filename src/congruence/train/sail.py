@@ -1,9 +1,9 @@
-"""SAIL: contrastive heads trained on pairs alone, or with unpaired rows as additional negatives."""
+"""SAIL and Contrastive: heads trained on pairs alone, or with unpaired rows as additional negatives."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from congruence.errors import InputError
@@ -47,10 +47,42 @@ class SAIL(HeadTrainer):
         return _Objective(self, data, schedule)
 
 
-class _Objective(HeadsObjective):
-    trainer: SAIL
+@dataclass(eq=False, repr=False)
+class Contrastive(HeadTrainer):
+    """:class:`SAIL` with other defaults: ``pair_loss="infonce"`` and ``head="mlp"``.
 
-    def __init__(self, trainer: SAIL, data: Data, schedule: Schedule):
+    Parameters
+    ----------
+    pair_loss : {"siglip", "infonce"}, default="infonce"
+    head : {"linear", "mlp"}, default="mlp"
+    **parameters
+        Parameters of :class:`SAIL`, with its defaults.
+
+    References
+    ----------
+    SOTAlign, tables 6 and 11, "Contrastive", after Yacobi et al. (2025), "Learning shared representations from unpaired
+    data".
+    """
+
+    method: ClassVar[str] = "contrastive"
+
+    negatives: bool = False
+    _: KW_ONLY
+    pair_loss: str = "infonce"
+    head: str = "mlp"
+
+    def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
+        return _Objective(self, data, schedule)
+
+    _: KW_ONLY
+    pair_loss: str = "infonce"
+    head: str = "mlp"
+
+
+class _Objective(HeadsObjective):
+    trainer: SAIL | Contrastive
+
+    def __init__(self, trainer: SAIL | Contrastive, data: Data, schedule: Schedule):
         super().__init__(trainer, data, schedule)
         if trainer.negatives and (data.unpaired_source is None or data.unpaired_target is None):
             raise InputError(

@@ -7,13 +7,12 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import numpy as np
-from sklearn.base import clone
 
 from congruence._utils.validation import check_choice, check_positive, check_width
 from congruence.errors import InputError, ParameterError
 from congruence.maps import CCAMap, ProcrustesHeads
 from congruence.maps.history import History
-from congruence.maps.two_sided import TwoSidedMap
+from congruence.maps.two_sided import HeadsMap
 from congruence.train._base import HeadTrainer
 from congruence.train._objective import Batch, HeadsObjective
 from congruence.train._reading import Data
@@ -92,7 +91,7 @@ class SOTAlign(HeadTrainer):
 
     Attributes
     ----------
-    teacher_ : TwoSidedMap
+    teacher_ : HeadsMap
         The teacher. Compare its score on the validation rows, ``scores_["teacher_validation_mean_recall_at_1"]``, with
         that of the heads, ``scores_["validation_mean_recall_at_1"]``. For a CCA teacher, ``teacher_.ridge`` is the λ
         chosen.
@@ -109,7 +108,7 @@ class SOTAlign(HeadTrainer):
 
     method: ClassVar[str] = "sotalign"
 
-    teacher: str | TwoSidedMap = "cca"
+    teacher: str | HeadsMap = "cca"
     divergence: str = "klot"
     divergence_weight: float | str = "auto"
     epsilon: float = 0.05
@@ -122,7 +121,7 @@ class SOTAlign(HeadTrainer):
     pairs_too: bool = False
     init: str = "random"
 
-    def fit_teacher(self, X: np.ndarray, Y: np.ndarray, validation: Heldout | None = None) -> TwoSidedMap:
+    def fit_teacher(self, X: np.ndarray, Y: np.ndarray, validation: Heldout | None = None) -> HeadsMap:
         """Fit the teacher only.
 
         Parameters
@@ -134,7 +133,7 @@ class SOTAlign(HeadTrainer):
 
         Returns
         -------
-        TwoSidedMap
+        HeadsMap
 
         Raises
         ------
@@ -143,7 +142,7 @@ class SOTAlign(HeadTrainer):
         ShapeError
             If a fitted teacher has another width than the rows.
         """
-        if isinstance(self.teacher, TwoSidedMap):
+        if isinstance(self.teacher, HeadsMap):
             check_width(X.shape[1], self.teacher.n_features_in_, "the teacher's source")
             check_width(Y.shape[1], self.teacher.d_target, "the teacher's target")
             return self.teacher
@@ -172,7 +171,7 @@ class SOTAlign(HeadTrainer):
         super()._check_parameters()
         if self.ridge != "auto":
             check_positive(self.ridge, "ridge", zero=True)
-        if not isinstance(self.teacher, TwoSidedMap):
+        if not isinstance(self.teacher, HeadsMap):
             check_choice(self.teacher, TEACHERS, "teacher")
         check_choice(self.divergence, DIVERGENCES, "divergence")
         check_choice(self.init, INITS, "init")
@@ -324,7 +323,7 @@ def _score_on_folds(teacher: CCAMap, X: np.ndarray, Y: np.ndarray) -> list[float
     for number in np.unique(fold) if n > 2 * FOLDS else []:
         out = fold == number
         width = None if teacher.n_components is None else min(teacher.n_components, int((~out).sum()) - 1)
-        fitted = clone(teacher).set_params(n_components=width).fit_ridges(X[~out], Y[~out], RIDGES)
+        fitted = CCAMap(**{**teacher.get_params(), "n_components": width}).fit_ridges(X[~out], Y[~out], RIDGES)
         scores.append([mean_recall(cca.transform(X[out]), cca.transform_target(Y[out])) for cca in fitted])
     return np.mean(scores, axis=0).tolist() if scores else [0.0] * len(RIDGES)
 

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sklearn.base import clone
-
 from congruence._utils.typing import RowsLike
 from congruence.errors import OutputExistsError, ParameterError
-from congruence.train._trainer import Method
+from congruence.maps import HeadsMap
 from congruence.train.checkpoint import check_parent
 
 
@@ -24,7 +22,7 @@ class Tuned:
     on the validation rows; ``trials``: all combinations tried, with their scores.
     """
 
-    map: Method
+    map: HeadsMap
     parameters: dict[str, Any]
     score: float
     trials: list[tuple[dict[str, object], float]]
@@ -44,7 +42,7 @@ def grid_points(grid: Mapping[str, Sequence[object]]) -> list[dict[str, object]]
 
 
 def tune(
-    method: Method,
+    method: HeadsMap,
     grid: Mapping[str, Sequence[object]],
     X: RowsLike,
     Y: RowsLike,
@@ -59,7 +57,7 @@ def tune(
 
     Parameters
     ----------
-    method : Method
+    method : HeadsMap
         A method of :data:`congruence.train.METHODS`; it is not modified.
     grid : mapping of str to sequence
         Values to try, by parameter.
@@ -105,7 +103,7 @@ def tune(
     best: Tuned | None = None
     trials: list[tuple[dict[str, object], float]] = []
     for number, point in enumerate(grid_points(grid)):
-        fitted = clone(method).set_params(**point)
+        fitted = type(method)(**{**method.get_params(), **point})
         path = None if folder is None else folder / f"{number:03d}"
         fitted.fit(X, Y, validation=validation, checkpoint=path, verbose=verbose, **fit_params)
         score = fitted.score(*validation)

@@ -14,7 +14,7 @@ from congruence._utils.arrays import as_dtype
 from congruence._utils.validation import RowNames, check_rows
 from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import ParameterError
-from congruence.maps import AffineMap, Map, TwoSidedMap
+from congruence.maps import AffineMap, HeadsMap, Map
 from congruence.upgrade._blocks import block_function
 
 __all__ = ["BlockMap"]
@@ -158,7 +158,7 @@ class BlockMap:
 
 def _sides(mapped: Map, space: Space, side: str | None) -> tuple[Space, Space, str | None]:
     """Return the space the vectors must belong to, the space of the mapped vectors, and the head that maps them if there are two."""
-    if isinstance(mapped, TwoSidedMap):
+    if isinstance(mapped, HeadsMap):
         if mapped.side_of(space, side) == "source":
             return mapped.source_space_, mapped.joint_space(), "source"
         return mapped.target_space_, mapped.joint_space(), "target"

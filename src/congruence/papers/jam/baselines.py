@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.base import clone
 
 from congruence._utils.validation import check_choice
-from congruence.maps import CCAMap, TwoSidedMap
+from congruence.maps import CCAMap, HeadsMap
 from congruence.papers.jam.data import JAMParts
 from congruence.train import JAM
 
@@ -33,7 +33,7 @@ BASELINES = {
 _INVERSE_PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
 
 
-def fit_baseline(method: str, parts: JAMParts, training: Mapping[str, Any] | None = None, seed: int = 5) -> TwoSidedMap:
+def fit_baseline(method: str, parts: JAMParts, training: Mapping[str, Any] | None = None, seed: int = 5) -> HeadsMap:
     """Fit JAM with one of its losses, or canonical correlation analysis in closed form, to a split.
 
     Parameters
@@ -48,7 +48,7 @@ def fit_baseline(method: str, parts: JAMParts, training: Mapping[str, Any] | Non
 
     Returns
     -------
-    TwoSidedMap
+    HeadsMap
         A fitted map into a joint space. Its source and target spaces are named after the encoders.
 
     Raises
@@ -63,7 +63,7 @@ def fit_baseline(method: str, parts: JAMParts, training: Mapping[str, Any] | Non
         # Rows repeat, since an image has several captions, and a caption several wrong captions.
         distinct = min(len(np.unique(rows, axis=0)) for rows in (train.source, train.target))
         width = min(options.get("latent", JAM().latent), distinct - 1, train.source.shape[1], train.target.shape[1])
-        mapping: TwoSidedMap = CCAMap(n_components=width, ridge=0.1).fit(train.source, train.target)
+        mapping: HeadsMap = CCAMap(n_components=width, ridge=0.1).fit(train.source, train.target)
     else:
         jam = JAM(method, random_state=seed, **options)
         heldout = parts.validation

@@ -10,7 +10,7 @@ import numpy as np
 
 from congruence._utils.validation import check_choice
 from congruence.datasets import SugarCrepe
-from congruence.maps import TwoSidedMap
+from congruence.maps import HeadsMap
 from congruence.papers.jam.baselines import BASELINES, fit_baseline, fit_text_only
 from congruence.papers.jam.data import JAMParts
 from congruence.papers.jam.metrics import map_items, measure_outcomes, measure_recall, measure_text_only
@@ -31,16 +31,16 @@ class Fitted:
 
     Attributes
     ----------
-    mapping : TwoSidedMap or None
+    mapping : HeadsMap or None
         Maps images and texts into one space; None for the text-only score.
-    towers : TwoSidedMap or None
+    towers : HeadsMap or None
         Contrastive towers applied before ``mapping``, if it was trained on their outputs.
     score : callable or None
         Text-only score, from :func:`congruence.papers.jam.fit_text_only`.
     """
 
-    mapping: TwoSidedMap | None = None
-    towers: TwoSidedMap | None = None
+    mapping: HeadsMap | None = None
+    towers: HeadsMap | None = None
     score: Callable[[np.ndarray], np.ndarray] | None = None
 
     def measure(self, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5) -> dict[str, dict[str, float]]:
@@ -103,7 +103,7 @@ def fit_method(method: str, parts: JAMParts, training: Mapping[str, Any] | None 
     return Fitted(fit_baseline(loss, _on_towers(towers, parts), training, seed), towers)
 
 
-def fit_towers(parts: JAMParts, training: Mapping[str, Any] | None = None, seed: int = 5) -> TwoSidedMap:
+def fit_towers(parts: JAMParts, training: Mapping[str, Any] | None = None, seed: int = 5) -> HeadsMap:
     """Train a linear head on each encoder with InfoNCE on correct captions only, as a dual encoder for these pairs.
 
     Parameters
@@ -117,7 +117,7 @@ def fit_towers(parts: JAMParts, training: Mapping[str, Any] | None = None, seed:
 
     Returns
     -------
-    TwoSidedMap
+    HeadsMap
     """
     training = training or {}
     train = parts.train
@@ -135,7 +135,7 @@ def fit_towers(parts: JAMParts, training: Mapping[str, Any] | None = None, seed:
     return towers.fit(train.source, train.target, validation=(images, captions, labels, labels), verbose=False)
 
 
-def _on_towers(towers: TwoSidedMap, parts: JAMParts) -> JAMParts:
+def _on_towers(towers: HeadsMap, parts: JAMParts) -> JAMParts:
     """Return a split whose rows are mapped by the towers."""
     train = parts.train
     assert train.negatives is not None  # JAM's data have them

@@ -8,7 +8,7 @@ import numpy as np
 
 from congruence.datasets import SugarCrepe
 from congruence.evaluation.compositional import TaskRecall, sugarcrepe_outcomes, sugarcrepe_recall, text_only_recall
-from congruence.maps import TwoSidedMap
+from congruence.maps import HeadsMap
 
 __all__ = ["METRICS", "map_items", "measure_outcomes", "measure_recall", "measure_text_only"]
 
@@ -32,13 +32,13 @@ METRICS = {
 
 
 def measure_recall(
-    mapping: TwoSidedMap | None, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5
+    mapping: HeadsMap | None, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5
 ) -> dict[str, dict[str, float]]:
     """Measure binary and 5-way recall of a map, or of vectors that already share a space.
 
     Parameters
     ----------
-    mapping : TwoSidedMap or None
+    mapping : HeadsMap or None
         Map with images as source and texts as target; None for vectors of a dual encoder.
     items : SugarCrepe
     test : sequence of ndarray
@@ -56,7 +56,7 @@ def measure_recall(
 
 
 def measure_outcomes(
-    mapping: TwoSidedMap | None, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5
+    mapping: HeadsMap | None, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5
 ) -> np.ndarray:
     """Return which items are answered correctly, for the same choices as :func:`measure_recall`.
 
@@ -73,7 +73,7 @@ def measure_outcomes(
     return sugarcrepe_outcomes(items, *map_items(mapping, test), random_state=seed)
 
 
-def map_items(mapping: TwoSidedMap | None, test: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def map_items(mapping: HeadsMap | None, test: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return images, captions and wrong captions mapped into the joint space; without a map, unchanged."""
     V, P, N = test
     if mapping is None:

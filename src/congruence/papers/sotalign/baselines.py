@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from congruence.maps import TwoSidedMap
+from congruence.maps import HeadsMap
 from congruence.papers.sotalign.data import Parts
 from congruence.papers.sotalign.metrics import measure_heads
 from congruence.train import METHODS, HeadTrainer, make_method
@@ -139,7 +139,7 @@ def combinations(name: str) -> list[dict[str, object]]:
 
 def fit_baseline(
     name: str, parts: Parts, training: Mapping[str, Any], tried: Mapping[str, Any] | None = None, seed: int = 0
-) -> TwoSidedMap:
+) -> HeadsMap:
     """Fit a baseline to a split; the step with the best retrieval on the validation part is kept, if the method trains in steps.
 
     Parameters
@@ -156,7 +156,7 @@ def fit_baseline(
 
     Returns
     -------
-    TwoSidedMap
+    HeadsMap
     """
     baseline = BASELINES[name]
     parameters: dict[str, object] = {}

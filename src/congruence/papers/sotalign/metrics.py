@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from congruence.maps import TwoSidedMap
+from congruence.maps import HeadsMap
 from congruence.metrics import ensemble_prompts, mutual_knn, zero_shot_accuracy
 from congruence.papers.sotalign.data import Heldout, SOTAlignData
 from congruence.train.retrieval import recalls
@@ -25,12 +25,12 @@ METRICS = {
 }
 
 
-def measure_heads(mapping: TwoSidedMap, heldout: Heldout, classes: bool = False) -> dict[str, float]:
+def measure_heads(mapping: HeadsMap, heldout: Heldout, classes: bool = False) -> dict[str, float]:
     """Measure retrieval in both directions, and classification.
 
     Parameters
     ----------
-    mapping : TwoSidedMap
+    mapping : HeadsMap
         Map with images as source and texts as target.
     heldout : Heldout
     classes : bool, default=False

@@ -14,7 +14,7 @@ from congruence._utils.validation import check_choice
 from congruence.embeddings import MODALITIES, Embeddings, Space, check_space
 from congruence.errors import DirectionError, ModalityError, ParameterError, ZeroRowError
 from congruence.evaluation.thresholds import Thresholds
-from congruence.maps import AffineMap, Map, OrthogonalMap, TwoSidedMap
+from congruence.maps import AffineMap, HeadsMap, Map, OrthogonalMap
 from congruence.upgrade.bridge._queries import Folded, as_rows, check_queries, wrong_direction
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class BridgedQueries:
                 f"Got {type(mapping).__name__} for mapping; expected a fitted map from the queries' model to the index's. Pass "
                 "congruence.fit(new, old), or use Bridge.load(path)."
             )
-        if isinstance(mapping, TwoSidedMap):
+        if isinstance(mapping, HeadsMap):
             raise ParameterError(
                 f"Got {type(mapping).__name__}, which maps both models into a joint space; expected a map into the index's space, whose rows "
                 "stay as they are. Fit a rotation or a linear map: congruence.fit(new, old)."

@@ -15,7 +15,7 @@ from congruence._utils.validation import RowNames, check_rows
 from congruence.databases import DatabaseInfo
 from congruence.embeddings import MODALITIES, Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import ModalityError, ParameterError, SpaceMismatchError
-from congruence.maps import Map, TwoSidedMap
+from congruence.maps import HeadsMap, Map
 from congruence.upgrade._blocks import block_function
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.quantize import Quantizer
@@ -100,7 +100,7 @@ class RowMapper:
         old: Quantizer | None = None,
         new: Quantizer | None = None,
     ) -> None:
-        if isinstance(mapping, TwoSidedMap):
+        if isinstance(mapping, HeadsMap):
             raise ParameterError(
                 f"Got a {mapping.kind} map, which maps both models into a joint space; expected a map from the old model's space "
                 "to the new one's. Fit one (congruence fit), or map both sides with transform_file."

@@ -20,7 +20,7 @@ from congruence._utils.validation import (
     name_rows,
 )
 from congruence.errors import IdError, InputError, ParameterError, ShapeError
-from congruence.maps import Map, TwoSidedMap
+from congruence.maps import HeadsMap, Map
 from congruence.stores import Source
 from congruence.upgrade.progressive import saving
 from congruence.upgrade.progressive._front import take_front
@@ -155,7 +155,7 @@ class Progressive(Stage):
                 f"Got meter_share={meter_share} and clip={clip}; expected at most 1, and at least 1. Pass meter_share=0.2 and clip=3.0, for example."
             )
         check_positive(tolerance, "tolerance", zero=True)
-        if isinstance(mapping, TwoSidedMap):
+        if isinstance(mapping, HeadsMap):
             raise ParameterError(
                 f"Got a {type(mapping).__name__}, which maps both models into a third space; expected a map into the new model's. Pass an OrthogonalMap, for example."
             )
