@@ -1,7 +1,9 @@
-"""Saved folders: arrays in ``model.safetensors``, the rest in ``config.json``, and a model card; written atomically, read with checks.
+"""Saved folders: arrays in ``model.safetensors``, the rest in ``config.json``, and a model card; written atomically,
+read with checks.
 
-Nothing read from a folder is ever executed. Digests show that a folder is unchanged since it was saved, not that it holds what
-it should: whoever changes a file can compute them again. The functions at the end therefore check the content.
+Nothing read from a folder is ever executed. Digests show that a folder is unchanged since it was saved, not that it
+holds what it should: whoever changes a file can compute them again. The functions at the end therefore check the
+content.
 """
 
 from __future__ import annotations
@@ -83,11 +85,12 @@ def _why_no_map(folder: Path) -> str | None:
 
 
 def read_folder(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read the arrays and the configuration of a folder written by :func:`write_folder`, and check that it was not changed.
+    """Read the arrays and the configuration of a folder written by :func:`write_folder`, and check that it was not
+    changed.
 
-    Names of models and revisions may be edited; anything else that affects where vectors are mapped, or how good the map is
-    reported to be, may not. While another process replaces the folder, this reads either the old or the new content, never a
-    mixture. Raises FileError, CorruptFileError, VersionError.
+    Names of models and revisions may be edited; anything else that affects where vectors are mapped, or how good the
+    map is reported to be, may not. While another process replaces the folder, this reads either the old or the new
+    content, never a mixture. Raises FileError, CorruptFileError, VersionError.
     """
     failed = None
     while True:
@@ -146,8 +149,8 @@ def _read_folder(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         )
     if config.pop("numbers_sha256", None) != numbers_digest(config):
         raise CorruptFileError(
-            f"Got a {CONFIG} in {folder} that was edited by hand; expected the text it was saved with, except for the names "
-            "of models and revisions.",
+            f"Got a {CONFIG} in {folder} that was edited by hand; expected the text it was saved with, except for "
+            "the names of models and revisions.",
             "Change the map through the library and save it again.",
         )
     raw = _read_file(folder / WEIGHTS)
@@ -189,7 +192,9 @@ def _plain(value: object) -> object:
 
 
 def numbers_digest(config: Mapping[str, object]) -> str:
-    """Return the SHA-256 of all of ``config.json`` that affects where a map sends vectors and how good it is reported to be."""
+    """Return the SHA-256 of all of ``config.json`` that affects where a map sends vectors and how good it is reported
+    to be.
+    """
     content = {key: config.get(key) for key in ("kind", "parameters", "facts", "scores", "weights_sha256")}
     for side in ("source_space", "target_space"):
         space = config.get(side)
@@ -202,7 +207,9 @@ def numbers_digest(config: Mapping[str, object]) -> str:
 
 
 def download_folder(repo_id: str, *, revision: str | None = None, token: str | None = None) -> Path:
-    """Fetch a saved map ``"owner/name"`` from the Hugging Face hub and return the local folder; the token is never stored."""
+    """Fetch a saved map ``"owner/name"`` from the Hugging Face hub and return the local folder; the token is never
+    stored.
+    """
     hub = require("huggingface_hub", extra="hub")
     try:
         return Path(
@@ -210,7 +217,8 @@ def download_folder(repo_id: str, *, revision: str | None = None, token: str | N
         )
     except Exception as error:  # the hub client raises different types for offline, missing and forbidden
         raise FileError(
-            f"Got no folder and no reachable hub repository {repo_id!r} ({type(error).__name__}); expected one of the two.",
+            f"Got no folder and no reachable hub repository {repo_id!r} ({type(error).__name__}); expected one "
+            "of the two.",
             "Check the name, or copy the folder here by hand.",
         ) from error
 
@@ -228,7 +236,7 @@ def upload_folder(
     )
 
 
-# ---------------------------------------------------------------------- checks of what was read; ValueError or TypeError
+# ---------------------------------------------------------------------- checks of what was read; ValueError or TypeErro
 
 
 def check_parameters(kind: type, parameters: Mapping[str, object]) -> None:
@@ -300,8 +308,9 @@ def check_arrays(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, str], *,
 def check_orthonormal(frame: np.ndarray, name: str) -> None:
     """Check that a matrix has orthonormal columns, or rows if it has more columns than rows.
 
-    Tested on random rows, at a cost proportional to the size of the matrix: for E = frameᵀ frame − I, the expected squared
-    norm of its product with a standard normal row is its squared Frobenius norm (Freivalds' check, with a tolerance).
+    Tested on random rows, at a cost proportional to the size of the matrix: for E = frameᵀ frame − I, the expected
+    squared norm of its product with a standard normal row is its squared Frobenius norm (Freivalds' check, with a
+    tolerance).
     """
     tall = frame if frame.shape[0] >= frame.shape[1] else frame.T
     rows = np.random.default_rng(0).standard_normal((8, tall.shape[1]))

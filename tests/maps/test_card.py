@@ -60,7 +60,13 @@ def tables(text):
 def test_the_card_says_what_was_chosen_by_what_evidence_and_by_how_much(chosen, card):
     choice = chosen.scores_["choice"]
     (header, _, *rows), *_ = tables(card)
-    assert header == ["map", "mean reciprocal rank of the pairs", "at 1", "of image rows", "behind the best (± standard error)"]  # fmt: skip
+    assert header == [
+        "map",
+        "mean reciprocal rank of the pairs",
+        "at 1",
+        "of image rows",
+        "behind the best (± standard error)",
+    ]
     assert len(rows) == len(choice["tried"]) > 4
     for row, one in zip(rows, choice["tried"], strict=True):
         assert row[0] == one["name"] + " (chosen)" * (one["name"] == choice["name"])
@@ -127,8 +133,8 @@ def test_the_card_says_where_means_are_from_and_whether_the_pairs_look_paired(ro
     assert "Modalities with means" not in card  # of a linear map, which keeps none
     card = read(rotation, tmp_path)
     assert (
-        "means: audio (of 78 source rows), image (of 78 source rows, the target's estimated from the source's), text (from the pairs)."
-        in card
+        "means: audio (of 78 source rows), image (of 78 source rows, the target's estimated from the "
+        "source's), text (from the pairs)." in card
     )
     assert "The default modality is text." in card
     assert "Pairing: the pairs belong together (mean cosine of pairs left out 0." in card

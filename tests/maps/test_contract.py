@@ -61,7 +61,9 @@ def fitted(name, problem):
 
 
 class SmallYOrthogonal(OrthogonalMap):
-    """With scikit-learn's name of the target: one check of weights passes ``y=``; all others, and its tools, pass it by position."""
+    """With scikit-learn's name of the target: one check of weights passes ``y=``; all others, and its tools, pass it by
+    position.
+    """
 
     __init__ = OrthogonalMap.__init__
 

@@ -181,10 +181,8 @@ def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]])
     if not residuals:
         return np.zeros((len(svd.U), svd.Vt.shape[1])), 0
     A, B = (np.array(side) for side in zip(*residuals, strict=True))
-    import scipy.linalg
-
     # AᵀB has the widths of the models, but its rank is at most the number of modalities: decompose it in the span of the residuals.
-    (qa, ra), (qb, rb) = (scipy.linalg.qr(side.T, mode="economic") for side in (A, B))
+    (qa, ra), (qb, rb) = (np.linalg.qr(side.T) for side in (A, B))
     inner = cross_svd(ra @ rb.T, max_rank=len(residuals))
     return (qa @ inner.U[:, : inner.rank]) @ (inner.Vt[: inner.rank] @ qb.T), inner.rank
 

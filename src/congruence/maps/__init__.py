@@ -54,7 +54,8 @@ MAPS: dict[str, type[Map]] = {
     "heads": HeadsMap,
 }
 
-#: Map classes that are fitted on pairs, by the name that ``--method`` and :func:`make_map` use; heads are trained instead.
+#: Map classes that are fitted on pairs, by the name that ``--method`` and :func:`make_map` use; heads are trained
+#: instead.
 METHODS: dict[str, type[Map]] = {name: cls for name, cls in MAPS.items() if cls is not HeadsMap}
 
 

@@ -68,11 +68,13 @@ def _also_of_sklearn(error: type) -> Any:
 
 
 class Map(ABC):
-    """Base of all maps between two embedding spaces: an estimator that scikit-learn's tools accept, and that never imports it.
+    """Base of all maps between two embedding spaces: an estimator that scikit-learn's tools accept, and that never
+    imports it.
 
     Parameters are the arguments of ``__init__``, stored unchanged. After a fit, ``source_space_`` and ``target_space_``
-    identify the spaces that the map connects, and ``scores_`` holds everything that was measured; both are saved with the map.
-    A subclass sets ``kind``, implements ``fit``, ``_map``, ``state`` and ``_restore``, and is listed in ``congruence.maps.MAPS``.
+    identify the spaces that the map connects, and ``scores_`` holds everything that was measured; both are saved with
+    the map. A subclass sets ``kind``, implements ``fit``, ``_map``, ``state`` and ``_restore``, and is listed in
+    ``congruence.maps.MAPS``.
     """
 
     kind: ClassVar[str]
@@ -125,7 +127,9 @@ class Map(ABC):
 
     @property
     def d_out(self) -> int:
-        """Width of the output of :meth:`transform`: ``d_target``, or the width of the joint space of a joint-space map."""
+        """Width of the output of :meth:`transform`: ``d_target``, or the width of the joint space of a joint-space
+        map.
+        """
         return self._n_features_out
 
     @overload
@@ -263,7 +267,10 @@ class Map(ABC):
         return Y
 
     def _check_source(self, X: RowsLike) -> Array:
-        """Return rows to transform, checked; a tensor stays a tensor. Rows of zeros pass, as nothing could name them."""
+        """Return rows to transform, checked; a tensor stays a tensor.
+
+        Rows of zeros pass, as nothing could name them.
+        """
         self.check_fitted()
         A = check_native(X, "X")
         check_width(A.shape[1], self.n_features_in_, type(self).__name__, self.d_target, self.wrong_side)
@@ -357,7 +364,8 @@ class Map(ABC):
     def _norm_unknown(self) -> None:
         warnings.warn(
             NormWarning(
-                "The map has no record of whether the target's rows had unit norm, so rows keep the norms it gives them.",
+                "The map has no record of whether the target's rows had unit norm, so rows keep the norms it "
+                "gives them.",
                 "Pass `normalize=True` for unit rows.",
             ),
             stacklevel=4,
@@ -382,8 +390,8 @@ class Map(ABC):
         modality : str, optional
             Modality whose means are used; by default the modality of the embeddings.
         normalize : {"auto", True, False}, default="auto"
-            Scale the mapped rows to unit norm. "auto" does so if the target's rows had unit norm at the fit, so that mapped
-            rows and the target model's own rows can share an inner-product index. With False, rows are as
+            Scale the mapped rows to unit norm. "auto" does so if the target's rows had unit norm at the fit, so that
+            mapped rows and the target model's own rows can share an inner-product index. With False, rows are as
             :meth:`transform` returns them.
 
         Returns
@@ -459,8 +467,8 @@ class Map(ABC):
         -------
         list of dict
             Layers as listed in :class:`~congruence.HeadsMap`, with float64 arrays, and ``{"kind": "sum", "branches":
-            [layers, …]}``, whose branches are applied to the same rows and whose results are added. A ``center`` before a
-            ``linear`` layer is merged into its bias.
+            [layers, …]}``, whose branches are applied to the same rows and whose results are added. A ``center`` before
+            a ``linear`` layer is merged into its bias.
         """
         check_choice(side, ("source", "target"), "side")
         if side not in self.sides:
@@ -497,8 +505,8 @@ class Map(ABC):
         Returns
         -------
         TorchMap
-            A ``torch.nn.Module`` on the CPU, made of ``torch.nn`` layers where possible. Later changes of the map do not
-            affect it.
+            A ``torch.nn.Module`` on the CPU, made of ``torch.nn`` layers where possible. Later changes of the map do
+            not affect it.
 
         Examples
         --------
@@ -573,7 +581,9 @@ class Map(ABC):
         return persist.write_folder(path, self.state(), config, card, force=force)
 
     def _card_text(self) -> tuple[str, list[str]]:
-        """Return the title of the model card, and what the map does and how to call it, in Markdown with escaped names."""
+        """Return the title of the model card, and what the map does and how to call it, in Markdown with escaped
+        names.
+        """
         return one_sided_text(self.source_space_, self.target_space_, self.facts_)
 
     @classmethod
@@ -602,7 +612,9 @@ class Map(ABC):
         return new
 
     def _check_restored(self) -> None:
-        """Check that the spaces have the widths of the arrays, and that ordinary rows are not mapped to NaN or infinity."""
+        """Check that the spaces have the widths of the arrays, and that ordinary rows are not mapped to NaN or
+        infinity.
+        """
         rng = np.random.default_rng(0)
         for side, dim, width, transform in (
             ("source", self.source_space_.dim, self.n_features_in_, self._map),
@@ -645,7 +657,8 @@ class Map(ABC):
         if not isinstance(loaded, cls):
             raise ParameterError(
                 f"Got a map of kind {loaded.kind!r} in {str(name_or_path)!r}; expected {cls.__name__}.",
-                f"Load it with {type(loaded).__name__}.from_pretrained, or with congruence.from_pretrained, which accepts every kind.",
+                f"Load it with {type(loaded).__name__}.from_pretrained, or with congruence.from_pretrained, "
+                "which accepts every kind.",
             )
         return loaded
 
@@ -807,7 +820,9 @@ def check_native(X: RowsLike, name: str) -> Array:
 
 
 def as_target(Y: RowsLike, *, min_rows: int = 1) -> np.ndarray:
-    """Return target rows as a matrix; 1-D integers, which scikit-learn requires a transformer to accept, become one column."""
+    """Return target rows as a matrix; 1-D integers, which scikit-learn requires a transformer to accept, become one
+    column.
+    """
     rows = to_rows(Y, "Y")
     if rows.ndim == 1 and rows.dtype.kind in "iub":
         rows = rows[:, None]
@@ -822,7 +837,8 @@ def _check_weights(sample_weight: ArrayLike, n: int) -> np.ndarray:
         weights = np.empty(0)
     if weights.shape != (n,) or not np.isfinite(weights).all():
         raise ShapeError(
-            f"Got sample_weight of shape {np.shape(sample_weight)} that does not fit; expected one finite number per row.",
+            f"Got sample_weight of shape {np.shape(sample_weight)} that does not fit; expected one finite "
+            "number per row.",
             f"Pass an array of shape ({n},).",
         )
     if (weights < 0).any():

@@ -1,4 +1,6 @@
-"""The layers that a trained head may have: the table of their kinds, their checks, and their forward pass in NumPy or torch."""
+"""The layers that a trained head may have: the table of their kinds, their checks, and their forward pass in NumPy or
+torch.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,9 @@ MAX_DEPTH = 8
 class Kind:
     """The properties of a kind of layer.
 
-    Attributes
-    ----------
-    forward : callable
-        Function of a layer and rows that returns rows.
-    arrays : mapping of str to str
-        Name and shape of each array, in letters: ``"d"`` is the width of rows on both sides, ``"i"`` and ``"o"`` the widths of input and
-        output rows.
-    optional : tuple of str
-        Entries that may be absent.
-    others : tuple of str
-        Entries that are not arrays.
+    ``forward``: function of a layer and rows that returns rows; ``arrays``: name and shape of each array, in letters:
+    ``"d"`` is the width of rows on both sides, ``"i"`` and ``"o"`` the widths of input and output rows; ``optional``:
+    entries that may be absent; ``others``: entries that are not arrays.
     """
 
     forward: Callable[[Layer, Array], Array]
@@ -117,17 +111,7 @@ def forward(layers: Iterable[Layer], x: Array) -> Array:
 def run(layers: list[Layer], rows: Array, width: int) -> Array:
     """Apply checked layers to rows, one block at a time, in the rows' own precision and library.
 
-    Parameters
-    ----------
-    layers : list of dict
-    rows : ndarray or tensor, shape (m, d)
-    width : int
-        Width of the output rows.
-
-    Returns
-    -------
-    ndarray or tensor, shape (m, width)
-        A tensor is part of its autograd graph.
+    Shapes: ``rows`` (m, d). Returns (m, width): A tensor is part of its autograd graph.
     """
     layers = cast(layers, rows)
     parts = blocks(len(rows), 4 * rows.itemsize * widest(layers, rows.shape[1]))
@@ -140,7 +124,9 @@ def run(layers: list[Layer], rows: Array, width: int) -> Array:
 
 
 def cast(layers: Iterable[Layer], rows: Array) -> list[Layer]:
-    """Return the layers with their arrays in the library, on the device and in the dtype of rows; copied only if they differ."""
+    """Return the layers with their arrays in the library, on the device and in the dtype of rows; copied only if they
+    differ.
+    """
     return [
         {
             key: cast(value, rows) if key == "layers" else cast_like(value, rows) if is_array(value) else value
@@ -158,23 +144,8 @@ def is_array(value: object) -> TypeIs[np.ndarray]:
 def check_layers(layers: object, name: str) -> list[Layer]:
     """Return the layers of a head as plain dictionaries of the kinds in :data:`LAYERS`, with float32 or float64 arrays.
 
-    Parameters
-    ----------
-    layers : sequence of mapping
-        ``{"kind": …}`` and the arrays of that kind, which may be tensors.
-    name : str
-        What the caller calls them, for error messages.
-
-    Returns
-    -------
-    list of dict
-
-    Raises
-    ------
-    ParameterError
-        If ``layers`` is not a list of layers or is nested too deep, a kind is unknown, entries are superfluous or missing, or ``eps`` is not in (0, 1].
-    ShapeError, NotFiniteError, InputError
-        If an array has the wrong shape, contains NaN or infinity, or is not real numbers.
+    ``layers``: ``{"kind": …}`` and the arrays of that kind, which may be tensors; ``name``: what the caller calls them,
+    for error messages.
     """
     return _check(layers, name, 0)
 
@@ -182,11 +153,12 @@ def check_layers(layers: object, name: str) -> list[Layer]:
 def _check(layers: object, name: str, depth: int) -> list[Layer]:
     if isinstance(layers, (str, bytes, Mapping)) or not isinstance(layers, Iterable):
         raise ParameterError(
-            f"Got {name} of type {type(layers).__name__}; expected a list of layers. Pass [layer] for a single one."
+            f"Got {name} of type {type(layers).__name__}; expected a list of layers.", "Pass [layer] for a single one."
         )
     if depth > MAX_DEPTH:
         raise ParameterError(
-            f"Got {name} nested more than {MAX_DEPTH} deep; expected fewer levels. Put the inner layers in the outer list."
+            f"Got {name} nested more than {MAX_DEPTH} deep; expected fewer levels.",
+            "Put the inner layers in the outer list.",
         )
     return [_check_layer(layer, f"{name}[{k}]", depth) for k, layer in enumerate(layers)]
 
@@ -195,7 +167,7 @@ def _check_layer(layer: object, name: str, depth: int) -> Layer:
     kind = layer.get("kind") if isinstance(layer, Mapping) else None
     if not isinstance(layer, Mapping) or not isinstance(kind, str) or kind not in LAYERS:
         raise ParameterError(
-            f"Got {name} of kind {kind!r}; expected a layer of kind {', '.join(LAYERS)}. Choose one of these."
+            f"Got {name} of kind {kind!r}; expected a layer of kind {', '.join(LAYERS)}.", "Choose one of these."
         )
     entry = LAYERS[kind]
     known = [*entry.arrays, *entry.others]
@@ -205,7 +177,8 @@ def _check_layer(layer: object, name: str, depth: int) -> Layer:
         preposition, keys = ("without", missing) if missing else ("with", unknown)
         raise ParameterError(
             f"Got {name}, a {kind} layer {preposition} {', '.join(sorted(map(str, keys)))}; expected "
-            f"{', '.join(known) or 'no entries'}. Pass just these entries."
+            f"{', '.join(known) or 'no entries'}.",
+            "Pass just these entries.",
         )
     out: Layer = {"kind": kind}
     widths: dict[str, int] = {}
@@ -216,14 +189,16 @@ def _check_layer(layer: object, name: str, depth: int) -> Layer:
         for letter, size in zip(letters, array.shape, strict=True):
             if widths.setdefault(letter, size) != size:
                 raise ShapeError(
-                    f"Got {name}.{key} of shape {array.shape}; expected {widths[letter]} in place of {size}, to fit its other arrays. Transpose it if it comes from torch.nn.Linear (here weights are (in, out))."
+                    f"Got {name}.{key} of shape {array.shape}; expected {widths[letter]} in place of {size}, "
+                    "to fit its other arrays.",
+                    "Transpose it if it comes from torch.nn.Linear (here weights are (in, out)).",
                 )
         out[key] = array
     if kind == "layernorm":
         eps = 1e-5 if layer.get("eps") is None else layer["eps"]
         if isinstance(eps, bool) or not isinstance(eps, (int, float, np.number)) or not 0 < eps <= 1:
             raise ParameterError(
-                f"Got {name}.eps={eps!r}; expected a number above 0, at most 1. Pass 1e-5, as torch does."
+                f"Got {name}.eps={eps!r}; expected a number above 0, at most 1.", "Pass 1e-5, as torch does."
             )
         out["eps"] = float(eps)
     if kind == "residual":
@@ -234,36 +209,20 @@ def _check_layer(layer: object, name: str, depth: int) -> Layer:
 def _check_array(value: object, name: str, axes: int) -> np.ndarray:
     array = to_numpy(value)
     if array.dtype.kind not in "fiu":
-        raise InputError(f"Got {name} of dtype {array.dtype}; expected real numbers. Convert it to float32.")
+        raise InputError(f"Got {name} of dtype {array.dtype}; expected real numbers.", "Convert it to float32.")
     if array.ndim != axes or not array.size:
-        raise ShapeError(f"Got {name} of shape {array.shape}; expected {axes} axes, none empty. Reshape it.")
+        raise ShapeError(f"Got {name} of shape {array.shape}; expected {axes} axes, none empty.", "Reshape it.")
     # A copy: a head must not change when the trainer continues to update its weights.
     array = np.array(array, dtype=np.float32 if array.dtype in (np.float16, np.float32) else np.float64, order="C")
     if not np.isfinite(array).all():
-        raise NotFiniteError(f"Got NaN or inf in {name}; expected finite numbers. Train again with a smaller step.")
+        raise NotFiniteError(f"Got NaN or inf in {name}; expected finite numbers.", "Train again with a smaller step.")
     return array
 
 
 def widths(layers: Iterable[Layer], name: str, width: int | None = None) -> tuple[int | None, int | None]:
     """Return the widths of the input and output rows of checked layers.
 
-    Parameters
-    ----------
-    layers : sequence of dict
-    name : str
-        Used in error messages.
-    width : int, optional
-        Width of the input rows, if known.
-
-    Returns
-    -------
-    first, last : int or None
-        None if the layers do not determine the width.
-
-    Raises
-    ------
-    ShapeError
-        If a layer does not fit the one before it, or a residual block changes the width.
+    ``width``: width of the input rows, if known. ``first``, ``last``: None if the layers do not determine the width.
     """
     first, last = width, width
     for k, layer in enumerate(layers):
@@ -272,7 +231,9 @@ def widths(layers: Iterable[Layer], name: str, width: int | None = None) -> tupl
             d_in, d_out = widths(layer["layers"], f"{place}.layers", last)
             if d_in != d_out:
                 raise ShapeError(
-                    f"Got {place}, a residual block from {d_in} to {d_out} dimensions; expected equal widths, since its input is added to its output. Let its last layer return {d_in} dimensions."
+                    f"Got {place}, a residual block from {d_in} to {d_out} dimensions; expected equal widths, "
+                    "since its input is added to its output.",
+                    f"Let its last layer return {d_in} dimensions.",
                 )
         else:
             shapes = {
@@ -286,7 +247,9 @@ def widths(layers: Iterable[Layer], name: str, width: int | None = None) -> tupl
             continue
         if last is not None and d_in != last:
             raise ShapeError(
-                f"Got {place}, a {layer['kind']} layer for {d_in} dimensions, after one that returns {last}; expected equal widths. Change the order of the layers, or their weights."
+                f"Got {place}, a {layer['kind']} layer for {d_in} dimensions, after one that returns {last}; "
+                "expected equal widths.",
+                "Change the order of the layers, or their weights.",
             )
         first = d_in if first is None else first
         last = d_out
@@ -307,8 +270,8 @@ def widest(layers: Iterable[Layer], width: int) -> int:
 def flatten(layers: Iterable[Layer], prefix: str) -> tuple[list[Layer], dict[str, np.ndarray]]:
     """Split layers into their structure, which JSON holds, and their arrays by name.
 
-    The structure of a layer is its ``kind``, ``eps``, inner ``layers`` and the list of its ``arrays``; array ``weight`` of the third layer
-    of ``source`` is called ``source.2.weight``.
+    The structure of a layer is its ``kind``, ``eps``, inner ``layers`` and the list of its ``arrays``; array ``weight``
+    of the third layer of ``source`` is called ``source.2.weight``.
     """
     structure: list[Layer] = []
     arrays: dict[str, np.ndarray] = {}
@@ -328,12 +291,8 @@ def flatten(layers: Iterable[Layer], prefix: str) -> tuple[list[Layer], dict[str
 
 
 def unflatten(structure: object, arrays: dict[str, np.ndarray], prefix: str, depth: int = 0) -> list[Layer]:
-    """Combine structure and arrays again, removing the arrays used from ``arrays``; the result must still be checked.
-
-    Raises
-    ------
-    ValueError, KeyError
-        If the structure is not as written by :func:`flatten`, or names missing arrays.
+    """Combine structure and arrays again, removing the arrays used from ``arrays``; the result must still be
+    checked.
     """
     if not isinstance(structure, list) or depth > MAX_DEPTH:
         raise ValueError(f"layers of {prefix} that are not a list, or are nested too deep")

@@ -1,4 +1,6 @@
-"""The model card of a saved map: what it maps, how to call it, the evidence for it, and its facts with their meaning."""
+"""The model card of a saved map: what it maps, how to call it, the evidence for it, and its facts with their
+meaning.
+"""
 
 from __future__ import annotations
 
@@ -38,24 +40,16 @@ _MEANING = {
 #: A name without Markdown markup or links, such as ``test_mean@1``.
 _PLAIN = re.compile("[A-Za-z](?:[A-Za-z0-9_@]*[A-Za-z0-9])?")
 
-#: Exceptions raised for a malformed record of a fit. Loading does not check records, since they do not affect mapped vectors.
+#: Exceptions raised for a malformed record of a fit. Loading does not check records, since they do not affect mapped
+#: vectors.
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 _UNREADABLE = "This record is not of the form that congruence writes."
 
 
 def one_sided_text(source: Space, target: Space, facts: Mapping[str, object]) -> tuple[str, list[str]]:
-    """Return the title of the card of a map into its target's space, and the text on what it does and how to call it.
-
-    Parameters
-    ----------
-    source, target : Space
-    facts : mapping
-
-    Returns
-    -------
-    title : str
-    lines : list of str
+    """Return the title of the card of a map into its target's space, and the text on what it does and how to call
+    it.
     """
     title = as_markdown(f"{source.model or 'source'} → {target.model or 'target'}")
     unit = "  # unit rows, as the target's are" if target.normalized else ""
@@ -88,26 +82,8 @@ def write_card(
 ) -> str:
     """Return the card in Markdown, with all values from files escaped.
 
-    Parameters
-    ----------
-    kind : str
-        Class name of the map.
-    title : str
-        Title in Markdown.
-    text : list of str
-        Lines on what the map does and how to call it, in Markdown.
-    shown : callable
-        Returns the map's display.
-    facts, scores : mapping
-        Facts and scores of the map.
-    plain : str
-        Title without markup, for the front matter.
-    tag : str
-        Name of the map in ``MAPS``.
-
-    Returns
-    -------
-    str
+    ``text``: lines on what the map does and how to call it, in Markdown; ``plain``: title without markup, for the front
+    matter.
     """
     refined, aligned = scores.get("refinement"), scores.get("alignment")
     if isinstance(refined, Mapping) and refined.get("improves") is True:
@@ -213,7 +189,8 @@ def _refinement(record: Mapping[str, Any]) -> list[str]:
     """Return a section on whether unpaired rows are part of the map, with the evidence."""
     sizes = " and ".join(f"{size:,}" for size in record["pool_sizes"])
     used = (
-        f"The map is fitted on {record['n_pairs']:,} pairs and {record['matches']:,} matches found between pools of {sizes} unpaired rows."
+        f"The map is fitted on {record['n_pairs']:,} pairs and {record['matches']:,} matches found between "
+        f"pools of {sizes} unpaired rows."
         if record["improves"]
         else f"The map is fitted on the {record['n_pairs']:,} pairs alone; pools of {sizes} unpaired rows were tried."
     )
@@ -244,8 +221,9 @@ def _scores(scores: Mapping[str, object]) -> list[str]:
     if "held_out_cosine_constant" in flat:
         lines += [
             "",
-            "Compare the cosine with its controls: `constant` puts every mapped row at the target's mean, `random_rotation` is a "
-            "random rotation about the right means. Only the part above both is due to the map.",
+            "Compare the cosine with its controls: `constant` puts every mapped row at the target's mean, "
+            "`random_rotation` is a random rotation about the right means. Only the part above both is due to the "
+            "map.",
         ]
     return lines
 
@@ -271,18 +249,8 @@ _CONTROLS = {"held_out_cosine_constant": "every row at the target's mean"}
 def front_matter(name: str, tags: tuple[str, ...], scores: Mapping[str, object] | None = None) -> list[str]:
     """Return the lines of the front matter.
 
-    Parameters
-    ----------
-    name : str
-        Name of the map: ``old → new``.
-    tags : tuple of str
-        Added to the tags that all maps have.
-    scores : mapping, optional
-        Scores of the fit. Scores on held-out pairs become results, each with its control; others are left out.
-
-    Returns
-    -------
-    list of str
+    ``name``: name of the map: ``old → new``; ``tags``: added to the tags that all maps have; ``scores``: scores of the
+    fit. Scores on held-out pairs become results, each with its control; others are left out.
     """
     results = _results(scores or {})
     lines = ["---", "library_name: congruence", f"tags: {_json(['congruence', 'embeddings', 'alignment', *tags])}"]

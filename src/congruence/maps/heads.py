@@ -44,26 +44,27 @@ _RESERVED = {"method", "layers", "kind", "parameters", "source", "target", "scor
 class HeadsMap(Map):
     """A joint-space map: a head for each model, ``transform`` for the source and ``transform_target`` for the target.
 
-    Mapped rows of both models are compared with each other, never with unmapped rows. ``d_target`` is the width of the target
-    *model*, ``d_out`` the width of the joint space. Created by :meth:`from_layers`; only subclasses can be fitted.
+    Mapped rows of both models are compared with each other, never with unmapped rows. ``d_target`` is the width of the
+    target *model*, ``d_out`` the width of the joint space. Created by :meth:`from_layers`; only subclasses can be
+    fitted.
 
-    Each head is a list of layers, and there may be layers back from the joint space to each model. Layers are plain data, so
-    a map trained with any framework can be saved, loaded and applied without that framework:
+    Each head is a list of layers, and there may be layers back from the joint space to each model. Layers are plain
+    data, so a map trained with any framework can be saved, loaded and applied without that framework:
 
-    ============== ================================================================ ==========================================
-    ``kind``       entries                                                          rows become
-    ============== ================================================================ ==========================================
-    ``normalize``                                                                   x / ‖x‖; zero rows stay zero
-    ``center``     ``mean`` (d,)                                                    x − mean
-    ``linear``     ``weight`` (d_in, d_out), ``bias`` (d_out,)                      x @ weight + bias
-    ``gelu``                                                                        x Φ(x), exactly
-    ``relu``                                                                        max(x, 0)
-    ``silu``                                                                        x σ(x)
-    ``layernorm``  ``weight`` (d,), ``bias`` (d,), ``eps`` = 1e-5                   (x − mean) / √(variance + eps) · weight + bias
-    ``swiglu``     ``weight``, ``gate_weight`` (d_in, d_out), ``bias``,             silu(x @ gate_weight + gate_bias) ·
+    ============== ================================================================
+    ========================================== ``kind``       entries
+    rows become ============== ================================================================
+    ========================================== ``normalize``
+    x / ‖x‖; zero rows stay zero ``center``     ``mean`` (d,)                                                    x −
+    mean ``linear``     ``weight`` (d_in, d_out), ``bias`` (d_out,)                      x @ weight + bias ``gelu``
+    x Φ(x), exactly ``relu``                                                                        max(x, 0) ``silu``
+    x σ(x) ``layernorm``  ``weight`` (d,), ``bias`` (d,), ``eps`` = 1e-5                   (x − mean) / √(variance +
+    eps) · weight + bias ``swiglu``     ``weight``, ``gate_weight`` (d_in, d_out), ``bias``,             silu(x @
+    gate_weight + gate_bias) ·
                    ``gate_bias`` (d_out,)                                           (x @ weight + bias)
     ``residual``   ``layers``                                                       x + layers(x)
-    ============== ================================================================ ==========================================
+    ============== ================================================================
+    ==========================================
 
     Biases and the weight of ``layernorm`` are optional.
 
@@ -175,7 +176,8 @@ class HeadsMap(Map):
                 )
         if ends["source"][1] != ends["target"][1]:
             raise ShapeError(
-                f"Got heads that lead to {ends['source'][1]} and {ends['target'][1]} dimensions; expected one joint space.",
+                f"Got heads that lead to {ends['source'][1]} and {ends['target'][1]} dimensions; expected one "
+                "joint space.",
                 "Give both the same width.",
             )
         for side in SIDES:
@@ -334,8 +336,8 @@ class HeadsMap(Map):
     def joint_space(self, modality: str | None = None, *, normalized: bool | None = None) -> Space:
         """Return the space of the mapped vectors.
 
-        Its name contains both models, and its revision is a digest of the fitted map, because coordinates of two fits on the
-        same two models are not comparable.
+        Its name contains both models, and its revision is a digest of the fitted map, because coordinates of two fits
+        on the same two models are not comparable.
 
         Parameters
         ----------

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from congruence.plotting.data import TrainingRecord
 
-__all__ = ["History"]
-
 
 @dataclass
 class History:
@@ -81,15 +79,17 @@ class History:
         }
 
     def plot(self, ax: Axes | None = None, *, term: str | None = None, annotate: bool = True) -> Axes:
-        """Draw the validation score or a term of the loss by step; a dashed line marks the step whose weights were kept.
+        """Draw the validation score or a term of the loss by step; a dashed line marks the step whose weights were
+        kept.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
+            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered
+            with pyplot.
         term : str, optional
-            ``"validation"``, or a term of the loss; use ``"x"`` for ``x_source`` and ``x_target``, which are drawn together. By default
-            the validation score if there is one, else ``"loss"``.
+            ``"validation"``, or a term of the loss; use ``"x"`` for ``x_source`` and ``x_target``, which are drawn
+            together. By default the validation score if there is one, else ``"loss"``.
         annotate : bool, default=True
             Add a title and labels that identify what is drawn.
 

@@ -74,7 +74,8 @@ class LinearMap(AffineMap):
         Raises
         ------
         InputError
-            If the rows or weights cannot be used; each kind of invalid input has its own class in :mod:`congruence.errors`.
+            If the rows or weights cannot be used; each kind of invalid input has its own class in
+            :mod:`congruence.errors`.
         ParameterError
             If ``ridge`` is neither a non-negative number nor "cv".
         """
@@ -85,7 +86,10 @@ class LinearMap(AffineMap):
         if self.ridge != "cv":
             if isinstance(self.ridge, str):
                 raise ParameterError(
-                    f"Got ridge={self.ridge!r}; expected a number ≥ 0 or 'cv'. Pass ridge='cv' to choose it by cross-validation."
+                    argument="ridge",
+                    got=self.ridge,
+                    expected="a number ≥ 0 or 'cv'",
+                    fix="Pass `ridge='cv'` to choose it by cross-validation.",
                 )
             check_positive(self.ridge, "ridge", zero=True)
 
@@ -103,7 +107,8 @@ class LinearMap(AffineMap):
         center: bool = True,
         normalized: tuple[bool, bool] = (False, False),
     ) -> Self:
-        """Return the map fitted on the pairs that these moments summarize, which may have been gathered on several machines.
+        """Return the map fitted on the pairs that these moments summarize, which may have been gathered on several
+        machines.
 
         Parameters
         ----------
@@ -128,7 +133,8 @@ class LinearMap(AffineMap):
         new._check_ridge()
         if moments.gram is None:
             raise ParameterError(
-                "Got moments without the Gram matrix; expected moments that include it. Pass gram=True to CrossMoments when they are gathered."
+                "Got moments without the Gram matrix; expected moments that include it.",
+                "Pass `gram=True` to CrossMoments when they are gathered.",
             )
         new.source_space_ = Space(dim=len(moments.source_mean), normalized=normalized[0])
         new.target_space_ = Space(dim=len(moments.target_mean), normalized=normalized[1])

@@ -37,8 +37,8 @@ _SHAPES = {
 class MLPMap(Map):
     """Residual MLP ``z ↦ L(z) + W₂ gelu(W₁ (z − μ_A) + b₁) + b₂`` on top of a ridge map ``L`` (paper §E.9).
 
-    The linear part is the ridge solution, and the correction starts at zero. Training therefore starts from the best linear map, and
-    early stopping replaces it only by weights with a smaller error on held-out pairs.
+    The linear part is the ridge solution, and the correction starts at zero. Training therefore starts from the best
+    linear map, and early stopping replaces it only by weights with a smaller error on held-out pairs.
 
     Parameters
     ----------
@@ -68,8 +68,8 @@ class MLPMap(Map):
 
     Notes
     -----
-    Optimized with AdamW on the mean squared error, on the CPU, with one generator for every random choice: the same ``random_state``
-    gives the same weights on the same machine and version of PyTorch.
+    Optimized with AdamW on the mean squared error, on the CPU, with one generator for every random choice: the same
+    ``random_state`` gives the same weights on the same machine and version of PyTorch.
     """
 
     kind: ClassVar[str] = "mlp"
@@ -130,7 +130,8 @@ class MLPMap(Map):
         heldout = self._hold_out(duplicate_groups(A, B))
         train = ~heldout
         linear = LinearMap().solve(A[train], B[train])
-        # Inputs and residuals are standardized so that one learning rate fits every model; float32 is accurate enough for an MLP.
+        # Inputs and residuals are standardized so that one learning rate fits every model; float32 is accurate enough
+        # for an MLP.
         source = (A - linear.source_mean_).astype(np.float32)
         in_scale = max(float(np.sqrt(np.mean(source[train] ** 2))), float(np.finfo(np.float32).tiny))
         residual = (B - source @ linear.coef_ - linear.target_mean_).astype(np.float32)
@@ -167,11 +168,17 @@ class MLPMap(Map):
         check_positive(self.weight_decay, "weight_decay", zero=True)
         if not 0 < self.validation_share < 1:
             raise ParameterError(
-                f"Got validation_share={self.validation_share!r}; expected a number between 0 and 1. Pass validation_share=0.1, for example."
+                argument="validation_share",
+                got=self.validation_share,
+                expected="a number between 0 and 1",
+                fix="Pass `validation_share=0.1`, for example.",
             )
 
     def _hold_out(self, groups: np.ndarray) -> np.ndarray:
-        """Return a mask of the held-out pairs. Identical pairs stay together, and at least two different pairs remain for training."""
+        """Return a mask of the held-out pairs.
+
+        Identical pairs stay together, and at least two different pairs remain for training.
+        """
         n = int(groups.max()) + 1
         count = max(min(max(1, round(n * self.validation_share)), n - 2), 0)
         heldout = np.zeros(n, dtype=bool)

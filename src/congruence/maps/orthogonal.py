@@ -56,7 +56,8 @@ _SOLVED = (
 class GivenMeans(NamedTuple):
     """Means of a modality that were passed to ``recenter``, and the total weight of the rows they average.
 
-    A weight is None if a mean vector was passed; ``n_target`` is 0 if the target's mean was derived from the gap between modalities.
+    A weight is None if a mean vector was passed; ``n_target`` is 0 if the target's mean was derived from the gap
+    between modalities.
     """
 
     source: np.ndarray
@@ -74,21 +75,22 @@ class OrthogonalMap(AffineMap):
     Parameters
     ----------
     center : bool, default=True
-        Subtract the source mean and add the target mean when mapping; the rotation is fitted on centered rows. ``False`` is the paper's
-        uncentered ablation.
+        Subtract the source mean and add the target mean when mapping; the rotation is fitted on centered rows.
+        ``False`` is the paper's uncentered ablation.
     shrinkage : {"auto", "full", "covered", "wiener", "soft", "cv"}, default="auto"
-        How to weight the singular directions s, u, v of the anchors' cross-covariance. "Covered" directions are those with s above rounding error.
-        * ``"full"``: the textbook solution ``U Vᵀ`` of the paper's §6. Directions that the anchors do not cover are filled with an
-          arbitrary rotation.
-        * ``"covered"``: the partial isometry ``U_r V_rᵀ`` of the directions that the anchors cover, which is all that can be
-          identified (Thm C.16).
+        How to weight the singular directions s, u, v of the anchors' cross-covariance. "Covered" directions are those
+        with s above rounding error.
+        * ``"full"``: the textbook solution ``U Vᵀ`` of the paper's §6. Directions that the anchors do not cover are
+          filled with an arbitrary rotation.
+        * ``"covered"``: the partial isometry ``U_r V_rᵀ`` of the directions that the anchors cover, which is all that
+          can be identified (Thm C.16).
         * ``"wiener"``: gain s² / (s² + τ²), with the noise level τ estimated from the anchors
-          (:func:`congruence.linalg.shrinkage.wiener_gains`). Noise-free data give the exact isometry. If few anchors leave directions
-          uncovered and the anchors' means correspond, the direction of the means counts as covered
+          (:func:`congruence.linalg.shrinkage.wiener_gains`). Noise-free data give the exact isometry. If few anchors
+          leave directions uncovered and the anchors' means correspond, the direction of the means counts as covered
           (:func:`congruence.linalg.shrinkage.mean_isometry`).
         * ``"soft"``: gain s / (s + strength · s₁).
-        * ``"cv"``: ``"wiener"`` with the strength that maximizes the likelihood of held-out pairs, by five-fold cross-validation
-          and a softmax over cosines.
+        * ``"cv"``: ``"wiener"`` with the strength that maximizes the likelihood of held-out pairs, by five-fold
+          cross-validation and a softmax over cosines.
         * ``"auto"``: ``"wiener"``, or ``"full"`` with ``allow_reflection=False``.
     shrinkage_strength : float, optional
         Strength of ``"wiener"`` (default 0.1) or ``"soft"`` (default 0.003); the other settings have no strength.
@@ -118,8 +120,8 @@ class OrthogonalMap(AffineMap):
     n_pairs_ : int
         Number of pairs with positive weight.
     cv_strength_, cv_scores_ : float, ndarray, shape (len(CV_STRENGTHS),)
-        With ``shrinkage="cv"``: the strength chosen, and the mean log-probability of held-out pairs for each strength in
-        :data:`congruence.linalg.shrinkage.CV_STRENGTHS`.
+        With ``shrinkage="cv"``: the strength chosen, and the mean log-probability of held-out pairs for each strength
+        in :data:`congruence.linalg.shrinkage.CV_STRENGTHS`.
 
     References
     ----------
@@ -181,7 +183,8 @@ class OrthogonalMap(AffineMap):
         sample_weight : array_like, shape (n,), optional
             Non-negative. An integer weight has the effect of repeating the row.
         modality : str or sequence of str, shape (n,), optional
-            Modality of the rows. Rows of different modalities are centered separately and their cross-covariances are added.
+            Modality of the rows. Rows of different modalities are centered separately and their cross-covariances are
+            added.
 
         Returns
         -------
@@ -216,10 +219,11 @@ class OrthogonalMap(AffineMap):
         Parameters
         ----------
         X, Y, sample_weight, modality
-            As for :meth:`fit`. A batch may hold a single pair, as long as two pairs have been seen when the map is used.
+            As for :meth:`fit`. A batch may hold a single pair, as long as two pairs have been seen when the map is
+            used.
         forgetting : float, default=1.0
-            Factor in (0, 1] by which the weights of all earlier pairs are multiplied. After t more batches a pair has weight
-            forgetting to the power t; the result equals one fit with these weights as ``sample_weight``.
+            Factor in (0, 1] by which the weights of all earlier pairs are multiplied. After t more batches a pair has
+            weight forgetting to the power t; the result equals one fit with these weights as ``sample_weight``.
 
         Returns
         -------
@@ -235,8 +239,8 @@ class OrthogonalMap(AffineMap):
 
         Notes
         -----
-        Means set by :meth:`recenter` are kept. A target mean that :meth:`recenter` derived from the gap between modalities is
-        recomputed with the new rotation.
+        Means set by :meth:`recenter` are kept. A target mean that :meth:`recenter` derived from the gap between
+        modalities is recomputed with the new rotation.
         """
         _check_forgetting(forgetting)
         self._refuse_cv()
@@ -312,7 +316,8 @@ class OrthogonalMap(AffineMap):
     def from_moments(
         cls, moments: Mapping[str, CrossMoments], *, normalized: tuple[bool, bool] = (False, False), **parameters: Any
     ) -> Self:
-        """Return the map fitted on the pairs that these moments summarize, which may have been gathered on several machines.
+        """Return the map fitted on the pairs that these moments summarize, which may have been gathered on several
+        machines.
 
         Parameters
         ----------
@@ -418,7 +423,8 @@ class OrthogonalMap(AffineMap):
             )
         if self.shrinkage not in ("auto", "full"):
             raise ParameterError(
-                f'Got allow_reflection=False with shrinkage={self.shrinkage!r}; expected "full", since a partial map has '
+                f'Got allow_reflection=False with shrinkage={self.shrinkage!r}; expected "full", since a partial '
+                "map has "
                 "no determinant.",
                 'Pass `shrinkage="full"`, or leave out `allow_reflection=False`.',
             )
@@ -542,13 +548,13 @@ class OrthogonalMap(AffineMap):
         source_mean : array_like, shape (d_source,) or (m, d_source), or Embeddings
             Mean of that modality in the source model, or rows to average.
         target_mean : array_like, shape (d_target,) or (m, d_target), or Embeddings, optional
-            The same in the target model. If it is omitted, the gap between the two modalities' source means is rotated like
-            any row: ``μ_B + (source_mean − μ_A) @ rotation``.
+            The same in the target model. If it is omitted, the gap between the two modalities' source means is rotated
+            like any row: ``μ_B + (source_mean − μ_A) @ rotation``.
         modality : str, optional
             Name under which the new map stores these means for :meth:`for_modality`.
         offset : float, default=1.0
-            Without ``target_mean``: share of this map's offset ``μ_B − μ_A @ rotation`` that the new map keeps. With 1 it is
-            the same function, with 0 a rotation about the origin.
+            Without ``target_mean``: share of this map's offset ``μ_B − μ_A @ rotation`` that the new map keeps. With 1
+            it is the same function, with 0 a rotation about the origin.
 
         Returns
         -------
@@ -556,10 +562,10 @@ class OrthogonalMap(AffineMap):
 
         Notes
         -----
-        Rotating the gap is exact if the same rotation and offset relate both modalities, which is the paper's model (Remark
-        C.15), and if the anchors cover the direction of the gap. The new map is then the same function as the original one.
-        Two contrastive models need not have gaps of the same length, so a measured target mean, even from a few dozen rows,
-        is better.
+        Rotating the gap is exact if the same rotation and offset relate both modalities, which is the paper's model
+        (Remark C.15), and if the anchors cover the direction of the gap. The new map is then the same function as the
+        original one. Two contrastive models need not have gaps of the same length, so a measured target mean, even from
+        a few dozen rows, is better.
         """
         self.check_fitted()
         d_source, d_target = self.rotation_.shape
@@ -710,8 +716,8 @@ class OrthogonalMap(AffineMap):
     def inverse_transform(self, Z: RowsLike) -> Array:
         """Map target rows back: ``(Z − μ_B) @ rotationᵀ + μ_A``.
 
-        If the map is an isometry, this exactly inverts :meth:`transform`; otherwise the components that :meth:`transform`
-        removed or shrank are not restored.
+        If the map is an isometry, this exactly inverts :meth:`transform`; otherwise the components that
+        :meth:`transform` removed or shrank are not restored.
 
         Parameters
         ----------
@@ -749,8 +755,8 @@ class OrthogonalMap(AffineMap):
     def then(self, other: Self) -> Self:
         """Return the map that applies this map and then ``other``.
 
-        The two maps may have different means in the intermediate space; the result accounts for this. Modalities that both
-        maps know keep their own means.
+        The two maps may have different means in the intermediate space; the result accounts for this. Modalities that
+        both maps know keep their own means.
 
         Parameters
         ----------
@@ -831,8 +837,8 @@ class OrthogonalMap(AffineMap):
         Returns
         -------
         ndarray of float64, shape (m,)
-            In [0, 1]. The fit has no information about the remaining component: it is dropped or, with ``shrinkage="full"``,
-            rotated arbitrarily. A row equal to the mean counts as 1.
+            In [0, 1]. The fit has no information about the remaining component: it is dropped or, with
+            ``shrinkage="full"``, rotated arbitrarily. A row equal to the mean counts as 1.
         """
         A = to_numpy(self._check_source(X))
         kept = self.rank_ + self.mean_directions_
@@ -897,7 +903,8 @@ class OrthogonalMap(AffineMap):
         if unknown := (set(means) - set(MODALITIES)) | (set(moments) - {*MODALITIES, ""}):
             raise ValueError(f"arrays of unknown modalities: {', '.join(sorted(unknown))}")
         for sums in moments.values():
-            # Total weight, number of rows, and the scatter of both sides; all are 0 for a modality whose weights are all 0.
+            # Total weight, number of rows, and the scatter of both sides; all are 0 for a modality whose weights are
+            # all 0.
             if sums["totals"].shape != (4,) or (sums["totals"] < 0).any() or sums["totals"][1] % 1:
                 raise ValueError("the totals of the moments are not valid sums")
         if moments and not sum(float(sums["totals"][0]) for sums in moments.values()) > 0:
@@ -946,7 +953,8 @@ def _check_claims(rotation: np.ndarray, gains: np.ndarray, singular: np.ndarray,
         raise ValueError("the modality is unknown")
     if undamped:
         check_orthonormal(rotation, "the rotation")
-    # The singular values of the rotation are the gains, and 1 for the directions of the means; their squares sum to its squared norm.
+    # The singular values of the rotation are the gains, and 1 for the directions of the means; their squares sum to its
+    # squared norm.
     squared_norm = float(np.square(rotation).sum())
     if not abs(squared_norm - float(np.square(gains).sum()) - extra) <= TOLERANCE * directions:
         raise ValueError("gains do not match the rotation")

@@ -22,18 +22,20 @@ from congruence.persist import check_orthonormal
 class ProcrustesHeads(HeadsMap):
     """Orthonormal projections of both spaces into a joint space that maximize the sum of paired inner products.
 
-    Maximizes ⟨A Wx, B Wy⟩ over Wx (d_source, n_components) and Wy (d_target, n_components) with orthonormal columns: the leading left and right
-    singular vectors of AᵀB. Unlike in :class:`~congruence.OrthogonalMap`, neither model is the reference.
+    Maximizes ⟨A Wx, B Wy⟩ over Wx (d_source, n_components) and Wy (d_target, n_components) with orthonormal columns:
+    the leading left and right singular vectors of AᵀB. Unlike in :class:`~congruence.OrthogonalMap`, neither model is
+    the reference.
 
     Parameters
     ----------
     n_components : int, optional
-        Width of the joint space. By default as many directions as the pairs allow: min(d_source, d_target, n − 1) (n without
-        centering), or fewer if the rows span fewer.
+        Width of the joint space. By default as many directions as the pairs allow: min(d_source, d_target, n − 1) (n
+        without centering), or fewer if the rows span fewer.
     center : bool, default=True
         Subtract the mean of the rows of the fit (after scaling them to unit norm, if ``normalize``).
     normalize : bool, default=True
-        Scale rows to unit norm before the mean is computed. Rows to be mapped are normalized and centered in the same way.
+        Scale rows to unit norm before the mean is computed. Rows to be mapped are normalized and centered in the same
+        way.
 
     Attributes
     ----------
@@ -123,17 +125,19 @@ class CCAMap(HeadsMap):
     Parameters
     ----------
     n_components : int, optional
-        Width of the joint space. By default as many directions as the pairs allow: min(d_source, d_target, n − 1) (n without
-        centering), or fewer if the rows span fewer.
+        Width of the joint space. By default as many directions as the pairs allow: min(d_source, d_target, n − 1) (n
+        without centering), or fewer if the rows span fewer.
     ridge : float, default=0.1
-        λ, added to the Gram matrices AᵀA and BᵀB. These are sums over rows, not means, so λ has less effect with more pairs.
+        λ, added to the Gram matrices AᵀA and BᵀB. These are sums over rows, not means, so λ has less effect with more
+        pairs.
     center : bool, default=True
         Subtract the mean of the rows of the fit (after scaling them to unit norm, if ``normalize``).
     normalize : bool, default=True
-        Scale rows to unit norm before the mean is computed. Rows to be mapped are normalized and centered in the same way.
+        Scale rows to unit norm before the mean is computed. Rows to be mapped are normalized and centered in the same
+        way.
     power : float, default=0.0
-        Multiply direction i by (its canonical correlation)^power on both sides. 0, as in the paper, gives weakly and strongly
-        correlated directions the same weight.
+        Multiply direction i by (its canonical correlation)^power on both sides. 0, as in the paper, gives weakly and
+        strongly correlated directions the same weight.
 
     Attributes
     ----------
@@ -255,14 +259,8 @@ class CCAMap(HeadsMap):
 class SideRows:
     """Rows of one side as used in the fit: optionally scaled to unit norm and centered, one float64 block at a time.
 
-    Attributes
-    ----------
-    raw : ndarray, shape (n, d)
-    normalize : bool
-    shift : ndarray of float64, shape (d,)
-        Vector that is subtracted: the mean of the (unit) rows, or zeros.
-    average : ndarray of float64, shape (d,)
-        Mean of the (unit) rows before anything is subtracted.
+    ``raw`` (n, d); ``shift`` (d,): vector that is subtracted: the mean of the (unit) rows, or zeros; ``average`` (d,):
+    mean of the (unit) rows before anything is subtracted.
     """
 
     raw: np.ndarray
@@ -306,7 +304,9 @@ def _set_directions(
     solution: tuple[np.ndarray, np.ndarray, np.ndarray, int],
     power: float = 0.0,
 ) -> None:
-    """Set the fitted attributes from all directions of both sides (as columns), their singular values, and their rank."""
+    """Set the fitted attributes from all directions of both sides (as columns), their singular values, and their
+    rank.
+    """
     U, V, singular, rank = solution
     # Constant rows carry no information, but a map must have a width: use one constant direction.
     most = max(1, min(rank, A.width, B.width, len(A) - bool(mapping.center)))
@@ -365,8 +365,8 @@ def _restore_directions(mapping: ProcrustesHeads | CCAMap, singular: np.ndarray)
 def _signs(U: np.ndarray, average: np.ndarray) -> np.ndarray:
     """Choose the sign of each direction such that the mean row has a positive component.
 
-    The rule uses only inner products of the data, so rotating the inputs leaves the outputs unchanged. If the mean has no component
-    in a direction, the direction's largest entry is made positive.
+    The rule uses only inner products of the data, so rotating the inputs leaves the outputs unchanged. If the mean has
+    no component in a direction, the direction's largest entry is made positive.
     """
     component = average @ U
     size = np.linalg.norm(average) * np.linalg.norm(U, axis=0)
@@ -377,8 +377,8 @@ def _signs(U: np.ndarray, average: np.ndarray) -> np.ndarray:
 def _compress(A: SideRows, B: SideRows) -> tuple[np.ndarray, np.ndarray]:
     """Return rows with the same Gram matrices and cross-product, at most d_source + d_target of them.
 
-    They are the triangular factor R of a QR decomposition of the rows of both sides, concatenated and processed block by block. This is
-    exact, avoids squaring the data, and needs memory that does not grow with the number of rows.
+    They are the triangular factor R of a QR decomposition of the rows of both sides, concatenated and processed block
+    by block. This is exact, avoids squaring the data, and needs memory that does not grow with the number of rows.
     """
     import scipy.linalg
 
