@@ -25,7 +25,7 @@ from congruence.errors import (
     ShapeError,
     TooFewAnchorsError,
 )
-from congruence.train import CCA, CSA, METHODS, SAIL, ClosedForm, Contrastive, Procrustes, make_method
+from congruence.train import CCA, CSA, METHODS, SAIL, Contrastive, Procrustes, make_method
 
 pytest.importorskip("torch", reason="methods are trained with torch")
 
@@ -61,7 +61,7 @@ OWN = {
 def quick(name):
     if name == "jam":
         return make_method("jam", **JAM_QUICK)
-    closed = issubclass(METHODS[name], ClosedForm)
+    closed = METHODS[name].kind != "heads"
     return make_method(name, **({"n_components": 6} if closed else {**QUICK, **OWN.get(name, {})}))
 
 
@@ -138,7 +138,7 @@ def test_fit_returns_the_method_itself_which_is_then_a_map(latent, retrieval, fi
     assert json.dumps(loaded.describe()) == json.dumps(method.describe())
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not issubclass(METHODS[name], ClosedForm)])
+@pytest.mark.parametrize("name", [name for name in NAMES if METHODS[name].kind == "heads"])
 def test_a_trained_method_keeps_its_history_also_when_saved(fits, tmp_path, name):
     assert not hasattr(quick(name), "history_")
     method, _ = fits(name)

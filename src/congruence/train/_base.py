@@ -30,7 +30,7 @@ PAIR_LOSSES = ("siglip", "infonce")
 def retrieval_score(
     self: HeadsMap,
     X: RowsLike,
-    Y: RowsLike | None = None,
+    y: RowsLike | None = None,
     x_labels: Labels | None = None,
     y_labels: Labels | None = None,
 ) -> float:
@@ -39,7 +39,8 @@ def retrieval_score(
     Parameters
     ----------
     X : array_like, shape (n, d_source)
-    Y : array_like, shape (m, d_target)
+    y : array_like, shape (m, d_target)
+        Target rows; scikit-learn's tools pass them under this name.
     x_labels, y_labels : sequence, shape (n,) and (m,), optional
         Rows with equal labels match, and any matching row counts as a hit. Without labels, rows match by position.
 
@@ -54,12 +55,12 @@ def retrieval_score(
     InputError
         If there are no target rows, or the label of a row does not occur on the other side.
     """
-    if Y is None:
+    if y is None:
         raise InputError(
             "Got rows of the source alone; expected those of the target too, in which they are searched.",
-            "Pass Y=….",
+            "Pass `y=…`.",
         )
-    mapped = self.transform(_vectors(X)), self.transform_target(_vectors(Y))
+    mapped = self.transform(_vectors(X)), self.transform_target(_vectors(y))
     return mean_recall(to_numpy(mapped[0]), to_numpy(mapped[1]), x_labels, y_labels)
 
 

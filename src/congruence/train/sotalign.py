@@ -10,9 +10,8 @@ import numpy as np
 
 from congruence._utils.validation import check_choice, check_positive, check_width
 from congruence.errors import InputError, ParameterError
-from congruence.maps import CCAMap, ProcrustesHeads
+from congruence.maps import CCAMap, HeadsMap, ProcrustesHeads
 from congruence.maps.history import History
-from congruence.maps.two_sided import HeadsMap
 from congruence.train._base import HeadTrainer
 from congruence.train._objective import Batch, HeadsObjective
 from congruence.train._reading import Data
