@@ -24,9 +24,10 @@ def made(n, widths, seed=0):
 
 def parts_of_a_step(jam, X, Y, N, steps):
     """Return the median milliseconds of the forward pass, the backward pass, the gradient norm, and the optimizer step, which clips by that norm."""
-    from congruence.train.autoencoder import AutoencoderObjective
+    from congruence.train._autoencoders import AutoencoderObjective
     from congruence.train.captions import read_captions
-    from congruence.train.loop import Schedule, clip_gradient, make_optimizer
+    from congruence.train.loop import Schedule, clip_gradient
+    from congruence.train.optim import make_optimizer
 
     task = AutoencoderObjective(jam, read_captions(X, Y, N), None, Schedule(optimizer="adamw", device=jam.device))
     optimizer = make_optimizer("adamw", task.module, jam.learning_rate, jam.weight_decay)

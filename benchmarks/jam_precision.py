@@ -45,9 +45,10 @@ def recalls(
 def step_costs(widths: list[int], items: int, rounds: int, steps: int) -> dict[str, object]:
     """Return the wall-clock and processor seconds per step by precision and round, after a warm-up round."""
     from congruence.train import JAM
-    from congruence.train.autoencoder import AutoencoderObjective
+    from congruence.train._autoencoders import AutoencoderObjective
     from congruence.train.captions import read_captions
-    from congruence.train.loop import Schedule, clip_gradient, make_optimizer
+    from congruence.train.loop import Schedule, clip_gradient
+    from congruence.train.optim import make_optimizer
 
     X, Y, N = made(items, widths)
     runs = {}

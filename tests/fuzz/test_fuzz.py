@@ -102,7 +102,6 @@ NO_READERS = {
     "papers/cache.py": "vectors that it wrote itself, in a cache of reproduce",
     "papers/npz.py": "arrays that a user names for reproduce: not fuzzed",
     "report/sheet.py": "thumbnails in memory, PNG, JPEG and WebP as in encoders/_base.py; what is broken is named instead",
-    "train/checkpoint_folders.py": "its marker is read by _utils/atomic.py",
     "_utils/memory.py": "numbers of the system",
     "cli/_ending.py": "writes",
     "cli/_tables.py": "writes",

@@ -11,7 +11,7 @@ from congruence.train.loop import Schedule, _seed, autocast, clip_gradient, run,
 
 torch = pytest.importorskip("torch", reason="the loop needs torch")
 
-from congruence.train.loop import Lion, make_optimizer, rate_at  # noqa: E402
+from congruence.train.optim import Lion, make_optimizer, rate_at  # noqa: E402
 
 
 class Toy:

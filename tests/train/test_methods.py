@@ -163,7 +163,7 @@ def test_heads_trained_elsewhere_have_no_history(tmp_path):
 
 def test_a_score_of_one_side_asks_for_the_other(latent, fits):
     method, _ = fits("cca")
-    with pytest.raises(InputError, match=r"Got rows of the source alone; .* Pass Y="):
+    with pytest.raises(InputError, match=r"Got rows of the source alone.* Pass y="):
         method.score(latent.X_test)
 
 

@@ -13,7 +13,8 @@ from congruence.train import SUE
 
 torch = pytest.importorskip("torch", reason="the losses need torch")
 
-from congruence.train.sue import _MappedRows, _Objective, affinities, mmd, spectral_loss  # noqa: E402
+from congruence.train._spectral import affinities, mmd, spectral_loss  # noqa: E402
+from congruence.train.sue import _MappedRows, _Objective  # noqa: E402
 
 QUICK = {
     "n_components": 6,

@@ -19,9 +19,10 @@ from congruence.errors import InputError, ParameterError, TooFewAnchorsError
 from congruence.maps import HeadsMap
 from congruence.maps.history import History
 from congruence.metrics import recall_at_k
+from congruence.train._autoencoders import AutoencoderObjective, ends
 from congruence.train._base import run_training, take_layers
 from congruence.train._reading import pair_by_id, space_of
-from congruence.train.autoencoder import AutoencoderObjective, count, ends, in_units
+from congruence.train.autoencoder import count, in_units
 from congruence.train.captions import Captions, HeldCaptions, read_captions, read_validation_captions, split_by_group
 from congruence.train.loop import Schedule, used_precision
 from congruence.train.retrieval import partners
@@ -210,7 +211,7 @@ class JAM(HeadsMap):
     def score(
         self,
         X: RowsLike,
-        y: RowsLike | None = None,
+        Y: RowsLike | None = None,
         negatives: RowsLike | None = None,
         groups: Labels | None = None,
     ) -> float:
@@ -221,7 +222,7 @@ class JAM(HeadsMap):
         ----------
         X : array_like, shape (n, d_source)
             Images, one row per caption.
-        y : array_like, shape (n, d_target)
+        Y : array_like, shape (n, d_target)
             Their captions.
         negatives : array_like, shape (n, d_target) or (n, k, d_target), optional
             Wrong captions, added to the captions that are searched.
@@ -238,7 +239,7 @@ class JAM(HeadsMap):
             If arrays have the wrong shape, contain NaN or infinity or have a row of zeros, or the map is not fitted.
         """
         self._check_source(getattr(X, "vectors", X))
-        heldout = read_captions(X, y, negatives, groups)
+        heldout = read_captions(X, Y, negatives, groups)
         hits = partners(heldout.groups, heldout.groups)
         return recall_at_k(self.transform(heldout.source), self.transform_target(heldout.candidates()), hits, k=1)
 

@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
-
-import torch
 
 from congruence._utils.optional import choose_device, require
 from congruence._utils.progress import progress_bar
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor, device
     from torch.nn import Module, Parameter
     from torch.optim import Optimizer
+
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 SCHEDULES = ("cosine", "constant")
@@ -146,6 +145,7 @@ def run(
     checkpoint are lost.
     """
     torch = require("torch", extra="train")
+    from congruence.train.optim import make_optimizer, rate_at
 
     module = objective.module
     optimizer = make_optimizer(schedule.optimizer, module, schedule.learning_rate, schedule.weight_decay)
@@ -317,83 +317,3 @@ def torch_device(name: str) -> device:
     import torch
 
     return torch.device(choose_device(torch, name))
-
-
-#: Names of the optimizers.
-OPTIMIZERS = ("lion", "adamw")
-
-
-class Lion(torch.optim.Optimizer):
-    """Evolved sign momentum, with decoupled weight decay.
-
-    Every weight changes by the learning rate, up or down, whatever the size of its gradient. Multiplying a loss by a
-    constant therefore has no effect; only the ratio of two losses matters.
-
-    ``params``: tensors, or groups of tensors; ``betas``: decay rates for the update direction and for the momentum.
-
-    References
-    ----------
-    Chen et al. (2023), "Symbolic discovery of optimization algorithms", algorithm 2.
-    """
-
-    def __init__(
-        self,
-        params: Iterable[torch.nn.Parameter] | Iterable[dict[str, object]],
-        lr: float = 1e-4,
-        betas: tuple[float, float] = (0.9, 0.99),
-        weight_decay: float = 0.0,
-    ):
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update every parameter that has a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            (first, second), rate = group["betas"], group["lr"]
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state = self.state[p]
-                if not state:
-                    state["momentum"] = torch.zeros_like(p)
-                momentum = state["momentum"]
-                p.mul_(1 - rate * group["weight_decay"])
-                p.add_(torch.lerp(p.grad, momentum, first).sign_(), alpha=-rate)
-                momentum.lerp_(p.grad, 1 - second)
-        return loss
-
-
-def make_optimizer(name: str, module: torch.nn.Module, rate: float, weight_decay: float) -> torch.optim.Optimizer:
-    """Return an optimizer for a module's parameters; vectors and scalars (biases, gains, scales) have no weight
-    decay.
-    """
-    check_choice(name, OPTIMIZERS, "optimizer")
-    trained = [p for p in module.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim > 1], "weight_decay": weight_decay},
-        {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
-    if name == "lion":
-        return Lion(groups, lr=rate)
-    # Fused: one pass over memory instead of a dozen, which matters with small batches, where the optimizer takes much
-    # of a step.
-    fused = all(p.device.type in ("cpu", "cuda") for p in trained)
-    return torch.optim.AdamW(groups, lr=rate, fused=fused)
-
-
-def rate_at(step: int, steps: int, warmup: int, schedule: str) -> float:
-    """Return the share of the full learning rate at a step: a linear rise over ``warmup`` steps, then constant or half
-    a cosine.
-
-    The first step of a warmup has 1/warmup of the rate; the last step of a cosine is above zero.
-    """
-    if step < warmup:
-        return (step + 1) / warmup
-    if schedule == "constant":
-        return 1.0
-    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(steps - warmup, 1)))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import scipy.linalg
-import torch
 
 from congruence._utils.typing import Layer
 from congruence._utils.validation import check_positive
@@ -25,62 +24,6 @@ from congruence.train.rows import ArrayRows, Rows, Sources, sample
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module, ModuleList
-
-
-def affinities(X: Tensor, k: int, scale_k: int) -> Tensor:
-    """Return the symmetric k-nearest-neighbor graph of the rows, weighted by a Gaussian kernel.
-
-    ``X`` (n, d); ``k``: number of neighbors of a row, at most n − 1; ``scale_k``: the kernel is exp(−‖x − y‖²/s), where
-    s is the median squared distance of a row to its scale_k-th neighbor, or to the k-th if ``scale_k`` exceeds k.
-    Returns (n, n): the graph's weights W, averaged with their transpose.
-    """
-    D = squared_distances(X, X)
-    D.fill_diagonal_(torch.inf)
-    k = min(k, len(X) - 1)
-    near, index = D.topk(k, dim=1, largest=False)
-    scale = near[:, min(scale_k, k) - 1].median().clamp_min(torch.finfo(X.dtype).tiny)
-    W = torch.zeros_like(D).scatter_(1, index, torch.exp(-near / scale))
-    return (W + W.T) / 2
-
-
-def spectral_loss(Z: Tensor, W: Tensor) -> Tensor:
-    """Return the mean Rayleigh quotient of the graph's Laplacian over the span of the centered columns of Z.
-
-    The minimum is the mean of the r smallest eigenvalues of (D − W)/(mean degree), not counting that of the constant
-    vector; it is reached if the columns span the corresponding eigenvectors. Up to a constant factor, this is the
-    spectral loss Σ W_ij ‖y_i − y_j‖² of orthonormal y = Z R⁻¹, and it does not depend on the choice of R.
-
-    ``Z`` (n, r): outputs of a network. Gradients flow into them; ``W`` (n, n); returns ().
-    """
-    Z = Z - Z.mean(0)
-    degrees = W.sum(1)
-    smooth = (Z.T @ (degrees[:, None] * Z - W @ Z)).double()
-    inner = (Z.T @ Z).double()
-    width = len(inner)
-    # Regularize directions with almost no variance; otherwise they would be divided by rounding error.
-    inner = inner + 1e-6 * inner.trace() / width * torch.eye(width, dtype=inner.dtype, device=inner.device)
-    return (torch.linalg.solve(inner, smooth).trace() / (width * degrees.mean())).to(Z.dtype)
-
-
-def squared_distances(X: Tensor, Y: Tensor) -> Tensor:
-    """Return all squared Euclidean distances, with gradients that are finite at zero distance."""
-    return (X.square().sum(1)[:, None] + Y.square().sum(1) - 2 * X @ Y.T).clamp_min(0)
-
-
-def mmd(X: Tensor, Y: Tensor, scales: int) -> Tensor:
-    """Return the biased estimate of the squared maximum mean discrepancy of two batches, for a sum of Gaussian kernels.
-
-    The kernels are exp(−‖x − y‖²/(s·2ᵉ)), where s is the mean squared distance between different rows of both batches
-    together, and e takes ``scales`` consecutive integers starting at −⌊scales/2⌋.
-
-    Shapes: ``X``, ``Y`` (n, d); returns ().
-    """
-    both = torch.cat([X, Y])
-    D = squared_distances(both, both)
-    scale = (D.detach().sum() / (len(both) * (len(both) - 1))).clamp_min(torch.finfo(D.dtype).tiny)
-    K = sum(torch.exp(-D / (scale * 2.0 ** (e - scales // 2))) for e in range(scales))
-    n = len(X)
-    return K[:n, :n].mean() + K[n:, n:].mean() - 2 * K[:n, n:].mean()
 
 
 @dataclass(eq=False, repr=False)
@@ -243,6 +186,8 @@ class _Objective(HeadsObjective):
     def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
         import torch
 
+        from congruence.train._spectral import mmd
+
         assert batch.unpaired_source is not None
         assert batch.unpaired_target is not None
         # Rows arrive as outputs of the fixed layers.
@@ -353,6 +298,8 @@ class _Spectral:
     def training_step(self, batch: list[Tensor]) -> Mapping[str, Tensor]:
         """Return the mean of both sides' spectral losses."""
         import torch
+
+        from congruence.train._spectral import affinities, spectral_loss
 
         trainer, terms = self.trainer, []
         for head, X in zip(self.heads, batch, strict=True):
