@@ -40,7 +40,8 @@ NEEDLESS = (
     *(f"congruence.cli.{name}" for name in ("certify", "transform", "train", "reproduce", "frame")),
 )
 
-#: Runs commands one after another in a process of their own, and lists the modules that it has after the first and after all.
+#: Runs commands one after another in a process of their own, and lists the modules that it has after the first and
+#: after all.
 SCRIPT = """
 import json, sys
 from congruence.cli import main
@@ -86,7 +87,8 @@ def ran(problem, tmp_path_factory):
 
 
 def test_fit_inspect_and_transform_import_nothing_heavy(ran):
-    # These commands were 2.4 s of CPU on 1,000 x 512 anchors, 1.4 s of them for importing scikit-learn. Time itself is not tested.
+    # These commands were 2.4 s of CPU on 1,000 x 512 anchors, 1.4 s of them for importing scikit-learn. Time itself is
+    # not tested.
     modules = ran[1]["modules"]
     assert "congruence.maps.orthogonal" in modules
     assert not [name for name in modules if name.startswith(tuple(f"{heavy}." for heavy in HEAVY)) or name in HEAVY]
@@ -128,6 +130,16 @@ def test_a_command_writes_the_same_map_as_a_process_with_scikit_learn(ran, here,
     assert (tmp_path / "mapped.npy").read_bytes() == (folder / "mapped.npy").read_bytes()
 
 
+<<<<<<< HEAD
+=======
+def test_maps_are_scikit_learns_estimators_outside_of_a_command(ran):
+    from sklearn.base import BaseEstimator
+
+    assert all(issubclass(cls, BaseEstimator) for cls in MAPS.values())
+    assert ran[1]["repr"] == repr(OrthogonalMap(center=False))
+
+
+>>>>>>> main
 def test_a_command_reads_its_own_options_and_the_program_is_made_once(here):
     # Of all sixteen this takes 0.1 s, and of a test that runs commands in this process most of its time.
     assert list(_program("fit").commands) == ["fit"]
@@ -143,7 +155,8 @@ def test_a_command_reads_its_own_options_and_the_program_is_made_once(here):
 
 
 def test_idle_threads_of_a_command_sleep_soon_unless_the_user_says_otherwise(monkeypatch):
-    script = "import sys, congruence.cli; sys.exit('numpy' in sys.modules)"  # else OpenBLAS would have read the variable already
+    # Else OpenBLAS would have read the variable already
+    script = "import sys, congruence.cli; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
     for given, then in ((None, "20"), ("26", "26")):
         monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
