@@ -158,7 +158,7 @@ def test_an_interrupted_run_is_taken_up_and_what_is_not_its_own_stays(here, file
 
 
 def test_one_run_at_a_time_uses_a_folder_of_checkpoints(here, files):
-    from congruence.train.checkpoint_folders import own_folder
+    from congruence.train.checkpoint import own_folder
 
     with own_folder(files / "map.checkpoint"):
         done = here(*sotalign(files))

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar, Self, overload
 
 import numpy as np
@@ -128,7 +129,7 @@ class HeadsMap(Map):
             )
         new = HeadsMap()
         parts = dict(zip(PARTS, (source, target, decode_source, decode_target), strict=True))
-        new._set({name: part for name, part in parts.items() if part is not None}, str(method), facts)
+        new.set_layers({name: part for name, part in parts.items() if part is not None}, str(method), facts)
         new.source_space_ = source_space or Space(dim=new.n_features_in_)
         new.target_space_ = target_space or Space(dim=new.d_target)
         for space, width in ((new.source_space_, new.n_features_in_), (new.target_space_, new.d_target)):
@@ -147,7 +148,7 @@ class HeadsMap(Map):
             "Use congruence.train, or CCAMap or ProcrustesHeads, which have closed forms.",
         )
 
-    def _set(self, parts: Mapping[str, object], method: str, facts: Mapping[str, Any]) -> None:
+    def set_layers(self, parts: Mapping[str, object], method: str, facts: Mapping[str, Any]) -> None:
         """Check the layers of each part, and set the fitted attributes."""
         checked = {name: _layers.check_layers(part, name) for name, part in parts.items()}
         ends = {name: _layers.widths(part, name) for name, part in checked.items()}
@@ -375,10 +376,42 @@ class HeadsMap(Map):
         parts = {name: _layers.unflatten(part, unused, name) for name, part in structure.items()}
         if unused:
             raise ValueError(f"arrays of no layer: {', '.join(sorted(unused)[:3])}")
-        self._set(parts, method, other_facts)
+        self.set_layers(parts, method, other_facts)
+
+    def to_heads(self) -> HeadsMap:
+        """Return the fitted heads as a map without the parameters of the method that trained them.
+
+        Returns
+        -------
+        HeadsMap
+            Gives the same results as this map, and shares its scores.
+        """
+        self.check_fitted()
+        heads = HeadsMap.from_layers(
+            self.source_layers_,
+            self.target_layers_,
+            decode_source=self.decode_source_layers_,
+            decode_target=self.decode_target_layers_,
+            facts={name: value for name, value in self.facts_.items() if name not in ("method", "layers")},
+            method=self.method_,
+            source_space=self.source_space_,
+            target_space=self.target_space_,
+        )
+        heads.scores_ = self.scores_
+        return heads
+
+    def _saved_as(self) -> HeadsMap:
+        """Return the map that is saved and described in place of this one: trained heads without their trainer."""
+        return self if type(self) is HeadsMap or self.kind != HeadsMap.kind else self.to_heads()
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write the map as a folder, as :meth:`Map.save` does; trained heads are saved without their trainer."""
+        return super(HeadsMap, self._saved_as()).save(path, force=force)
 
     def describe(self) -> dict[str, object]:
         """Return what is known about the map as plain data, with one line per head for its layers."""
+        if self._saved_as() is not self:
+            return self.to_heads().describe()
         layers = {
             name: " → ".join(_line(layer) for layer in getattr(self, f"{name}_layers_"))
             for name in self.facts_["layers"]

@@ -283,7 +283,7 @@ def _set_directions(
             layers.append({"kind": "center", "mean": rows.shift})
         parts[side] = [*layers, {"kind": "linear", "weight": W[:, :k] * signs}]
     facts = {"n_pairs": len(A), "rank": rank, "directions": min(A.width, B.width)}
-    mapping._set(parts, mapping.kind, facts)
+    mapping.set_layers(parts, mapping.kind, facts)
     _name_directions(mapping, singular[:most])
 
 

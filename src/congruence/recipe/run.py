@@ -18,7 +18,7 @@ from congruence.maps import HeadsMap
 from congruence.recipe.items import Items, Unpaired, hold_out, keep_some, read_items, read_unpaired
 from congruence.recipe.plan import Recipe
 from congruence.splits import warn_duplicates
-from congruence.train import Method, make_method
+from congruence.train import make_method
 from congruence.train.retrieval import recalls, unique_pairs
 from congruence.train.tuning import Tuned, tune
 
@@ -34,7 +34,7 @@ class Run:
 
     Attributes
     ----------
-    map : Method
+    map : HeadsMap
         The best map, fitted; its ``scores_`` hold all measurements.
     parameters : dict
         The point of the grid that the map was trained with.
@@ -46,7 +46,7 @@ class Run:
         All pairs that were read, including those held out.
     """
 
-    map: Method
+    map: HeadsMap
     parameters: dict[str, Any]
     score: float
     trials: list[tuple[dict[str, object], float]]
@@ -121,7 +121,7 @@ def run_recipe(
 
 
 def _fit(
-    method: Method,
+    method: HeadsMap,
     recipe: Recipe,
     items: Items,
     unpaired: list[Unpaired],
@@ -142,14 +142,14 @@ def _fit(
     )  # fmt: skip
 
 
-def _fit_arguments(method: Method, items: Items, unpaired: list[Unpaired]) -> dict[str, Any]:
+def _fit_arguments(method: HeadsMap, items: Items, unpaired: list[Unpaired]) -> dict[str, Any]:
     """Return the arguments of a method's ``fit`` in addition to the pairs."""
     if has_fit_parameter(method, "negatives"):
         return {"negatives": items.negatives, "groups": items.groups}
     return {"unpaired": tuple(unpaired)}
 
 
-def _validation(method: Method, heldout: Items) -> tuple[Any, ...]:
+def _validation(method: HeadsMap, heldout: Items) -> tuple[Any, ...]:
     """Return held-out pairs in the form that a method's ``score`` expects."""
     if has_fit_parameter(method, "negatives"):
         rows = heldout.captions()
