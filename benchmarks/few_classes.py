@@ -20,9 +20,9 @@ from itertools import product
 import numpy as np
 
 from congruence.linalg.procrustes import procrustes
-from congruence.papers import Collection, Model, load_config, run
-from congruence.papers.canonical import open_sample
-from congruence.papers.canonical.heads import Heads, contrastive_heads
+from congruence_papers import Collection, Model, load_config, run
+from congruence_papers.canonical import open_sample
+from congruence_papers.canonical.heads import Heads, contrastive_heads
 from machine_output import add_json, write_json
 
 LATENT, FEATURES, WIDTH = 64, 256, 48

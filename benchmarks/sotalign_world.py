@@ -9,7 +9,7 @@ import argparse
 
 import numpy as np
 
-from congruence.papers.sotalign import SOTAlignData, fit_baseline, measure_heads
+from congruence_papers.sotalign import SOTAlignData, fit_baseline, measure_heads
 from congruence.synthetic import unimodal_problem
 from machine_output import add_json, write_json
 

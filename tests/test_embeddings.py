@@ -23,7 +23,7 @@ from congruence.errors import (
     SpaceMismatchError,
     ZeroRowError,
 )
-from congruence.papers.canonical.data import unit_rows
+from congruence_papers.canonical.data import unit_rows
 
 RNG = np.random.default_rng(0)
 GOOD = RNG.standard_normal((6, 4))

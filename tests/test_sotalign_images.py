@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 import sotalign_images as benchmark
 from congruence.embeddings import normalize_rows
-from congruence.papers import SOTAlignData
 from congruence.synthetic import unimodal_problem
+from congruence_papers import SOTAlignData
 
 
 def world(noise: float = 0.3) -> SOTAlignData:

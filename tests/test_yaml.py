@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from congruence._utils.yaml import MAX_BYTES, MAX_DEPTH, find_line, parse_yaml, read_yaml
 from congruence.errors import CongruenceError, CorruptFileError, FileError
-from congruence.papers.config import parse_config
 from congruence.recipe import make_recipe
+from congruence_papers.config import parse_config
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 10)}]\n" for k in range(1, 12)

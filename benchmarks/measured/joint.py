@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from congruence.papers.jam import BASELINES
+from congruence_papers.jam import BASELINES
 from measured.blocks import Block, minus, spread, table
 from measured.canonical import Figure
 from measured.jobs import JOBS

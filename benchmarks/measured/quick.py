@@ -191,7 +191,7 @@ def metrics_table() -> str:
 
 def autoencoder_sizes() -> str:
     """Return the parameters and operations of JAM's autoencoders by width of the input, compared with table 12 of the paper."""
-    from congruence.papers import load_config, run
+    from congruence_papers import load_config, run
 
     config = load_config("jam-table12")
     rows = run("jam-table12").results["rows"]

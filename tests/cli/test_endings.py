@@ -88,7 +88,7 @@ def test_an_output_that_cannot_be_is_refused_before_the_work(here, data, writer,
         monkeypatch.setattr(f"congruence.stores.{name}", None)
     monkeypatch.setattr("congruence.datasets.load_sample", None)
     monkeypatch.setattr("congruence.datasets.open_bundle", None)
-    monkeypatch.setattr("congruence.papers.run", None)
+    monkeypatch.setattr("congruence_papers.run", None)
     if writer != "transform":  # which has to know what it reads: the output must not be it
         monkeypatch.setattr("congruence.load", None)
 

@@ -21,12 +21,13 @@ from congruence.cli._certificate import print_certificate
 from congruence.compare.layers import compare_layers
 from congruence.embed.output import write_failures, write_ids
 from congruence.errors import CongruenceWarning, IdError
-from congruence.negatives import write_negatives
-from congruence.negatives.generation import Negative
-from congruence.report import draw_experiment, write_layers
+from congruence.report import write_layers
 from congruence.report.rendering import fill, templates
 from congruence.report.svg import to_document
 from congruence.synthetic import rigid_problem
+from congruence_papers.negatives import write_negatives
+from congruence_papers.negatives.generation import Negative
+from congruence_papers.sheet import draw_experiment
 
 P = rigid_problem(60, 5, 6, noise=0.1, random_state=3)
 

@@ -282,8 +282,8 @@ def without_the_library() -> None:
 
 
 def local_archive() -> None:
-    from congruence.datasets import DATASETS
-    from congruence.datasets.download import Resource
+    from congruence_papers.image_sets import DATASETS
+    from congruence_papers.image_sets.download import Resource
 
     raw = Path("archive.tar.gz").read_bytes()
     target = Path("root/archive.tar.gz")

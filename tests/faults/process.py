@@ -30,14 +30,14 @@ CONTEXT.set_forkserver_preload(
             "rich.table",
             "typer._adapters",
         ),
-        *("congruence.cli", "congruence.train", "congruence.recipe", "congruence.report", "congruence.papers"),
+        *("congruence.cli", "congruence.train", "congruence.recipe", "congruence.report", "congruence_papers"),
         *(
             "congruence.integrations.faiss",
             "congruence.upgrade.certify",
             "congruence.upgrade.transform",
             "congruence.embed",
         ),
-        *("congruence.compare.layers", "congruence.negatives", "congruence.datasets"),
+        *("congruence.compare.layers", "congruence_papers.negatives", "congruence.datasets"),
         "warm",
     ]
 )

@@ -24,10 +24,10 @@ from congruence.embeddings import Space
 from congruence.encoders import Encoder
 from congruence.errors import CorruptFileError, StorageError
 from congruence.maps import MAPS, make_map
-from congruence.papers import STUDIES
-from congruence.papers.config import parse_config
 from congruence.persist import numbers_digest
 from congruence.recipe import make_recipe, read_recipe
+from congruence_papers import STUDIES
+from congruence_papers.config import parse_config
 
 D_SOURCE, D_TARGET = 5, 6
 _MAPS: dict[str, Any] = {}

@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.heavy  # a child process that takes seconds to start, which one worker then starts for all
 
 HERE = Path(__file__).resolve().parent
-SOURCE = HERE.parents[1] / "src" / "congruence"
+SOURCES = [HERE.parents[1] / "src" / name for name in ("congruence", "congruence_papers")]
 sys.path[:0] = [str(HERE), str(HERE.parent / "image_sets")]
 
 from driver import Child, run_cases  # noqa: E402
@@ -29,13 +29,13 @@ READERS = {
     "databases/_file_rows.py": ["file beside"],
     "databases/npy.py": ["file beside"],
     "_utils/yaml.py": ["recipe", "experiment"],
-    "datasets/_base.py": ["dataset pets", "dataset folder"],
-    "datasets/archives.py": ["archive.zip", "archive.tar", "archive.tgz"],
+    "image_sets/base.py": ["dataset pets", "dataset folder"],
+    "image_sets/archives.py": ["archive.zip", "archive.tar", "archive.tgz"],
     "datasets/bundle.py": ["bundle"],
-    "datasets/captions.py": ["captions.csv", "captions.tsv", "captions.json"],
-    "datasets/cifar100.py": ["dataset cifar100"],
-    "datasets/coop.py": ["dataset pets", "dataset dtd", "dataset caltech101"],
-    "datasets/stl10.py": ["dataset stl10"],
+    "image_sets/captions.py": ["captions.csv", "captions.tsv", "captions.json"],
+    "image_sets/cifar100.py": ["dataset cifar100"],
+    "image_sets/coop.py": ["dataset pets", "dataset dtd", "dataset caltech101"],
+    "image_sets/stl10.py": ["dataset stl10"],
     "datasets/sugarcrepe.py": ["sugarcrepe"],
     "embed/cache.py": ["cache of embed"],
     "embed/inputs.py": ["items.csv", "items.jsonl", "items.parquet", "items.txt", "sugarcrepe"],
@@ -77,11 +77,11 @@ NO_READERS = {
     "databases/faiss.py": "an index, read by FAISS",
     "databases/_table_files.py": "Parquet and Arrow, read by pyarrow as in stores/parquet.py and stores/arrow.py",
     "databases/parquet.py": "Parquet and Arrow, read by pyarrow as in stores/parquet.py and stores/arrow.py",
-    "report/experiment.py": "figures that the run has just written itself",
+    "files.py": "figures that the run has just written itself",
     "cli/_demo_story.py": "a table that it has just written itself",
     "upgrade/migrate/stages.py": "old vectors that it has just written itself",
     "upgrade/migrate/encode.py": "an array that a command of the user's has just written",
-    "datasets/download.py": "verifies digests of bytes, and reads nothing from them",
+    "image_sets/download.py": "verifies digests of bytes, and reads nothing from them",
     "datasets/texts.py": "the list of texts that the package ships",
     "datasets/sample.py": "the bundled sample, checked by its digest; read by datasets/bundle.py",
     "engines/embed.py": "opens an encoder; reads through engines/items.py",
@@ -99,15 +99,15 @@ NO_READERS = {
     "integrations/model_folder.py": "the list of files that it wrote itself",
     "integrations/server/run.py": "a key, of which every character is checked",
     "negatives/lexicon.py": "part of the package",
-    "papers/cache.py": "vectors that it wrote itself, in a cache of reproduce",
-    "papers/npz.py": "arrays that a user names for reproduce: not fuzzed",
-    "report/sheet.py": "thumbnails in memory, PNG, JPEG and WebP as in encoders/_base.py; what is broken is named instead",
+    "cache.py": "vectors that it wrote itself, in a cache of reproduce",
+    "npz.py": "arrays that a user names for reproduce: not fuzzed",
+    "sheet.py": "thumbnails in memory, PNG, JPEG and WebP as in encoders/_base.py; what is broken is named instead",
     "train/checkpoint_folders.py": "its marker is read by _utils/atomic.py",
     "_utils/memory.py": "numbers of the system",
     "cli/_ending.py": "writes",
     "cli/_tables.py": "writes",
     "cli/_streams.py": "standard output and the null device",
-    "datasets/__init__.py": "reads through its data sets",
+    "image_sets/__init__.py": "reads through its data sets",
     "negatives/output.py": "writes",
     "stores/text_sinks.py": "writes",
     "stores/id_columns.py": "reads through the readers of columns",
@@ -122,16 +122,21 @@ _OPENS = re.compile(
 
 def test_every_file_that_reads_files_has_a_target():
     targets = {*TARGETS, *OWN}
-    found = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if _OPENS.search(path.read_text())}
+    found = {
+        str(path.relative_to(source))
+        for source in SOURCES
+        for path in source.rglob("*.py")
+        if _OPENS.search(path.read_text())
+    }
     assert found <= {*READERS, *NO_READERS}, found - {*READERS, *NO_READERS}
     assert {target for names in READERS.values() for target in names} <= targets
 
 
 def test_every_suffix_data_set_and_kind_of_map_has_a_target():
-    from congruence.datasets import DATASETS
     from congruence.embed.inputs import IMAGE_SUFFIXES
     from congruence.maps import MAPS
     from congruence.stores import suffixes
+    from congruence_papers.image_sets import DATASETS
 
     assert {f"vectors{suffix or ' folder'}" for suffix in suffixes()} <= {*TARGETS}
     assert {f"column{suffix}" for suffix in suffixes(lambda one: one.read_column is not None)} <= {*TARGETS}

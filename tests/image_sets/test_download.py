@@ -20,9 +20,9 @@ pytest.importorskip("PIL.Image")
 
 from layouts import LAYOUTS, caltech101, pets
 
-from congruence.datasets import DATASETS, download, download_dataset, open_dataset
-from congruence.datasets.download import Resource, check_recorded, fetch, install
 from congruence.errors import CorruptFileError, FileError, ParameterError, StorageError
+from congruence_papers.image_sets import DATASETS, download, download_dataset, open_dataset
+from congruence_papers.image_sets.download import Resource, check_recorded, fetch, install
 
 BODY = bytes(range(256)) * 4000  # a megabyte, more than a block
 SHA = hashlib.sha256(BODY).hexdigest()

@@ -16,10 +16,6 @@ pytest.importorskip("PIL.Image")
 
 from layouts import LAYOUTS, caltech101, cifar100, colour, dtd, gradient, pets, picture, stl10, write_json
 
-from congruence.datasets import DATASETS, open_dataset
-from congruence.datasets._base import ImageFiles, ImagePixels
-from congruence.datasets.coop import read_coop
-from congruence.datasets.prompts import TEMPLATES
 from congruence.errors import (
     CorruptFileError,
     FileError,
@@ -29,6 +25,10 @@ from congruence.errors import (
     ParameterError,
 )
 from congruence.metrics import ensemble_prompts
+from congruence_papers.image_sets import DATASETS, open_dataset
+from congruence_papers.image_sets.base import ImageFiles, ImagePixels
+from congruence_papers.image_sets.coop import read_coop
+from congruence_papers.image_sets.prompts import TEMPLATES
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from congruence.datasets import load_sugarcrepe
 from congruence.errors import DtypeError, ParameterError, ShapeError
-from congruence.negatives import GENERATORS, KINDS, by_rules, count, generate, register
-from congruence.negatives.lexicon import _families, _family, lexicon
-from congruence.negatives.words import Sentence, same_words
+from congruence_papers.negatives import GENERATORS, KINDS, by_rules, count, generate, register
+from congruence_papers.negatives.lexicon import _families, _family, lexicon
+from congruence_papers.negatives.words import Sentence, same_words
 
 DETERMINERS = ("A", "The", "Two", "A young", "An old", "Three small", "A big black", "Several", "")
 NOUNS = (

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from congruence.errors import OutputExistsError, ParameterError, ShapeError
-from congruence.negatives import generate, write_negatives
+from congruence_papers.negatives import generate, write_negatives
 
 CAPTIONS = ["A cat asleep on a bed.", 'A man in a "red" hat, next to a dog', "xyzzy"]
 

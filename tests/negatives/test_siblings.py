@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from congruence.errors import DtypeError, NotFiniteError, ParameterError, ShapeError, ZeroRowError
-from congruence.negatives import sibling_negatives
+from congruence_papers.negatives import sibling_negatives
 
 CLASSES = ["cat", "ocelot", "truck", "crane", "umbrella bird", "crane"]
 

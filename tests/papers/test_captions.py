@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from test_models import CLASSES, PretendedEncoder, options, world  # noqa: F401
 
-from congruence.datasets import read_captions
 from congruence.errors import CorruptFileError, FileError, InputError, ParameterError
-from congruence.papers import run
-from congruence.papers.canonical import edit_caption, open_models, open_sample
-from congruence.papers.canonical.captions import edit_captions, shared_words
+from congruence_papers import run
+from congruence_papers.canonical import edit_caption, open_models, open_sample
+from congruence_papers.canonical.captions import edit_captions, shared_words
+from congruence_papers.image_sets import read_captions
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_captions_are_taken_where_they_can_be_embedded_only(tmp_path):
 
 
 def test_a_path_in_a_configuration_is_meant_from_the_configuration(tmp_path):
-    from congruence.papers import load_config
+    from congruence_papers import load_config
 
     (tmp_path / "own.yaml").write_text(
         "name: own\ntitle: t\nsection: '1'\nkind: edits\nparameters: {captions: captions.csv, edits: {cat: dog}}\npaper: {claim: c, numbers: null}\n"

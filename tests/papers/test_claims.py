@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from congruence.errors import ParameterError
-from congruence.papers import Model, check_claim, check_rule, config_names, load_config, run
-from congruence.papers.canonical import open_sample
-from congruence.papers.claims import parse_rule
+from congruence_papers import Model, check_claim, check_rule, config_names, load_config, run
+from congruence_papers.canonical import open_sample
+from congruence_papers.claims import parse_rule
 
 
 def row(mean, metric="text_cosine", quantity="after", **more):

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from congruence.errors import CorruptFileError, FileError, ParameterError
-from congruence.papers import STUDIES, config_names, listing, load_config, parse_config
-from congruence.papers.canonical import METRICS
+from congruence_papers import STUDIES, config_names, listing, load_config, parse_config
+from congruence_papers.canonical import METRICS
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks" / "configs"
 GOOD = """

@@ -8,9 +8,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from congruence.papers import load_config, run
-from congruence.papers.canonical import baselines, contrastive_heads, open_sample, sample_data
-from congruence.papers.canonical.heads import Heads
+from congruence_papers import load_config, run
+from congruence_papers.canonical import baselines, contrastive_heads, open_sample, sample_data
+from congruence_papers.canonical.heads import Heads
 
 #: They begin first, and one after another in one worker: tests share the runs of experiments.
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from congruence.report import render_experiment
+from congruence_papers.page import render_experiment
 
 
 class _Cells(HTMLParser):
@@ -38,8 +38,8 @@ class _Cells(HTMLParser):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    from congruence.papers import run
-    from congruence.report import write_experiment
+    from congruence_papers import run
+    from congruence_papers.files import write_experiment
 
     folder = tmp_path_factory.mktemp("page") / "out"
     write_experiment(folder, run("fig4", quick=True, seeds=2), html=True)

@@ -7,9 +7,9 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from congruence.errors import ParameterError, TooFewAnchorsError
-from congruence.papers import load_config, panels, parse_config, run
-from congruence.papers.jam import open_sample
-from congruence.papers.jam.scenes import CONTEXTS, synthetic_context
+from congruence_papers import load_config, panels, parse_config, run
+from congruence_papers.jam import open_sample
+from congruence_papers.jam.scenes import CONTEXTS, synthetic_context
 
 OWN = """
 name: own

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from congruence.errors import CorruptFileError, FileError, InputError, MissingExtraError, ParameterError, ShapeError
-from congruence.papers import STUDIES, JAMData, config_names, listing, load_config, parse_config
-from congruence.papers.jam import (
+from congruence_papers import STUDIES, JAMData, config_names, listing, load_config, parse_config
+from congruence_papers.jam import (
     METRICS,
     caption_features,
     fit_baseline,
@@ -18,11 +18,11 @@ from congruence.papers.jam import (
     measure_text_only,
     open_sample,
 )
-from congruence.papers.jam.data import layer_numbers
-from congruence.papers.jam.figures.statistics import cases, measure_statistics
-from congruence.papers.jam.protocol import paper_seeds
-from congruence.papers.jam.sample_data import CAPTION_FEATURES
-from congruence.papers.jam.unrelated_texts import unrelated_sentences
+from congruence_papers.jam.data import layer_numbers
+from congruence_papers.jam.figures.statistics import cases, measure_statistics
+from congruence_papers.jam.protocol import paper_seeds
+from congruence_papers.jam.sample_data import CAPTION_FEATURES
+from congruence_papers.jam.unrelated_texts import unrelated_sentences
 
 NAMES = config_names("jam")
 
@@ -385,7 +385,7 @@ def test_the_stand_in_for_sugarcrepe_says_so(tmp_path, monkeypatch):
     from test_jam_runs import write_sugarcrepe
 
     # A thousand sentences take MiniLM ten seconds, and a few of them the same way.
-    monkeypatch.setattr("congruence.papers.jam.sample_data.unrelated_sentences", lambda: unrelated_sentences(8))
+    monkeypatch.setattr("congruence_papers.jam.sample_data.unrelated_sentences", lambda: unrelated_sentences(8))
     items = write_sugarcrepe(tmp_path / "s", 3)
     data = open_sample("sugarcrepe", tmp_path / "s", "layers", cache=tmp_path / "cache")
     assert list(data.images) == [CAPTION_FEATURES]

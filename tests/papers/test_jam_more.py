@@ -9,9 +9,8 @@ import pytest
 from scipy.stats import kstest
 
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError
-from congruence.evaluation.pareto import pareto_front
-from congruence.papers import panels, parse_config, run
-from congruence.papers.jam import (
+from congruence_papers import panels, parse_config, run
+from congruence_papers.jam import (
     Fitted,
     control_data,
     dual_as_encoders,
@@ -20,8 +19,9 @@ from congruence.papers.jam import (
     noise_like,
     open_sample,
 )
-from congruence.papers.jam.figures.tradeoff import reconstruction_errors
-from congruence.papers.jam.unrelated_texts import unrelated_sentences
+from congruence_papers.jam.figures.tradeoff import reconstruction_errors
+from congruence_papers.jam.pareto import pareto_front
+from congruence_papers.jam.unrelated_texts import unrelated_sentences
 
 OWN = """
 name: own

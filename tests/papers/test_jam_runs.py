@@ -16,11 +16,11 @@ import pytest
 from congruence.datasets import SugarCrepe, load_sugarcrepe
 from congruence.embeddings import Embeddings
 from congruence.errors import FileError, IdError, InputError, ParameterError
-from congruence.papers import config_names, load_config, run
-from congruence.papers.jam import open_features, open_sample
-from congruence.papers.jam.protocol import record_order
-from congruence.report import write_experiment
 from congruence.stores import open_sink
+from congruence_papers import config_names, load_config, run
+from congruence_papers.files import write_experiment
+from congruence_papers.jam import open_features, open_sample
+from congruence_papers.jam.protocol import record_order
 
 pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "encoders"))

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from congruence.errors import CorruptFileError, MissingExtraError, ParameterError, ShapeError
-from congruence.papers import run
-from congruence.papers.cache import SHARD
-from congruence.papers.canonical import open_models, resolve_models
+from congruence_papers import run
+from congruence_papers.cache import SHARD
+from congruence_papers.canonical import open_models, resolve_models
 
 CLASSES = ("cat", "dog", "owl", "fox", "bee", "cow")
 

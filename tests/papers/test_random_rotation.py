@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from congruence.papers import config_names, listing, run
-from congruence.papers.canonical.metrics import METRICS
+from congruence_papers import config_names, listing, run
+from congruence_papers.canonical.metrics import METRICS
 
 #: Figures without a map: gaps and kernels within each model, and tables of the data.
 WITHOUT_A_MAP = {"gap", "kernels", "statistics", "templates"}

@@ -23,21 +23,20 @@ from congruence.errors import (
     ParameterError,
     ShapeError,
 )
-from congruence.papers import Collection, Job, Model, Outcome, config_names, load_config, parse_config, run
-from congruence.papers.canonical import METRICS, contrastive_heads, open_sample
-from congruence.papers.canonical.anchors import draw_subset, fit_on
-from congruence.papers.canonical.controls import controls
-from congruence.papers.canonical.figures import main
-from congruence.papers.canonical.metrics import View
-from congruence.papers.claims import check_claim
-from congruence.papers.experiment_list import experiment_of
-from congruence.papers.plain import COLUMNS
-from congruence.papers.results import Results
-from congruence.papers.runner import title_of
-from congruence.report import draw_experiment, write_experiment
-from congruence.report.experiment import to_csv
 from congruence.report.svg import to_document
 from congruence.synthetic import random_rotation
+from congruence_papers import Collection, Job, Model, Outcome, config_names, load_config, parse_config, run
+from congruence_papers.canonical import METRICS, contrastive_heads, open_sample
+from congruence_papers.canonical.anchors import draw_subset, fit_on
+from congruence_papers.canonical.controls import controls
+from congruence_papers.canonical.figures import main
+from congruence_papers.canonical.metrics import View
+from congruence_papers.claims import check_claim
+from congruence_papers.experiment_list import experiment_of
+from congruence_papers.files import draw_experiment, to_csv, write_experiment
+from congruence_papers.plain import COLUMNS
+from congruence_papers.results import Results
+from congruence_papers.runner import title_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -10,8 +10,8 @@ from jsonschema import Draft202012Validator
 
 from congruence._utils.yaml import parse_yaml
 from congruence.errors import ParameterError
-from congruence.papers import STUDIES, config_names, describe_schema, experiment_schema, kind_named, parse_config
-from congruence.papers.registry import kinds
+from congruence_papers import STUDIES, config_names, describe_schema, experiment_schema, kind_named, parse_config
+from congruence_papers.registry import kinds
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks" / "configs"
 SHIPPED = [

@@ -18,8 +18,12 @@ from scipy.stats import hypergeom, pearsonr
 
 from congruence.errors import CorruptFileError, FileError, InputError, ParameterError, ShapeError
 from congruence.maps import HeadsMap
-from congruence.papers import STUDIES, Outcome, SOTAlignData, config_names, listing, load_config, parse_config, run
-from congruence.papers.sotalign import (
+from congruence.synthetic import unimodal_problem
+from congruence.train import make_method
+from congruence.train.retrieval import chance_recall
+from congruence_papers import STUDIES, Outcome, SOTAlignData, config_names, listing, load_config, parse_config, run
+from congruence_papers.files import write_experiment
+from congruence_papers.sotalign import (
     BASELINES,
     METRICS,
     Heldout,
@@ -28,11 +32,7 @@ from congruence.papers.sotalign import (
     measure_heads,
     open_sample,
 )
-from congruence.papers.sotalign.baselines import choose, combinations, method_parameters
-from congruence.report import write_experiment
-from congruence.synthetic import unimodal_problem
-from congruence.train import make_method
-from congruence.train.retrieval import chance_recall
+from congruence_papers.sotalign.baselines import choose, combinations, method_parameters
 
 #: The fewest iterations and steps that run: whether KLOT's plans converge is the subject of tests/transport/test_klot.py.
 pytestmark = pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning")
@@ -260,7 +260,7 @@ def test_what_is_missing_is_named(options, error, message):
 def test_data_of_the_wrong_encoders_are_refused():
     with pytest.raises(InputError, match="expected Collection"):
         run("fig4", collections=[tiny()])
-    from congruence.papers.canonical import open_sample
+    from congruence_papers.canonical import open_sample
 
     with pytest.raises(InputError, match="expected SOTAlignData"):
         run("sotalign-table4", collections=[open_sample("sample")])

@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from congruence.papers import SOTAlignData, parse_config, run
-from congruence.papers.sotalign.shift import SHIFTS
-from congruence.report import write_experiment
 from congruence.synthetic import unimodal_problem
+from congruence_papers import SOTAlignData, parse_config, run
+from congruence_papers.files import write_experiment
+from congruence_papers.sotalign.shift import SHIFTS
 
 pytest.importorskip("torch")
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from congruence.errors import CorruptFileError, FileError, InputError, NotFiniteError, ParameterError, ZeroRowError
-from congruence.papers import STUDIES, Data, Kind, Study, canonical, config_names, jam, listing, run, sotalign
-from congruence.papers.npz import FILES
+from congruence_papers import STUDIES, Data, Kind, Study, canonical, config_names, jam, listing, run, sotalign
+from congruence_papers.npz import FILES
 
 # ------------------------------------------------------------------------------------------------ a fourth paper
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -114,16 +115,25 @@ def _root(
 GROUPS = {
     "Upgrade a model": ("certify", "fit", "migrate", "bridge"),
     "Around an upgrade": ("demo", "anchors", "embed", "transform", "evaluate", "inspect", "export", "search", "serve", "report", "doctor", "drift", "exposure", "info", "plan"),
-    "Research": ("similarity", "match", "shift", "train", "negatives", "datasets", "reproduce"),
+    "Research": ("similarity", "match", "shift", "train"),
 }  # fmt: skip
 
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
+
+def _added() -> dict[str, EntryPoint]:
+    """Return the commands that packages add as entry points of the group ``congruence.commands``, by name; none is imported."""
+    return {
+        point.name: point for point in sorted(entry_points(group="congruence.commands"), key=lambda point: point.name)
+    }
+
+
 _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
 
 
-def _build(names: Sequence[str] = COMMANDS, *, frames: bool = True) -> typer.Typer:
-    """Return the program with the given commands, whose modules are imported here."""
+def _build(names: Sequence[str] | None = None, *, frames: bool = True) -> typer.Typer:
+    """Return the program with the given commands, by default all, whose modules are imported here."""
+    names = (*COMMANDS, *_added()) if names is None else names
     program = typer.Typer(
         name="congruence",
         cls=_Group,
@@ -135,9 +145,9 @@ def _build(names: Sequence[str] = COMMANDS, *, frames: bool = True) -> typer.Typ
     )
     program.callback()(_root)
     for name in names:
-        module = import_module(f"congruence.cli.{name}")
+        command = import_module(f"congruence.cli.{name}").command if name in COMMANDS else _added()[name].load()
         cls = _TransformCommand if name == "transform" else _Command
-        program.command(name, cls=cls, rich_help_panel=_GROUP_OF[name])(module.command)
+        program.command(name, cls=cls, rich_help_panel=_GROUP_OF.get(name, "Research"))(command)
     if frames:
         from congruence.cli import frame
 
@@ -163,9 +173,9 @@ def __getattr__(name: str) -> Any:
 @cache
 def _program(command: str) -> Any:
     """Return the program with this command only (reading the options of all commands takes 0.1 s), or with all if there is no such command."""
-    if command in COMMANDS:
+    if command in COMMANDS or (command and command in _added()):
         return typer.main.get_command(_build((command,), frames=False))
-    return typer.main.get_command(_build(() if command == "frame" else COMMANDS))
+    return typer.main.get_command(_build(() if command == "frame" else None))
 
 
 def main() -> None:

@@ -6,7 +6,6 @@ registered with pyplot, and the user's ``rcParams`` are not changed, nor used fo
 
 from congruence.plotting.anchors import draw_covered
 from congruence.plotting.certificate import draw_learning_curve, draw_strategies
-from congruence.plotting.experiment import draw_bars, draw_lines, draw_panel
 from congruence.plotting.layers import draw_layers
 from congruence.plotting.maps import draw_clouds, draw_cosines, draw_few_anchors, draw_kernel, draw_spectrum
 from congruence.plotting.progressive import draw_progress
@@ -20,7 +19,6 @@ from congruence.plotting.theory import (
 from congruence.plotting.training import draw_loss, draw_margins, draw_recalls, draw_validation
 
 __all__ = [
-    "draw_bars",
     "draw_class_margins",
     "draw_clouds",
     "draw_correlations",
@@ -30,11 +28,9 @@ __all__ = [
     "draw_kernel",
     "draw_layers",
     "draw_learning_curve",
-    "draw_lines",
     "draw_loss",
     "draw_margins",
     "draw_pairing",
-    "draw_panel",
     "draw_progress",
     "draw_rank_trade_off",
     "draw_recalls",
