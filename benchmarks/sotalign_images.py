@@ -27,7 +27,7 @@ from congruence.datasets import load_sample
 from congruence.embeddings import normalize_rows
 from congruence.encoders import load_encoder
 from congruence_papers.sotalign import Heldout, Parts, SOTAlignData, encoder_agreement, measure_heads
-from congruence_papers.sotalign.sample_data import open_sample
+from congruence_papers.sotalign.samples import open_sample
 from congruence.synthetic import unimodal_problem
 from congruence.train import CCA, CSA, SAIL, Procrustes, SOTAlign
 from congruence.transport import distribution_shift, sinkhorn

@@ -17,17 +17,23 @@ import numpy as np
 
 from congruence._utils.atomic import atomic_path, check_output, find_copy, why_foreign
 from congruence._utils.optional import require
+from congruence._utils.owner import find_left_over, temporary_path
 from congruence._utils.refusals import describe_refusal
 from congruence._version import __version__
 from congruence.errors import CorruptFileError, FileError, VersionError
 
 __all__ = [
+    "atomic_path",
     "check_map_output",
+    "check_output",
     "download_folder",
+    "find_left_over",
     "find_map",
     "numbers_digest",
     "read_folder",
+    "temporary_path",
     "upload_folder",
+    "why_foreign",
     "write_folder",
 ]
 

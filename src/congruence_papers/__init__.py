@@ -1,50 +1,48 @@
-"""Tables and figures of papers as configurations that can be run; each paper is a folder and an entry of :data:`STUDIES`."""
+"""Tables and figures of three papers, recomputed with congruence on the data at hand; adds ``congruence reproduce``."""
 
 from __future__ import annotations
 
-from congruence_papers.canonical import Collection, Model
-from congruence_papers.claims import check_claim, check_rule
-from congruence_papers.config import config_names, load_config, parse_config
-from congruence_papers.data import Data
-from congruence_papers.experiment_list import NOT_RUN, count_experiments, listing
-from congruence_papers.jam import JAMData
-from congruence_papers.job import Config, Job
-from congruence_papers.panel_data import panels
-from congruence_papers.registry import STUDIES
-from congruence_papers.results import Results
-from congruence_papers.runner import Outcome, run
-from congruence_papers.schema import describe_schema, experiment_schema, kind_named
-from congruence_papers.sotalign import SOTAlignData
-from congruence_papers.study import Kind, Request, Study
-from congruence_papers.summary import claim_lines, data_lines
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from congruence_papers.canonical import Collection, Model
+    from congruence_papers.core import Claim, Data, Experiment
+    from congruence_papers.figure import panels, write_experiment
+    from congruence_papers.jam import JAMData
+    from congruence_papers.running import EXPERIMENTS, PAPERS, Outcome, listing, run
+    from congruence_papers.sotalign import SOTAlignData
+
+#: Where the names are; a command that needs one module does not wait for the others.
+_NAMES = {
+    "canonical": ("Collection", "Model"),
+    "core": ("Claim", "Data", "Experiment"),
+    "figure": ("panels", "write_experiment"),
+    "jam": ("JAMData",),
+    "running": ("EXPERIMENTS", "PAPERS", "Outcome", "listing", "run"),
+    "sotalign": ("SOTAlignData",),
+}
 
 __all__ = [
-    "NOT_RUN",
-    "STUDIES",
+    "EXPERIMENTS",
+    "PAPERS",
+    "Claim",
     "Collection",
-    "Config",
     "Data",
+    "Experiment",
     "JAMData",
-    "Job",
-    "Kind",
     "Model",
     "Outcome",
-    "Request",
-    "Results",
     "SOTAlignData",
-    "Study",
-    "check_claim",
-    "check_rule",
-    "claim_lines",
-    "config_names",
-    "count_experiments",
-    "data_lines",
-    "describe_schema",
-    "experiment_schema",
-    "kind_named",
     "listing",
-    "load_config",
     "panels",
-    "parse_config",
     "run",
+    "write_experiment",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(import_module(f"congruence_papers.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

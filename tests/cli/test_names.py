@@ -25,9 +25,9 @@ from congruence.report import write_layers
 from congruence.report.rendering import fill, templates
 from congruence.report.svg import to_document
 from congruence.synthetic import rigid_problem
+from congruence_papers.figure import draw_experiment
 from congruence_papers.negatives import write_negatives
 from congruence_papers.negatives.generation import Negative
-from congruence_papers.sheet import draw_experiment
 
 P = rigid_problem(60, 5, 6, noise=0.1, random_state=3)
 
@@ -187,7 +187,8 @@ def test_names_in_the_figure_of_an_experiment_are_words():
         "data": [],
         "notes": [],
         "claim": "c",
-        "held": {"verdict": "yes", "rules": []},
+        "held": {"verdict": "yes", "claims": []},
+        "words": {},
         "config": {"kind": "transfer"},
         "resampled": "r",
         "stands_for": None,

@@ -11,7 +11,7 @@ import scipy.linalg
 from congruence.compare.matching import match_test
 from congruence.metrics import METRICS, cknna, svcca
 from congruence.metrics.definitions import FORMULAS, measures
-from congruence_papers.jam.figures.statistics import measure_statistics
+from congruence_papers.jam.figures import measure_statistics
 
 COCO = Path(__file__).parents[3] / "shared" / "data" / "coco500_openai_vitb16.npz"
 ONCE = {"draws": 1, "permutations": 1, "rows": 20}

@@ -37,7 +37,8 @@ CONTEXT.set_forkserver_preload(
             "congruence.upgrade.transform",
             "congruence.embed",
         ),
-        *("congruence.compare.layers", "congruence_papers.negatives", "congruence.datasets"),
+        *("congruence.compare.layers", "congruence_papers.commands", "congruence_papers.running"),
+        *("congruence_papers.negatives", "congruence_papers.image_sets", "congruence.datasets"),
         "warm",
     ]
 )
@@ -107,7 +108,7 @@ def _points() -> list[tuple[Any, str, bool, bool]]:
     import shutil
 
     import congruence._utils.atomic as atomic
-    from congruence.datasets import archives
+    from congruence_papers.image_sets import archives
     from congruence.embed import VectorCache
 
     return [

@@ -28,7 +28,7 @@ READERS = {
     "databases/_file_place.py": ["file beside"],
     "databases/_file_rows.py": ["file beside"],
     "databases/npy.py": ["file beside"],
-    "_utils/yaml.py": ["recipe", "experiment"],
+    "_utils/yaml.py": ["recipe"],
     "image_sets/base.py": ["dataset pets", "dataset folder"],
     "image_sets/archives.py": ["archive.zip", "archive.tar", "archive.tgz"],
     "datasets/bundle.py": ["bundle"],

@@ -8,9 +8,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from congruence_papers import load_config, run
+from congruence_papers import EXPERIMENTS, run
 from congruence_papers.canonical import baselines, contrastive_heads, open_sample, sample_data
-from congruence_papers.canonical.heads import Heads
+from congruence_papers.canonical.samples import Heads
 
 #: They begin first, and one after another in one worker: tests share the runs of experiments.
 pytestmark = pytest.mark.slow
@@ -46,7 +46,7 @@ def opened(models: str, variant: str | None, file: str | None):
 def rows(name: str, models: str = "sample", file: str | None = None):
     # Effects are many times the spread of draws (docs/numbers has the configurations' own five), so two draws show them. On LVIS every
     # draw fits the same texts: only random rotations and perceptrons, which take seconds, would be others.
-    config = load_config(name)
+    config = EXPERIMENTS[name]
     seeds = 1 if models == "lvis" else 2
     return run(config, collections=[opened(models, config.variant, file)], seeds=seeds).results["rows"]
 

@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from congruence_papers.page import render_experiment
+from congruence_papers.figure import render_experiment
 
 
 class _Cells(HTMLParser):
@@ -38,8 +38,7 @@ class _Cells(HTMLParser):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    from congruence_papers import run
-    from congruence_papers.files import write_experiment
+    from congruence_papers import run, write_experiment
 
     folder = tmp_path_factory.mktemp("page") / "out"
     write_experiment(folder, run("fig4", quick=True, seeds=2), html=True)
@@ -62,7 +61,7 @@ def test_the_page_has_the_figure_the_claim_and_nothing_from_outside(made):
     (source,) = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]+)"', page)
     assert base64.b64decode(source).decode() == (folder / "figure.svg").read_text(encoding="utf-8")
     assert "Held here: " in page
-    assert all(rule["rule"] in unescape(page) for rule in results["held"]["rules"])
+    assert all(claim["claim"] in unescape(page) for claim in results["held"]["claims"])
     parser = _Cells()
     parser.feed(page)
     assert not [tag for tag, _ in parser.tags if tag in ("script", "iframe", "object")]

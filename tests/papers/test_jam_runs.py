@@ -17,15 +17,16 @@ from congruence.datasets import SugarCrepe, load_sugarcrepe
 from congruence.embeddings import Embeddings
 from congruence.errors import FileError, IdError, InputError, ParameterError
 from congruence.stores import open_sink
-from congruence_papers import config_names, load_config, run
-from congruence_papers.files import write_experiment
+from congruence_papers import EXPERIMENTS, PAPERS, run
+from congruence_papers.core import Job
+from congruence_papers.figure import write_experiment
 from congruence_papers.jam import open_features, open_sample
-from congruence_papers.jam.protocol import record_order
+from congruence_papers.jam.figures import record_order
 
 pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "encoders"))
 
-NAMES = config_names("jam")
+NAMES = [one.name for one in PAPERS["jam"].experiments]
 NOUNS, COLOURS = ("cat", "dog", "bird"), ("red", "blue", "big", "small")
 
 
@@ -101,8 +102,8 @@ def test_every_jam_experiment_runs(name, tmp_path):
     context = name == "jam-context"
     mark = "[made up of one latent]" if context else "[stand-in: made up of one latent]"
     assert results["title"].endswith(f"on made-up scenes{', noisy texts' * context} {mark}")
-    assert {row["metric"] for row in results["rows"]} == set(load_config(name).metrics)
-    assert all(rule["of"] for rule in results["held"]["rules"])
+    assert {row["metric"] for row in results["rows"]} == set(EXPERIMENTS[name].metrics)
+    assert all(claim["of"] for claim in results["held"]["claims"])
     if name != "jam-table12":
         assert results["seeds"] == [5, 42]
         assert {row["n"] for row in results["rows"]} == {2}
@@ -197,15 +198,10 @@ def test_users_features_run_and_have_no_stand_in_in_their_title(features):
 
 
 def test_no_order_is_counted_where_a_loss_is_missing():
-    class Lines:
-        def rows(self):
-            return [{"series": "Con", "metric": "binary_recall", "data": "d", "pair": "add: p", "mean": 0.5}]
-
-    class Job:
-        results, extra = Lines(), {}
-
-    record_order(Job())
-    assert Job.extra == {}
+    job = Job(EXPERIMENTS["jam-table2"], [], [5], {})
+    job.add({"data": "d", "pair": "add: p", "series": "Con", "metric": "binary_recall", "quantity": "after"}, 0.5)
+    record_order(job)
+    assert job.extra == {}
 
 
 # ------------------------------------------------------------------------------------------------ features in folders
@@ -273,7 +269,7 @@ def test_the_command_runs_the_paper_s_way_from_features(features, here, tmp_path
 
 
 def test_the_listing_shows_jam(here):
-    out = here("reproduce", "--list").out
+    out = here("reproduce").out
     assert "jam-table2" in out
     assert "runs here on synthetic, sugarcrepe, imagenet1000, caltech101" in out
 

@@ -12,7 +12,7 @@ import pytest
 from congruence.errors import FileError, IdError, ParameterError
 from congruence.synthetic import unimodal_problem
 from congruence_papers import run
-from congruence_papers.sotalign.features import open_features
+from congruence_papers.sotalign.data import open_features
 
 N, CAPTIONS = 150, 2
 

@@ -24,13 +24,23 @@ from typer.core import TyperCommand, TyperGroup
 from congruence._utils.atomic import published
 from congruence._utils.display import visible
 from congruence._utils.process import start_command
-from congruence.cli._base import name_flags
+from congruence.cli._base import check_not_input, name_flags, number, print_json, print_table, progress, say, say_error
 from congruence.cli._ending import explain, named_by
 from congruence.cli._options import PlainValues
 from congruence.cli._signals import Shielded, Stopped, stoppable
 from congruence.cli._streams import OutputLostError, discard_output, guarded
 
-__all__ = ["app", "main"]
+__all__ = [
+    "app",
+    "check_not_input",
+    "main",
+    "number",
+    "print_json",
+    "print_table",
+    "progress",
+    "say",
+    "say_error",
+]  # the program, and what commands that other packages add may use
 
 #: Line breaks and tabs are kept in messages, because messages of other libraries have several lines.
 LINES = "\n\t"

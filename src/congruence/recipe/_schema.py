@@ -1,4 +1,6 @@
-"""The schema of a recipe, with strict types: YAML distinguishes yes, 1, 1.0 and "1", and each entry accepts only one of them."""
+"""The schema of a recipe, with strict types: YAML distinguishes yes, 1, 1.0 and "1", and each entry accepts only one of
+them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from congruence._utils.schema import Where, validate
 from congruence.train import METHODS, make_method
 
-__all__ = ["check_entries"]
 
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -52,17 +53,7 @@ class _Recipe(BaseModel):
 def check_entries(entries: Mapping[str, Any], where: Where) -> None:
     """Refuse entries of a recipe that are unknown, missing, or of the wrong type.
 
-    Parameters
-    ----------
-    entries : mapping
-        Plain data.
-    where : Where
-        Location of the entries, for error messages.
-
-    Raises
-    ------
-    ParameterError
-        If an entry is unknown, missing, or of the wrong type; the message names the entry, its line and the expected type.
+    ``where``: location of the entries, for error messages.
     """
     validate(_Recipe, entries, where)
     schema, group = _parameters(entries["method"]), f"parameters of {entries['method']}"
@@ -80,7 +71,10 @@ def _parameters(method: str) -> type[BaseModel]:
 
 
 def _field(default: Any) -> Any:
-    """Return the type and the field of a parameter. If the default is a string, numbers are accepted too (``divergence_weight: 0.1`` instead of ``auto``)."""
+    """Return the type and the field of a parameter.
+
+    If the default is a string, numbers are accepted too (``divergence_weight: 0.1`` instead of ``auto``).
+    """
     kind: Any
     if isinstance(default, bool):
         kind, words = bool, "true or false"

@@ -1,20 +1,157 @@
-"""Data of an experiment: images and class prompts embedded by two or more models, with classes and a split."""
+"""Data of the Canonical paper: images, class prompts and captions embedded by two or more dual encoders."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
-from congruence._utils.arrays import normalize_rows
+from congruence.embeddings import normalize_rows
 from congruence.errors import InputError, ShapeError
 from congruence.metrics import ensemble_prompts
-from congruence_papers.canonical.captions import CaptionBank
-from congruence_papers.data import Data, check_embedded
+from congruence_papers.core import Data, check_embedded
 
-__all__ = ["Collection", "Model", "random_half_mask", "unit_rows"]
+
+@dataclass(frozen=True)
+class CaptionBank:
+    """Captions and edited versions of some of them, embedded by every model.
+
+    Attributes
+    ----------
+    texts : tuple of str
+    labels : ndarray of int, shape (n,)
+        Class of each caption; −1 if it is not one of the available classes.
+    vectors : tuple of ndarray, shape (n, d)
+        Unit rows, one array per model.
+    edited_texts : tuple of str
+    origin, wanted : ndarray of int, shape (m,)
+        Index of the original of each edited caption, and the class that the edited caption names.
+    edited : tuple of ndarray, shape (m, d)
+        Unit rows, one array per model.
+
+    Raises
+    ------
+    ShapeError
+        If the numbers of texts, labels and vectors differ.
+    """
+
+    texts: tuple[str, ...]
+    labels: np.ndarray
+    vectors: tuple[np.ndarray, ...]
+    edited_texts: tuple[str, ...]
+    origin: np.ndarray
+    wanted: np.ndarray
+    edited: tuple[np.ndarray, ...]
+
+    def __post_init__(self) -> None:
+        n, m = len(self.texts), len(self.edited_texts)
+        counts = (
+            {len(self.labels), *map(len, self.vectors)},
+            {len(self.origin), len(self.wanted), *map(len, self.edited)},
+        )
+        if counts != ({n}, {m}):
+            raise ShapeError(
+                f"Got {n} captions and {m} edited captions, but other numbers of labels or vectors; expected "
+                "one per caption.",
+                "Pass a label and a vector for each caption.",
+            )
+
+    def relabel(self, classes: np.ndarray) -> CaptionBank:
+        """Return the captions with class k renumbered to ``classes[k]``, where −1 marks a class that is no longer
+        available.
+        """
+        return replace(
+            self,
+            labels=np.where(self.labels >= 0, classes[self.labels], -1),
+            wanted=np.where(self.wanted >= 0, classes[self.wanted], -1),
+        )
+
+
+def edit_caption(caption: str, before: str, after: str) -> str | None:
+    """Return a caption with one name replaced by another, or None if it does not contain the name as whole words.
+
+    Examples
+    --------
+    >>> edit_caption("A fluffy birman on a chair", "Birman", "Russian Blue")
+    'A fluffy Russian Blue on a chair'
+    >>> edit_caption("Two birmans", "Birman", "Russian Blue") is None
+    True
+    """
+    words = r"[\s_-]+".join(map(re.escape, re.split(r"[\s_-]+", before.strip())))
+    edited, count = re.subn(rf"(?<!\w){words}(?!\w)", lambda _: after, caption, flags=re.IGNORECASE)
+    return edited if count else None
+
+
+def edit_captions(
+    captions: Sequence[tuple[str, str]], edits: Mapping[str, str], classes: Sequence[str], label_of: Mapping[str, int]
+) -> CaptionBank:
+    """Return captions, and versions of them in which class names are replaced."""
+    number = {normalize_name(name): k for k, name in enumerate(classes)}
+    labels = []
+    for i, caption in captions:
+        label = label_of.get(i, number.get(normalize_name(i)))
+        if label is None:
+            raise InputError(
+                f"Got a caption of {i!r} ({caption!r}), which is neither an image nor a class of the data; "
+                "expected one of these.",
+                "Use the id of an image or the name of a class.",
+            )
+        labels.append(label)
+    for name in (*edits, *edits.values()):
+        if normalize_name(name) not in number:
+            raise InputError(
+                f"Got {name!r} among the edits; expected a class of the data ({', '.join(list(classes)[:5])}, …).",
+                "Pass `edits=…` with names of classes.",
+            )
+    texts = [caption for _, caption in captions]
+    versions = [
+        (k, new, number[normalize_name(after)])
+        for before, after in edits.items()
+        for k, caption in enumerate(texts)
+        if (new := edit_caption(caption, before, after)) is not None
+    ]
+    if not versions:
+        raise InputError(
+            f"Got {len(texts)} captions, none of which contains {' or '.join(edits) or 'a class to replace'}.",
+            "Pass `edits=…` with a name that occurs in the captions.",
+        )
+    origin, edited, wanted = zip(*versions, strict=True)
+    return CaptionBank(tuple(texts), np.array(labels), (), edited, np.array(origin), np.array(wanted), ())
+
+
+def no_captions(data: str, figure: str) -> InputError:
+    """Return the error for data without captions, where a text holds nothing but the class that is edited."""
+    return InputError(
+        f"Got {data} with one template per class and no captions; {figure} edits the class in captions of the images.",
+        "Set the parameter captions to a file of them.",
+    )
+
+
+def normalize_name(name: str) -> str:
+    """Return a name in lower case with single spaces, so that ``russian_blue`` and ``Russian Blue`` are equal."""
+    return " ".join(re.split(r"[\s_-]+", name.strip().lower()))
+
+
+def shared_words(captions: Sequence[str], others: Sequence[str], names: Sequence[str]) -> np.ndarray:
+    """Return the share of each caption's words, without class names, that its counterpart also contains.
+
+    Returns (n,): between 0 and 1.
+    """
+    longest_first = [re.escape(normalize_name(name)) for name in sorted(names, key=len, reverse=True)]
+    class_name = re.compile("|".join(rf"(?<!\w){name}(?!\w)" for name in longest_first) or r"(?!)")
+
+    def words(text: str) -> set[str]:
+        return set(re.findall(r"\w+", class_name.sub(" ", normalize_name(text))))
+
+    out = np.full(len(captions), np.nan)
+    for k, (caption, other) in enumerate(zip(captions, others, strict=True)):
+        own = words(caption)
+        if own:
+            out[k] = len(own & words(other)) / len(own)
+    return out
 
 
 @dataclass(frozen=True)
@@ -73,7 +210,8 @@ class Collection(Data):
     steps : tuple of int
         Numbers of classes to fit on that fit these data better than the paper's.
     evaluation_templates : {"all", "single"}
-        Whether class prototypes for evaluation average all prompts of a class or use its first template only. Fits on text do not use prototypes.
+        Whether class prototypes for evaluation average all prompts of a class or use its first template only. Fits on
+        text do not use prototypes.
     kinds : tuple of str
         Kind of each pair in ``pairs``, if they differ (``"same training data"``).
     bank : CaptionBank, optional
@@ -116,28 +254,34 @@ class Collection(Data):
             object.__setattr__(self, "heldout_classes", np.ones(k, bool))
         if len(self.labels) != n or len(self.train) != n or len(self.prompt_templates) != p or len(self.text_fit) != p:
             raise ShapeError(
-                f"Got {n} ids, {len(self.labels)} labels, {len(self.train)} marks of training images, {p} prompts, "
-                f"{len(self.prompt_templates)} templates and {len(self.text_fit)} marks of prompts; expected one each. Pass a label and a mark for each "
-                "id, and a template and a mark for each prompt."
+                f"Got {n} ids, {len(self.labels)} labels, {len(self.train)} marks of training images, {p} "
+                f"prompts, {len(self.prompt_templates)} templates and {len(self.text_fit)} marks of prompts; "
+                "expected one each.",
+                "Pass a label and a mark for each id, and a template and a mark for each prompt.",
             )
         for what, codes in (("images", self.labels), ("prompts", self.prompt_labels)):
             if len(codes) and not (codes.min() >= 0 and codes.max() < k):
                 raise InputError(
-                    f"Got {what} of classes outside 0 to {k - 1}; expected labels from 0 to {k - 1}. Pass labels that are positions in classes=…."
+                    f"Got {what} of classes outside 0 to {k - 1}; expected labels from 0 to {k - 1}.",
+                    "Pass labels that are positions in `classes=…`.",
                 )
         missing = np.setdiff1d(np.arange(k), self.prompt_labels)
         if len(missing):
             raise InputError(
-                f"Got no prompt for {len(missing)} classes ({self.classes[missing[0]]!r}, …); expected at least one for each. Add prompts, or drop these classes."
+                f"Got no prompt for {len(missing)} classes ({self.classes[missing[0]]!r}, …); expected at "
+                "least one for each.",
+                "Add prompts, or drop these classes.",
             )
         for model in self.models:
             for what, rows, count in (("images", model.images, n), ("prompts", model.prompts, p)):
                 if rows is not None:
-                    check_embedded(rows, count, f"{what} of {model.name}")
+                    check_embedded(rows, f"{what} of {model.name}", count)
 
     @cached_property
     def prototypes(self) -> tuple[np.ndarray | None, ...]:
-        """Class prototypes of each model, shape (k, d): the prompt ensemble of eq. (6), or the first template of each class."""
+        """Class prototypes of each model, shape (k, d): the prompt ensemble of eq. (6), or the first template of each
+        class.
+        """
         rows = np.ones(len(self.prompt_labels), bool)
         if self.evaluation_templates == "single":
             first = np.full(len(self.classes), np.iinfo(int).max)
@@ -225,7 +369,8 @@ class Collection(Data):
         """
         if self.domain is None:
             raise InputError(
-                f"Got {self.name} alone for a transfer between data sets; expected two data sets. Pass data=… with another one."
+                f"Got {self.name} alone for a transfer between data sets; expected two data sets.",
+                "Pass `data=…` with another one.",
             )
         first, second = (self.restrict(self.domain == k, self.domains[k]) for k in (0, 1))
         return first, second
@@ -234,13 +379,7 @@ class Collection(Data):
 def unit_rows(rows: np.ndarray) -> np.ndarray:
     """Return the rows scaled to unit length, as float32.
 
-    Parameters
-    ----------
-    rows : ndarray, shape (n, d)
-
-    Returns
-    -------
-    ndarray of float32, shape (n, d)
+    Shapes: ``rows`` (n, d); returns (n, d).
     """
     return np.asarray(normalize_rows(np.asarray(rows, dtype=np.float64)), dtype=np.float32)
 
@@ -248,16 +387,7 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
 def random_half_mask(labels: np.ndarray, seed: int = 0) -> np.ndarray:
     """Return a random mask of half of the images of every class, rounded down.
 
-    Parameters
-    ----------
-    labels : ndarray of int, shape (n,)
-        Class of each image.
-    seed : int, default=0
-        Random seed.
-
-    Returns
-    -------
-    ndarray of bool, shape (n,)
+    Shapes: ``labels`` (n,); returns (n,).
     """
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(labels))

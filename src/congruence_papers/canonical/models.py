@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from congruence.errors import CongruenceError, MissingExtraError, ParameterError
-from congruence_papers.cache import embed_rows
-from congruence_papers.canonical.captions import edit_captions
-from congruence_papers.canonical.data import Collection, Model, unit_rows
+from congruence_papers.canonical.data import Collection, Model, edit_captions, no_captions, unit_rows
+from congruence_papers.core import Experiment
+from congruence_papers.features import embed_rows
 from congruence_papers.image_sets import DATASETS, read_captions
 
 if TYPE_CHECKING:
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
     from congruence_papers.image_sets import ImageDataset
 
-__all__ = ["MODELS", "open_models", "resolve_models"]
 
-#: The paper's models by short name. The paper gives no version of SigLIP and FLAVA; these have the width of CLIP ViT-L/14,
-#: which the paper's square maps require.
+#: The paper's models by short name. The paper gives no version of SigLIP and FLAVA; these have the width of CLIP
+#: ViT-L/14, which the paper's square maps require.
 MODELS = {
     "openai-b32": "open_clip:ViT-B-32/openai",
     "openai-b16": "open_clip:ViT-B-16/openai",
@@ -37,21 +36,6 @@ MODELS = {
 
 def resolve_models(spec: str) -> list[tuple[str, str]]:
     """Return the short and full names of the models in a specification.
-
-    Parameters
-    ----------
-    spec : str
-        A pair of :data:`congruence.encoders.PAIRS`; short names of :data:`MODELS` joined by ``/``; or full encoder names
-        joined by commas.
-
-    Returns
-    -------
-    list of (str, str)
-
-    Raises
-    ------
-    ParameterError
-        If it names fewer than two models, or an unknown one.
 
     Examples
     --------
@@ -70,8 +54,11 @@ def resolve_models(spec: str) -> list[tuple[str, str]]:
         models = [(name, MODELS[name]) for name in names if name in MODELS]
     if len(models) < 2 or len(models) != len(names):
         raise ParameterError(
-            f"Got models={spec!r}; expected sample, lvis, caltech101, paper, two or three of {', '.join(MODELS)} joined by /, "
-            "or full encoder names joined by commas. Pass models=… in one of these forms."
+            argument="models",
+            got=spec,
+            expected=f"sample, lvis, caltech101, paper, two or three of {', '.join(MODELS)} joined by /, or full encoder "
+            "names joined by commas",
+            fix="Pass `models=…` in one of these forms.",
         )
     return models
 
@@ -91,45 +78,7 @@ def open_models(
     captions: str | Path | None = None,
     edits: Mapping[str, str] | None = None,
 ) -> Collection:
-    """Embed a data set with two or more models.
-
-    Parameters
-    ----------
-    spec : str
-        See :func:`resolve_models`.
-    data : str
-        A key of :data:`congruence_papers.image_sets.DATASETS`.
-    root : path-like
-        Folder that contains the data set, or a folder named after it.
-    cache : path-like
-        Folder for embeddings, which are not computed again. An entry is identified by the encoder's fingerprint and the items' names, and written in
-        files of :data:`congruence_papers.cache.SHARD` items.
-    device, dtype, batch_size
-        Passed to the encoders.
-    load_encoder, open_dataset : callable, optional
-        Replacements for :func:`congruence.encoders.load_encoder` and :func:`congruence_papers.image_sets.open_dataset`.
-    log : callable, optional
-        Called with a description of what is being embedded.
-    captions : path-like, optional
-        Captions of images or classes, see :func:`congruence_papers.image_sets.read_captions`, which are embedded too.
-    edits : mapping of str to str, optional
-        Names of classes to be replaced in the captions.
-
-    Returns
-    -------
-    Collection
-
-    Raises
-    ------
-    ParameterError
-        If the specification names fewer than two models, or an unknown one.
-    InputError
-        If a caption or an edit does not match the data; see :func:`congruence_papers.canonical.captions.edit_captions`.
-    FileError, CorruptFileError
-        If a part of the data set is missing, or a file in the cache is damaged.
-    MissingExtraError
-        If an encoder needs a package that is not installed.
-    """
+    """Embed a data set with two or more models."""
     models = resolve_models(spec)
     load = load_encoder or _required("congruence.encoders", "load_encoder")
     open_ = open_dataset or _required("congruence.datasets", "open_dataset")
@@ -230,6 +179,37 @@ def _required(module: str, name: str) -> Callable[..., Any]:
     function = getattr(_optional(module), name, None)
     if function is None:
         raise MissingExtraError(
-            f"Got no {module}.{name}; expected it, to run on the paper's models. Run pip install 'congruence[hf,open-clip]', or pass models='sample'."
+            f"Got no {module}.{name}; expected it, to run on the paper's models.",
+            ("Run pip install 'congruence[hf,open-clip]'.", "Pass `models='sample'`."),
         )
     return function
+
+
+def open_for(
+    experiment: Experiment,
+    models: str,
+    *,
+    data: Sequence[str] | None = None,
+    file: object = None,
+    root: str | Path | None = None,
+    cache: str | Path | None = None,
+    **options: Any,
+) -> list[Collection]:
+    """Embed every data set of an experiment with every group of models, or load the embeddings from the cache."""
+    named = experiment.models if models == "paper" else [models]
+    sets = list(data or experiment.data)
+    if not named or not sets:
+        raise ParameterError(f"{experiment.name} names no models or data sets.", "Pass `models=…` and `data=…`.")
+    if root is None:
+        raise ParameterError(
+            f"Got no folder of data sets for {', '.join(sets)}.", "Pass `root=…` (or `models='sample'`)."
+        )
+    captions = experiment.parameters.get("captions")
+    if captions:
+        options |= {"captions": captions, "edits": experiment.parameters["edits"]}
+    elif experiment.kind == "edits":
+        for name in sets:  # fail before hours of embedding, not after
+            if name in DATASETS and len(DATASETS[name].templates) == 1:
+                raise no_captions(name, experiment.name)
+    cache = Path(root).expanduser() / "embeddings" if cache is None else cache
+    return [open_models(spec, name, root=root, cache=cache, **options) for spec in named for name in sets]

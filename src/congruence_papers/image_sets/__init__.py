@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from congruence._utils.validation import check_choice
 from congruence.errors import CorruptFileError, FileError, ParameterError
+from congruence_papers.core import check_choice
 from congruence_papers.image_sets.base import Entry, ImageDataset
 from congruence_papers.image_sets.caltech101 import ENTRY as _CALTECH101
 from congruence_papers.image_sets.captions import read_captions
@@ -36,8 +36,8 @@ def open_dataset(
     root : path-like
         The folder of the data set, or a folder that contains it under the name that CoOp or torchvision uses.
     split : str, default="test"
-        The paper uses ``train``, ``val`` (if the data set has one) and ``test``; ``congruence datasets NAME`` lists all splits.
-        For ``folder``: a folder in the root, or ``all`` if the class folders are in the root itself.
+        The paper uses ``train``, ``val`` (if the data set has one) and ``test``; ``congruence datasets NAME`` lists all
+        splits. For ``folder``: a folder in the root, or ``all`` if the class folders are in the root itself.
     download : bool, default=False
         Download missing files first, as :func:`download_dataset` does.
     complete : bool, default=True
@@ -79,8 +79,9 @@ def open_dataset(
     published = (entry.splits.get(split), entry.classes)
     if complete and entry.splits and (len(data), len(data.classes)) != published:
         raise CorruptFileError(
-            f"Got {len(data)} images of {len(data.classes)} classes in {name}, {split}, at {folder}; "
-            f"expected {published[0]} of {published[1]}. Extract the archive again, or pass complete=False for an incomplete split."
+            f"Got {len(data)} images of {len(data.classes)} classes in {name}, {split}, at {folder}; expected "
+            f"{published[0]} of {published[1]}.",
+            ("Extract the archive again.", "Pass `complete=False` for an incomplete split."),
         )
     return data
 
@@ -88,7 +89,8 @@ def open_dataset(
 def download_dataset(name: str, root: str | Path, callback: Callable[[int], object] | None = None) -> list[str]:
     """Download, verify and unpack the missing files of a data set.
 
-    An interrupted download is resumed. An archive that is already in its place is verified and unpacked without a network.
+    An interrupted download is resumed. An archive that is already in its place is verified and unpacked without a
+    network.
 
     Parameters
     ----------
@@ -117,7 +119,8 @@ def download_dataset(name: str, root: str | Path, callback: Callable[[int], obje
     entry = DATASETS[check_choice(name, DATASETS, "data set")]
     if not entry.resources:
         raise ParameterError(
-            f"Got nothing to download for {name}; expected a data set with a download. Put the files in a folder, and pass it as root=…."
+            f"Got nothing to download for {name}; expected a data set with a download.",
+            "Put the files in a folder, and pass it as `root=…`.",
         )
     root = Path(root).expanduser()
     existing = entry.locate(root)

@@ -1,4 +1,6 @@
-"""Unpack tar and zip archives safely: only regular files, only inside one folder, and within limits on bytes and files."""
+"""Unpack tar and zip archives safely: only regular files, only inside one folder, and within limits on bytes and
+files.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,13 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from congruence._utils.owner import find_left_over, temporary_path
-from congruence._utils.validation import check_positive
 from congruence.errors import CongruenceError, CorruptFileError, FileError, StorageError
+from congruence.persist import find_left_over, temporary_path
+from congruence_papers.core import check_positive
 
-__all__ = ["extract", "remove_left_over"]
 
-#: Limits well above the known archives, of which the largest unpacks to 3.1 GB and the one with most files to about 9,000.
+#: Limits well above the known archives, of which the largest unpacks to 3.1 GB and the one with most files to about
+#: 9,000.
 MAX_BYTES = 16 * 2**30
 MAX_FILES = 200_000
 
@@ -49,33 +51,8 @@ def extract(
 ) -> int:
     """Unpack a tar or zip archive completely, or not at all.
 
-    Members are written as new regular files (without owner, mode or time) into a temporary folder, and moved once all are
-    complete. Existing files are replaced.
-
-    Parameters
-    ----------
-    archive : path-like
-        ``.tar``, with any compression that Python supports, or ``.zip``; the format is detected from the content.
-    into : path-like
-        Existing folder to unpack into.
-    keep : sequence of str
-        Patterns of the members to unpack, with ``*`` and ``?``; all by default.
-    max_bytes, max_files : int
-        Limits on the whole archive, including members that are not unpacked.
-
-    Returns
-    -------
-    int
-        Number of files written.
-
-    Raises
-    ------
-    FileError
-        If the archive or the folder does not exist.
-    CorruptFileError
-        If the archive is damaged or exceeds a limit, or a member is a link or device, or has an absolute path or one with ``..``.
-    StorageError
-        If the disk is full or cannot be written to.
+    Members are written as new regular files (without owner, mode or time) into a temporary folder, and moved once all
+    are complete. Existing files are replaced.
     """
     archive, into = Path(archive), Path(into)
     check_positive(max_bytes, "max_bytes", integer=True)
@@ -83,7 +60,7 @@ def extract(
     for path, exists in ((archive, archive.is_file()), (into, into.is_dir())):
         if not exists:
             raise FileError(
-                f"Got nothing at {path}; expected an archive and a folder to unpack it into. Check the path."
+                f"Got nothing at {path}; expected an archive and a folder to unpack it into.", "Check the path."
             )
     written = total = 0
     seen: set[str] = set()
@@ -94,15 +71,17 @@ def extract(
                     total += size
                     if total > max_bytes or count > max_files:
                         raise CorruptFileError(
-                            f"Got more than {max_bytes} bytes or {max_files} members in {archive}; "
-                            "expected fewer in a data set. Do not use this archive: download it from its official source."
+                            f"Got more than {max_bytes} bytes or {max_files} members in {archive}; expected "
+                            "fewer in a data set.",
+                            "Do not use this archive: download it from its official source.",
                         )
                     place = _place(name, archive)
                     if source is None or (keep and not any(fnmatchcase(place, pattern) for pattern in keep)):
                         continue
                     if place in seen:
                         raise CorruptFileError(
-                            f"Got {name} twice in {archive}; expected each file once. Do not use this archive: download it from its official source."
+                            f"Got {name} twice in {archive}; expected each file once.",
+                            "Do not use this archive: download it from its official source.",
                         )
                     seen.add(place)
                     target = temporary / place
@@ -111,25 +90,22 @@ def extract(
                         shutil.copyfileobj(stream, out, 2**20)
                     if target.stat().st_size != size:
                         raise CorruptFileError(
-                            f"Got {target.stat().st_size} of {size} bytes of {name} in {archive}; expected all of them. "
-                            "Download it again."
+                            f"Got {target.stat().st_size} of {size} bytes of {name} in {archive}; expected all "
+                            "of them.",
+                            "Download it again.",
                         )
                     written += 1
             _merge(temporary, into)
     except CongruenceError:
         raise
     except _DAMAGE as error:
-        raise CorruptFileError(
-            f"Got a damaged archive, {archive} ({error}); expected a complete one. Download it again."
-        ) from error
+        raise CorruptFileError(f"Got a damaged archive, {archive} ({error}).", "Download it again.") from error
     except OSError as error:
         if error.errno is None:  # gzip and bz2 raise this for data in another format
-            raise CorruptFileError(
-                f"Got a damaged archive, {archive} ({error}); expected a complete one. Download it again."
-            ) from error
+            raise CorruptFileError(f"Got a damaged archive, {archive} ({error}).", "Download it again.") from error
         raise StorageError(
-            f"Got an error from the disk while unpacking {archive} ({error.strerror}); expected space and permission. "
-            "Free space, or pass another folder. Nothing was left behind."
+            f"Got an error from the disk while unpacking {archive} ({error.strerror}); expected space and permission.",
+            "Free space, or pass another folder. Nothing was left behind.",
         ) from error
     return written
 
@@ -169,7 +145,7 @@ def _members(archive: Path) -> Iterator[Iterator[_Member]]:
                 while tarred.fileobj.read(2**20):
                     if tarred.fileobj.tell() > 2 * MAX_BYTES:
                         raise CorruptFileError(
-                            f"Got no end of {archive}; expected one. Do not use this archive: download it from its official source."
+                            f"No end of {archive}.", "Do not use this archive: download it from its official source."
                         )
 
 
@@ -198,7 +174,8 @@ def _read(tarred: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
 
 def _special(name: str, archive: Path) -> CorruptFileError:
     return CorruptFileError(
-        f"Got the link or device {name!r} in {archive}; expected plain files and folders. Do not use this archive: download it from its official source."
+        f"Got the link or device {name!r} in {archive}; expected plain files and folders.",
+        "Do not use this archive: download it from its official source.",
     )
 
 
@@ -207,7 +184,8 @@ def _place(name: str, archive: Path) -> str:
     parts = PurePosixPath(name).parts
     if name.startswith("/") or ".." in parts or "\\" in name or "\0" in name or any(":" in part for part in parts):
         raise CorruptFileError(
-            f"Got the path {name!r} in {archive}; expected paths inside the archive's folder. Do not use this archive: download it from its official source."
+            f"Got the path {name!r} in {archive}; expected paths inside the archive's folder.",
+            "Do not use this archive: download it from its official source.",
         )
     return "/".join(parts)
 

@@ -7,17 +7,15 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._utils.display import short
-from congruence._utils.ids import id_texts
-from congruence._utils.optional import require
-from congruence._utils.validation import check_choice, name_rows
-from congruence.errors import CorruptFileError, FileError, IdError, InputError, ParameterError
+from congruence.errors import CorruptFileError, FileError, IdError, InputError, MissingExtraError, ParameterError
+from congruence_papers.core import check_choice
 from congruence_papers.image_sets.download import Resource
 
 if TYPE_CHECKING:
@@ -25,6 +23,14 @@ if TYPE_CHECKING:
 
 #: Exceptions that Pillow raises for files that are not images, or are truncated.
 _NO_IMAGE = (OSError, ValueError, SyntaxError, EOFError, LookupError, ArithmeticError, struct.error)
+
+
+def _pillow() -> Any:
+    """Return Pillow's module for images."""
+    try:
+        return import_module("PIL.Image")
+    except ImportError as error:
+        raise MissingExtraError("Images need Pillow.", "Run pip install 'congruence[images]'.") from error
 
 
 class ImageDataset(ABC):
@@ -66,28 +72,32 @@ class ImageDataset(ABC):
     ) -> None:
         self.name, self.split = name, split
         self.classes, self.templates = tuple(classes), tuple(templates)
-        self.ids = id_texts(list(ids))
+        self.ids = np.array([str(i) for i in ids], dtype=str)
         self.labels = np.array(labels, dtype=np.int64)
         n = len(self.ids)
         if n == 0 or self.labels.shape != (n,):
             raise InputError(
-                f"Got {n} ids and {self.labels.size} labels in {name}; expected one label per image. Pass as many labels as ids."
+                f"Got {n} ids and {self.labels.size} labels in {name}; expected one label per image.",
+                "Pass as many labels as ids.",
             )
         invalid = np.flatnonzero((self.labels < 0) | (self.labels >= len(self.classes)))
         if invalid.size:
             raise InputError(
-                f"Got label {self.labels[invalid[0]]} in {name} (ids {name_rows(invalid, self.ids)}); expected 0 to "
-                f"{len(self.classes) - 1}, one for each of {len(self.classes)} classes. Correct this label, or add its class."
+                f"Got label {self.labels[invalid[0]]} in {name} ({self.ids[invalid[0]][:80]}); expected 0 to "
+                f"{len(self.classes) - 1}, one for each of {len(self.classes)} classes.",
+                "Correct this label, or add its class.",
             )
         if len(np.unique(self.ids)) < n:
             values, counts = np.unique(self.ids, return_counts=True)
             raise IdError(
-                f"Got the id {str(values[counts > 1][0])!r} twice in {name}; expected each image once. Remove the duplicate."
+                f"Got the id {str(values[counts > 1][0])!r} twice in {name}; expected each image once.",
+                "Remove the duplicate.",
             )
         for template in self.templates:
             if template.count("{}") != 1:
                 raise InputError(
-                    f"Got the template {template!r}; expected one {{}} for the class name. Write 'a photo of a {{}}.', for example."
+                    f"Got the template {template!r}; expected one {{}} for the class name.",
+                    "Write 'a photo of a {}.', for example.",
                 )
 
     def __len__(self) -> int:
@@ -107,7 +117,8 @@ class ImageDataset(ABC):
         Returns
         -------
         PIL.Image.Image
-            RGB image as stored, neither resized nor rotated according to its EXIF data; this is the input of the paper's encoders.
+            RGB image as stored, neither resized nor rotated according to its EXIF data; this is the input of the
+            paper's encoders.
 
         Raises
         ------
@@ -119,7 +130,7 @@ class ImageDataset(ABC):
             If Pillow is not installed (extra ``images``).
         """
         if not isinstance(i, (int, np.integer)) or not 0 <= i < len(self):
-            raise ParameterError(f"Got image {i!r}; expected 0 to {len(self) - 1}. Pass a number in this range.")
+            raise ParameterError(f"Got image {i!r}; expected 0 to {len(self) - 1}.", "Pass a number in this range.")
         return self._image(int(i))
 
     @abstractmethod
@@ -130,13 +141,14 @@ class ImageDataset(ABC):
         """Return the texts of all classes.
 
         The texts are ordered by class, so their embeddings can be reshaped to (classes, templates, d), and
-        :func:`congruence.metrics.ensemble_prompts` averages them into prototypes (eq. 6). Fits on text use each prompt as
-        a separate row.
+        :func:`congruence.metrics.ensemble_prompts` averages them into prototypes (eq. 6). Fits on text use each prompt
+        as a separate row.
 
         Parameters
         ----------
         single : bool, default=False
-            Use the first template only, as for the paper's Table 2: "we use a single template per class for evaluation".
+            Use the first template only, as for the paper's Table 2: "we use a single template per class for
+            evaluation".
 
         Returns
         -------
@@ -156,20 +168,7 @@ class ImageDataset(ABC):
 
 
 class ImageFiles(ImageDataset):
-    """A data set whose images are files.
-
-    Parameters
-    ----------
-    name, split, classes, templates, ids, labels
-        As for :class:`ImageDataset`.
-    folder : path-like
-        Folder of the images; ids are paths relative to it.
-
-    Raises
-    ------
-    FileError
-        If listed images are missing; the message contains their number.
-    """
+    """A data set whose images are files."""
 
     def __init__(
         self,
@@ -188,8 +187,9 @@ class ImageFiles(ImageDataset):
         ]  # Path.is_file raises for names that are too long
         if missing:
             raise FileError(
-                f"Got {len(missing)} of {len(self)} images of {name} missing below {folder} (the first is {short(missing[0])}); "
-                "expected all listed images. Extract the archive again."
+                f"Got {len(missing)} of {len(self)} images of {name} missing below {folder} (the first is "
+                f"{missing[0][:80]}); expected all listed images.",
+                "Extract the archive again.",
             )
 
     def path(self, i: int) -> Path:
@@ -197,30 +197,26 @@ class ImageFiles(ImageDataset):
         return self.folder / str(self.ids[i])
 
     def _image(self, i: int) -> Image.Image:
-        pillow = require("PIL.Image", extra="images")
+        pillow = _pillow()
         path = self.path(i)
         if not path.is_file():
             raise FileError(
-                f"Got no image at {path}; expected the file that existed when the data set was opened. Restore it, or open the data set again."
+                f"Got no image at {path}; expected the file that existed when the data set was opened.",
+                "Restore it, or open the data set again.",
             )
         try:
             with pillow.open(path) as file:
                 return file.convert("RGB")
         except (*_NO_IMAGE, pillow.DecompressionBombError, MemoryError) as error:
             raise CorruptFileError(
-                f"Got no readable image in {path} ({error or 'too large for memory'}); expected a complete one. Extract or copy it again."
+                f"No readable image in {path} ({error or 'too large for memory'}).", "Extract or copy it again."
             ) from error
 
 
 class ImagePixels(ImageDataset):
     """A data set whose images are stored in one array, such as a memory-mapped binary file.
 
-    Parameters
-    ----------
-    name, split, classes, templates, ids, labels
-        As for :class:`ImageDataset`.
-    pixels : ndarray of uint8, shape (n, height, width, 3)
-        Images; may be a view of a memory map.
+    ``pixels`` (n, height, width, 3): images.
     """
 
     def __init__(
@@ -237,32 +233,12 @@ class ImagePixels(ImageDataset):
         self._pixels = pixels
 
     def _image(self, i: int) -> Image.Image:
-        return require("PIL.Image", extra="images").fromarray(np.ascontiguousarray(self._pixels[i]))
+        return _pillow().fromarray(np.ascontiguousarray(self._pixels[i]))
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Description of a known data set.
-
-    Attributes
-    ----------
-    name, title : str
-    classes : int or None
-        Number of classes; None if any number is allowed.
-    splits : mapping of str to int
-        Number of images in each split; empty if any split name is allowed.
-    templates : tuple of str
-    folders : tuple of str
-        Folders to search, relative to a root. Downloads go to the first; the root itself is searched last.
-    markers : tuple of tuple of str
-        Groups of files that identify the data set: a folder must contain all files of one group.
-    open : callable
-        ``open(folder, split)`` returns the data set.
-    resources : tuple of Resource
-        Files to download, in this order.
-    splits_from : str
-        Origin of the splits.
-    """
+    """Description of a known data set."""
 
     name: str
     title: str
@@ -284,33 +260,21 @@ class Entry:
         return None
 
     def check_split(self, split: str) -> str:
-        """Return the name of a split after checking that it exists.
-
-        Raises
-        ------
-        ParameterError
-            If there is no such split; the message lists the splits.
-        """
+        """Return the name of a split after checking that it exists."""
         return check_choice(split, self.splits, "split") if self.splits else split
 
 
 def read_lines(path: Path, what: str) -> list[str]:
-    """Return the non-empty lines of a small text file, stripped.
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If the file does not exist, is not UTF-8, or is empty.
-    """
+    """Return the non-empty lines of a small text file, stripped."""
     if not path.is_file():
-        raise FileError(f"Got no file at {path}; expected {what}. Extract the archive so that this file exists.")
+        raise FileError(f"Got no file at {path}; expected {what}.", "Extract the archive so that this file exists.")
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except UnicodeDecodeError as error:
         raise CorruptFileError(
-            f"Got a file that is not UTF-8 text, {path}; expected {what}. Extract the archive again."
+            f"Got a file that is not UTF-8 text, {path}; expected {what}.", "Extract the archive again."
         ) from error
     lines = [line for line in lines if line]
     if not lines:
-        raise CorruptFileError(f"Got an empty file at {path}; expected {what}. Extract the archive again.")
+        raise CorruptFileError(f"Got an empty file at {path}; expected {what}.", "Extract the archive again.")
     return lines

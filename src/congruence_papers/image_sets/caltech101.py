@@ -10,7 +10,6 @@ from congruence_papers.image_sets.download import Resource
 from congruence_papers.image_sets.folder import list_classes
 from congruence_papers.image_sets.prompts import TEMPLATES
 
-__all__ = ["ENTRY", "open_caltech101"]
 
 _SPLIT_FILE = "split_zhou_Caltech101.json"
 _IMAGES = "101_ObjectCategories"
@@ -20,23 +19,7 @@ _RENAMED = {"airplanes": "airplane", "Faces": "face", "Leopards": "leopard", "Mo
 
 
 def open_caltech101(folder: Path, split: str) -> ImageFiles:
-    """Open a split of Caltech-101; ``all`` contains every image of the 100 classes, since the archive has no splits.
-
-    Parameters
-    ----------
-    folder : Path
-        Contains ``101_ObjectCategories/`` and, unless the split is ``all``, the split file.
-    split : str
-
-    Returns
-    -------
-    ImageFiles
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If a file is missing or damaged.
-    """
+    """Open a split of Caltech-101; ``all`` contains every image of the 100 classes, since the archive has no splits."""
     images = folder / _IMAGES
     if split in SPLITS:
         return open_coop(

@@ -6,55 +6,32 @@ import csv
 import json
 from pathlib import Path
 
-from congruence._utils.display import short
 from congruence.errors import CorruptFileError, FileError, InputError
-
-__all__ = ["read_captions"]
 
 
 def read_captions(path: str | Path) -> list[tuple[str, str]]:
-    """Return the captions in a file, each with the id of its image or the name of its class.
-
-    Parameters
-    ----------
-    path : path-like
-        A ``.csv`` or ``.tsv`` file with the columns ``id`` and ``caption`` and one caption per row, or a ``.json`` file that maps each id to a
-        caption or a list of captions. An id is the id of an image or the name of a class.
-
-    Returns
-    -------
-    list of (str, str)
-        Pairs of id and caption, in the order of the file.
-
-    Raises
-    ------
-    FileError
-        If the file does not exist, or has another suffix.
-    CorruptFileError
-        If the file is not UTF-8 or not valid JSON, or lacks a column.
-    InputError
-        If the file has no captions, or an id or a caption is empty.
-    """
+    """Return the captions in a file, each with the id of its image or the name of its class."""
     path = Path(path).expanduser()
     if not path.is_file():
-        raise FileError(f"Got no file at {path}; expected captions (.csv, .tsv or .json). Check the path.")
+        raise FileError(f"Got no file at {path}; expected captions (.csv, .tsv or .json).", "Check the path.")
     readers = {".csv": _table, ".tsv": _table, ".json": _mapping}
     if path.suffix.lower() not in readers:
-        raise FileError(f"Got {path.name}; expected captions as .csv, .tsv or .json. Save them as one of these.")
+        raise FileError(f"Got {path.name}; expected captions as .csv, .tsv or .json.", "Save them as one of these.")
     try:
         captions = readers[path.suffix.lower()](path)
     # ValueError: not UTF-8, invalid JSON, or an integer too long to parse.
     except (ValueError, RecursionError, csv.Error) as error:
         raise CorruptFileError(
-            f"Got {path}, which cannot be read ({error}); expected captions in UTF-8. Check the file."
+            f"Got {path}, which cannot be read ({error}); expected captions in UTF-8.", "Check the file."
         ) from error
     captions = [(i.strip(), caption.strip()) for i, caption in captions]
     if not captions:
-        raise InputError(f"Got no caption in {path}; expected at least one. Check the file.")
+        raise InputError(f"No caption in {path}.", "Check the file.")
     for i, caption in captions:
         if not i or not caption:
             raise InputError(
-                f"Got an empty {'caption' if i else 'id'} in {path} (next to {short(i or caption)!r}); expected both. Fill it in."
+                f"Got an empty {'caption' if i else 'id'} in {path} (next to {(i or caption)[:80]!r}); expected both.",
+                "Fill it in.",
             )
     return captions
 
@@ -65,7 +42,8 @@ def _table(path: Path) -> list[tuple[str, str]]:
         columns = reader.fieldnames or []
         if not {"id", "caption"} <= set(columns):
             raise CorruptFileError(
-                f"Got {path} with the columns {short(', '.join(columns)) or 'none'}; expected id and caption. Rename them."
+                f"Got {path} with the columns {', '.join(columns)[:80] or 'none'}; expected id and caption.",
+                "Rename them.",
             )
         return [(row["id"] or "", row["caption"] or "") for row in reader]
 
@@ -77,6 +55,7 @@ def _mapping(path: Path) -> list[tuple[str, str]]:
         isinstance(own, list) and all(isinstance(caption, str) for caption in own) for own in lists.values()
     ):
         raise CorruptFileError(
-            f"Got {path}, which does not map ids to captions; expected {{id: caption}} or {{id: [captions]}}. Write the file in one of these forms."
+            f"Got {path}, which does not map ids to captions; expected {{id: caption}} or {{id: [captions]}}.",
+            "Write the file in one of these forms.",
         )
     return [(i, caption) for i, own in lists.items() for caption in own]

@@ -11,46 +11,31 @@ from congruence_papers.image_sets.base import Entry, ImagePixels, read_lines
 from congruence_papers.image_sets.download import Resource
 from congruence_papers.image_sets.prompts import TEMPLATES
 
-__all__ = ["ENTRY", "open_cifar100"]
 
 _RECORD = 2 + 3 * 32 * 32  # coarse label, fine label, then red, green and blue, each by row
 
 
 def open_cifar100(folder: Path, split: str) -> ImagePixels:
-    """Open ``train`` or ``test`` of CIFAR-100, with the 100 fine labels.
-
-    Parameters
-    ----------
-    folder : Path
-        Contains ``train.bin``, ``test.bin`` and ``fine_label_names.txt``.
-    split : str
-
-    Returns
-    -------
-    ImagePixels
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If a file is missing or damaged.
-    """
+    """Open ``train`` or ``test`` of CIFAR-100, with the 100 fine labels."""
     names = read_lines(folder / "fine_label_names.txt", "the class names of cifar-100-binary.tar.gz")
     path = folder / f"{split}.bin"
     if not path.is_file():
         raise FileError(
-            f"Got no {path.name} in {folder}; expected the binary version of CIFAR-100. "
-            "Extract cifar-100-binary.tar.gz (the Python version is a pickle and is not read)."
+            f"Got no {path.name} in {folder}; expected the binary version of CIFAR-100.",
+            "Extract cifar-100-binary.tar.gz (the Python version is a pickle and is not read).",
         )
     size = path.stat().st_size
     if size == 0 or size % _RECORD:
         raise CorruptFileError(
-            f"Got {size} bytes in {path}; expected whole records of {_RECORD}. Extract cifar-100-binary.tar.gz again."
+            f"Got {size} bytes in {path}; expected whole records of {_RECORD}.",
+            "Extract cifar-100-binary.tar.gz again.",
         )
     records = np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, _RECORD)
     labels = records[:, 1].astype(np.int64)
     if labels.max() >= len(names):
         raise CorruptFileError(
-            f"Got label {labels.max()} in {path}; expected 0 to {len(names) - 1}. Extract cifar-100-binary.tar.gz again."
+            f"Got label {labels.max()} in {path}; expected 0 to {len(names) - 1}.",
+            "Extract cifar-100-binary.tar.gz again.",
         )
     pixels = records[:, 2:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     ids = [f"{split}/{i:05d}" for i in range(len(records))]

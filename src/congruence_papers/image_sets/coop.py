@@ -11,7 +11,6 @@ from congruence_papers.image_sets.base import ImageFiles
 from congruence_papers.image_sets.download import Resource, check_recorded
 from congruence_papers.image_sets.prompts import TEMPLATES
 
-__all__ = ["SPLITS", "CoopSplits", "coop_resource", "open_coop", "read_coop"]
 
 #: The splits that every split file contains.
 SPLITS = ("train", "val", "test")
@@ -19,15 +18,7 @@ SPLITS = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class CoopSplits:
-    """The contents of a CoOp split file, validated.
-
-    Attributes
-    ----------
-    classes : tuple of str
-        Class names by label. Underscores are replaced by spaces, as CoOp does in its prompts.
-    items : dict of str to list of (str, int)
-        Images by split: path relative to the image folder, and label.
-    """
+    """The contents of a CoOp split file, validated."""
 
     classes: tuple[str, ...]
     items: dict[str, list[tuple[str, int]]]
@@ -46,29 +37,17 @@ def coop_resource(file: str, drive_id: str, folder: str) -> Resource:
 def read_coop(path: str | Path) -> CoopSplits:
     """Read and validate a CoOp split file.
 
-    Parameters
-    ----------
-    path : path-like
-
-    Returns
-    -------
-    CoopSplits
-
-    Raises
-    ------
-    CorruptFileError
-        If the file is not JSON of this form, a path leads outside the image folder, an image occurs twice, the
-        labels are not 0, 1, …, k − 1, or a label has two names.
-
     References
     ----------
-    Zhou et al. (2022), "Learning to Prompt for Vision-Language Models"; the authors' repository defines and distributes the splits.
+    Zhou et al. (2022), "Learning to Prompt for Vision-Language Models"; the authors' repository defines and distributes
+    the splits.
     """
 
     def damaged(what: str) -> CorruptFileError:
         return CorruptFileError(
-            f"Got {what} in {path}; expected a split file of CoOp, {{'train': [[path, label, class], …], 'val', 'test'}}. "
-            "Download it again."
+            f"Got {what} in {path}; expected a split file of CoOp, {{'train': [[path, label, class], …], "
+            "'val', 'test'}.",
+            "Download it again.",
         )
 
     try:
@@ -101,32 +80,13 @@ def read_coop(path: str | Path) -> CoopSplits:
 
 
 def open_coop(name: str, split: str, file: Path, images: Path, instead: str) -> ImageFiles:
-    """Open one split of a data set as listed in a CoOp split file.
-
-    Parameters
-    ----------
-    name, split : str
-    file : Path
-        The split file.
-    images : Path
-        The folder that the listed paths are relative to.
-    instead : str
-        Splits that do not need the split file, for the error message.
-
-    Returns
-    -------
-    ImageFiles
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If the split file or an image is missing, or the split file is malformed or has changed since it was downloaded.
-    """
+    """Open one split of a data set as listed in a CoOp split file."""
     if not file.is_file():
         raise FileError(
-            f"Got no {file.name} in {file.parent}; expected the split file of CoOp, which the split {split!r} comes from. "
-            f"Download it (congruence datasets {name} --download, or by hand from the links in CoOp's DATASETS.md, "
-            f"github.com/KaiyangZhou/CoOp), or use {instead}."
+            f"Got no {file.name} in {file.parent}; expected the split file of CoOp, which the split {split!r} "
+            "comes from.",
+            f"Download it (congruence datasets {name} --download, or by hand from the links in CoOp's "
+            f"DATASETS.md, github.com/KaiyangZhou/CoOp), or use {instead}.",
         )
     check_recorded(file)
     splits = read_coop(file)

@@ -1,8 +1,9 @@
 """Downloads of known files over https: resumable, verified before the final rename, and never repeated.
 
-pooch (as of 1.9) is not used, because it restarts an interrupted download from the beginning, follows redirects to http, and does not limit the
-size of a download. Its ``Unzip`` and ``Untar`` call ``extractall`` in place, without a limit on bytes or files and, below Python 3.12, without a
-member filter, so files that :mod:`congruence_papers.image_sets.archives` refuses or removes would be written to the disk.
+pooch (as of 1.9) is not used, because it restarts an interrupted download from the beginning, follows redirects to
+http, and does not limit the size of a download. Its ``Unzip`` and ``Untar`` call ``extractall`` in place, without a
+limit on bytes or files and, below Python 3.12, without a member filter, so files that
+:mod:`congruence_papers.image_sets.archives` refuses or removes would be written to the disk.
 """
 
 from __future__ import annotations
@@ -18,11 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from congruence._utils.atomic import atomic_path
 from congruence.errors import CongruenceError, CorruptFileError, FileError, StorageError
+from congruence.persist import atomic_path
 from congruence_papers.image_sets.archives import extract, remove_left_over
 
-__all__ = ["Resource", "by_hand", "check_recorded", "fetch", "install", "record"]
 
 #: Allowed URL schemes, also after a redirect.
 SCHEMES = ("https",)
@@ -38,30 +38,7 @@ _BLOCK = 2**18
 
 @dataclass(frozen=True)
 class Resource:
-    """A file to download, and how to verify and unpack it.
-
-    Attributes
-    ----------
-    url : str or None
-        None for a file that is unpacked from another archive.
-    path : str
-        Path of the download, relative to the root.
-    creates : str
-        Path, relative to the root, that exists after installation; if it exists already, nothing is downloaded.
-    into : str or None
-        Folder to unpack it in, relative to the root; None if it is not an archive.
-    keep : tuple of str
-        Patterns of the archive members to unpack; all by default.
-    size : int or None
-        Published size in bytes.
-    md5, sha256 : str or None
-        Published checksums. Without any, the checksum of the first download is recorded next to the file (*trust on
-        first use*): this detects later changes, but not a wrong first download, unless ``check`` detects it.
-    check : callable, optional
-        Reads the file and raises an error if its contents are wrong.
-    inner : Resource, optional
-        An archive within this archive, which is unpacked next.
-    """
+    """A file to download, and how to verify and unpack it."""
 
     url: str | None
     path: str
@@ -81,28 +58,7 @@ class Resource:
 
 
 def install(resource: Resource, root: str | Path, callback: Callable[[int], object] | None = None) -> bool:
-    """Download a resource and unpack it, unless this was already done.
-
-    Parameters
-    ----------
-    resource : Resource
-    root : path-like
-        Created if it does not exist.
-    callback : callable, optional
-        Called with the number of bytes of each block received.
-
-    Returns
-    -------
-    bool
-        False if the resource was already installed.
-
-    Raises
-    ------
-    FileError
-        If the download fails or is incomplete; the message says which file to put where by hand.
-    CorruptFileError, StorageError
-        If a file is damaged, or the output cannot be written.
-    """
+    """Download a resource and unpack it, unless this was already done."""
     root = Path(root).expanduser()
     if resource.into is not None and (root / resource.into).is_dir():
         remove_left_over(root / resource.into)
@@ -113,7 +69,7 @@ def install(resource: Resource, root: str | Path, callback: Callable[[int], obje
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(
-            f"Got no folder {target.parent} ({error.strerror}); expected to create it. Pass another root=…."
+            f"Got no folder {target.parent} ({error.strerror}); expected to create it.", "Pass another `root=…`."
         ) from error
     if resource.inner is None or not (root / resource.inner.path).exists():
         fetch(resource, target, callback)
@@ -123,7 +79,8 @@ def install(resource: Resource, root: str | Path, callback: Callable[[int], obje
         install(resource.inner, root)
     if not (root / resource.creates).exists():
         raise CorruptFileError(
-            f"Got {target} without {resource.creates}; expected it in the archive. Delete the archive and download it again."
+            f"Got {target} without {resource.creates}; expected it in the archive.",
+            "Delete the archive and download it again.",
         )
     return True
 
@@ -132,33 +89,18 @@ def fetch(resource: Resource, target: str | Path, callback: Callable[[int], obje
     """Download a file to ``target``, or verify an existing one.
 
     Data are written to ``<target>.part`` until the download is complete, so that the next attempt can resume it.
-
-    Parameters
-    ----------
-    resource : Resource
-    target : path-like
-        Path in an existing folder.
-    callback : callable, optional
-        Called with the number of bytes of each block received.
-
-    Raises
-    ------
-    FileError
-        If the download fails or is incomplete.
-    CorruptFileError
-        If the file is not the published one; it is removed, unless it existed before the call.
-    StorageError
-        If the output cannot be written.
     """
     target = Path(target)
     if not target.exists():
         if resource.url is None:
             raise FileError(
-                f"Got no file at {target}; expected it from the archive that contains it. Delete the unpacked files, and download the archive again."
+                f"Got no file at {target}; expected it from the archive that contains it.",
+                "Delete the unpacked files, and download the archive again.",
             )
         part = target.with_name(target.name + ".part")
         resumed = part.exists() and part.stat().st_size > 0
-        # An existing partial file may belong to another version: if it fails the check, download once more from the start.
+        # An existing partial file may belong to another version: if it fails the check, download once more from the
+        # start.
         for last in (False, True) if resumed else (True,):
             try:
                 _receive(resource, target, part, callback)
@@ -192,20 +134,14 @@ def record(path: Path) -> None:
 
 
 def check_recorded(path: Path) -> None:
-    """Check that a file has not changed since :func:`record`; a file without a record passes.
-
-    Raises
-    ------
-    CorruptFileError
-        If the file has changed.
-    """
+    """Check that a file has not changed since :func:`record`; a file without a record passes."""
     recorded = _record_of(path)
     if recorded.is_file() and recorded.read_text(encoding="utf-8", errors="replace").split()[:1] != [
         _digest(path, "sha256")
     ]:
         raise CorruptFileError(
-            f"Got {path}, which has changed since it was downloaded; expected the checksum in {recorded.name}. "
-            f"Download it again, or delete {recorded.name} if you changed it on purpose."
+            f"Got {path}, which has changed since it was downloaded; expected the checksum in {recorded.name}.",
+            f"Download it again, or delete {recorded.name} if you changed it on purpose.",
         )
 
 
@@ -222,13 +158,14 @@ def _verify(resource: Resource, path: Path) -> None:
     size = path.stat().st_size
     if resource.size is not None and size != resource.size:
         raise CorruptFileError(
-            f"Got {size} bytes in {path} from {resource.url}; expected {resource.size}. Delete it and download it again."
+            f"Got {size} bytes in {path} from {resource.url}; expected {resource.size}.",
+            "Delete it and download it again.",
         )
     for kind, expected in (("md5", resource.md5), ("sha256", resource.sha256)):
         if expected is not None and (got := _digest(path, kind)) != expected:
             raise CorruptFileError(
-                f"Got {path} with {kind} {got} from {resource.url}; expected {expected}. Delete it and download it "
-                "again; if this happens again, do not use the file."
+                f"Got {path} with {kind} {got} from {resource.url}; expected {expected}.",
+                "Delete it and download it again; if this happens again, do not use the file.",
             )
     if resource.check is not None:
         resource.check(path)
@@ -254,7 +191,8 @@ def _check_scheme(url: str) -> None:
     scheme = urllib.parse.urlsplit(url).scheme.lower()
     if scheme not in SCHEMES:
         raise FileError(
-            f"Got the address {url}; expected {' or '.join(SCHEMES)}, which protects the download from changes. Use an https address."
+            f"Got the address {url}; expected {' or '.join(SCHEMES)}, which protects the download from changes.",
+            "Use an https address.",
         )
 
 
@@ -278,8 +216,9 @@ def _receive(resource: Resource, target: Path, part: Path, callback: Callable[[i
             begin, total = _range(answer, have)
             if total is not None and (total > limit or (resource.size is not None and total != resource.size)):
                 raise CorruptFileError(
-                    f"Got a file of {total} bytes at {url}; expected {'at most ' if resource.size is None else ''}{limit}. "
-                    f"Check the address, or {by_hand(resource, target)}."
+                    f"Got a file of {total} bytes at {url}; expected "
+                    f"{'at most ' if resource.size is None else ''}{limit}.",
+                    f"Check the address, or {by_hand(resource, target)}.",
                 )
             done = _write(answer, part, begin, limit, url, callback)
     except urllib.error.HTTPError as error:
@@ -288,20 +227,22 @@ def _receive(resource: Resource, target: Path, part: Path, callback: Callable[[i
             _receive(resource, target, part, callback)
             return
         raise FileError(
-            f"Got HTTP status {error.code} ({error.reason}) from {url}; expected the file. Check the address, or {by_hand(resource, target)}."
+            f"Got HTTP status {error.code} ({error.reason}) from {url}; expected the file.",
+            f"Check the address, or {by_hand(resource, target)}.",
         ) from error
     except CongruenceError:
         raise
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error or type(error).__name__
         raise FileError(
-            f"Got no answer from {url} ({reason}); expected a connection. "
-            f"Run this again (it resumes where it stopped), or {by_hand(resource, target)}."
+            f"Got no answer from {url} ({reason}); expected a connection.",
+            f"Run this again (it resumes where it stopped), or {by_hand(resource, target)}.",
         ) from error
     expected = resource.size if total is None else total
     if expected is not None and done < expected:
         raise FileError(
-            f"Got {done} of {expected} bytes from {url}; expected all of them. Run this again: it resumes where it stopped."
+            f"Got {done} of {expected} bytes from {url}; expected all of them.",
+            "Run this again: it resumes where it stopped.",
         )
 
 
@@ -339,7 +280,8 @@ def _write(
             done += len(block)
             if done > limit:
                 raise CorruptFileError(
-                    f"Got more than {limit} bytes from {url}; expected at most that. Check the address, and do not use the file."
+                    f"Got more than {limit} bytes from {url}; expected at most that.",
+                    "Check the address, and do not use the file.",
                 )
             try:
                 file.write(block)
@@ -353,6 +295,6 @@ def _write(
 
 def _refused(path: Path, error: OSError) -> StorageError:
     return StorageError(
-        f"Got an error from the disk while writing {path} ({error.strerror}); expected space and permission. "
-        "Free space, or pass another root=…, and run this again: it resumes where it stopped."
+        f"Got an error from the disk while writing {path} ({error.strerror}); expected space and permission.",
+        ("Free space.", "Pass another `root=…`, and run this again: it resumes where it stopped."),
     )

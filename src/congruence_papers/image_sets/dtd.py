@@ -10,29 +10,12 @@ from congruence_papers.image_sets.coop import SPLITS, coop_resource, open_coop
 from congruence_papers.image_sets.download import Resource
 from congruence_papers.image_sets.prompts import TEMPLATES
 
-__all__ = ["ENTRY", "open_dtd"]
 
 _SPLIT_FILE = "split_zhou_DescribableTextures.json"
 
 
 def open_dtd(folder: Path, split: str) -> ImageFiles:
-    """Open a split of DTD: CoOp's ``train``, ``val``, ``test``, or the official ``train1`` … ``test10``.
-
-    Parameters
-    ----------
-    folder : Path
-        Contains ``images/``, and ``labels/`` or the split file.
-    split : str
-
-    Returns
-    -------
-    ImageFiles
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If a file is missing or damaged.
-    """
+    """Open a split of DTD: CoOp's ``train``, ``val``, ``test``, or the official ``train1`` … ``test10``."""
     if split in SPLITS:
         return open_coop(
             "dtd", split, folder / _SPLIT_FILE, folder / "images", "an official split, 'train1' to 'test10'"
@@ -41,7 +24,9 @@ def open_dtd(folder: Path, split: str) -> ImageFiles:
     ids = read_lines(path, "a list of images of dtd-r1.0.1.tar.gz")
     for line in ids:  # banded/banded_0002.jpg
         if len(PurePosixPath(line).parts) != 2 or line.startswith((".", "/")) or "\\" in line:
-            raise CorruptFileError(f"Got the line {line!r} in {path}; expected class/image. Extract the archive again.")
+            raise CorruptFileError(
+                f"Got the line {line!r} in {path}; expected class/image.", "Extract the archive again."
+            )
     folders = [line.split("/")[0] for line in ids]
     classes = sorted(set(folders))
     labels = [classes.index(name) for name in folders]
@@ -53,12 +38,7 @@ ENTRY = Entry(
     name="dtd",
     title="Describable Textures",
     classes=47,
-    splits={
-        "train": 2820,
-        "val": 1128,
-        "test": 1692,
-        **{f"{part}{k}": 1880 for k in range(1, 11) for part in SPLITS},
-    },
+    splits={"train": 2820, "val": 1128, "test": 1692, **{f"{part}{k}": 1880 for k in range(1, 11) for part in SPLITS}},
     templates=TEMPLATES["dtd"],
     folders=("dtd", "dtd/dtd"),
     markers=(("images", "labels/train1.txt"), ("images", _SPLIT_FILE)),

@@ -10,32 +10,12 @@ from congruence_papers.image_sets.coop import SPLITS, coop_resource, open_coop
 from congruence_papers.image_sets.download import Resource
 from congruence_papers.image_sets.prompts import TEMPLATES
 
-__all__ = ["ENTRY", "open_pets"]
 
 _SPLIT_FILE = "split_zhou_OxfordPets.json"
 
 
 def open_pets(folder: Path, split: str) -> ImageFiles:
-    """Open a split of Oxford-IIIT Pets.
-
-    ``train`` and ``val`` are CoOp's division of the official ``trainval``. ``test`` is the official split, which CoOp also uses; it is
-    read from CoOp's file if that exists, otherwise from the official list.
-
-    Parameters
-    ----------
-    folder : Path
-        Contains ``images/``, and ``annotations/`` or the split file.
-    split : str
-
-    Returns
-    -------
-    ImageFiles
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If a file is missing or damaged.
-    """
+    """Open a split of Oxford-IIIT Pets."""
     split_file = folder / _SPLIT_FILE
     if split in SPLITS and (split != "test" or split_file.is_file()):
         return open_coop("pets", split, split_file, folder / "images", "the official split 'trainval' or 'test'")
@@ -50,18 +30,21 @@ def open_pets(folder: Path, split: str) -> ImageFiles:
         breed, _, number = fields[0].rpartition("_")
         if len(fields) != 4 or not breed or not number.isdigit() or not all(f.isdigit() for f in fields[1:]):
             raise CorruptFileError(
-                f"Got the line {line!r} in {path}; expected image, class, species and breed. Extract annotations.tar.gz again."
+                f"Got the line {line!r} in {path}; expected image, class, species and breed.",
+                "Extract annotations.tar.gz again.",
             )
         label, name = int(fields[1]) - 1, breed.lower().replace("_", " ")
         if names.setdefault(label, name) != name:
             raise CorruptFileError(
-                f"Got two breeds of class {label + 1} in {path}, {names[label]} and {name}; expected one. Extract annotations.tar.gz again."
+                f"Got two breeds of class {label + 1} in {path}, {names[label]} and {name}.",
+                "Extract annotations.tar.gz again.",
             )
         ids.append(f"{fields[0]}.jpg")
         labels.append(label)
     if sorted(names) != list(range(len(names))):
         raise CorruptFileError(
-            f"Got classes in {path} that do not run from 1 to {len(names)}; expected no gap. Extract annotations.tar.gz again."
+            f"Got classes in {path} that do not run from 1 to {len(names)}; expected no gap.",
+            "Extract annotations.tar.gz again.",
         )
     classes = [names[label] for label in range(len(names))]
     return ImageFiles("pets", split, classes, TEMPLATES["pets"], ids, labels, folder / "images")

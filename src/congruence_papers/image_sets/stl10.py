@@ -11,45 +11,28 @@ from congruence_papers.image_sets.base import Entry, ImagePixels, read_lines
 from congruence_papers.image_sets.download import Resource
 from congruence_papers.image_sets.prompts import TEMPLATES
 
-__all__ = ["ENTRY", "open_stl10"]
 
 _RECORD = 3 * 96 * 96  # red, green and blue, each by column
 
 
 def open_stl10(folder: Path, split: str) -> ImagePixels:
-    """Open ``train`` (5,000 images; the paper's Table 1 prints 50,000) or ``test`` of STL-10.
-
-    Parameters
-    ----------
-    folder : Path
-        Contains ``train_X.bin``, ``train_y.bin``, ``test_X.bin``, ``test_y.bin`` and ``class_names.txt``.
-    split : str
-
-    Returns
-    -------
-    ImagePixels
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If a file is missing or damaged.
-    """
+    """Open ``train`` (5,000 images; the paper's Table 1 prints 50,000) or ``test`` of STL-10."""
     classes = read_lines(folder / "class_names.txt", "the class names of stl10_binary.tar.gz")
     images, labelled = folder / f"{split}_X.bin", folder / f"{split}_y.bin"
     for path in (images, labelled):
         if not path.is_file():
-            raise FileError(f"Got no {path.name} in {folder}; expected it there. Extract stl10_binary.tar.gz.")
+            raise FileError(f"Got no {path.name} in {folder}; expected it there.", "Extract stl10_binary.tar.gz.")
     labels = np.fromfile(labelled, dtype=np.uint8).astype(np.int64) - 1  # counted from 1 in the file
     size = images.stat().st_size
     if not len(labels) or size != _RECORD * len(labels):
         raise CorruptFileError(
-            f"Got {size} bytes in {images} and {len(labels)} labels; expected {_RECORD} bytes per image. "
-            "Extract stl10_binary.tar.gz again."
+            f"Got {size} bytes in {images} and {len(labels)} labels; expected {_RECORD} bytes per image.",
+            "Extract stl10_binary.tar.gz again.",
         )
     if labels.min() < 0 or labels.max() >= len(classes):
         raise CorruptFileError(
-            f"Got labels {labels.min() + 1} to {labels.max() + 1} in {labelled}; expected 1 to {len(classes)}. "
-            "Extract stl10_binary.tar.gz again."
+            f"Got labels {labels.min() + 1} to {labels.max() + 1} in {labelled}; expected 1 to {len(classes)}.",
+            "Extract stl10_binary.tar.gz again.",
         )
     pixels = np.memmap(images, dtype=np.uint8, mode="r").reshape(-1, 3, 96, 96).transpose(0, 3, 2, 1)
     ids = [f"{split}/{i:05d}" for i in range(len(labels))]

@@ -1,25 +1,27 @@
-"""Images with captions and wrong captions, embedded by unimodal encoders, and their split as in JAM."""
+"""Data of JAM: images with captions and wrong captions, embedded by unimodal encoders, and their split."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from congruence._utils.validation import as_matrix, check_choice
-from congruence.datasets import SugarCrepe
-from congruence.errors import InputError, ParameterError, ShapeError
+from congruence.datasets import SugarCrepe, load_sugarcrepe
+from congruence.embeddings import Embeddings
+from congruence.errors import FileError, IdError, InputError, ParameterError, ShapeError
+from congruence.stores import matrices, read_embeddings
 from congruence.train import split_by_group
 from congruence.train.captions import Captions
-from congruence_papers.data import Data, check_embedded
-
-__all__ = ["LAYERS", "TASKS", "JAMData", "JAMParts", "layer_numbers"]
+from congruence_papers.core import Data, check_choice, check_embedded
+from congruence_papers.features import encoder_pairs, find_embeddings
 
 TASKS = ("replace", "add", "swap")
 
-#: Depths of hidden layers. The paper gives no layer numbers; here they are a quarter of the blocks, half of them, and the last.
+#: Depths of hidden layers. The paper gives no layer numbers; here they are a quarter of the blocks, half of them, and
+#: the last.
 LAYERS = ("early", "mid", "late")
 
 Layered = Mapping[str, Mapping[str, np.ndarray]]
@@ -57,33 +59,37 @@ class JAMParts:
 class JAMData(Data):
     """Images, captions and wrong captions from independent unimodal encoders, optionally from several layers of each.
 
-    See :class:`congruence_papers.Data` for the attributes that all data share. ``sizes`` may contain ``train``, ``validation`` and ``test``, the maximum
-    numbers of items of these parts, and ``training``, parameters of :class:`congruence.train.JAM`.
+    See :class:`congruence_papers.Data` for the attributes that all data share. ``sizes`` may contain ``train``,
+    ``validation`` and ``test``, the maximum numbers of items of these parts, and ``training``, parameters of
+    :class:`congruence.train.JAM`.
 
     Attributes
     ----------
     items : SugarCrepe
         The items: image, caption, wrong caption, and category. The task is the part of the category before ``_``.
     images : dict of str to dict of str to ndarray, shape (m, d)
-        Embeddings by encoder and layer (``"early"``, ``"mid"``, ``"late"``), one row for each of ``items.images``. ``"late"`` is required.
+        Embeddings by encoder and layer (``"early"``, ``"mid"``, ``"late"``), one row for each of ``items.images``.
+        ``"late"`` is required.
     captions, negatives : dict of str to dict of str to ndarray, shape (n, e)
         Embeddings by encoder and layer, one row per item.
     encoders : tuple of (str, str)
         Pairs of encoders to align; by default all pairs.
     dual : dict of str to tuple of ndarray
-        Images, captions and wrong captions embedded by dual encoders such as CLIP, with rows as above, which are measured for comparison.
+        Images, captions and wrong captions embedded by dual encoders such as CLIP, with rows as above, which are
+        measured for comparison.
     unrelated : dict of str to ndarray, shape (r, d)
         White noise by image encoder, and embeddings of unrelated texts by text encoder, for the easy non-matches.
     labels : ndarray, shape (n,), optional
-        Labels of the items, if a caption is correct for every image with its label (class names). In validation any such caption is then a hit, and wrong
-        captions are left out.
+        Labels of the items, if a caption is correct for every image with its label (class names). In validation any
+        such caption is then a hit, and wrong captions are left out.
 
     Raises
     ------
     ShapeError
         If the number of rows differs from that of the images or items, or not every item has a label.
     InputError
-        If there are no encoders, captions and wrong captions have different encoders or layers, or a row is not finite or all zeros.
+        If there are no encoders, captions and wrong captions have different encoders or layers, or a row is not finite
+        or all zeros.
     ParameterError
         If a pair names an unknown encoder, or an encoder has no late layer or one with another name.
     """
@@ -106,31 +112,35 @@ class JAMData(Data):
                 check_choice(encoder, known, "encoder")
         if not self.encoders and not self.dual:
             raise InputError(
-                "Got no encoders; expected at least one of images and one of texts. Pass the embeddings of both."
+                "Got no encoders; expected at least one of images and one of texts.", "Pass the embeddings of both."
             )
         if {name: set(layers) for name, layers in self.captions.items()} != {
             name: set(layers) for name, layers in self.negatives.items()
         }:
             raise InputError(
-                f"Got wrong captions of {self.name} by other encoders or layers than its captions; expected the same ones. Embed both with the same encoders and layers."
+                f"Got wrong captions of {self.name} by other encoders or layers than its captions; expected "
+                "the same ones.",
+                "Embed both with the same encoders and layers.",
             )
         for side, rows in ((self.images, m), (self.captions, n), (self.negatives, n)):
             for encoder, layers in side.items():
                 if "late" not in layers or not set(layers) <= set(LAYERS):
                     raise ParameterError(
-                        f"Got layers {', '.join(layers) or 'none'} of {encoder}; expected late, and optionally early and mid. Use these names for the layers."
+                        f"Got layers {', '.join(layers) or 'none'} of {encoder}; expected late, and optionally "
+                        "early and mid.",
+                        "Use these names for the layers.",
                     )
                 for layer, array in layers.items():
-                    check_embedded(array, rows, f"rows of the {layer} layer of {encoder}")
+                    check_embedded(array, f"rows of the {layer} layer of {encoder}", rows)
         for encoder, (V, P, N) in self.dual.items():
             for array, rows in ((V, m), (P, n), (N, n)):
-                check_embedded(array, rows, f"rows of {encoder}")
+                check_embedded(array, f"rows of {encoder}", rows)
         for encoder, array in self.unrelated.items():
             check_choice(encoder, {**self.images, **self.captions}, "encoder of unrelated rows")
-            as_matrix(array, f"unrelated rows of {encoder}")
+            check_embedded(array, f"unrelated rows of {encoder}")
         if self.labels is not None and len(self.labels) != n:
             raise ShapeError(
-                f"Got {len(self.labels)} labels of {n} items; expected one each. Pass a label for each item."
+                f"Got {len(self.labels)} labels of {n} items; expected one each.", "Pass a label for each item."
             )
 
     @property
@@ -186,7 +196,8 @@ class JAMData(Data):
         layer : {"early", "mid", "late"} or tuple of two of these, default="late"
             Layer of both encoders, or of the image and of the text encoder.
         most : dict of str to int, optional
-            Maximum numbers of items of ``"train"``, ``"validation"`` and ``"test"``, drawn at random; 0 or missing means all.
+            Maximum numbers of items of ``"train"``, ``"validation"`` and ``"test"``, drawn at random; 0 or missing
+            means all.
 
         Returns
         -------
@@ -209,7 +220,8 @@ class JAMData(Data):
     ) -> dict[str, JAMParts]:
         """Split the images of all tasks once, 70–15–15, and the items of each task accordingly.
 
-        An image that is used to fit one task is then never a test image of another, which :meth:`split` does not ensure.
+        An image that is used to fit one task is then never a test image of another, which :meth:`split` does not
+        ensure.
 
         Parameters
         ----------
@@ -220,7 +232,8 @@ class JAMData(Data):
         Returns
         -------
         dict of str to JAMParts
-            Splits by task. If there are several tasks, ``"all"`` contains all of them together, with the median number of the tasks' training items.
+            Splits by task. If there are several tasks, ``"all"`` contains all of them together, with the median number
+            of the tasks' training items.
 
         Raises
         ------
@@ -270,16 +283,8 @@ class JAMData(Data):
 
 
 def layer_numbers(blocks: int) -> dict[str, int]:
-    """Return the number of the hidden state for each depth: a quarter of the blocks, half of them, and all (0 is the input of the first block).
-
-    Parameters
-    ----------
-    blocks : int
-        Number of blocks.
-
-    Returns
-    -------
-    dict of str to int
+    """Return the number of the hidden state for each depth: a quarter of the blocks, half of them, and all (0 is the
+    input of the first block).
 
     Examples
     --------
@@ -287,3 +292,103 @@ def layer_numbers(blocks: int) -> dict[str, int]:
     {'early': 7, 'mid': 13, 'late': 26}
     """
     return {"early": -(-blocks // 4), "mid": -(-blocks // 2), "late": blocks}
+
+
+_KINDS = ("images", "captions", "negatives")
+
+
+def open_features(
+    models: Sequence[str],
+    file: str | Path | None,
+    root: str | Path | None,
+    variant: str | None = None,
+    *,
+    dual_encoders: Sequence[str] = (),
+    device: str = "auto",
+) -> JAMData:
+    """Read embeddings of SugarCrepe's images and captions."""
+    if file is None or root is None:
+        raise ParameterError(
+            f"Got {', '.join(models)} without the folder of their embeddings or of SugarCrepe; expected both.",
+            "Pass `file=…` and `root=…`, the two folders (or `models='synthetic'`).",
+        )
+    folder, items = Path(file).expanduser(), load_sugarcrepe(root)
+    pairs = encoder_pairs(models)
+    several = variant == "layers"
+    images = {name: _layers(folder, name, "images", items, several) for name in dict.fromkeys(i for i, _ in pairs)}
+    texts = list(dict.fromkeys(t for _, t in pairs))
+    captions, negatives = (
+        {name: _layers(folder, name, kind, items, several) for name in texts} for kind in ("captions", "negatives")
+    )
+    dual, notes = {}, []
+    for name in dual_encoders:
+        if all(find_embeddings(folder / name, kind) for kind in _KINDS):
+            V, P, N = (_layers(folder, name, kind, items, False)["late"] for kind in _KINDS)
+            dual[name] = (V, P, N)
+        else:
+            notes.append(f"{name} is left out: its images, captions or negatives are missing.")
+    unrelated = {
+        name: np.asarray(_read(path, "late")["late"].vectors)
+        for name in (*images, *texts)
+        if (path := find_embeddings(folder / name, "unrelated"))
+    }
+    return JAMData(
+        "SugarCrepe",
+        items,
+        images,
+        captions,
+        negatives,
+        tuple(pairs),
+        dual=dual,
+        unrelated=unrelated,
+        sizes={"training": {"device": device}},
+        notes=tuple(notes),
+    )
+
+
+def _read(path: Path, *depths: str) -> dict[str, Embeddings]:
+    """Read the embeddings at a path, by depth; a single file, or a folder without layers, is the last layer."""
+    layers = {}
+    if path.is_dir():
+        layers = {name: spec for name, spec in matrices(path).items() if name.startswith("layer_")}
+    if not layers:
+        if set(depths) != {"late"}:
+            raise ParameterError(
+                f"Got one layer at {path}; expected a folder of all layers, since early, mid and late are compared.",
+                "Run congruence embed with --layer all.",
+            )
+        return {"late": read_embeddings(path)}
+    number = layer_numbers(len(layers) - 1)
+    missing = [f"layer_{number[depth]}" for depth in depths if f"layer_{number[depth]}" not in layers]
+    if missing:
+        raise FileError(
+            f"Got {len(layers)} layers at {path} without {', '.join(missing)}; expected layer_0 to "
+            f"layer_{len(layers) - 1}.",
+            "Run congruence embed --layer all again.",
+        )
+    return {depth: read_embeddings(layers[f"layer_{number[depth]}"]) for depth in depths}
+
+
+def _layers(folder: Path, name: str, kind: str, items: SugarCrepe, several: bool) -> Mapping[str, np.ndarray]:
+    """Return the embeddings by depth, with rows in the order of ``items.images`` or of ``items.ids``."""
+    path = find_embeddings(folder / name, kind)
+    if path is None:
+        raise FileError(
+            f"Got no {kind} of {name} in {folder}; expected {folder / name / kind}.",
+            f"Run congruence embed … --layer all -o {folder / name / kind}.",
+        )
+    ids = items.images if kind == "images" else items.ids
+    out = {}
+    for depth, rows in _read(path, *(("early", "mid", "late") if several else ("late",))).items():
+        names = [str(i) for i in rows.ids]
+        names = [i.rsplit("/", 1)[-1] for i in names] if kind == "images" else names
+        row = {i: k for k, i in enumerate(names)}
+        missing = [i for i in ids.tolist() if i not in row]
+        if missing:
+            raise IdError(
+                f"Got no vector for {len(missing)} of {len(ids)} {kind} at {path}, {missing[0]} for example; "
+                "expected all.",
+                f"Embed them under {'their file names' if kind == 'images' else 'the ids of SugarCrepe'}.",
+            )
+        out[depth] = np.asarray(rows.vectors[[row[i] for i in ids.tolist()]], np.float32)
+    return out

@@ -11,7 +11,6 @@ from congruence_papers.negatives.lexicon import Lexicon
 from congruence_papers.negatives.tagging import Phrase, find_phrases, noun_at
 from congruence_papers.negatives.words import Edit, Sentence
 
-__all__ = ["Alternatives", "Caption", "among", "parse_caption"]
 
 #: For each position in a caption, the possible changes, each a tuple of edits made together; all are equally valid.
 Alternatives = Iterator[Sequence[tuple[Edit, ...]]]
@@ -19,17 +18,8 @@ Alternatives = Iterator[Sequence[tuple[Edit, ...]]]
 
 @dataclass(frozen=True)
 class Caption:
-    """An analyzed caption, with everything that it and the other captions of its item mention, none of which an edit may introduce.
-
-    Attributes
-    ----------
-    sentence : Sentence
-    phrases : list of Phrase
-    nouns, adjectives : frozenset of int
-        Families of terms mentioned in any of the item's captions.
-    words : frozenset of str
-        All words of the item's captions, in lower case.
-    lexicon : Lexicon
+    """An analyzed caption, with everything that it and the other captions of its item mention, none of which an edit
+    may introduce.
     """
 
     sentence: Sentence
@@ -40,11 +30,15 @@ class Caption:
     lexicon: Lexicon
 
     def before(self, place: int) -> str:
-        """Return the word before the one at ``place``, in lower case; empty if there is none, or there is punctuation in between."""
+        """Return the word before the one at ``place``, in lower case; empty if there is none, or there is punctuation
+        in between.
+        """
         return self.sentence.lower[place - 1] if self.sentence.joined(place) else ""
 
     def after(self, place: int) -> str:
-        """Return the word at ``place``, in lower case; empty at the start or end of the caption, or after punctuation."""
+        """Return the word at ``place``, in lower case; empty at the start or end of the caption, or after
+        punctuation.
+        """
         return self.sentence.lower[place] if self.sentence.joined(place) else ""
 
     @cached_property
@@ -58,19 +52,7 @@ class Caption:
 
 
 def parse_caption(text: str, others: Collection[str], lexicon: Lexicon) -> Caption:
-    """Analyze a caption, together with the other captions of its item.
-
-    Parameters
-    ----------
-    text : str
-    others : collection of str
-        Other captions of the same item.
-    lexicon : Lexicon
-
-    Returns
-    -------
-    Caption
-    """
+    """Analyze a caption, together with the other captions of its item."""
     sentence = Sentence.parse(text)
     nouns: set[int] = set()
     adjectives: set[int] = set()

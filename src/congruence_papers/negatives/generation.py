@@ -10,8 +10,8 @@ from zlib import crc32
 
 import numpy as np
 
-from congruence._utils.validation import check_choice, check_positive, check_same_rows, check_seed
 from congruence.errors import DtypeError, ParameterError, ShapeError
+from congruence_papers.core import check_choice, check_positive, check_same_rows, check_seed
 from congruence_papers.negatives.add import add_att, add_obj
 from congruence_papers.negatives.caption import Alternatives, Caption, parse_caption
 from congruence_papers.negatives.lexicon import Words, lexicon
@@ -19,17 +19,6 @@ from congruence_papers.negatives.replace import replace_att, replace_obj, replac
 from congruence_papers.negatives.swap import swap_att, swap_obj
 from congruence_papers.negatives.words import Sentence, changed_words, same_words
 
-__all__ = [
-    "GENERATORS",
-    "KINDS",
-    "Generator",
-    "Negative",
-    "by_rules",
-    "check_captions",
-    "count",
-    "generate",
-    "register",
-]
 
 #: For each kind, the function that yields all its edits of a caption.
 RULES: dict[str, Callable[[Caption], Alternatives]] = {
@@ -57,18 +46,7 @@ class Generator(Protocol):
 
 @dataclass(frozen=True)
 class Negative:
-    """A caption and a version of it that is wrong in one detail.
-
-    Attributes
-    ----------
-    caption, negative : str
-    kind : str
-        One of :data:`KINDS`, or ``"sibling"``.
-    changed : (str, str)
-        The shortest span of words outside of which the two captions agree, in ``caption`` and in ``negative``.
-    row : int
-        Index of the caption in the input.
-    """
+    """A caption and a version of it that is wrong in one detail."""
 
     caption: str
     negative: str
@@ -78,26 +56,7 @@ class Negative:
 
 
 def by_rules(caption: str, kind: str, rng: np.random.Generator) -> str | None:
-    """Make a wrong caption by rules; the default generator.
-
-    Parameters
-    ----------
-    caption : str
-        A caption in English.
-    kind : str
-        One of :data:`KINDS`.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    str or None
-        ``None`` if there is no valid edit of this kind.
-
-    Raises
-    ------
-    ParameterError
-        If the kind is unknown.
-    """
+    """Make a wrong caption by rules; the default generator."""
     parsed = parse_caption(caption, (), lexicon())
     negatives = _from_rules(parsed, caption, (), check_choice(kind, KINDS, "kind"), 1, rng, {})
     return negatives[0] if negatives else None
@@ -123,10 +82,12 @@ def register(name: str, generator: Generator) -> None:
         If the name is empty or in use, or the generator is not callable.
     """
     if not isinstance(name, str) or not name or name in GENERATORS:
-        raise ParameterError(f"Got name={name!r}; expected a name that is not in use. Pass another name=….")
+        raise ParameterError(
+            argument="name", got=name, expected="a name that is not in use", fix="Pass another `name=…`."
+        )
     if not callable(generator):
         raise ParameterError(
-            f"Got {generator!r} for a generator; expected a callable. Pass a function (caption, kind, rng)."
+            f"Got {generator!r} for a generator; expected a callable.", "Pass a function (caption, kind, rng)."
         )
     GENERATORS[name] = generator
 
@@ -152,32 +113,36 @@ def generate(
     per_caption : int, default=1
         Largest number of different negatives of each kind per caption.
     random_state : int, default=0
-        The negatives of a caption depend on this seed, its row and the captions, but not on which other kinds are requested.
+        The negatives of a caption depend on this seed, its row and the captions, but not on which other kinds are
+        requested.
     generator : str or callable, optional
         A key of :data:`GENERATORS` or ``(caption, kind, rng)`` to a wrong caption or ``None``; the rules by default.
     groups : sequence, length n, optional
-        The item, such as an image, that each caption describes. A negative is then never another caption of the same item,
-        and the rules do not introduce anything that these captions mention.
+        The item, such as an image, that each caption describes. A negative is then never another caption of the same
+        item, and the rules do not introduce anything that these captions mention.
     on_refused : {"skip", "error"}, default="skip"
-        What to do if a generator returns something that is not a negative: no text, or the words of a caption of the same item.
+        What to do if a generator returns something that is not a negative: no text, or the words of a caption of the
+        same item.
 
     Returns
     -------
     list of Negative
-        Ordered by caption, then as in ``kinds``. A caption without a valid edit of a kind has no negatives of that kind;
-        :func:`count` returns the number of such captions.
+        Ordered by caption, then as in ``kinds``. A caption without a valid edit of a kind has no negatives of that
+        kind; :func:`count` returns the number of such captions.
 
     Raises
     ------
     DtypeError, ShapeError
         If captions are not strings or are blank, there are none, or the number of groups differs.
     ParameterError
-        If the kind or generator is unknown, another parameter is out of range, or an output is refused with ``on_refused="error"``.
+        If the kind or generator is unknown, another parameter is out of range, or an output is refused with
+        ``on_refused="error"``.
 
     Notes
     -----
-    Among the possible replacements of a word, one that occurs k times in ``captions`` is drawn k + 1 times as often as one that does not
-    occur. With equal probabilities, negatives could be recognized by their rare words, without the image.
+    Among the possible replacements of a word, one that occurs k times in ``captions`` is drawn k + 1 times as often as
+    one that does not occur. With equal probabilities, negatives could be recognized by their rare words, without the
+    image.
 
     Examples
     --------
@@ -190,8 +155,8 @@ def generate(
 
     References
     ----------
-    Hsieh et al. (2023), "SugarCrepe: Fixing hackable benchmarks for vision-language compositionality", section 3, for the
-    kinds. Yoon, Yue and Kim (2025), section 2.1.
+    Hsieh et al. (2023), "SugarCrepe: Fixing hackable benchmarks for vision-language compositionality", section 3, for
+    the kinds. Yoon, Yue and Kim (2025), section 2.1.
     """
     texts = check_captions(captions)
     kinds = _kinds(kinds, generator)
@@ -203,7 +168,8 @@ def generate(
     generator = by_rules if generator is None else generator
     if not callable(generator):
         raise ParameterError(
-            f"Got {generator!r} for a generator; expected a callable or a name. Pass a function, or a registered name."
+            f"Got {generator!r} for a generator; expected a callable or a name.",
+            "Pass a function, or a registered name.",
         )
     others, frequencies = _others(texts, groups), _frequencies(texts)
     negatives = []
@@ -220,20 +186,7 @@ def generate(
 
 
 def count(negatives: Iterable[Negative], n: int, kinds: Sequence[str] = KINDS) -> dict[str, dict[str, int]]:
-    """Count negatives, and captions without any, by kind.
-
-    Parameters
-    ----------
-    negatives : iterable of Negative
-    n : int
-        Number of captions that the negatives were made from.
-    kinds : sequence of str
-
-    Returns
-    -------
-    dict of str to dict
-        For each kind, the number of ``negatives``, of ``captions`` with at least one, and of captions ``without``.
-    """
+    """Count negatives, and captions without any, by kind."""
     rows: dict[str, list[int]] = {kind: [] for kind in kinds}
     for negative in negatives:
         rows.setdefault(negative.kind, []).append(negative.row)
@@ -244,31 +197,17 @@ def count(negatives: Iterable[Negative], n: int, kinds: Sequence[str] = KINDS) -
 
 
 def check_captions(captions: Iterable[str]) -> list[str]:
-    """Return captions as a list of str, after checking that none is blank.
-
-    Parameters
-    ----------
-    captions : sequence of str
-
-    Returns
-    -------
-    list of str
-
-    Raises
-    ------
-    DtypeError, ShapeError
-        If captions are not strings, one is blank, or there are none.
-    """
+    """Return captions as a list of str, after checking that none is blank."""
     if isinstance(captions, (str, bytes)):
-        raise DtypeError("Got one text for captions; expected a list of texts. Pass [text].")
+        raise DtypeError("Got one text for captions; expected a list of texts.", "Pass [text].")
     texts = list(captions)
     if not texts:
-        raise ShapeError("Got no captions; expected at least one. Pass a file or column with captions.")
+        raise ShapeError("No captions.", "Pass a file or column with captions.")
     for row, text in enumerate(texts):
         if not isinstance(text, str):
-            raise DtypeError(f"Got {text!r} for caption {row}; expected a text. Remove it, or convert it to str.")
+            raise DtypeError(f"Got {text!r} for caption {row}; expected a text.", "Remove it, or convert it to str.")
         if not text.strip():
-            raise ShapeError(f"Got a blank caption at row {row}; expected a text. Remove this row.")
+            raise ShapeError(f"Got a blank caption at row {row}; expected a text.", "Remove this row.")
     return [str(text) for text in texts]
 
 
@@ -277,7 +216,10 @@ def _kinds(kinds: object, generator: object) -> list[str]:
     kinds = () if isinstance(kinds, str) or not isinstance(kinds, Iterable) else tuple(kinds)
     if not kinds or not all(isinstance(kind, str) for kind in kinds):
         raise ParameterError(
-            f"Got kinds={kinds!r}; expected a list of some of {', '.join(KINDS)}. Pass kinds=[{KINDS[0]!r}], for example."
+            argument="kinds",
+            got=kinds,
+            expected=f"a list of some of {', '.join(KINDS)}",
+            fix=f"Pass `kinds=[{KINDS[0]!r}]`, for example.",
         )
     if generator in (None, "rules", by_rules):
         for kind in kinds:
@@ -343,7 +285,9 @@ def _from_generator(
     rng: np.random.Generator,
     on_refused: str,
 ) -> list[str]:
-    """Call a generator until there are enough different negatives, it returns None, or the number of tries is used up."""
+    """Call a generator until there are enough different negatives, it returns None, or the number of tries is used
+    up.
+    """
     made: list[str] = []
     for _ in range(limit * _TRIES):
         text = generator(caption, kind, rng)
@@ -354,7 +298,9 @@ def _from_generator(
                 made.append(text)
         elif on_refused == "error":
             raise ParameterError(
-                f"Got {text!r} from the generator for {caption!r} ({kind}); expected a text that differs from all captions of this item, or None if there is none. Change the generator, or pass on_refused='skip'."
+                f"Got {text!r} from the generator for {caption!r} ({kind}); expected a text that differs from "
+                "all captions of this item, or None if there is none.",
+                ("Change the generator.", "Pass `on_refused='skip'`."),
             )
         if len(made) == limit:
             break

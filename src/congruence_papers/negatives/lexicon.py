@@ -9,28 +9,13 @@ from importlib.resources import files
 
 from congruence_papers.negatives.words import plural
 
-__all__ = ["Lexicon", "Preposition", "Section", "Term", "Verb", "Words", "lexicon", "word_set"]
 
 Words = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Term:
-    """A noun or an adjective.
-
-    Attributes
-    ----------
-    section : str
-        Name of its section. Terms of one section exclude each other, unless they belong to the same family.
-    family : int
-        Number of its family: synonyms, or a general term and its special cases.
-    lead : bool
-        Whether it may replace other terms.
-    singular, plural : tuple of str
-        Singular and plural of a noun; the form of an adjective is ``singular``.
-    count, mass : bool
-        Whether a noun is used as a count noun (*a* pizza), and as a mass noun (pizza).
-    """
+    """A noun or an adjective."""
 
     section: str
     family: int
@@ -51,7 +36,9 @@ class Section:
 
 @dataclass(frozen=True)
 class Preposition:
-    """A preposition, those that contradict it, and the nouns before which it is replaced (by name, section or class)."""
+    """A preposition, those that contradict it, and the nouns before which it is replaced (by name, section or
+    class).
+    """
 
     phrase: Words
     others: tuple[Words, ...]
@@ -60,10 +47,7 @@ class Preposition:
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb, and verbs that exclude it, in three forms (base, third person, -ing).
-
-    ``before`` names the objects with which it is replaced; "in" means that a preposition or an adverb follows instead.
-    """
+    """A verb, and verbs that exclude it, in three forms (base, third person, -ing)."""
 
     forms: tuple[Words, Words, Words]
     others: tuple[tuple[Words, Words, Words], ...]
@@ -72,27 +56,7 @@ class Verb:
 
 @dataclass(frozen=True)
 class Lexicon:
-    """The contents of all files.
-
-    Attributes
-    ----------
-    nouns, adjectives : dict
-        Terms by their words, in lower case; an adjective may belong to several sections.
-    classes : dict of str to str
-        Class of each section of nouns: person, animal, thing and so on.
-    ranks : dict of str to int
-        Position of each section of adjectives in a sequence of adjectives.
-    fitting : dict of str to frozenset of str
-        For each section of adjectives, the nouns before which they are changed (by name, section or class).
-    prepositions : tuple of Preposition
-    verbs : tuple of Verb
-    added : dict of str to tuple of Term
-        Nouns that may be added, by kind: thing, animal or person.
-    added_adjectives : dict of str to tuple of (int, tuple of str)
-        Adjectives that may be added, with their rank, by class or section of the noun.
-    leads, leads_adjectives : dict of str to tuple of Term
-        Nouns and adjectives that may replace others, by section.
-    """
+    """The contents of all files."""
 
     nouns: dict[Words, Term]
     classes: dict[str, str]
@@ -140,17 +104,7 @@ def _lines(name: str) -> Iterator[tuple[Section, str]]:
 
 @cache
 def word_set(name: str) -> frozenset[str]:
-    """Return the words in a section of ``function_words.txt``, which have one function in a sentence.
-
-    Parameters
-    ----------
-    name : str
-        Name of the section.
-
-    Returns
-    -------
-    frozenset of str
-    """
+    """Return the words in a section of ``function_words.txt``, which have one function in a sentence."""
     return frozenset(
         word for section, line in _lines("function_words.txt") if section.name == name for word in line.split()
     )
@@ -189,7 +143,9 @@ def _family(section: str, number: int, line: str) -> list[Term]:
 
 
 def _verb(entry: str) -> tuple[Words, Words, Words]:
-    """Return the base form, the third person and the -ing form of a verb; the format is described in ``relations.txt``."""
+    """Return the base form, the third person and the -ing form of a verb; the format is described in
+    ``relations.txt``.
+    """
     verb, *particles = entry.split()
     base, ing, third = (*verb.split("/"), "", "")[:3]
     ing = ing or (base[:-1] if base.endswith("e") and not base.endswith("ee") else base) + "ing"
@@ -202,12 +158,7 @@ def _verbs(text: str) -> list[tuple[Words, Words, Words]]:
 
 @cache
 def lexicon() -> Lexicon:
-    """Return the lexicon; its files are read once.
-
-    Returns
-    -------
-    Lexicon
-    """
+    """Return the lexicon; its files are read once."""
     nouns: dict[Words, Term] = {}
     classes: dict[str, str] = {}
     for number, (section, line) in enumerate(_families()):

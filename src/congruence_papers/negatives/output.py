@@ -11,13 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from congruence._utils.atomic import atomic_path
-from congruence._utils.display import is_formula
-from congruence._utils.validation import check_choice, check_same_rows
 from congruence.errors import CongruenceWarning, ShapeError
+from congruence.persist import atomic_path
+from congruence_papers.core import check_choice, check_same_rows
 from congruence_papers.negatives.generation import Negative
 
-__all__ = ["write_negatives"]
 
 COLUMNS = ("id", "caption", "negative", "kind")
 SUFFIXES = (".csv", ".jsonl", ".parquet")
@@ -50,21 +48,24 @@ def write_negatives(
     Warns
     -----
     CongruenceWarning
-        If a spreadsheet would evaluate ids or captions in a ``.csv`` as formulas. They are written unchanged, so that they can be read back.
+        If a spreadsheet would evaluate ids or captions in a ``.csv`` as formulas. They are written unchanged, so that
+        they can be read back.
     """
     suffix = check_choice(Path(path).suffix.lower(), SUFFIXES, "suffix of the output")
     if not negatives:
-        raise ShapeError("Got no negatives; expected at least one. Pass captions in English, or more kinds=….")
+        raise ShapeError("No negatives.", "Pass captions in English, or more `kinds=…`.")
     last = max(negative.row for negative in negatives)
     if ids is not None and last >= len(ids):
         check_same_rows(last + 1, len(ids), "captions", "ids")
     rows = [(str(n.row) if ids is None else str(ids[n.row]), n.caption, n.negative, n.kind) for n in negatives]
-    risky = sum(any(map(is_formula, row)) for row in rows)
+    risky = sum(any(cell.lstrip().startswith(("=", "+", "-", "@")) for cell in row) for row in rows)
     if suffix == ".csv" and risky:
         warnings.warn(
-            f"Got {risky} of {len(rows)} rows with a cell that begins with =, +, - or @; expected words, since a spreadsheet evaluates such "
-            "cells as formulas. Write .jsonl or .parquet, or import the .csv as text.",
-            CongruenceWarning,
+            CongruenceWarning(
+                f"Got {risky} of {len(rows)} rows with a cell that begins with =, +, - or @; expected words, since a "
+                "spreadsheet evaluates such cells as formulas.",
+                "Write .jsonl or .parquet, or import the .csv as text.",
+            ),
             stacklevel=2,
         )
     with atomic_path(path, force=force) as temporary:

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from congruence._utils.arrays import blocks, normalize_rows
-from congruence._utils.top_k import top_k
-from congruence._utils.typing import RowsLike
-from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
-from congruence.errors import ParameterError
+from congruence.embeddings import normalize_rows
+from congruence.errors import ParameterError, ShapeError
+from congruence.metrics import nearest
+from congruence_papers.core import check_embedded, check_positive, check_seed
 from congruence_papers.negatives.generation import Negative, check_captions
 from congruence_papers.negatives.words import Edit, Sentence, changed_words
-
-__all__ = ["sibling_negatives"]
 
 
 def sibling_negatives(
     names: Sequence[str],
     classes: Sequence[str],
-    similarity: RowsLike | None = None,
+    similarity: ArrayLike | None = None,
     *,
     template: str = "a photo of a {}",
     per_caption: int = 1,
@@ -35,7 +33,8 @@ def sibling_negatives(
     classes : sequence of str, length c
         Names of all classes.
     similarity : array_like, shape (c, d), optional
-        Text embeddings of the classes; the nearest classes are those with the largest cosines. By default classes are drawn at random.
+        Text embeddings of the classes; the nearest classes are those with the largest cosines. By default classes are
+        drawn at random.
     template : str, default="a photo of a {}"
         Caption with one ``{}`` for the class name; an article before it is adjusted to the name.
     per_caption : int, default=1
@@ -46,18 +45,19 @@ def sibling_negatives(
     Returns
     -------
     list of Negative
-        ``per_caption`` for each name, of kind ``"sibling"``. Classes with the same name (ImageNet has two called *crane*) count as
-        one.
+        ``per_caption`` for each name, of kind ``"sibling"``. Classes with the same name (ImageNet has two called
+        *crane*) count as one.
 
     Raises
     ------
     DtypeError, ShapeError
-        If names or classes are missing, blank or not texts, or the number of embeddings differs from that of the classes.
+        If names or classes are missing, blank or not texts, or the number of embeddings differs from that of the
+        classes.
     NotFiniteError, ZeroRowError
         If an embedding contains NaN or infinity, or is all zeros.
     ParameterError
-        If a name is not among the classes, there are too few classes, ``template`` does not contain ``{}`` exactly once, or another parameter is
-        out of range.
+        If a name is not among the classes, there are too few classes, ``template`` does not contain ``{}`` exactly
+        once, or another parameter is out of range.
 
     Examples
     --------
@@ -71,16 +71,21 @@ def sibling_negatives(
     check_seed(random_state)
     if not isinstance(template, str) or template.count("{}") != 1:
         raise ParameterError(
-            f"Got template={template!r}; expected a text with {{}} once. Pass template='a photo of a {{}}.', for example."
+            argument="template",
+            got=template,
+            expected="a text with {} once",
+            fix="Pass `template='a photo of a {}.'`, for example.",
         )
     first = {name: k for k, name in reversed(list(enumerate(known)))}  # index of the first class with each name
     if missing := next((name for name in labels if name not in first), None):
         raise ParameterError(
-            f"Got the name {missing!r}, which is not a class; expected one of the {len(known)}. Add it to the classes."
+            f"Got the name {missing!r}, which is not a class; expected one of the {len(known)}.",
+            "Add it to the classes.",
         )
     if len(first) <= per_caption:
         raise ParameterError(
-            f"Got {len(first)} different classes; expected more than per_caption={per_caption}. Pass all classes, or a smaller per_caption=…."
+            f"Got {len(first)} different classes; expected more than `per_caption={per_caption}`.",
+            "Pass all classes, or a smaller `per_caption=…`.",
         )
     captions = {name: _fill(template, name) for name in first}
     if similarity is None:
@@ -90,8 +95,8 @@ def sibling_negatives(
             for row, name in enumerate(labels)
         ]
     else:
-        nearest = _nearest(known, first, similarity, sorted({first[name] for name in labels}), per_caption)
-        chosen = [nearest[name] for name in labels]
+        chosen_by_name = _nearest(known, first, similarity, sorted({first[name] for name in labels}), per_caption)
+        chosen = [chosen_by_name[name] for name in labels]
     return [
         Negative(captions[name], captions[other], "sibling", changed_words(captions[name], captions[other]), row)
         for row, name in enumerate(labels)
@@ -105,19 +110,20 @@ def _draw(distinct: np.ndarray, own: int, k: int, rng: np.random.Generator) -> n
 
 
 def _nearest(
-    known: list[str], first: dict[str, int], similarity: RowsLike, rows: list[int], k: int
+    known: list[str], first: dict[str, int], similarity: ArrayLike, rows: list[int], k: int
 ) -> dict[str, list[str]]:
-    """Return for each of ``rows`` the k classes with the largest cosines, best first; ties keep the order of the classes."""
-    vectors = normalize_rows(as_matrix(similarity, "similarity").astype(np.float64))
-    check_same_rows(len(known), len(vectors), "classes", "similarity")
+    """Return for each of ``rows`` the k classes with the largest cosines, best first; ties keep the order of the
+    classes.
+    """
+    vectors = np.asarray(similarity, np.float64)
+    if vectors.ndim != 2:
+        raise ShapeError(f"Got similarity of shape {vectors.shape}; expected one row per class.", "Pass a matrix.")
+    check_embedded(vectors, "similarity", len(known))
+    vectors = normalize_rows(vectors)
     distinct = np.array(sorted(first.values()))  # one class per name: the first
-    nearest = {}
-    for part in blocks(len(rows), 8 * len(distinct)):
-        cosines = vectors[rows[part]] @ vectors[distinct].T
-        cosines[np.equal.outer(rows[part], distinct)] = -np.inf
-        for row, best in zip(rows[part], top_k(cosines, min(k, len(distinct))), strict=True):
-            nearest[known[row]] = [known[j] for j in distinct[best]]
-    return nearest
+    own = np.searchsorted(distinct, rows)
+    found = distinct[nearest(vectors[rows], k, vectors[distinct], left_out=own)]
+    return {known[row]: [known[j] for j in best] for row, best in zip(rows, found.tolist(), strict=True)}
 
 
 def _fill(template: str, name: str) -> str:

@@ -1,4 +1,6 @@
-"""Find the noun phrases of a caption with the lexicon; the words around each phrase decide whether its start and end are certain."""
+"""Find the noun phrases of a caption with the lexicon; the words around each phrase decide whether its start and end
+are certain.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +10,6 @@ from functools import cache
 from congruence_papers.negatives.lexicon import Lexicon, Term, lexicon, word_set
 from congruence_papers.negatives.words import Sentence
 
-__all__ = [
-    "AUXILIARIES",
-    "DETERMINERS",
-    "GENDERED",
-    "PREPOSITIONS",
-    "SINGULAR",
-    "Adjective",
-    "Phrase",
-    "find_phrases",
-    "noun_at",
-    "third_persons",
-]
 
 SINGULAR = word_set("singular")
 DETERMINERS = word_set("determiners")
@@ -47,34 +37,7 @@ class Adjective:
 
 @dataclass(frozen=True)
 class Phrase:
-    """A noun with its determiner and adjectives.
-
-    Attributes
-    ----------
-    start : int
-        Index of the first word: the determiner, if there is one.
-    body : int
-        Index of the first word after the determiner.
-    noun : int
-        Index of the first word of the noun, or of the first noun of a compound (kitchen table).
-    head : int
-        Index of the first word of the last noun.
-    stop : int
-        Index after the last word.
-    determiner : str
-        In lower case; empty if there is none.
-    adjectives : tuple of Adjective
-    term : Term
-        The last noun.
-    kind : str
-        Class of the last noun: person, animal, thing and so on.
-    number : {"singular", "plural", ""}
-        Grammatical number; empty if both have the same form and the determiner does not decide.
-    closed : bool
-        Whether the phrase certainly ends here: the noun does not modify another one. False if determiner and number disagree.
-    clean : bool
-        Whether it certainly begins here: no unknown word before it may belong to it. False if determiner and number disagree.
-    """
+    """A noun with its determiner and adjectives."""
 
     start: int
     body: int
@@ -106,17 +69,7 @@ def noun_at(words: tuple[str, ...], place: int, sentence: Sentence, known: Lexic
 
 
 def find_phrases(sentence: Sentence, known: Lexicon) -> list[Phrase]:
-    """Return the noun phrases of a sentence, from left to right.
-
-    Parameters
-    ----------
-    sentence : Sentence
-    known : Lexicon
-
-    Returns
-    -------
-    list of Phrase
-    """
+    """Return the noun phrases of a sentence, from left to right."""
     words, place, phrases = sentence.lower, 0, []
     while place < len(words):
         adjective = words[place : place + 1] in known.adjectives

@@ -1,4 +1,6 @@
-"""A caption as words and the gaps between them, and edits that keep spacing, punctuation, articles and capitals correct."""
+"""A caption as words and the gaps between them, and edits that keep spacing, punctuation, articles and capitals
+correct.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-__all__ = ["Edit", "Sentence", "article", "changed_words", "plural", "same_words"]
 
 # An apostrophe or a hyphen inside a word belongs to it.
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
@@ -17,17 +18,7 @@ _SILENT_H = ("hour", "honest", "honor", "honour", "heir")
 
 @dataclass(frozen=True)
 class Edit:
-    """Replacement of words ``start`` to ``stop`` by others.
-
-    Attributes
-    ----------
-    start, stop : int
-        Half-open range; if both are equal, words are inserted there.
-    words : tuple of str
-        The new words.
-    after : bool
-        For an insertion: put the words directly after the previous word, before any comma, instead of directly before the next word.
-    """
+    """Replacement of words ``start`` to ``stop`` by others."""
 
     start: int
     stop: int
@@ -37,31 +28,14 @@ class Edit:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A caption as words and gaps.
-
-    Attributes
-    ----------
-    words : tuple of str, n of them
-    gaps : tuple of str, n + 1 of them
-        Text before the first word, between two words, and after the last word.
-    """
+    """A caption as words and gaps."""
 
     words: tuple[str, ...]
     gaps: tuple[str, ...]
 
     @classmethod
     def parse(cls, text: str) -> Sentence:
-        """Split a text into words and gaps.
-
-        Parameters
-        ----------
-        text : str
-
-        Returns
-        -------
-        Sentence
-            Its gaps and words joined are exactly the text.
-        """
+        """Split a text into words and gaps."""
         words, gaps, end = [], [], 0
         for match in _WORD.finditer(text):
             gaps.append(text[end : match.start()])
@@ -88,17 +62,8 @@ class Sentence:
     def apply(self, edits: Iterable[Edit]) -> str:
         """Return the text with edits applied.
 
-        An article that was changed, or precedes a changed word, is adjusted to the next word. A new first word is capitalized if the old one
-        was, and a text in capitals stays in capitals.
-
-        Parameters
-        ----------
-        edits : iterable of Edit
-            Must not overlap.
-
-        Returns
-        -------
-        str
+        An article that was changed, or precedes a changed word, is adjusted to the next word. A new first word is
+        capitalized if the old one was, and a text in capitals stays in capitals.
         """
         out: list[tuple[str, str, bool]] = []  # gap before, word, changed
         place, gap = 0, self.gaps[0]
@@ -141,14 +106,6 @@ def _articles(out: Sequence[tuple[str, str, bool]]) -> list[str]:
 def article(word: str) -> str:
     """Return the indefinite article for a word, judged by its spelling.
 
-    Parameters
-    ----------
-    word : str
-
-    Returns
-    -------
-    {"a", "an"}
-
     Examples
     --------
     >>> [article(word) for word in ("cat", "apple", "uniform", "umbrella", "hour")]
@@ -163,14 +120,6 @@ def article(word: str) -> str:
 def plural(word: str) -> str:
     """Return the regular plural of a noun, which is spelled like the third person singular of a verb.
 
-    Parameters
-    ----------
-    word : str
-
-    Returns
-    -------
-    str
-
     Examples
     --------
     >>> [plural(word) for word in ("cat", "box", "city", "toy")]
@@ -184,29 +133,12 @@ def plural(word: str) -> str:
 
 
 def same_words(first: str, second: str) -> bool:
-    """Return whether two texts differ only in capitals, spaces and punctuation.
-
-    Parameters
-    ----------
-    first, second : str
-
-    Returns
-    -------
-    bool
-    """
+    """Return whether two texts differ only in capitals, spaces and punctuation."""
     return Sentence.parse(first).lower == Sentence.parse(second).lower
 
 
 def changed_words(first: str, second: str) -> tuple[str, str]:
     """Return the words in which two texts differ: the shortest run in each outside of which they agree.
-
-    Parameters
-    ----------
-    first, second : str
-
-    Returns
-    -------
-    was, became : str
 
     Examples
     --------
