@@ -62,9 +62,9 @@ class Problem:
     problem : str
         What is wrong, in one sentence. With ``argument`` and ``expected`` it may be left out.
     fix : str or tuple of str
-        What to do, in one sentence, or several alternatives. An argument of the library stands in backticks, as
-        ``name`` or ``name=value``: ``"Pass `force=True` to replace it."``. The command line writes it as its own flag
-        and leaves out alternatives whose argument it does not have.
+        What to do, in one sentence, or several alternatives. Here and in ``problem`` an argument of the library stands
+        in backticks, as ``name=value`` or ``name=``: ``"Pass `force=True` to replace it."``. The command line writes it
+        as its own flag and leaves out alternatives whose argument it does not have.
     argument : str, optional
         Name of the argument that is wrong.
     got, expected : object, optional
@@ -99,8 +99,9 @@ class Problem:
         problem = self.problem
         if self.argument is not None and not problem:
             problem = f"Got {spell(self.argument, repr(self.got))}; expected {self.expected}."
-        fixes = [fix for fix in self.fix if all(has(name) for name, _ in _ARGUMENT.findall(fix))] or self.fix
-        return " ".join([problem, *(_ARGUMENT.sub(lambda found: spell(found[1], found[2]), fix) for fix in fixes)])
+        fixes = [fix for fix in self.fix if all(has(name) for name, _ in _ARGUMENT.findall(fix))] or [*self.fix]
+        text = " Or ".join([" ".join([problem, *fixes[:1]]), *(fix[:1].lower() + fix[1:] for fix in fixes[1:])])
+        return _ARGUMENT.sub(lambda found: spell(found[1], found[2]), text)
 
     def __str__(self) -> str:
         return self.message()
@@ -110,8 +111,8 @@ class Problem:
         return partial(type(self), **data), (self.problem, self.fix)
 
 
-#: An argument in backticks, with or without a value.
-_ARGUMENT = re.compile(r"`(\w+)(?:=([^`]*))?`")
+#: An argument in backticks.
+_ARGUMENT = re.compile(r"`(\w+)=([^`]*)`")
 
 
 class CongruenceError(Problem, Exception):

@@ -34,7 +34,7 @@ def reproduce(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Change a parameter (methods=orthogonal,mlp); may be repeated. --json without a NAME shows all.",
+            help="Change a parameter, or the metrics (methods=orthogonal,mlp); may be repeated. --json without NAME lists them.",
         ),
     ] = None,
     models: Annotated[
@@ -81,7 +81,8 @@ def reproduce(
         _list(as_json)
         return
     paper, experiment = find(name)
-    parameters = _parsed(changed or (), paper.parameters(experiment, {}))
+    known = {"metrics": [], **paper.parameters(experiment, {})}
+    parameters = _parsed(changed or (), known)
 
     def measured() -> Any:
         return run(

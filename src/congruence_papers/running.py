@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import congruence
 from congruence.errors import InputError, ParameterError
 from congruence_papers import canonical, jam, sotalign
-from congruence_papers.core import QUICK_DRAWS, Data, Experiment, Job, Paper, check_positive, judge
+from congruence_papers.core import QUICK_DRAWS, Data, Experiment, Job, Paper, check_choice, check_positive, judge
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -163,7 +163,9 @@ def run(
     True
     """
     paper, experiment = find(experiment)
-    experiment = replace(experiment, parameters=paper.parameters(experiment, parameters or {}))
+    changed = dict(parameters or {})
+    metrics = tuple(check_choice(name, paper.metrics, "metric") for name in changed.pop("metrics", experiment.metrics))
+    experiment = replace(experiment, metrics=metrics, parameters=paper.parameters(experiment, changed))
     models = models or next(iter(experiment.sample_data), "sample")
     started = time.perf_counter()
     draws = check_positive(experiment.seeds if seeds is None else seeds, "seeds", integer=True)

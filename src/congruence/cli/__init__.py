@@ -24,7 +24,7 @@ from typer.core import TyperCommand, TyperGroup
 from congruence._utils.atomic import published
 from congruence._utils.display import visible
 from congruence._utils.process import start_command
-from congruence.cli._base import check_not_input, name_flags, number, print_json, print_table, progress, say, say_error
+from congruence.cli._base import check_not_input, number, print_json, print_table, progress, say, say_error, spelling
 from congruence.cli._ending import explain, named_by
 from congruence.cli._options import PlainValues
 from congruence.cli._signals import Shielded, Stopped, stoppable
@@ -54,37 +54,26 @@ class _Group(PlainValues, TyperGroup):
 
 
 class _Command(PlainValues, TyperCommand):
-    """A command whose errors name its flags instead of the library's arguments."""
+    """A command whose messages name its flags."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, and re-raise errors of this library with their messages rewritten."""
-        from congruence.errors import CongruenceError
-
-        running = _running.set(self)
+        """Run the command."""
         _context.set(ctx)
         try:
             return super().invoke(ctx)
-        except CongruenceError as error:
-            text = self.as_typed(error)
-            error.args = (text,)
-            if isinstance(error, ImportError):  # whose str() is msg
-                error.msg = text
-            raise
         except KeyboardInterrupt:
             raise Stopped(signal.SIGINT) from None
         except (EOFError, BrokenPipeError) as error:
             raise Shielded from error
-        finally:
-            _running.reset(running)
 
-    def as_typed(self, message: object) -> str:
-        """Return the message of an error or warning as this command should show it."""
+    def tell(self, problem: Any) -> str:
+        """Return the message of an error or warning of the library, with this command's own flags."""
         settable: frozenset[str] = frozenset()
         if any("--set" in option.opts for option in self.params):
             from congruence.train import METHODS
 
             settable = frozenset(name for method in METHODS.values() for name in method().get_params())
-        return name_flags(str(message), self.params, settable)
+        return str(problem.message(*spelling(self.params, settable)))
 
 
 class _TransformCommand(_Command):
@@ -100,10 +89,8 @@ class _TransformCommand(_Command):
         return super().parse_args(ctx, expanded)
 
 
-#: The command that is running, used for the messages of warnings.
-_running: ContextVar[_Command | None] = ContextVar("_running", default=None)
-
-#: Context of the command that is running or ran last, used to report which of its outputs were written.
+#: Context of the command that is running or ran last: its options name the flags in messages, and which outputs were
+#: written.
 _context: ContextVar[Any] = ContextVar("_context", default=None)
 
 
@@ -192,9 +179,12 @@ def main() -> None:
     """Run the command line; every failure ends with one sentence and an exit code."""
     import warnings
 
+    def tell(problem: object) -> str:
+        context = _context.get()
+        return context.command.tell(problem) if context and hasattr(problem, "message") else str(problem)
+
     def show(message: Warning | str, *_: object, **__: object) -> None:
-        command = _running.get()
-        text = str(message) if command is None else command.as_typed(message)
+        text = tell(message)
         print(f"warning: {visible(text, keep=LINES)}", file=sys.stderr)
 
     start_command()
@@ -215,7 +205,7 @@ def main() -> None:
             raise
         except BaseException as error:
             cause = error.__cause__ if isinstance(error, Shielded) else error
-            message, code = explain(cause or error, named_by(_context.get(), written))
+            message, code = explain(cause or error, named_by(_context.get(), written), tell)
             if message:
                 print(f"error: {visible(message, keep=LINES)}", file=sys.stderr)
             with suppress(OutputLostError):

@@ -165,20 +165,6 @@ def checkpoint_folder(out: str, checkpoint: str | None) -> Iterator[Path]:
         print(f"note: {folder} contains files that are not checkpoints, so it was not removed.", file=sys.stderr)
 
 
-#: ``name=value`` in a message of the library. After a quote, slash, point or # it is part of a value or a path.
-_ARGUMENT = re.compile(
-    r"""(?<![\w'"/:#?&.=,<-])(?<!--set\ )(?<!--grid\ )
-    (?P<name>[a-z][a-z_]*)=
-    (?P<value>'[^']*' | "[^"]*" | \[[^\]]*\] | \([^)]*\) | … | [^\s;,…]*[^\s;,….:)])?""",
-    re.VERBOSE,
-)
-
-#: The last of several remedies in a message. It is dropped if the command does not have the option it names.
-_LAST_REMEDY = re.compile(r", or pass (?P<name>[a-z][a-z_]*)=(?:[^.]|\.(?!\s|$))*(?=\.(?:\s|$))")
-
-#: The remedy for an existing output, which a command without ``--force`` does not have.
-_FORCE = "Pass force=True to replace it."
-
 #: Arguments of the library whose options have other names.
 _OPTION_NAMES = {"random_state": "seed", "metrics": "metric", "unpaired_source": "images", "unpaired_target": "texts"}
 
@@ -189,42 +175,33 @@ _TWO_SIDED = {
 }
 
 
-def name_flags(message: str, options: Iterable[Any], settable: frozenset[str] = frozenset()) -> str:
-    """Rewrite the arguments named in a message of the library as the flags of the command that was run.
+def spelling(
+    options: Iterable[Any], settable: frozenset[str] = frozenset()
+) -> tuple[Callable[[str, str], str], Callable[[str], bool]]:
+    """Return how a command with these options writes an argument of the library, and whether it has one of that name.
 
-    Parameters
-    ----------
-    message : str
-        E.g. ``Got holdout=2.5; …. Pass force=True to replace it.``, the form in which the library names its arguments.
-    options : iterable of click.Parameter
-        Options of the command. Names without an option are not changed; if such a name is only the last of several remedies
-        (``…, or pass name=value.``), that remedy is dropped. Without ``--force``, another path is advised for an existing output.
-    settable : set of str
-        Names that the command accepts as ``--set NAME=VALUE``.
-
-    Returns
-    -------
-    str
-        ``Got --holdout 2.5; …. Pass --force to replace it.``
+    ``settable``: names that the command accepts as ``--set NAME=VALUE``.
     """
     known = {option.name: option for option in options}
 
-    def remedy(match: re.Match[str]) -> str:
-        name = match["name"]
-        return match[0] if known.keys() & {name, _OPTION_NAMES.get(name, name)} or name in settable else ""
+    def sides(name: str, value: str) -> list[str]:
+        """The two flags of an argument that names both sides at once."""
+        found = [both for both in _TWO_SIDED.get(name, ()) if known.keys() >= set(both)]
+        return [known[side].opts[0] for side in found[0]] if found and value[:1] in ("", "(", "…") else []
 
-    def flag(match: re.Match[str]) -> str:
-        name, value = match["name"], match["value"] or ""
-        if name in _TWO_SIDED and value.startswith(("(", "…")):
-            for sides in _TWO_SIDED[name]:
-                if known.keys() >= set(sides):
-                    return " and ".join(known[side].opts[0] for side in sides)
+    def has(name: str) -> bool:
+        return bool(known.keys() & {name, _OPTION_NAMES.get(name, name)} or name in settable or sides(name, ""))
+
+    def spell(name: str, value: str) -> str:
+        if both := sides(name, value):
+            return " and ".join(both)
         unquoted = value[1:-1] if value[:1] in ("'", '"') and not re.search(r"\s", value) else value
+        unquoted = "" if unquoted == "…" else unquoted
         option = known.get(name) or known.get(_OPTION_NAMES.get(name, name))
         if option is None:
-            return f"--set {name}={unquoted}" if name in settable and unquoted not in ("", "…") else match[0]
+            return f"--set {name}={unquoted}" if name in settable and unquoted else f"{name}={value or '…'}"
         if option.param_type_name == "argument":
-            return f"{option.name.upper()} {unquoted}".rstrip(" …")
+            return f"{option.name.upper()} {unquoted}".rstrip()
         on, off = ([text for text in texts if text[:2] == "--"] for texts in (option.opts, option.secondary_opts))
         if unquoted == "None":
             return f"{on[0]} none"
@@ -232,8 +209,6 @@ def name_flags(message: str, options: Iterable[Any], settable: frozenset[str] = 
             return f"no {on[0]}"
         if unquoted in ("True", "False"):
             return on[0] if unquoted == "True" else off[0]
-        return f"{on[0]} {unquoted}".rstrip(" …")
+        return f"{on[0]} {unquoted}".rstrip()
 
-    if "force" not in known:
-        message = message.replace(_FORCE, "Pass another path.")
-    return _ARGUMENT.sub(flag, _LAST_REMEDY.sub(remedy, message))
+    return spell, has

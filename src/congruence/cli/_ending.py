@@ -9,6 +9,7 @@ import re
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ _SECRETS = [
 ]
 
 
-def explain(error: BaseException, written: list[Path]) -> tuple[str, int]:
+def explain(error: BaseException, written: list[Path], tell: Callable[[object], str] = str) -> tuple[str, int]:
     """Return the message for an error that ends a command, and the exit code.
 
     Parameters
@@ -44,6 +45,8 @@ def explain(error: BaseException, written: list[Path]) -> tuple[str, int]:
     error : BaseException
     written : list of Path
         Files that the command has already put in place.
+    tell : callable
+        Returns the message of an error of this library, with the command's own flags.
 
     Returns
     -------
@@ -65,7 +68,7 @@ def explain(error: BaseException, written: list[Path]) -> tuple[str, int]:
         end = "interrupted" if code == INTERRUPTED else "stopped by a signal"
         return f"{end}{f'.{kept}' if kept else '; nothing was written.'}", code
     if isinstance(error, CongruenceError):
-        return f"{error}{kept}", BAD_INPUT
+        return f"{tell(error)}{kept}", BAD_INPUT
     if (failure := _allocation_failure(error)) is not None:
         return (
             f"Got too little free memory ({failure}); expected enough for the data. Pass fewer rows or a smaller batch, or use a "
