@@ -97,26 +97,26 @@ def embed_rows(
         digest.update(f"{name}\0".encode())
     folder = cache.expanduser() / digest.hexdigest()[:32]
     folder.mkdir(parents=True, exist_ok=True)
-    shards = [items[start : start + SHARD] for start in range(0, len(items), SHARD)]
-    return np.concatenate(
-        [_shard(encoder, shard, folder / f"{k * SHARD:08d}.npy", batch_size) for k, shard in enumerate(shards)]
-    )
+    shards = [
+        _shard(encoder, items, slice(start, min(start + SHARD, len(items))), folder / f"{start:08d}.npy", batch_size)
+        for start in range(0, len(items), SHARD)
+    ]
+    return np.concatenate(shards)
 
 
-def _shard(encoder: Encoder, items: Sequence[object], path: Path, batch_size: int) -> np.ndarray:
-    """Return the vectors of one file of the cache, which is written first if it is not there."""
+def _shard(encoder: Encoder, items: Sequence[object], part: slice, path: Path, batch_size: int) -> np.ndarray:
+    """Return the vectors of a part of the items from its file in the cache, which is written first if it is not there."""
+    count = part.stop - part.start
     if not path.is_file():
-        rows = np.concatenate([np.asarray(batch) for batch in encoder.encode(items, batch_size=batch_size)])
-        if len(rows) != len(items):
-            raise ShapeError(
-                f"Got {len(rows)} vectors for {len(items)} items.", "Make the encoder return one for each."
-            )
+        rows = np.concatenate([np.asarray(batch) for batch in encoder.encode(items[part], batch_size=batch_size)])
+        if len(rows) != count:
+            raise ShapeError(f"Got {len(rows)} vectors for {count} items.", "Make the encoder return one for each.")
         with atomic_path(path, force=True) as temporary, open(temporary, "wb") as file:
             np.save(file, rows.astype(np.float32))
     try:
         cached: np.ndarray = np.load(path, allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
         raise CorruptFileError(f"{path} in the cache is damaged ({error}).", "Delete it and run again.") from error
-    if len(cached) != len(items):
-        raise CorruptFileError(f"Got {len(cached)} vectors in {path}, not {len(items)}.", "Delete it and run again.")
+    if len(cached) != count:
+        raise CorruptFileError(f"Got {len(cached)} vectors in {path}, not {count}.", "Delete it and run again.")
     return cached

@@ -60,7 +60,7 @@ def test_captions_are_read_from_tables_and_mappings(tmp_path):
     ("name", "text", "error", "message"),
     [
         ("c.csv", "name,caption\na,b\n", CorruptFileError, "expected id and caption"),
-        ("c.csv", "id,caption\n", InputError, "no caption"),
+        ("c.csv", "id,caption\n", InputError, "No caption"),
         ("c.csv", "id,caption\na,\n", InputError, "empty caption"),
         ("c.json", "[1]", CorruptFileError, "does not map"),
         ("c.json", "{", CorruptFileError, "cannot be read"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from congruence_papers import EXPERIMENTS, run
-from congruence_papers.canonical import baselines, contrastive_heads, open_sample, sample_data
+from congruence_papers.canonical import contrastive_heads, maps, open_sample, samples
 from congruence_papers.canonical.samples import Heads
 
 #: They begin first, and one after another in one worker: tests share the runs of experiments.
@@ -31,8 +31,8 @@ def heads_once(images: np.ndarray, texts: np.ndarray, dim: int, **options: objec
 def cheap():
     """Fit heads once, and stop perceptrons sooner: none here has its best epoch after more than five that are no better."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sample_data, "contrastive_heads", heads_once)
-        patch.setitem(baselines.BASELINES, "mlp", ("mlp", {"patience": 5}))
+        patch.setattr(samples, "contrastive_heads", heads_once)
+        patch.setitem(maps.BASELINES, "mlp", ("mlp", {"patience": 5}))
         yield
     _heads.clear()
 

@@ -308,7 +308,7 @@ def test_the_stand_in_for_sugarcrepe_says_so(tmp_path, monkeypatch):
     from test_jam_runs import write_sugarcrepe
 
     # A thousand sentences take MiniLM ten seconds, and a few of them the same way.
-    monkeypatch.setattr("congruence_papers.jam.sample_data.unrelated_sentences", lambda: unrelated_sentences(8))
+    monkeypatch.setattr("congruence_papers.jam.samples.unrelated_sentences", lambda: unrelated_sentences(8))
     items = write_sugarcrepe(tmp_path / "s", 3)
     data = open_sample("sugarcrepe", tmp_path / "s", "layers", cache=tmp_path / "cache")
     assert list(data.images) == [CAPTION_FEATURES]
