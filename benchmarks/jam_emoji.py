@@ -25,8 +25,8 @@ from congruence import CCAMap
 from congruence.datasets import SugarCrepe
 from congruence.encoders import load_encoder
 from congruence.evaluation.compositional import sugarcrepe_recall
-from congruence_papers.negatives import generate
 from congruence.train import JAM, split_by_group
+from congruence_papers.negatives import generate
 from machine_output import add_json, write_json
 
 VENDORS = ("google", "twitter")

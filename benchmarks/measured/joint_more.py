@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from congruence.evaluation.compositional import CATEGORY_NAMES
-from congruence_papers.jam.figures import pareto_front
 from congruence_papers.jam import BASELINES, CONTROLS
+from congruence_papers.jam.figures import pareto_front
 from congruence_papers.jam.samples import CONTEXTS
 from measured.blocks import Block, minus, table
 from measured.canonical import Figure

@@ -204,7 +204,8 @@ class Claim:
         self.check(asked)
         free = [key for key in ("data", "pair", "part", "x") if key not in asked.selected]
         cases = dict.fromkeys(tuple(row[key] for key in free) for row in rows if row["metric"] in asked.metrics)
-        held, checked, failed = 0, 0, []
+        held, checked = 0, 0
+        failed: list[dict[str, Any]] = []
         for own in cases:
             case = dict(zip(free, own, strict=True))
             values = Values(rows, case)

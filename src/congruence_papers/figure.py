@@ -195,7 +195,7 @@ def _draw_bars(panel: Panel, ax: Axes) -> None:
     ax.spines["bottom"].set_visible(False)
     ax.tick_params(axis="x", length=0, pad=6)
     if len(groups) > _CROWDED:
-        slanted = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
+        slanted: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
         ax.set_xticks(range(len(groups)), [words(name, 18) for name in groups], fontsize=9.5, **slanted)
     else:
         letters = max(4, int((WIDTH - 62) / len(groups) / 5.6))
@@ -304,8 +304,10 @@ class _Sheet:
         ax = self.figure.add_axes((x, y, *size))
         draw_panel(panel, ax, annotate=False)
         # The legend is positioned on the figure, since the height of the axes varies.
+        handles, labels = ax.get_legend_handles_labels()
         ax.legend(
-            *ax.get_legend_handles_labels(),
+            handles,
+            labels,
             loc="upper left",
             bbox_to_anchor=((left + _LEFT) / self._width, 1 - (top + HEIGHT + 10) / self._height),
             bbox_transform=self.figure.transFigure,

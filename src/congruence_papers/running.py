@@ -185,7 +185,8 @@ def run(
             "Pass `collections=…` of this type.",
         )
     if "evaluation_templates" in experiment.parameters:
-        opened = [replace(each, evaluation_templates=experiment.parameters["evaluation_templates"]) for each in opened]
+        measured = {"evaluation_templates": experiment.parameters["evaluation_templates"]}
+        opened = [replace(each, **measured) for each in opened]
     job = Job(experiment, opened, paper.seeds(draws), experiment.parameters, quick, callback=callback)
     kind = paper.kinds[experiment.kind]
     kind.measure(job)

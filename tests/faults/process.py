@@ -108,8 +108,8 @@ def _points() -> list[tuple[Any, str, bool, bool]]:
     import shutil
 
     import congruence._utils.atomic as atomic
-    from congruence_papers.image_sets import archives
     from congruence.embed import VectorCache
+    from congruence_papers.image_sets import archives
 
     return [
         (atomic, "_publish", True, True),

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from congruence_papers.image_sets import archives
 from congruence.errors import CorruptFileError, FileError, ParameterError, StorageError
+from congruence_papers.image_sets import archives
 from congruence_papers.image_sets.archives import extract
 
 

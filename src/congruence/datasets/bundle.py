@@ -19,7 +19,6 @@ from congruence._utils.ids import id_texts, is_in, text_keys
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import CongruenceError, CorruptFileError, FileError, InputError
 
-
 #: Kinds of rows, and the modality of each.
 KINDS = {"image": "image", "text": "text", "prompt": "text", "edit": "text"}
 
@@ -226,7 +225,8 @@ def read_bundle(path: str | Path) -> Bundle:
         missing = [name for name in ("kind", "id", "source", "target") if name not in table.column_names]
         if missing:
             raise InputError(
-                f"Got {path} without the columns {', '.join(missing)}; expected kind, id, source and target.", "Write the file with congruence.datasets.write_bundle."
+                f"Got {path} without the columns {', '.join(missing)}; expected kind, id, source and target.",
+                "Write the file with congruence.datasets.write_bundle.",
             )
         plain = {
             name: table.column(name).to_pylist() for name in table.column_names if name not in ("source", "target")
@@ -241,9 +241,7 @@ def read_bundle(path: str | Path) -> Bundle:
     except CongruenceError:
         raise
     except _DAMAGE as error:
-        raise CorruptFileError(
-            f"Got a damaged bundle, {path} ({error}).", "Copy or write it again."
-        ) from error
+        raise CorruptFileError(f"Got a damaged bundle, {path} ({error}).", "Copy or write it again.") from error
     classes: dict[str, dict[str, str]] = {}
     texts: dict[str, dict[str, str]] = {}
     labels: dict[str, str] = {}

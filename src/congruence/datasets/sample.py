@@ -15,7 +15,6 @@ from congruence._utils.validation import check_choice
 from congruence.datasets.bundle import Bundle, read_bundle
 from congruence.errors import CorruptFileError, FileError
 
-
 _DATA = Path(__file__).parent / "data"
 
 
@@ -97,8 +96,8 @@ def open_bundle(data: str | Path) -> Bundle:
         return load_sample(name)
     if not Path(data).exists():
         raise FileError(
-            f"Got no file at {data}; expected a bundle (.parquet), or the name of a sample "
-f"({', '.join(SAMPLES)}).", "Check the path or the name."
+            f"Got no file at {data}; expected a bundle (.parquet), or the name of a sample ({', '.join(SAMPLES)}).",
+            "Check the path or the name.",
         )
     return read_bundle(data)
 

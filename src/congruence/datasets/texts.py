@@ -9,7 +9,6 @@ from pathlib import Path
 from congruence._utils.validation import check_positive
 from congruence.errors import FileError, ParameterError
 
-
 #: Path of the texts in the installed package.
 TEXTS_PATH = Path(__file__).parent / "data" / "anchor_texts.txt"
 

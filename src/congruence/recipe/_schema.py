@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from congruence._utils.schema import Where, validate
 from congruence.train import METHODS, make_method
 
-
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 _Text = Annotated[str, Field(min_length=1)]

@@ -20,7 +20,6 @@ from congruence.stores import open_rows, open_source, read_column, read_embeddin
 from congruence.train.captions import Captions, read_captions
 from congruence.train.rows import Rows
 
-
 #: Size in bytes above which a file of unpaired rows is streamed instead of read into memory.
 MEMORY = 2**30
 
@@ -122,7 +121,8 @@ def keep_some(
     """
     if keep > len(items):
         raise ParameterError(
-            f"Got `keep_pairs={keep}` with {len(items)} pairs left to train on; expected at most {len(items)}.", f"Pass `keep_pairs={len(items) // 2}`, for example."
+            f"Got `keep_pairs={keep}` with {len(items)} pairs left to train on; expected at most {len(items)}.",
+            f"Pass `keep_pairs={len(items) // 2}`, for example.",
         )
     rng = np.random.default_rng([seed, 2])
     order = rng.permutation(len(items))
@@ -161,7 +161,8 @@ def _read_sides(files: tuple[str, str], spaces: tuple[Space, Space]) -> tuple[li
     if len(sides[0]) != len(sides[1]):
         raise InputError(
             f"Got {len(sides[0])} rows in {files[0]} and {len(sides[1])} in {files[1]}; expected the same "
-"number, or ids in both.", "Add a column named id to both files."
+            "number, or ids in both.",
+            "Add a column named id to both files.",
         )
     # Without ids on both sides, rows are paired by position, which also provides the ids that a split needs.
     names = [str(i) for i in range(len(sides[0]))]

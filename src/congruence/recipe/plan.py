@@ -18,7 +18,6 @@ from congruence.errors import CorruptFileError, ParameterError
 from congruence.recipe._schema import check_entries
 from congruence.train import METHODS, make_method
 
-
 #: Default shares of the pairs for validation and for the test, and those of methods whose papers use other shares.
 _SHARES = (0.1, 0.0)
 _OTHER_SHARES = {"jam": (0.15, 0.15)}
@@ -106,7 +105,8 @@ class Recipe:
         self._check_rows()
         if self.grid and self.validation == 0:
             raise ParameterError(
-                "Got a grid without validation pairs to choose by; expected both.", "Pass `validation=0.1`, for example."
+                "Got a grid without validation pairs to choose by; expected both.",
+                "Pass `validation=0.1`, for example.",
             )
 
     @property
@@ -125,7 +125,8 @@ class Recipe:
         if self.overlap is not None and self.keep_pairs is None:
             raise ParameterError(
                 f"Got `overlap={self.overlap!r}` without keep_pairs; expected both, since files of unpaired "
-"rows are used unchanged.", "Pass `keep_pairs=…`, or leave out overlap."
+                "rows are used unchanged.",
+                "Pass `keep_pairs=…`, or leave out overlap.",
             )
         if self.tasks is not None and self.negatives is None:
             raise ParameterError("Got tasks without negatives; expected both.", "Pass `negatives=…`.")
@@ -160,7 +161,8 @@ def read_recipe(path: str | Path, **changes: object) -> Recipe:
     entries = parse_yaml(text, str(path))
     if not isinstance(entries, dict):
         raise CorruptFileError(
-            f"Got {type(entries).__name__} in {path}; expected a mapping of entries.", "Write lines such as 'method: sotalign'."
+            f"Got {type(entries).__name__} in {path}; expected a mapping of entries.",
+            "Write lines such as 'method: sotalign'.",
         )
     return _make(entries, changes, Where(str(path), text))
 
@@ -191,7 +193,8 @@ def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], where: Where) 
     missing = [name for name in ("method", "pairs") if name not in entries]
     if missing:
         raise ParameterError(
-            f"Got a recipe without {missing[0]!r}; expected this entry.", f"Add it to the recipe, or pass {missing[0]}=…."
+            f"Got a recipe without {missing[0]!r}; expected this entry.",
+            f"Add it to the recipe, or pass {missing[0]}=….",
         )
     plain: dict[str, Any] = {str(name): _plain(value) for name, value in entries.items()}
     for name in ("unpaired_source", "unpaired_target"):

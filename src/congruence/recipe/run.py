@@ -22,7 +22,6 @@ from congruence.train import Method, make_method
 from congruence.train.retrieval import recalls, unique_pairs
 from congruence.train.tuning import Tuned, tune
 
-
 #: Number of captions to choose from if each pair has one wrong caption: the paper's 5-way task.
 OPTIONS = 5
 
@@ -208,9 +207,9 @@ def _compare_teacher(scores: dict[str, Any], tuned: Tuned, heldout: Items | None
         return {}
     note = (
         f"Got trained heads that retrieve worse than their linear teacher on the same {rows} (mean recall at 1 "
-f"{own:.3f} against {teacher:.3f}); "
+        f"{own:.3f} against {teacher:.3f}); "
         'expected better retrieval. Use the teacher alone (method "procrustes" or "cca"), start from it with '
-'init="teacher", or add unpaired rows.'
+        'init="teacher", or add unpaired rows.'
     )
     warnings.warn(TeacherWarning(note), stacklevel=4)
     return {"notes": [note]}

@@ -65,7 +65,7 @@ KINDS = {
 
 def controlled(metric: str, part: str | None = None) -> Claim:
     """Claim that a metric rises above its value before mapping and both controls."""
-    keys = {} if part is None else {"part": part}
+    keys: dict[str, Any] = {} if part is None else {"part": part}
     return Claim(
         f"{metric}{f' ({part})' if part else ''} is above before, constant and random rotation",
         lambda v: above(v(metric, **keys), *v.controls(metric)),
@@ -77,7 +77,7 @@ def gains(metric: str) -> Claim:
     return Claim(f"{metric} gains more than 0.1", lambda v: above(v(metric), v(metric, "before") + 0.1))
 
 
-def reaches(metric: str, of: str, **keys: object) -> Claim:
+def reaches(metric: str, of: str, **keys: Any) -> Claim:
     """Claim that a metric is at least 90 % of that of a model alone."""
     place = "".join(f", {key} {value}" for key, value in keys.items())
     return Claim(
@@ -210,7 +210,7 @@ UNCENTERED = Claim(
 )
 
 #: Classes, training, validation and test images as printed in table 1, and templates as in table 2.
-SIZES = {
+SIZES: dict[str, list[Any]] = {
     "caltech101": [100, 4128, 1649, 2465],
     "pets": [37, 2944, 736, 3669],
     "cifar100": [100, 50_000, None, 10_000],

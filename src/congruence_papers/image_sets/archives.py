@@ -22,7 +22,6 @@ from congruence.errors import CongruenceError, CorruptFileError, FileError, Stor
 from congruence.persist import find_left_over, temporary_path
 from congruence_papers.core import check_positive
 
-
 #: Limits well above the known archives, of which the largest unpacks to 3.1 GB and the one with most files to about
 #: 9,000.
 MAX_BYTES = 16 * 2**30

@@ -10,7 +10,6 @@ from congruence_papers.image_sets.download import Resource
 from congruence_papers.image_sets.folder import list_classes
 from congruence_papers.image_sets.prompts import TEMPLATES
 
-
 _SPLIT_FILE = "split_zhou_Caltech101.json"
 _IMAGES = "101_ObjectCategories"
 _LEFT_OUT = frozenset({"BACKGROUND_Google", "Faces_easy"})

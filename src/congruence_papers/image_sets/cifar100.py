@@ -11,7 +11,6 @@ from congruence_papers.image_sets.base import Entry, ImagePixels, read_lines
 from congruence_papers.image_sets.download import Resource
 from congruence_papers.image_sets.prompts import TEMPLATES
 
-
 _RECORD = 2 + 3 * 32 * 32  # coarse label, fine label, then red, green and blue, each by row
 
 

@@ -11,7 +11,6 @@ from congruence_papers.image_sets.base import ImageFiles
 from congruence_papers.image_sets.download import Resource, check_recorded
 from congruence_papers.image_sets.prompts import TEMPLATES
 
-
 #: The splits that every split file contains.
 SPLITS = ("train", "val", "test")
 

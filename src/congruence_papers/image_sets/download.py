@@ -23,7 +23,6 @@ from congruence.errors import CongruenceError, CorruptFileError, FileError, Stor
 from congruence.persist import atomic_path
 from congruence_papers.image_sets.archives import extract, remove_left_over
 
-
 #: Allowed URL schemes, also after a redirect.
 SCHEMES = ("https",)
 

@@ -10,7 +10,6 @@ from congruence_papers.image_sets.coop import SPLITS, coop_resource, open_coop
 from congruence_papers.image_sets.download import Resource
 from congruence_papers.image_sets.prompts import TEMPLATES
 
-
 _SPLIT_FILE = "split_zhou_DescribableTextures.json"
 
 

@@ -11,7 +11,6 @@ from congruence.errors import FileError, ParameterError
 from congruence_papers.image_sets.base import Entry, ImageFiles
 from congruence_papers.image_sets.prompts import TEMPLATES
 
-
 #: Suffixes of the files that count as images.
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 

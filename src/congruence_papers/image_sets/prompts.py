@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 _SHOTS = (
     "a photo of {a} {}.",
     "a blurry photo of {a} {}.",

@@ -11,7 +11,6 @@ from congruence_papers.image_sets.base import Entry, ImagePixels, read_lines
 from congruence_papers.image_sets.download import Resource
 from congruence_papers.image_sets.prompts import TEMPLATES
 
-
 _RECORD = 3 * 96 * 96  # red, green and blue, each by column
 
 

@@ -7,7 +7,6 @@ from congruence_papers.negatives.lexicon import Term, word_set
 from congruence_papers.negatives.tagging import AUXILIARIES, DETERMINERS, GENDERED, PREPOSITIONS
 from congruence_papers.negatives.words import Edit, article
 
-
 _ALL = ("thing", "animal", "person")
 _HOLDERS = word_set("beside") | {"with", "holding", "carrying"}
 

@@ -11,7 +11,6 @@ from congruence_papers.negatives.lexicon import Lexicon
 from congruence_papers.negatives.tagging import Phrase, find_phrases, noun_at
 from congruence_papers.negatives.words import Edit, Sentence
 
-
 #: For each position in a caption, the possible changes, each a tuple of edits made together; all are equally valid.
 Alternatives = Iterator[Sequence[tuple[Edit, ...]]]
 

@@ -19,7 +19,6 @@ from congruence_papers.negatives.replace import replace_att, replace_obj, replac
 from congruence_papers.negatives.swap import swap_att, swap_obj
 from congruence_papers.negatives.words import Sentence, changed_words, same_words
 
-
 #: For each kind, the function that yields all its edits of a caption.
 RULES: dict[str, Callable[[Caption], Alternatives]] = {
     "replace_obj": replace_obj,

@@ -9,7 +9,6 @@ from importlib.resources import files
 
 from congruence_papers.negatives.words import plural
 
-
 Words = tuple[str, ...]
 
 

@@ -16,7 +16,6 @@ from congruence.persist import atomic_path
 from congruence_papers.core import check_choice, check_same_rows
 from congruence_papers.negatives.generation import Negative
 
-
 COLUMNS = ("id", "caption", "negative", "kind")
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 

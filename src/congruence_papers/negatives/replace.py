@@ -7,7 +7,6 @@ from congruence_papers.negatives.lexicon import Term, word_set
 from congruence_papers.negatives.tagging import GENDERED, PREPOSITIONS, SINGULAR, Phrase
 from congruence_papers.negatives.words import Edit
 
-
 _COUNTED = word_set("counted")
 _MEASURES = word_set("measures")
 _STATIC = word_set("static")

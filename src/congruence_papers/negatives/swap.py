@@ -9,7 +9,6 @@ from congruence_papers.negatives.lexicon import Term, Words, word_set
 from congruence_papers.negatives.tagging import AUXILIARIES, GENDERED, PREPOSITIONS, Phrase, third_persons
 from congruence_papers.negatives.words import Edit, article
 
-
 _BESIDE = word_set("beside")
 _BOUND = word_set("bound")
 _COUNTED = word_set("counted")

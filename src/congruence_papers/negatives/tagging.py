@@ -10,7 +10,6 @@ from functools import cache
 from congruence_papers.negatives.lexicon import Lexicon, Term, lexicon, word_set
 from congruence_papers.negatives.words import Sentence
 
-
 SINGULAR = word_set("singular")
 DETERMINERS = word_set("determiners")
 PREPOSITIONS = word_set("prepositions")

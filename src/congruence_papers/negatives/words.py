@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-
 # An apostrophe or a hyphen inside a word belongs to it.
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _CONSONANT = re.compile(r"(?:uni(?!n)|us(?:e|u|a)|eu|ewe|one\b|once|ukulele|u\.|uk\b|ut(?:e|i))")

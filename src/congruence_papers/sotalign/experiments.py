@@ -111,9 +111,19 @@ MLP_OVER_SUE = tuple(best(metric, "SOTAlign, perceptrons of width 8", ("SUE",)) 
 
 # ------------------------------------------------------------------ figures and tables
 
-_METHODS = (
-    "sail_all sail structure sail_negatives structure_unpaired nnclr sclip sotalign sotalign_teacher cca procrustes"
-).split()
+_METHODS = [
+    "sail_all",
+    "sail",
+    "structure",
+    "sail_negatives",
+    "structure_unpaired",
+    "nnclr",
+    "sclip",
+    "sotalign",
+    "sotalign_teacher",
+    "cca",
+    "procrustes",
+]
 _ENCODERS = tuple(
     f"{image}/{text}"
     for image in ("dinov2-vitl14", "dinov3-vitl16")
