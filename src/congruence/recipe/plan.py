@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import has_fit_parameter
 
-from congruence._utils.schema import Where
 from congruence._utils.yaml import parse_yaml, read_yaml
 from congruence.errors import CorruptFileError, ParameterError
-from congruence.recipe._schema import check_entries
+from congruence.recipe._schema import Where, check_entries
 from congruence.train import METHODS, make_method
 
 #: Default shares of the pairs for validation and for the test, and those of methods whose papers use other shares.
