@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench browser audit lowest docs wheel-check clean
+.PHONY: demo test test-long lint bench browser audit lowest docs wheel-check clean
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -50,8 +50,12 @@ test: $(VENV)/.test
 	@{ $(LINT); } >$(VENV)/lint.txt 2>&1 & lint=$$!; \
 	memory=$$(df -Pk /dev/shm 2>/dev/null | awk '$$1 == "tmpfs" && $$4 > 4000000 {print $$6}'); \
 	temp=$$(mktemp -d $${memory:+-p $$memory}); chmod 711 "$$temp"; trap 'rm -rf "$$temp"' EXIT; trap 'exit 130' INT TERM HUP; \
-	TMPDIR=$$temp OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal; tests=$$?; \
+	TMPDIR=$$temp OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m 'not long' -n auto --dist worksteal; tests=$$?; \
 	wait $$lint; lint=$$?; cat $(VENV)/lint.txt; exit $$((tests | lint))
+
+# The tests marked `long`, more than 20 s of CPU each. pytest ends with 5 if there is none.
+test-long: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long -n auto || test $$? -eq 5
 
 # The pinned versions are asked for in the advisory database of PyPI; without a way to it, that is said, and nothing is claimed.
 audit: constraints.txt
@@ -65,14 +69,15 @@ lowest: constraints-lowest.txt pyproject.toml
 	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e '.[faiss,hdf5,lance,images,pandas]' pytest hypothesis
 	OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python -m pytest -p no:cacheprovider $(LOWEST)
 
-# The site, strict: a link or an anchor that leads nowhere, a public name that no page describes and anything fetched from elsewhere fail.
+# The site, by mkdocs alone and strict: a link or an anchor that leads nowhere fails. typer writes the page of the commands.
 $(VENV)-docs/.installed: pyproject.toml constraints.txt constraints-docs.txt
 	$(PYTHON) -m venv $(VENV)-docs
 	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -c constraints-docs.txt -e '.[docs]'
 	touch $@
 
 docs: $(VENV)-docs/.installed
-	cd tools && OMP_NUM_THREADS=1 ../$(VENV)-docs/bin/python -m docsite.build
+	$(VENV)-docs/bin/typer --app app congruence.cli utils docs --name congruence --title Commands --output docs/reference/commands.md
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict --quiet
 
 # The wheel and the source distribution, complete, and the demo by the wheel in a new environment and an empty folder.
 wheel-check:

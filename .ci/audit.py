@@ -33,12 +33,14 @@ def main(file: str) -> int:
     for one in bad:
         for vulnerability in one["vulns"]:
             print(
-                f"{one['name']} {one['version']}: {vulnerability['id']}, fixed in {', '.join(vulnerability['fix_versions']) or 'none'}"
+                f"{one['name']} {one['version']}: {vulnerability['id']}, fixed in "
+                f"{', '.join(vulnerability['fix_versions']) or 'none'}"
             )
     audited = len(found) - len(skipped)
     if not audited:
         print(
-            f"audit: the advisory database knows none of {len(found)} packages, so it was not reached; NOTHING WAS AUDITED"
+            f"audit: the advisory database knows none of {len(found)} packages, so it was not reached; NOTHING "
+            "WAS AUDITED"
         )
         return 0
     print(f"audit: {audited} packages, {len(bad)} vulnerable; {len(skipped)} not in the database {skipped or ''}")

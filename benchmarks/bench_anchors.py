@@ -1,13 +1,15 @@
-"""How many pairs does each way to choose anchors need, and what does it gain with few anchors? Real and sample models, unseen items.
+"""How many pairs does each way to choose anchors need, and what does it gain with few anchors? Real and sample models,
+unseen items.
 
-``python benchmarks/bench_anchors.py --data ../shared/data``. In each split, anchors are chosen from a pool of items by the source's
-vectors alone; the other items are the test set. Two measures: retrieval at 1 of the target rows by mapped rows of the anchors' own modality
-and, if the source has images and the target has texts, accuracy of images of unseen classes against the target's texts, both sides
-centered. Full accuracy is that of a map fitted on the whole pool. The pairs needed are the smallest number from which on 95 % of it is reached,
-interpolated in log n between the sizes tried.
+``python benchmarks/bench_anchors.py --data ../shared/data``. In each split, anchors are chosen from a pool of items by
+the source's vectors alone; the other items are the test set. Two measures: retrieval at 1 of the target rows by mapped
+rows of the anchors' own modality and, if the source has images and the target has texts, accuracy of images of unseen
+classes against the target's texts, both sides centered. Full accuracy is that of a map fitted on the whole pool. The
+pairs needed are the smallest number from which on 95 % of it is reached, interpolated in log n between the sizes tried.
 
-``--chosen`` checks instead whether ``fit`` still chooses well if the anchors are not a random sample: within the modality, with 20 and 50 anchors in
-random order and in that of ``variance``, for the fixed rotation about the means and for the chosen map.
+``--chosen`` checks instead whether ``fit`` still chooses well if the anchors are not a random sample: within the
+modality, with 20 and 50 anchors in random order and in that of ``variance``, for the fixed rotation about the means and
+for the chosen map.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ KEPT = (20, 50, 100, 200)
 
 @dataclass
 class Pair:
-    """Rows of two models for the same items; ``images`` are source images of the same classes, ``labels`` the classes of the items."""
+    """Rows of two models for the same items; ``images`` are source images of the same classes, ``labels`` the classes
+    of the items.
+    """
 
     source: np.ndarray
     target: np.ndarray
@@ -78,7 +82,9 @@ def open_pairs(folder: str) -> dict[str, Pair]:
 
 
 def measure_chosen(pair: Pair, splits: int) -> dict[str, list]:
-    """Return retrieval within the modality by order, number of anchors and map, one value per split; and the names of the chosen maps."""
+    """Return retrieval within the modality by order, number of anchors and map, one value per split; and the names of
+    the chosen maps.
+    """
     out: dict[str, list] = defaultdict(list)
     for split in range(splits):
         order = np.random.default_rng(split).permutation(len(pair.source))
@@ -110,7 +116,9 @@ def measure(pair: Pair, train: np.ndarray, pool: np.ndarray, test: np.ndarray) -
 
 
 def needed(sizes: list[int], scores: np.ndarray, full: float) -> float:
-    """Return the number of pairs from which on scores reach 95 % of the full score, interpolated in log n; NaN if they do not."""
+    """Return the number of pairs from which on scores reach 95 % of the full score, interpolated in log n; NaN if they
+    do not.
+    """
     below = np.flatnonzero(scores < 0.95 * full)
     if not len(below):
         return float(sizes[0])

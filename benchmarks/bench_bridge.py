@@ -1,13 +1,16 @@
 """Queries of a new model over an unchanged index: retrieval, thresholds, and the cost of a query.
 
-``python benchmarks/bench_bridge.py sample`` searches the sample's pictures of emoji-a with texts of emoji-b; ``lvis FILE`` the pictures of OpenAI
-ViT-B/32 with texts of EVA-02 (``lvis1203_clip.npz``), ``caltech FILE`` photos in MobileNet-v2 with photos in EfficientNet-Lite0
-(``caltech101_unimodal.npz``). Each split draws anchors, which are used only to fit the map; the other items are queries. On the
-sample and LVIS, the index contains all pictures (with ``--unseen`` only those of unseen classes); on Caltech-101, it contains photos that are neither anchors nor queries, and those of the query's class are relevant.
+``python benchmarks/bench_bridge.py sample`` searches the sample's pictures of emoji-a with texts of emoji-b; ``lvis
+FILE`` the pictures of OpenAI ViT-B/32 with texts of EVA-02 (``lvis1203_clip.npz``), ``caltech FILE`` photos in
+MobileNet-v2 with photos in EfficientNet-Lite0 (``caltech101_unimodal.npz``). Each split draws anchors, which are used
+only to fit the map; the other items are queries. On the sample and LVIS, the index contains all pictures (with
+``--unseen`` only those of unseen classes); on Caltech-101, it contains photos that are neither anchors nor queries, and
+those of the query's class are relevant.
 
-Thresholds: cut-offs are those above which the old model has a given share of irrelevant pairs among half of the queries. Methods of translating them are
-fitted on this half and evaluated on the other. Quantiles are what ``Bridge.fit_thresholds`` matches; regressions are scikit-learn's
-IsotonicRegression of one score on the other, the second inverted. The error is the mean of \\|log(FPR after / FPR before)\\|, as a factor.
+Thresholds: cut-offs are those above which the old model has a given share of irrelevant pairs among half of the
+queries. Methods of translating them are fitted on this half and evaluated on the other. Quantiles are what
+``Bridge.fit_thresholds`` matches; regressions are scikit-learn's IsotonicRegression of one score on the other, the
+second inverted. The error is the mean of \\|log(FPR after / FPR before)\\|, as a factor.
 
 ``speed`` times one query (768 to 1,024 dimensions, float32) against the bare product, in processor time of one run.
 """
@@ -89,7 +92,9 @@ def caltech(path: str, seed: int) -> dict[str, Any]:
 
 
 def monotone(kind: str, old: np.ndarray, new: np.ndarray, cuts: np.ndarray) -> np.ndarray:
-    """Translate cut-offs by an isotonic regression on pairs: of the new score on the old one, or of the old on the new one, inverted."""
+    """Translate cut-offs by an isotonic regression on pairs: of the new score on the old one, or of the old on the new
+    one, inverted.
+    """
     from sklearn.isotonic import IsotonicRegression
 
     if kind == "new on old":
@@ -198,7 +203,8 @@ def show(runs: list[dict[str, Any]]) -> None:
         print(f"{system:<12}" + "  ".join(cells))
     for r, rate in enumerate(RATES):
         print(
-            f"cut-off at {rate:g}: old {np.mean([run['thresholds']['old']['fpr'][r] for run in runs]):.5f} recall {np.mean([run['thresholds']['old']['recall'][r] for run in runs]):.3f}"
+            f"cut-off at {rate:g}: old {np.mean([run['thresholds']['old']['fpr'][r] for run in runs]):.5f} "
+            f"recall {np.mean([run['thresholds']['old']['recall'][r] for run in runs]):.3f}"
         )
         for way in runs[0]["thresholds"]["ways"]:
             fpr = np.array([run["thresholds"]["ways"][way]["fpr"][r] for run in runs])

@@ -1,8 +1,11 @@
-"""compare_maps on LVIS: is a map without centering better than a centered one, and how often do its tests reject if there is no difference?
+"""compare_maps on LVIS: is a map without centering better than a centered one, and how often do its tests reject if
+there is no difference?
 
-``python benchmarks/bench_compare.py --data ../shared/data/lvis1203_clip.npz``. Texts of OpenAI ViT-B/32 are mapped to EVA-02, fitted on n class names; 303 classes are not fitted on. The
-centered map knows the source's image mean of the 900 other classes. Mapped images are searched without further centering. Simulated: 40 queries in 6 dimensions, and two predictions, each the truth plus
-noise of the same distribution, so that measures differ only by chance. By group: 5 copies of each query's noise, tested by query and by group.
+``python benchmarks/bench_compare.py --data ../shared/data/lvis1203_clip.npz``. Texts of OpenAI ViT-B/32 are mapped to
+EVA-02, fitted on n class names; 303 classes are not fitted on. The centered map knows the source's image mean of the
+900 other classes. Mapped images are searched without further centering. Simulated: 40 queries in 6 dimensions, and two
+predictions, each the truth plus noise of the same distribution, so that measures differ only by chance. By group: 5
+copies of each query's noise, tested by query and by group.
 """
 
 from __future__ import annotations
@@ -55,7 +58,11 @@ def rejections(trials: int) -> list[dict[str, object]]:
                 single += row.p_value <= 0.05
             else:
                 grouped += row.p_value <= 0.05
-    counts |= {"any of the four, after Holm": family, "cosine, copies tested by query": single, "cosine, copies tested by group": grouped}  # fmt: skip
+    counts |= {
+        "any of the four, after Holm": family,
+        "cosine, copies tested by query": single,
+        "cosine, copies tested by group": grouped,
+    }
     return [{"test": name, "share": count / trials, "trials": trials} for name, count in counts.items()]
 
 
@@ -68,7 +75,16 @@ def main() -> None:
     options = parser.parse_args()
     lines = [row for pairs in (50, 200, 900) for row in lvis(options.data, pairs, options.seed)]
     for row in lines:
-        print(row["pairs"], row["metric"], row["query"], f"{row['first']:.3f} {row['second']:.3f} {row['difference']:+.3f} ({row['low']:+.3f} … {row['high']:+.3f})", row["wins"], row["losses"], row["p_value"], row["adjusted_p_value"])  # fmt: skip
+        print(
+            row["pairs"],
+            row["metric"],
+            row["query"],
+            f"{row['first']:.3f} {row['second']:.3f} {row['difference']:+.3f} ({row['low']:+.3f} … {row['high']:+.3f})",
+            row["wins"],
+            row["losses"],
+            row["p_value"],
+            row["adjusted_p_value"],
+        )
     simulated = rejections(options.trials)
     for one in simulated:
         print(one)

@@ -1,9 +1,12 @@
-"""How well are rows assigned to their model, and foreign rows detected? ``python benchmarks/bench_doctor.py ../shared/data``.
+"""How well are rows assigned to their model, and foreign rows detected? ``python benchmarks/bench_doctor.py
+../shared/data``.
 
-LVIS class names encoded by three CLIP text towers: stores with 60 % of the rows from one known model, 38 % from another, and ten rows from a third, unknown one.
-Photos of Caltech-101 encoded by MobileNet-v2, which is known, and ten by EfficientNet-Lite0, which is not. For each known model, n rows are given, of items that
-are not in the store. "Other content": the known photos show 50 classes, those in the store the other 50, by the same model. Nothing was
-chosen on these rows except the form of the tail (Pareto's rather than the generalized Pareto distribution, which missed foreign rows in one of five splits).
+LVIS class names encoded by three CLIP text towers: stores with 60 % of the rows from one known model, 38 % from
+another, and ten rows from a third, unknown one. Photos of Caltech-101 encoded by MobileNet-v2, which is known, and ten
+by EfficientNet-Lite0, which is not. For each known model, n rows are given, of items that are not in the store. "Other
+content": the known photos show 50 classes, those in the store the other 50, by the same model. Nothing was chosen on
+these rows except the form of the tail (Pareto's rather than the generalized Pareto distribution, which missed foreign
+rows in one of five splits).
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ FOREIGN = 10
 
 
 def trial(a: np.ndarray, b: np.ndarray | None, foreign: np.ndarray, n: int, rows: int, seed: int) -> list[float]:
-    """Return the share of rows assigned to the right model, of foreign rows detected, and of rows wrongly reported as foreign."""
+    """Return the share of rows assigned to the right model, of foreign rows detected, and of rows wrongly reported as
+    foreign.
+    """
     order = np.random.default_rng(seed).permutation(len(a))
     of_a = rows - FOREIGN if b is None else int(0.6 * rows)
     known, first, second, third = np.split(order[: n + rows], [n, n + of_a, n + rows - FOREIGN])

@@ -1,8 +1,10 @@
-"""Map a data set of many files with Ray on this machine, compared with Ray's own read and write and with the local command.
+"""Map a data set of many files with Ray on this machine, compared with Ray's own read and write and with the local
+command.
 
-Each run is a separate process, and the runs of a round follow each other. Wall-clock seconds are meaningful only on an otherwise idle machine; processor seconds cover
-the whole process tree, including Ray's own processes. For the fault test, SIGKILL ends the driver with its workers, or a single worker, at random moments, and the run is
-restarted until it is complete; then every id must be present exactly once.
+Each run is a separate process, and the runs of a round follow each other. Wall-clock seconds are meaningful only on an
+otherwise idle machine; processor seconds cover the whole process tree, including Ray's own processes. For the fault
+test, SIGKILL ends the driver with its workers, or a single worker, at random moments, and the run is restarted until it
+is complete; then every id must be present exactly once.
 
 python benchmarks/bench_engines.py --rows 200000 --json OUT
 """
@@ -114,7 +116,9 @@ def run(what: str, folder: Path) -> None:
 
 
 def processor(me: psutil.Process) -> float:
-    """Return the processor seconds of this process and all descendants, including those that have ended and were waited for."""
+    """Return the processor seconds of this process and all descendants, including those that have ended and were waited
+    for.
+    """
     total = 0.0
     for one in [me, *me.children(recursive=True)]:
         try:
@@ -134,7 +138,9 @@ def call(what: str, folder: Path) -> dict:
 
 
 def is_worker(process: psutil.Process) -> bool:
-    """Return whether a process runs tasks; the agents of a Ray node have similar names, and killing one of them ends the node."""
+    """Return whether a process runs tasks; the agents of a Ray node have similar names, and killing one of them ends
+    the node.
+    """
     try:
         name = next(iter(process.cmdline()), "")
     except psutil.NoSuchProcess:
@@ -143,7 +149,9 @@ def is_worker(process: psutil.Process) -> bool:
 
 
 def kill(folder: Path, whom: str, after: float) -> tuple[bool, bool]:
-    """Start a run and kill it, or one of its workers, after a number of seconds; return whether there was something to kill, and whether the run completed."""
+    """Start a run and kill it, or one of its workers, after a number of seconds; return whether there was something to
+    kill, and whether the run completed.
+    """
     command = [sys.executable, __file__, "--run", "ray", "--folder", str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     journal = folder / "out-ray.partial/journal"
@@ -167,7 +175,9 @@ def kill(folder: Path, whom: str, after: float) -> tuple[bool, bool]:
 
 
 def faults(folder: Path, kills: int, seconds: float, seed: int) -> list[dict]:
-    """Repeat until a number of kills have hit a run; if a random time lies after the end of the run, it is drawn again."""
+    """Repeat until a number of kills have hit a run; if a random time lies after the end of the run, it is drawn
+    again.
+    """
     rng = np.random.default_rng(seed)
     expected = pq.read_table(folder / "in", columns=["id"]).num_rows
     found: list[dict] = []

@@ -1,9 +1,13 @@
-"""What an attacker can read from a vector store with ten or a hundred known pairs, and what protections cost the owner's search.
+"""What an attacker can read from a vector store with ten or a hundred known pairs, and what protections cost the
+owner's search.
 
-``python benchmarks/bench_exposure.py --data ../shared/data --store "LVIS names"``. Four stores: LVIS class names by OpenAI ViT-B/32, and images of the same classes, read with
-EVA-02's texts; 1,200 prompts of Caltech-101 (12 templates of each class) by MiniLM, read with MPNet's; Caltech-101 photos by one dual encoder, read with the
-class names of the other (heads on frozen features, each fitted on its own photos), where the text of a photo is its class name. Each draw uses new known pairs, which are
-not counted. Control: the texts are shuffled, so that known pairs are wrong. A store may be smaller than the list of candidates: 600 and 200 of the LVIS names, with all 1,203 as candidates. ``--unpaired``: no pairs are known, and the map is fitted by UnpairedMap.
+``python benchmarks/bench_exposure.py --data ../shared/data --store "LVIS names"``. Four stores: LVIS class names by
+OpenAI ViT-B/32, and images of the same classes, read with EVA-02's texts; 1,200 prompts of Caltech-101 (12 templates of
+each class) by MiniLM, read with MPNet's; Caltech-101 photos by one dual encoder, read with the class names of the other
+(heads on frozen features, each fitted on its own photos), where the text of a photo is its class name. Each draw uses
+new known pairs, which are not counted. Control: the texts are shuffled, so that known pairs are wrong. A store may be
+smaller than the list of candidates: 600 and 200 of the LVIS names, with all 1,203 as candidates. ``--unpaired``: no
+pairs are known, and the map is fitted by UnpairedMap.
 """
 
 from __future__ import annotations
@@ -87,7 +91,10 @@ def main() -> None:
         found[name] = measure_exposure(part, texts, pairs=PAIRS, draws=options.draws)
     for name, each in found.items():
         for line in each:
-            print(f"{name}: {line.protection:10} {line.pairs:4} {line.by_pairs:.3f} {line.found:.3f} ({line.low:.3f} … {line.high:.3f}) search {line.search:.3f}")  # fmt: skip
+            print(
+                f"{name}: {line.protection:10} {line.pairs:4} {line.by_pairs:.3f} {line.found:.3f} ({line.low:.3f} "
+                f"… {line.high:.3f}) search {line.search:.3f}"
+            )
     print(f"control {control.found:.4f}, by chance {control.chance:.4f}")
     write_json(
         options, {"control": control.to_dict(), "lines": {k: [one.to_dict() for one in v] for k, v in found.items()}}

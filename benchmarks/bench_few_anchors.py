@@ -2,9 +2,9 @@
 
 Text of OpenAI ViT-B/32 and of a target model for n of 900 LVIS classes fits the map. Two things are measured on the 303
 other classes: ViT-B/32 images mapped and classified by the target's text (centered, and with the gap
-between the modalities mapped), and text-to-text retrieval; both again with both sides centered and with hubs corrected for, the
-queries being the bank. ± is the standard error over the splits; differences to the default are paired over them. "ridge, best"
-chooses its penalty on the test classes and is thus an upper bound for ridge.
+between the modalities mapped), and text-to-text retrieval; both again with both sides centered and with hubs corrected
+for, the queries being the bank. ± is the standard error over the splits; differences to the default are paired over
+them. "ridge, best" chooses its penalty on the test classes and is thus an upper bound for ridge.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Time of a fit on 5,000 pairs, compared with the same computation in established libraries; medians of interleaved runs."""
+"""Time of a fit on 5,000 pairs, compared with the same computation in established libraries; medians of interleaved
+runs.
+"""
 
 from __future__ import annotations
 

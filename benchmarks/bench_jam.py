@@ -1,7 +1,8 @@
-"""JAM at the paper's setting: 1,000 items, widths 768 and 2,304 (DINOv2 ViT-B, Gemma2 2B), batches of 32, 100 epochs; and where a step's time goes.
+"""JAM at the paper's setting: 1,000 items, widths 768 and 2,304 (DINOv2 ViT-B, Gemma2 2B), batches of 32, 100 epochs;
+and where a step's time goes.
 
-Vectors are random with a shared latent part; times do not depend on their contents. The 700 training items of a 70–15–15 split make 22 steps per epoch. Early
-stopping is off, so that all epochs are run.
+Vectors are random with a shared latent part; times do not depend on their contents. The 700 training items of a
+70–15–15 split make 22 steps per epoch. Early stopping is off, so that all epochs are run.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ def made(n, widths, seed=0):
 
 
 def parts_of_a_step(jam, X, Y, N, steps):
-    """Return the median milliseconds of the forward pass, the backward pass, the gradient norm, and the optimizer step, which clips by that norm."""
+    """Return the median milliseconds of the forward pass, the backward pass, the gradient norm, and the optimizer step,
+    which clips by that norm.
+    """
     from congruence.train._autoencoders import AutoencoderObjective
     from congruence.train.captions import read_captions
     from congruence.train.loop import Schedule, clip_gradient
@@ -93,10 +96,12 @@ def main() -> None:
         count(one) + count(two)
         for one, two in (autoencoder(width, rng, given.hidden, given.latent) for width in given.widths)
     ]
-    # The backward pass takes twice as many operations as the forward pass; there are as many wrong captions as captions.
+    # The backward pass takes twice as many operations as the forward pass; there are as many wrong captions as
+    # captions.
     flops = 3 * 32 * (costs[0].flops + 2 * costs[1].flops)
     print(
-        f"{sum(cost.parameters for cost in costs) / 1e6:.1f} M parameters, {flops / 1e9:.2f} GFLOP in the products of a step"
+        f"{sum(cost.parameters for cost in costs) / 1e6:.1f} M parameters, {flops / 1e9:.2f} GFLOP in the "
+        "products of a step"
     )
     for threads in given.threads:
         torch.set_num_threads(threads)
@@ -114,7 +119,8 @@ def main() -> None:
             mapping = jam.fit(X, Y, negatives=N, groups=np.arange(given.items), verbose=False)
             seconds = time.perf_counter() - start
             print(
-                f"  {given.epochs} epochs, {mapping.facts_['steps']} steps: {seconds:.0f} s ({os.getloadavg()[0]:.1f} load)",
+                f"  {given.epochs} epochs, {mapping.facts_['steps']} steps: {seconds:.0f} s "
+                f"({os.getloadavg()[0]:.1f} load)",
                 flush=True,
             )
 

@@ -1,11 +1,12 @@
-"""KLOT's value and its gradient with respect to the vectors: ours compared with a log-domain solver, three ways to differentiate it, POT and geomloss.
+"""KLOT's value and its gradient with respect to the vectors: ours compared with a log-domain solver, three ways to
+differentiate it, POT and geomloss.
 
-All start from the vectors of both sides, do the same number of iterations in float32, and run in turn, each in its own process so that
-its peak memory can be measured; "at rest" is the memory of the imports and the vectors alone. Up to ``--exact`` rows, gradients are compared with
-one computed in float64 to a marginal error of 1e-8 (or 2,000 iterations): the difference is mostly due to incomplete convergence after the given
-number of iterations.
-Times are processor times of all threads together, which other work on the machine affects least. geomloss iterates differently: ε is annealed
-to its value over the same number of iterations, and both potentials are updated at once.
+All start from the vectors of both sides, do the same number of iterations in float32, and run in turn, each in its own
+process so that its peak memory can be measured; "at rest" is the memory of the imports and the vectors alone. Up to
+``--exact`` rows, gradients are compared with one computed in float64 to a marginal error of 1e-8 (or 2,000 iterations):
+the difference is mostly due to incomplete convergence after the given number of iterations. Times are processor times
+of all threads together, which other work on the machine affects least. geomloss iterates differently: ε is annealed to
+its value over the same number of iterations, and both potentials are updated at once.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def unrolled(X, Y, TX, TY, max_iter):
 
 
 def implicit(X, Y, TX, TY, max_iter):
-    """Differentiate the solution implicitly: the adjoint of its marginal conditions, solved by conjugate gradients (Eisenberger et al. 2022)."""
+    """Differentiate the solution implicitly: the adjoint of its marginal conditions, solved by conjugate gradients
+    (Eisenberger et al. 2022).
+    """
     import torch
 
     class Plan(torch.autograd.Function):
@@ -88,7 +91,9 @@ def implicit(X, Y, TX, TY, max_iter):
 
 
 def adjoint(P, right, below):
-    """Solve [diag(P1) P; Pᵀ diag(Pᵀ1)] (α, β) = (right, below) by conjugate gradients preconditioned with the diagonal."""
+    """Solve [diag(P1) P; Pᵀ diag(Pᵀ1)] (α, β) = (right, below) by conjugate gradients preconditioned with the
+    diagonal.
+    """
     import torch
 
     n, diagonal = len(P), torch.cat((P.sum(1), P.sum(0)))
@@ -120,7 +125,9 @@ def pot(X, Y, TX, TY, max_iter):
 
 
 def geomloss(X, Y, TX, TY, max_iter):
-    """Solve with geomloss: for unit vectors its cost ‖x − y‖²/2 is 1 − ⟨x, y⟩, and blur² is ε, so the plan, from the potentials it returns, is the same."""
+    """Solve with geomloss: for unit vectors its cost ‖x − y‖²/2 is 1 − ⟨x, y⟩, and blur² is ε, so the plan, from the
+    potentials it returns, is the same.
+    """
     from geomloss import SamplesLoss
 
     def plan(X, Y, epsilon):
@@ -202,7 +209,9 @@ def child(who: str, max_iter: int, folder: Path) -> None:
 
 
 def write_problem(folder: Path, n: int, d: int) -> None:
-    """Write vectors of items with a 32-dimensional latent by two encoders; the student has more noise than the teacher."""
+    """Write vectors of items with a 32-dimensional latent by two encoders; the student has more noise than the
+    teacher.
+    """
     rng = np.random.default_rng(0)
     latent = rng.standard_normal((n, 32), dtype=np.float32)
     for prefix, noise in (("", 1.0), ("T", 0.5)):
@@ -237,7 +246,8 @@ def report(n: int, options: argparse.Namespace) -> dict:
         write_problem(folder, n, options.dim)
         threads = os.environ.get("OMP_NUM_THREADS", "all")
         print(
-            f"\n{n:,} × {options.dim} float32, {max_iter} iterations, {options.repeat} runs each, in turn, threads: {threads}"
+            f"\n{n:,} × {options.dim} float32, {max_iter} iterations, {options.repeat} runs each, in turn, "
+            f"threads: {threads}"
         )
         for reason in left_out:
             print(f"  left out: {reason}")

@@ -1,12 +1,15 @@
 """How many rows do the means need? Each mean of a map is estimated from 1 to all rows, unpaired, with a fixed rotation.
 
-``python benchmarks/bench_means.py --data ../shared/data``. The rotation is fitted once per split on all training pairs, each side minus its full mean. Then a mean is replaced by that of
-m random training rows, in five draws per split, drawn separately for each side. Measured on rows that were not fitted on: "same modality", the share of mapped rows of the fitted modality
-whose nearest target row is of the same item (Caltech: class, the row's own counterpart left out), from ``(x − μ_A) Q + μ_B`` against the target's rows; "image → text", mapped images against the target's texts, as
-searched (with the target's image mean added, if the target has images) and with both sides centered.
+``python benchmarks/bench_means.py --data ../shared/data``. The rotation is fitted once per split on all training pairs,
+each side minus its full mean. Then a mean is replaced by that of m random training rows, in five draws per split, drawn
+separately for each side. Measured on rows that were not fitted on: "same modality", the share of mapped rows of the
+fitted modality whose nearest target row is of the same item (Caltech: class, the row's own counterpart left out), from
+``(x − μ_A) Q + μ_B`` against the target's rows; "image → text", mapped images against the target's texts, as searched
+(with the target's image mean added, if the target has images) and with both sides centered.
 
-LVIS: texts of OpenAI ViT-B/32 to EVA-02 and to ViT-B/16, 900 classes fitted, 303 measured; the target has no images. Caltech-101: two dual encoders made of heads on frozen
-features, half of 2,542 photos fitted. The emoji sample: half of 1,595 images fitted. Interval: Student's of the means of the splits.
+LVIS: texts of OpenAI ViT-B/32 to EVA-02 and to ViT-B/16, 900 classes fitted, 303 measured; the target has no images.
+Caltech-101: two dual encoders made of heads on frozen features, half of 2,542 photos fitted. The emoji sample: half of
+1,595 images fitted. Interval: Student's of the means of the splits.
 """
 
 from __future__ import annotations
@@ -109,7 +112,9 @@ def scores(
 
 
 def measure(world: World, seed: int) -> tuple[dict[str, dict[str, dict[str, float]]], dict[str, list[float]]]:
-    """Return the scores of one split by mean and number of rows, and for each mean the spread of its rows and its norm."""
+    """Return the scores of one split by mean and number of rows, and for each mean the spread of its rows and its
+    norm.
+    """
     rng = np.random.default_rng(seed)
     fit, test = world.parts(rng)
     fitted = {
@@ -120,7 +125,10 @@ def measure(world: World, seed: int) -> tuple[dict[str, dict[str, dict[str, floa
     if world.prompts is not None:
         fitted |= {f"{side} text": rows for side, rows in world.prompts.items()}
     full = {name: rows.mean(axis=0, dtype=np.float64) for name, rows in fitted.items()}
-    spread = {name: [float(np.sqrt(((rows - full[name]) ** 2).sum(axis=1).mean())), float(np.linalg.norm(full[name]))] for name, rows in fitted.items()}  # fmt: skip
+    spread = {
+        name: [float(np.sqrt(((rows - full[name]) ** 2).sum(axis=1).mean())), float(np.linalg.norm(full[name]))]
+        for name, rows in fitted.items()
+    }
     sides = (fitted[f"{side} {world.fitted}"] - full[f"{side} {world.fitted}"] for side in ("source", "target"))
     rotation = OrthogonalMap(center=False).fit(*sides).rotation_
     out: dict[str, dict[str, dict[str, float]]] = {}

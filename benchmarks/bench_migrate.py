@@ -1,27 +1,32 @@
 """Cost of a migration, compared with a copy of the same table by the database's own client.
 
-``python benchmarks/bench_migrate.py lancedb --rows 200000``. Rows of 512 random numbers of unit norm, whole-number ids, a column of text, no index.
-Each variant runs in a separate process on a fresh copy of the database, in rounds, every second round in reverse order. Ratios are taken
-within rounds: the time of a copy divided by that of the variant, so 1 is as fast as the copy and .5 half as fast.
+``python benchmarks/bench_migrate.py lancedb --rows 200000``. Rows of 512 random numbers of unit norm, whole-number ids,
+a column of text, no index. Each variant runs in a separate process on a fresh copy of the database, in rounds, every
+second round in reverse order. Ratios are taken within rounds: the time of a copy divided by that of the variant, so 1
+is as fast as the copy and .5 half as fast.
 
 ``copy``
-    Vectors are read in batches by the client and written to a second column or table, as its documentation shows for bulk loading; nothing is computed.
-    LanceDB: ``add_columns`` with a reader over batches. DuckDB: Arrow batches of a query, ``INSERT … SELECT`` of each into a table with a primary key.
-    sqlite-vec: ``SELECT``, ``executemany`` of ``INSERT`` into another vec0 table, in one transaction. PostgreSQL: ``COPY … TO`` and
-    ``COPY … FROM``, both binary, passing the bytes through unparsed, into a table with a primary key.
+    Vectors are read in batches by the client and written to a second column or table, as its documentation shows for
+    bulk loading; nothing is computed. LanceDB: ``add_columns`` with a reader over batches. DuckDB: Arrow batches of a
+    query, ``INSERT … SELECT`` of each into a table with a primary key. sqlite-vec: ``SELECT``, ``executemany`` of
+    ``INSERT`` into another vec0 table, in one transaction. PostgreSQL: ``COPY … TO`` and ``COPY … FROM``, both binary,
+    passing the bytes through unparsed, into a table with a primary key.
 ``copy in the server``
     The same by SQL alone (``INSERT … SELECT``): no vector reaches the client, so none can be mapped. Not for LanceDB.
 ``mapped copy``
     ``copy`` with one float32 NumPy product per batch. No checks, no journal.
 ``fill``
-    The pass of a migration that writes (``prepare`` and ``fill``, until all is in place) and, timed separately, the ``comparing`` pass after it, which a copy
-    does not have. A migration makes such a pass once to find rows written by others during the run, and once before the switch.
+    The pass of a migration that writes (``prepare`` and ``fill``, until all is in place) and, timed separately, the
+    ``comparing`` pass after it, which a copy does not have. A migration makes such a pass once to find rows written by
+    others during the run, and once before the switch.
 ``whole``
     :meth:`Migration.plan` to ``switch``: checks, filling, comparing, verifying, switching.
 
-``seconds`` is wall-clock time, ``cpu`` the processor time of the process and, for PostgreSQL, of its server; ``mb`` is the peak memory of the process minus that after imports.
+``seconds`` is wall-clock time, ``cpu`` the processor time of the process and, for PostgreSQL, of its server; ``mb`` is
+the peak memory of the process minus that after imports.
 
-With ``--peers PYTHON`` (``migrate_peers.py`` explains how to create such an environment), other packages migrate the same rows, called as in their documentation. They are compared with ``whole``.
+With ``--peers PYTHON`` (``migrate_peers.py`` explains how to create such an environment), other packages migrate the
+same rows, called as in their documentation. They are compared with ``whole``.
 """
 
 from __future__ import annotations
@@ -47,7 +52,8 @@ from process_memory import current_mb, peak_mb
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# ---- one way, in a separate process ----------------------------------------------------------------------------------------
+# ---- one way, in a separate process
+# ----------------------------------------------------------------------------------------
 
 
 class Clock:
@@ -145,7 +151,8 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
     return clock.parts
 
 
-# ---- rounds ----------------------------------------------------------------------------------------------------------------
+# ---- rounds
+# ----------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -221,7 +228,9 @@ class Rounds:
 
 
 def ratios(rounds: list[dict[str, Any]], beside: str = "copy") -> dict[str, dict[str, list[float]]]:
-    """Return the lowest, median and highest ratio within a round: the time of ``beside`` divided by that of each way."""
+    """Return the lowest, median and highest ratio within a round: the time of ``beside`` divided by that of each
+    way.
+    """
     out: dict[str, dict[str, list[float]]] = {}
     for way in rounds[0]:
         for key in ("seconds", "cpu"):
@@ -290,7 +299,8 @@ def main() -> None:
         seconds, cpu, mb = (np.median([one[key] for one in runs]) for key in ("seconds", "cpu", "mb"))
         print(
             f"{way:20} {seconds:7.2f} s  cpu {cpu:7.2f} s  {mb:6.0f} MB   ratio {by['seconds'][1]:.2f} "
-            f"({by['seconds'][0]:.2f} … {by['seconds'][2]:.2f})  cpu {by['cpu'][1]:.2f} ({by['cpu'][0]:.2f} … {by['cpu'][2]:.2f})"
+            f"({by['seconds'][0]:.2f} … {by['seconds'][2]:.2f})  cpu {by['cpu'][1]:.2f} ({by['cpu'][0]:.2f} … "
+            f"{by['cpu'][2]:.2f})"
         )
     write_json(options, results)
 

@@ -1,7 +1,9 @@
-"""Wrong captions made by the rules, compared with SugarCrepe's: how many captions have one, how much it changes, and whether words alone give it away.
+"""Wrong captions made by the rules, compared with SugarCrepe's: how many captions have one, how much it changes, and
+whether words alone give it away.
 
-"Told blind" is the share of pairs in which a linear classifier on words and word pairs, trained on the pairs of other images,
-identifies the wrong caption without seeing an image; the ideal is 0.5. Both sides have the same number of pairs.
+"Told blind" is the share of pairs in which a linear classifier on words and word pairs, trained on the pairs of other
+images, identifies the wrong caption without seeing an image; the ideal is 0.5. Both sides have the same number of
+pairs.
 """
 
 from __future__ import annotations
@@ -79,7 +81,10 @@ def main() -> None:
             one = ours[rng.integers(len(ours))]
             print(f"{number + 1}. {one.kind}\n   {one.caption}\n   {one.negative}")
         return
-    print("| kind | of all | of its own | edit, SugarCrepe | edit, rules | kept, SugarCrepe | kept, rules | blind, SugarCrepe | blind, rules |")  # fmt: skip
+    print(
+        "| kind | of all | of its own | edit, SugarCrepe | edit, rules | kept, SugarCrepe | kept, rules | blind, "
+        "SugarCrepe | blind, rules |"
+    )
     print("|" + " --- |" * 9)
     lines = {}
     for kind in KINDS:

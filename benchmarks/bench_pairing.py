@@ -132,7 +132,8 @@ def _power(pair, n, wrong, fits, rng, exchanged=True):
         found, rows, false = found + bool(hit), rows + len(hit), false + len(named - hit)
     how = "exchanged" if exchanged else "without partner"
     print(
-        f"{wrong} of {n} {how}: found in {found} of {fits} fits, {rows} of {wrong * fits} rows, {false} right rows accused"
+        f"{wrong} of {n} {how}: found in {found} of {fits} fits, {rows} of {wrong * fits} rows, {false} right "
+        "rows accused"
     )
     return {"n": n, "wrong": wrong, "fits": fits, "found": found, "rows": rows, "right_accused": false}
 
@@ -148,7 +149,9 @@ def _kinds(pairs, cases, fits, rng):
 
 
 def _ranking(kind, pair, n, wrong, fits, rng):
-    """Count the fits in which a wrong pair has the lowest evidence: an upper bound for any threshold on the evidence."""
+    """Count the fits in which a wrong pair has the lowest evidence: an upper bound for any threshold on the
+    evidence.
+    """
     lowest = 0
     for _ in range(fits):
         X, Y = _draw(pair, n + wrong, rng)

@@ -1,11 +1,14 @@
-"""Times compared with other libraries in one run: with one thread and with two, on an idle machine and next to a process that keeps a core busy.
+"""Times compared with other libraries in one run: with one thread and with two, on an idle machine and next to a
+process that keeps a core busy.
 
-Every implementation runs in a long-lived process of its own; imports and a first call are not measured. A round calls each in turn, and ratios are taken within a round, so
-that other load on the machine affects all alike; the median over rounds is reported with the range. Times are wall-clock times, since waiting time is what matters.
-``--spinners 1`` starts a process that computes without end. Without spinners, a load average above 0.5 at the start is recorded, and the run does not count as idle.
+Every implementation runs in a long-lived process of its own; imports and a first call are not measured. A round calls
+each in turn, and ratios are taken within a round, so that other load on the machine affects all alike; the median over
+rounds is reported with the range. Times are wall-clock times, since waiting time is what matters. ``--spinners 1``
+starts a process that computes without end. Without spinners, a load average above 0.5 at the start is recorded, and the
+run does not count as idle.
 
-``--python .venv-peers/bin/python`` runs all by an interpreter that has the peers besides: POT, geomloss 0.3.1, ott-jax, isotrieve 0.4.0, drift-spark 0.5.0. Those that are not
-installed are left out, by name.
+``--python .venv-peers/bin/python`` runs all by an interpreter that has the peers besides: POT, geomloss 0.3.1, ott-jax,
+isotrieve 0.4.0, drift-spark 0.5.0. Those that are not installed are left out, by name.
 """
 
 from __future__ import annotations
@@ -105,7 +108,9 @@ def plans(who: str, folder: Path, max_iter: int) -> Callable[[], float]:
     w = np.full(len(A), 1 / len(A), A.dtype)
 
     def pot() -> float:
-        _, log = ot.bregman.sinkhorn_log(w, w, -A, bench_klot.EPSILON, numItermax=max_iter, stopThr=0, warn=False, log=True)  # fmt: skip
+        _, log = ot.bregman.sinkhorn_log(
+            w, w, -A, bench_klot.EPSILON, numItermax=max_iter, stopThr=0, warn=False, log=True
+        )
         return float(np.sum(log["log_u"]))
 
     return pot
@@ -139,7 +144,9 @@ def certified(who: str, folder: Path, _: int) -> Callable[[], float]:
 
 
 def fitted(who: str, folder: Path, held_out: int) -> Callable[[], float]:
-    """Return a function that fits on pairs, maps the held-out rows, and returns the share that finds its own target row first."""
+    """Return a function that fits on pairs, maps the held-out rows, and returns the share that finds its own target row
+    first.
+    """
     X, Y = np.load(folder / "X.npy"), np.load(folder / "Y.npy")
     import congruence
 
@@ -175,7 +182,10 @@ def child(table: str, who: str, folder: Path, number: int) -> None:
             continue
         start, busy = time.perf_counter(), time.process_time()
         value = run()
-        print(json.dumps({"seconds": time.perf_counter() - start, "cpu": time.process_time() - busy, "value": value}), flush=True)  # fmt: skip
+        print(
+            json.dumps({"seconds": time.perf_counter() - start, "cpu": time.process_time() - busy, "value": value}),
+            flush=True,
+        )
 
 
 # ------------------------------------------------------------------ problems
@@ -208,7 +218,8 @@ class Way:
         }
         command = [python, __file__, "--child", table, who, "--folder", folder, "--number", str(number)]
         self._process = subprocess.Popen(
-            [*map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+            [*map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            env=environment
         )  # fmt: skip
 
     def ask(self, what: str = "run") -> dict[str, float] | None:
@@ -260,8 +271,8 @@ def show(result: dict) -> None:
         who, threads = key.rsplit(", ", 1)
         ratios = np.divide(runs, result["seconds"].get(f"{result['first']}, {threads}", runs))
         print(
-            f"  {key:70s} {np.median(runs):8.3f} s ({min(runs):.3f} to {max(runs):.3f})   {np.median(ratios):6.2f} × ours "
-            f"({ratios.min():.2f} to {ratios.max():.2f})   {result['values'][who]:.5g}",
+            f"  {key:70s} {np.median(runs):8.3f} s ({min(runs):.3f} to {max(runs):.3f})   {np.median(ratios):6.2f} "
+            f"× ours ({ratios.min():.2f} to {ratios.max():.2f})   {result['values'][who]:.5g}",
             flush=True,
         )
     for failed in result["failed"]:
@@ -356,13 +367,22 @@ def main() -> None:
     for spinner in spinners:
         spinner.start()
     idle = not spinners and before <= IDLE
-    print(f"load average at the start {before:.2f}, spinning processes {len(spinners)}" + ("" if idle or spinners else ": not an idle machine"))  # fmt: skip
+    print(
+        f"load average at the start {before:.2f}, spinning processes {len(spinners)}"
+        + ("" if idle or spinners else ": not an idle machine")
+    )
     try:
         found = run(options)
     finally:
         for spinner in spinners:
             spinner.kill()
-    about = {"load": before, "load_at_the_end": os.getloadavg()[0], "spinners": len(spinners), "idle": idle, "cores": len(os.sched_getaffinity(0))}  # fmt: skip
+    about = {
+        "load": before,
+        "load_at_the_end": os.getloadavg()[0],
+        "spinners": len(spinners),
+        "idle": idle,
+        "cores": len(os.sched_getaffinity(0)),
+    }
     print(f"\n{time.perf_counter() - begin:.0f} s in all, load average at the end {os.getloadavg()[0]:.2f}")
     write_json(options, {**about, "tables": found})
 

@@ -1,14 +1,19 @@
-"""Progressive re-embedding: the share of a store to re-embed until it is as good as the new model's, by order and by map.
+"""Progressive re-embedding: the share of a store to re-embed until it is as good as the new model's, by order and by
+map.
 
-``python benchmarks/bench_progressive.py ../shared/data --part caltech`` and ``--part emoji``: text queries over images, a first map fitted on texts alone. Of
-Caltech-101 (dual_encoders.py: two models trained apart in each split) the accuracy of the nearest class name, "a photo of a …", and the vocabulary is the mean
-of the other wordings; of the emoji sample recall@10 of all captions, and the vocabulary is the mean of each emoji's prompts. ``--part lvis``: names by two text towers
-as items, no texts, a first map fitted on 100 names; recall@10 of what the new model finds for 200 other names, by cosines as they are and by
-scores on one scale (calibration.py), with 40 % random rows. *Rotation*: refitted on texts and re-embedded photos
-together, without what the old model says of texts. ``--part coverage``: how often the meter's 95 % intervals hold the true value, at every
-stage of many runs, real and simulated, and the forecast's the true quality or a lower one; and how often a target is reached where batches stop. ``--part settings``: weights of the fit, and scores by origin.
+``python benchmarks/bench_progressive.py ../shared/data --part caltech`` and ``--part emoji``: text queries over images,
+a first map fitted on texts alone. Of Caltech-101 (dual_encoders.py: two models trained apart in each split) the
+accuracy of the nearest class name, "a photo of a …", and the vocabulary is the mean of the other wordings; of the emoji
+sample recall@10 of all captions, and the vocabulary is the mean of each emoji's prompts. ``--part lvis``: names by two
+text towers as items, no texts, a first map fitted on 100 names; recall@10 of what the new model finds for 200 other
+names, by cosines as they are and by scores on one scale (calibration.py), with 40 % random rows. *Rotation*: refitted
+on texts and re-embedded photos together, without what the old model says of texts. ``--part coverage``: how often the
+meter's 95 % intervals hold the true value, at every stage of many runs, real and simulated, and the forecast's the true
+quality or a lower one; and how often a target is reached where batches stop. ``--part settings``: weights of the fit,
+and scores by origin.
 
-Chosen after looking: SHARPNESS and the order "entropy" on the emoji sample and splits 0 to 2 of Caltech-101; splits 3 and 4 were not looked at.
+Chosen after looking: SHARPNESS and the order "entropy" on the emoji sample and splits 0 to 2 of Caltech-101; splits 3
+and 4 were not looked at.
 """
 
 from __future__ import annotations
@@ -31,10 +36,16 @@ from dual_encoders import ASKED, load
 from machine_output import add_json, write_json
 
 ORDER = ("random", "k-center", "margin", "disagreement", "residual", "entropy", "auto")
-#: On Caltech-101, "auto" kept "entropy" in the two splits that were examined; it and "residual" are left out there to save time.
+#: On Caltech-101, "auto" kept "entropy" in the two splits that were examined; it and "residual" are left out there to
+#: save time.
 LEFT_OUT = {"caltech": ("residual", "auto"), "emoji": (), "lvis": ("disagreement", "margin", "entropy", "auto")}
-SHARES = {"caltech": (0.0, 0.02, 0.04, 0.08, 0.12, 0.16), "emoji": (0.0, 0.1, 0.2, 0.3, 0.4, 0.45, 0.6, 0.8, 0.9), "lvis": (0.0, 0.1, 0.2, 0.3, 0.5)}  # fmt: skip
-#: Share of the store per batch, and the largest share to which orders are followed; the rotation is refitted at all shares.
+SHARES = {
+    "caltech": (0.0, 0.02, 0.04, 0.08, 0.12, 0.16),
+    "emoji": (0.0, 0.1, 0.2, 0.3, 0.4, 0.45, 0.6, 0.8, 0.9),
+    "lvis": (0.0, 0.1, 0.2, 0.3, 0.5),
+}
+#: Share of the store per batch, and the largest share to which orders are followed; the rotation is refitted at all
+#: shares.
 BATCH = {"caltech": 0.02, "emoji": 0.05, "lvis": 0.05}
 MOST = 0.6
 
@@ -72,7 +83,8 @@ class Case:
         if self.kind == "overlap":
             return Progressive(self.mapping, self.old, order=order, random_state=seed, meter_share=0.4, **given)
         return Progressive(
-            self.mapping, self.old, texts=self.texts, new_texts=self.new_texts, modality="image", order=order, random_state=seed, **given
+            self.mapping, self.old, texts=self.texts, new_texts=self.new_texts, modality="image", order=order,
+            random_state=seed, **given
         )  # fmt: skip
 
 
@@ -99,7 +111,8 @@ def caltech(folder: Path, seed: int, cache: Path | None) -> Case:
     known = [np.delete(side, ASKED, axis=1).reshape(-1, side.shape[2]) for side in (ours, theirs)]
     vocabulary = [mean_rows(side, each) for side in known]
     return Case(
-        old, new, first_map(*known, old), theirs[:, ASKED], ours[:, ASKED], *vocabulary, label, (known[0], known[1]), "accuracy"
+        old, new, first_map(*known, old), theirs[:, ASKED], ours[:, ASKED], *vocabulary, label, (known[0], known[1]),
+        "accuracy"
     )  # fmt: skip
 
 
@@ -152,7 +165,9 @@ def follow(case: Case, plan: Progressive, shares: tuple[float, ...], batch: floa
 
 
 def scaled(case: Case, plan: Progressive) -> list[float]:
-    """Without texts: recall by cosines as they are, and by cosines of which those of mapped rows are on the scale of native ones."""
+    """Without texts: recall by cosines as they are, and by cosines of which those of mapped rows are on the scale of
+    native ones.
+    """
     scores, done, rows = case.queries @ plan.store().T, plan.embedded, plan.measured
     other = scores
     if len(rows) >= 20:
@@ -201,7 +216,8 @@ TARGETS = (0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98)
 
 
 def watch(case: Case, seed: int, share: float = 0.3) -> list[list[Any]]:
-    """Return for each stage and metric whether the meter's interval contains the true value, and its width; and for each target whether it was reached when batches stopped.
+    """Return for each stage and metric whether the meter's interval contains the true value, and its width; and for
+    each target whether it was reached when batches stopped.
 
     Every second run has traffic weights, drawn from a lognormal distribution to simulate a long tail.
     """
@@ -240,7 +256,9 @@ def watch(case: Case, seed: int, share: float = 0.3) -> list[list[Any]]:
 
 
 def keeps(case: Case, plan: Progressive) -> dict[str, np.ndarray]:
-    """Return what mapping preserves of each row, from all of the new model's vectors; without texts, among the neighbors that the meter uses."""
+    """Return what mapping preserves of each row, from all of the new model's vectors; without texts, among the
+    neighbors that the meter uses.
+    """
     mapped = plan.transform(case.old)
     kept = {"cosine": np.einsum("ij,ij->i", mapped, case.new)}
     texts = case.new_texts if case.kind != "overlap" else case.new[plan._rows().references()]
@@ -274,7 +292,9 @@ def settings(case: Case, share: float, seed: int) -> dict[str, Any]:
 
 
 def parse_options(description: str, parts: tuple[str, ...]) -> argparse.Namespace:
-    """Return the command-line options that the benchmarks of progressive re-embedding share; create the cache folder, and silence warnings."""
+    """Return the command-line options that the benchmarks of progressive re-embedding share; create the cache folder,
+    and silence warnings.
+    """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder of the data sets")
     parser.add_argument("--part", choices=parts, required=True)

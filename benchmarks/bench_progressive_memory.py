@@ -1,8 +1,9 @@
 """Memory and processor time of a progressive migration: in memory, streamed from a file, and on a LanceDB table.
 
-``python benchmarks/bench_progressive_memory.py --rows 100000 1000000``: rows of 64 random numbers in a ``.npy`` file, 100 texts, three batches of a
-thousandth of the rows, each followed by the refit, the meter and ``save``. For LanceDB, ``reembed`` runs on a table that was migrated and switched before: reading the old vectors,
-comparing, three batches, comparing. Each variant runs in a separate process; memory is the peak minus that after imports and one read.
+``python benchmarks/bench_progressive_memory.py --rows 100000 1000000``: rows of 64 random numbers in a ``.npy`` file,
+100 texts, three batches of a thousandth of the rows, each followed by the refit, the meter and ``save``. For LanceDB,
+``reembed`` runs on a table that was migrated and switched before: reading the old vectors, comparing, three batches,
+comparing. Each variant runs in a separate process; memory is the peak minus that after imports and one read.
 """
 
 from __future__ import annotations
@@ -129,7 +130,9 @@ def main() -> None:
             write(path, n)
             shutil.rmtree(path.parent / "journal", ignore_errors=True)
             for way in ("in memory", "stream", "stream, no texts", "migrated", "LanceDB"):
-                done = subprocess.run([sys.executable, __file__, "--one", str(path), way], stdout=subprocess.PIPE, text=True, check=True)  # fmt: skip
+                done = subprocess.run(
+                    [sys.executable, __file__, "--one", str(path), way], stdout=subprocess.PIPE, text=True, check=True
+                )
                 if way == "migrated":
                     continue
                 found.append({"rows": n, "way": way, **json.loads(done.stdout)})

@@ -1,12 +1,13 @@
 """Few pairs and two unpaired pools: how much refinement improves a map, and whether it declines when it would not.
 
-``python benchmarks/bench_refine.py``. Texts of OpenAI ViT-B/32 are mapped to EVA-02 B/16, fitted on n LVIS class names; 303 classes are in neither
-pairs nor pools. Measured on these: their texts among the target's texts, and ViT-B/32 images among the target's texts, both sides centered. "all of
-850": the pools are 850 other classes, each in its own random order; "of 420": pools of 420 classes that share all, half or none of them. The map that
-``RefinedMap`` returns is compared with the one it would return if it never declined.
+``python benchmarks/bench_refine.py``. Texts of OpenAI ViT-B/32 are mapped to EVA-02 B/16, fitted on n LVIS class names;
+303 classes are in neither pairs nor pools. Measured on these: their texts among the target's texts, and ViT-B/32 images
+among the target's texts, both sides centered. "all of 850": the pools are 850 other classes, each in its own random
+order; "of 420": pools of 420 classes that share all, half or none of them. The map that ``RefinedMap`` returns is
+compared with the one it would return if it never declined.
 
-``--models`` takes other pairs of models, with smaller pools: ViT-B/32 to OpenAI ViT-B/16 on the same classes, and MiniLM to MPNet on ImageNet's
-names, of which 700 may be pairs or pool and 298 are tested; those have no images.
+``--models`` takes other pairs of models, with smaller pools: ViT-B/32 to OpenAI ViT-B/16 on the same classes, and
+MiniLM to MPNet on ImageNet's names, of which 700 may be pairs or pool and 298 are tested; those have no images.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ MODELS = {"eva": "text_eva02_b16", "openai-b16": "text_openai_vitb16", "names": 
 
 
 def open_models(data: str, target: str) -> tuple[np.ndarray, np.ndarray | None, np.ndarray, int]:
-    """Return the source's texts and images (None without), the target's texts, and how many rows may be pairs or pool."""
+    """Return the source's texts and images (None without), the target's texts, and how many rows may be pairs or
+    pool.
+    """
     with np.load(data, allow_pickle=False) as rows:
         if target == "text_mpnet":
             kept = np.sort(np.unique(rows["names"], return_index=True)[1])
@@ -40,7 +43,9 @@ def open_models(data: str, target: str) -> tuple[np.ndarray, np.ndarray | None, 
 
 
 def scores(mapping: OrthogonalMap, text: np.ndarray, image: np.ndarray | None, target: np.ndarray) -> list[float]:
-    """Return the share of texts, and of images if there are any, whose nearest target text is their own, both sides centered."""
+    """Return the share of texts, and of images if there are any, whose nearest target text is their own, both sides
+    centered.
+    """
     own = np.arange(len(target))
     offered = target - target.mean(axis=0)
     sides = (text,) if image is None else (text, image)

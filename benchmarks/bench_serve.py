@@ -1,11 +1,13 @@
-"""Cost of the bridge in ``congruence serve``: 64 concurrent clients, with and without it, through one encoder in one process.
+"""Cost of the bridge in ``congruence serve``: 64 concurrent clients, with and without it, through one encoder in one
+process.
 
-``python benchmarks/bench_serve.py ../shared/data/imagenet1000_unimodal.npz``. MiniLM encodes; the bridge leads to MPNet, fitted on the names
-of 300 ImageNet classes. Two servers share the encoder: one maps (``--space target``), one does not (``source``). Rounds alternate between
-them, every second round in reverse order, so that other load on the machine affects both; ratios are taken within rounds. An unanswered request
-ends the run without results. All clients run in one other process; each sends a short text, waits for the response, and sends the
-next. ``cpu``: processor time of the server process per request, which other load affects less than wall-clock time. ``windows``:
-the server with the bridge again, where an idle encoder waits this number of seconds for more texts.
+``python benchmarks/bench_serve.py ../shared/data/imagenet1000_unimodal.npz``. MiniLM encodes; the bridge leads to
+MPNet, fitted on the names of 300 ImageNet classes. Two servers share the encoder: one maps (``--space target``), one
+does not (``source``). Rounds alternate between them, every second round in reverse order, so that other load on the
+machine affects both; ratios are taken within rounds. An unanswered request ends the run without results. All clients
+run in one other process; each sends a short text, waits for the response, and sends the next. ``cpu``: processor time
+of the server process per request, which other load affects less than wall-clock time. ``windows``: the server with the
+bridge again, where an idle encoder waits this number of seconds for more texts.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ ANCHORS = 300
 
 
 async def ask(url: str, texts: list[str], clients: int, requests: int) -> dict[str, Any]:
-    """Send ``requests`` texts one after another from each of ``clients``, and return the seconds until each response."""
+    """Send ``requests`` texts one after another from each of ``clients``, and return the seconds until each
+    response.
+    """
     import httpx
 
     seconds: list[float] = []
@@ -108,7 +112,9 @@ def summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def ratios(found: dict[str, Any], plain: dict[str, Any]) -> dict[str, list[float]]:
-    """Return for each quantity the lowest, median and highest ratio to the server without the bridge in the same round."""
+    """Return for each quantity the lowest, median and highest ratio to the server without the bridge in the same
+    round.
+    """
     out = {}
     for name, values in found["by_round"].items():
         each = np.array(values) / np.array(plain["by_round"][name])
@@ -161,8 +167,9 @@ def main() -> None:
     results = measure(options)
     for way, found in results.items():
         print(
-            f"{way:12} p50 {1000 * found['p50']:.0f} ms  p99 {1000 * found['p99']:.0f} ms  {found['per_second']:.0f}/s  "
-            f"errors {found['errors']} of {found['requests']}  cpu {1000 * found['cpu']:.2f} ms a request  "
+            f"{way:12} p50 {1000 * found['p50']:.0f} ms  p99 {1000 * found['p99']:.0f} ms  "
+            f"{found['per_second']:.0f}/s  errors {found['errors']} of {found['requests']}  cpu "
+            f"{1000 * found['cpu']:.2f} ms a request  "
             + "  ".join(
                 f"{name} {middle:.2f} × ({low:.2f} … {high:.2f})"
                 for name, (low, middle, high) in found["ratios"].items()

@@ -1,9 +1,9 @@
 """mutual_knn, CKNNA and debiased CKA, compared with their published implementation on full n × n matrices in torch.
 
-The full forms follow Huh et al.'s code step by step: the whole Gram matrix sorted for mutual k-NN; the whole Gram matrices,
-copies without their diagonals, masks and products for CKNNA. Both run alternately, each in a separate process, so
-that its peak memory can be measured; "at rest" is the memory of the imports and the data alone. At n = 20,000 the full forms
-need about 20 GB.
+The full forms follow Huh et al.'s code step by step: the whole Gram matrix sorted for mutual k-NN; the whole Gram
+matrices, copies without their diagonals, masks and products for CKNNA. Both run alternately, each in a separate
+process, so that its peak memory can be measured; "at rest" is the memory of the imports and the data alone. At n =
+20,000 the full forms need about 20 GB.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sliced Wasserstein on the sphere, compared with POT: the same rows, the same frames, both variants.
 
-Both run alternately, each in a separate process, so that its peak memory can be measured; "at rest" is the memory of the imports and
-the data alone.
+Both run alternately, each in a separate process, so that its peak memory can be measured; "at rest" is the memory of
+the imports and the data alone.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def main() -> None:
         np.save(folder / "U.npy", frames.astype(np.float32))
         n, m = options.rows
         print(
-            f"{n:,} and {m:,} × {options.dim} float32, {options.projections} circles, {options.repeat} runs each, in turn"
+            f"{n:,} and {m:,} × {options.dim} float32, {options.projections} circles, {options.repeat} runs "
+            "each, in turn"
         )
         found = {}
         for variant in VARIANTS:

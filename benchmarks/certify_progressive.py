@@ -1,8 +1,11 @@
-"""Accuracy of the share that ``certify`` recommends to re-embed: its forecast compared with an actual progressive migration of other items.
+"""Accuracy of the share that ``certify`` recommends to re-embed: its forecast compared with an actual progressive
+migration of other items.
 
-A few hundred items encoded by both models are certified. Thousands of other items are the store: the certified map maps them, and
-`congruence.upgrade.progressive.Progressive` re-embeds them batch by batch, refitting the map. At several shares, three scores are compared: the forecast, the same store re-embedded in the
-same order without refitting, and the actual run, which the forecast predicts. The share said to be needed is compared with the share at which the run reached the required score.
+A few hundred items encoded by both models are certified. Thousands of other items are the store: the certified map maps
+them, and `congruence.upgrade.progressive.Progressive` re-embeds them batch by batch, refitting the map. At several
+shares, three scores are compared: the forecast, the same store re-embedded in the same order without refitting, and the
+actual run, which the forecast predicts. The share said to be needed is compared with the share at which the run reached
+the required score.
 """
 
 from __future__ import annotations
@@ -106,7 +109,9 @@ def run(items: Items, n_anchors: int, seed: int) -> dict[str, Any]:
 
 
 def emoji(seed: int) -> dict[str, Any]:
-    """Certify the sample's pictures and captions with others as queries, and migrate the rest: galleries of equal size, without texts, since captions are the queries."""
+    """Certify the sample's pictures and captions with others as queries, and migrate the rest: galleries of equal size,
+    without texts, since captions are the queries.
+    """
     sample = load_sample("emoji")
     models = [{kind: side[kind].vectors for kind in ("image", "text")} for side in (sample.source, sample.target)]
     n = len(models[0]["image"])

@@ -1,17 +1,20 @@
-"""Is the map that ``congruence fit`` chooses the best available one, for the modality it was fitted on and for the other one?
+"""Is the map that ``congruence fit`` chooses the best available one, for the modality it was fitted on and for the
+other one?
 
-``python benchmarks/choice.py --data ../shared/data``. A map is fitted on n pairs of one modality and measured on unseen items,
-by four retrievals of the same item: mapped rows search the target's rows ("own, forth"), and the reverse ("own, back"); mapped rows of the other
-modality search the target's rows of the fitted one ("other, forth"), and the reverse ("other, back"). The target's mean of the
-other modality is not given. On Caltech-101 the pairs are photos and the other modality is 100 class texts: "other, forth" classifies
-the target's photos by mapped texts, and "other, back" is whether the nearest photo of a mapped text is of its class.
+``python benchmarks/choice.py --data ../shared/data``. A map is fitted on n pairs of one modality and measured on unseen
+items, by four retrievals of the same item: mapped rows search the target's rows ("own, forth"), and the reverse ("own,
+back"); mapped rows of the other modality search the target's rows of the fitted one ("other, forth"), and the reverse
+("other, back"). The target's mean of the other modality is not given. On Caltech-101 the pairs are photos and the other
+modality is 100 class texts: "other, forth" classifies the target's photos by mapped texts, and "other, back" is whether
+the nearest photo of a mapped text is of its class.
 
-"chosen" is ``fit`` with only a mean of the other modality; "chosen, other modality seen" also has the source model's rows of the other modality
-with the pairs' ids, which are evidence for the choice. Text encoders have no other modality; for them, "chosen, one modality" is ``fit`` with
-``single_modality``. All searches use plain cosines.
+"chosen" is ``fit`` with only a mean of the other modality; "chosen, other modality seen" also has the source model's
+rows of the other modality with the pairs' ids, which are evidence for the choice. Text encoders have no other modality;
+for them, "chosen, one modality" is ``fit`` with ``single_modality``. All searches use plain cosines.
 
-Maps of other packages are fitted to the same pairs by the interpreter passed with ``--python`` (benchmarks/peers.py explains how to set it up). They know
-only one modality, and map rows of the other one in the same way. E5's vectors of the names are also computed there.
+Maps of other packages are fitted to the same pairs by the interpreter passed with ``--python`` (benchmarks/peers.py
+explains how to set it up). They know only one modality, and map rows of the other one in the same way. E5's vectors of
+the names are also computed there.
 """
 
 from __future__ import annotations
@@ -39,8 +42,8 @@ ANCHORS = (20, 50, 100, 200, 900)
 class World(NamedTuple):
     """Two models: pairs of one modality, and rows of the other.
 
-    ``other`` contains the source model's rows of the other modality, and ``other_item`` the item of each. If there are labels,
-    ``other`` has one row per class instead; text encoders have no such rows.
+    ``other`` contains the source model's rows of the other modality, and ``other_item`` the item of each. If there are
+    labels, ``other`` has one row per class instead; text encoders have no such rows.
     """
 
     name: str
@@ -118,7 +121,9 @@ def names(name: str, folder: Path, python: Path | None) -> World:
 
 
 def maps(world: World, train: np.ndarray, seen: np.ndarray) -> Iterator[tuple[str, object]]:
-    """Yield each method's map, with a mean of the other modality if it uses one; ``seen`` are rows of the other modality."""
+    """Yield each method's map, with a mean of the other modality if it uses one; ``seen`` are rows of the other
+    modality.
+    """
     X, Y, Z = world.source[train], world.target[train], world.other[seen]
     means = {"image": (Z, None)} if world.has_other else {}
     for name, parameters in (("fixed (default before)", {}), ("the paper's", {"shrinkage": "full"})):
@@ -142,7 +147,9 @@ def maps(world: World, train: np.ndarray, seen: np.ndarray) -> Iterator[tuple[st
 
 
 def measure(world: World, test: np.ndarray, moved: np.ndarray, other: np.ndarray) -> list[float]:
-    """Return the four measures of mapped test rows and of mapped rows of the other modality; only two if there is no other modality."""
+    """Return the four measures of mapped test rows and of mapped rows of the other modality; only two if there is no
+    other modality.
+    """
     Y, own = world.target[test], np.arange(len(test))
     out = [class_retrieval(moved, Y, own), class_retrieval(Y, moved, own)]
     if not world.has_other:
@@ -157,7 +164,9 @@ def measure(world: World, test: np.ndarray, moved: np.ndarray, other: np.ndarray
 
 
 def peers(world: World, test: np.ndarray, pool: np.ndarray, options: argparse.Namespace) -> dict[str, dict | str]:
-    """Return, for each map of another package and number of pairs, mapped test rows and rows of the other modality, or why there are none."""
+    """Return, for each map of another package and number of pairs, mapped test rows and rows of the other modality, or
+    why there are none.
+    """
     if options.python is None:
         return {}
     rows = np.concatenate([world.source[test], world.other[world.asked(test)]])

@@ -1,6 +1,8 @@
-"""One Sinkhorn iteration on a strip of the kernel that is computed from vectors: the library's implementation compared with torch.compile.
+"""One Sinkhorn iteration on a strip of the kernel that is computed from vectors: the library's implementation compared
+with torch.compile.
 
-Times are medians of processor time. Compiling needs a C++ compiler; the reported compile time is reached only if torch's compile cache is empty.
+Times are medians of processor time. Compiling needs a C++ compiler; the reported compile time is reached only if
+torch's compile cache is empty.
 """
 
 from __future__ import annotations

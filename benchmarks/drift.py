@@ -1,8 +1,9 @@
 """False alarms and delays of DriftMonitor on class names of LVIS and photos of Caltech-101.
 
-``python benchmarks/drift.py ../shared/data``. Reference: 600 random class names in OpenAI ViT-B/32; the stream: the other 603, in random order, by the
-same model (no change) or by a changed one from the first vector on. ``late``: 400 unchanged vectors come first. Other content: the reference has photos of 50
-classes of Caltech-101, the stream photos of the other 50, encoded by the same model.
+``python benchmarks/drift.py ../shared/data``. Reference: 600 random class names in OpenAI ViT-B/32; the stream: the
+other 603, in random order, by the same model (no change) or by a changed one from the first vector on. ``late``: 400
+unchanged vectors come first. Other content: the reference has photos of 50 classes of Caltech-101, the stream photos of
+the other 50, encoded by the same model.
 """
 
 from __future__ import annotations

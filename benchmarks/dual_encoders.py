@@ -1,9 +1,11 @@
-"""Two separately trained dual encoders for Caltech-101: heads on frozen towers, each pair of heads trained on different photos.
+"""Two separately trained dual encoders for Caltech-101: heads on frozen towers, each pair of heads trained on different
+photos.
 
-*Old*: MobileNet-v2 and MiniLM-L6 with linear heads trained by InfoNCE (``congruence.train.Contrastive``). *New*: EfficientNet-Lite0 and MPNet, by the
-sigmoid loss (``congruence.train.SAIL``). Each trains on 2,250 photos, paired with the name of their class in one of 34 wordings at random, and keeps the
-weights that match 250 further photos to their classes best. No photo is used by both. The 3,242 photos that neither has seen form the index; both have seen
-the names of all classes. All settings below were fixed before the first search of an index.
+*Old*: MobileNet-v2 and MiniLM-L6 with linear heads trained by InfoNCE (``congruence.train.Contrastive``). *New*:
+EfficientNet-Lite0 and MPNet, by the sigmoid loss (``congruence.train.SAIL``). Each trains on 2,250 photos, paired with
+the name of their class in one of 34 wordings at random, and keeps the weights that match 250 further photos to their
+classes best. No photo is used by both. The 3,242 photos that neither has seen form the index; both have seen the names
+of all classes. All settings below were fixed before the first search of an index.
 """
 
 from __future__ import annotations
@@ -21,10 +23,13 @@ from congruence.train import SAIL, Contrastive
 
 #: Number of photos on which each model is trained, and number of photos by which its weights are chosen.
 TRAINED, VALIDATED = 2250, 250
-#: Width and learning rate are those of the package's other heads on these towers; 400 steps of 512 pairs take about 20 s per split.
+#: Width and learning rate are those of the package's other heads on these towers; 400 steps of 512 pairs take about 20
+#: s per split.
 TRAINING = {"n_components": 256, "max_steps": 400, "learning_rate": 3e-4, "pair_batch_size": 512, "device": "cpu"}
 MODELS = {
-    "old": ("image_mobilenet_v2", "text_minilm_l6", lambda seed: Contrastive(head="linear", random_state=seed, **TRAINING)),
+    "old": (
+        "image_mobilenet_v2", "text_minilm_l6", lambda seed: Contrastive(head="linear", random_state=seed, **TRAINING)
+    ),
     "new": ("image_effnet_lite0", "text_mpnet", lambda seed: SAIL(random_state=seed, **TRAINING)),
 }  # fmt: skip
 #: The wording of queries, "a photo of a …"; maps are fitted on the others.
@@ -33,7 +38,9 @@ ASKED = 0
 
 @dataclass(frozen=True)
 class Dual:
-    """One model's unit rows: the index's photos, shape (n, d), and the names of classes in every wording, shape (classes, wordings, d)."""
+    """One model's unit rows: the index's photos, shape (n, d), and the names of classes in every wording, shape
+    (classes, wordings, d).
+    """
 
     photos: np.ndarray
     texts: np.ndarray
@@ -52,7 +59,8 @@ class Pair:
     def judgments(self, asked: np.ndarray) -> dict[str, dict[str, int]]:
         """Return the relevance of photos to class names, written in TREC's format and read back like a user's file."""
         lines = [
-            f"{self.classes[c]} 0 {photo} 1" for c in asked for photo, k in zip(self.photos, self.label, strict=True) if k == c
+            f"{self.classes[c]} 0 {photo} 1" for c in asked
+            for photo, k in zip(self.photos, self.label, strict=True) if k == c
         ]  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "qrels.txt"
@@ -91,7 +99,9 @@ def load(path: str | Path, seed: int) -> Pair:
 
 
 def anchors_and_asked(pair: Pair, seed: int, known: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the classes whose names in other wordings the map is fitted on, and those used as queries: half each, or all for both."""
+    """Return the classes whose names in other wordings the map is fitted on, and those used as queries: half each, or
+    all for both.
+    """
     order = np.random.default_rng([seed, 2]).permutation(len(pair.classes))
     if known:
         return np.sort(order), np.sort(order)

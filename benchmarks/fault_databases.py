@@ -26,14 +26,16 @@ Rows = tuple[np.ndarray, np.ndarray]
 
 
 class Kind:
-    """A kind of database with a table ``items``: ids, the modality (image or text) in ``kind``, and vectors in ``embedding``.
+    """A kind of database with a table ``items``: ids, the modality (image or text) in ``kind``, and vectors in
+    ``embedding``.
 
     Attributes
     ----------
     modules : tuple of str
         Modules that a process of the migration imports.
     inner : tuple of str
-        Functions in ``congruence.databases`` or in the client that change something and are called by the methods of a database.
+        Functions in ``congruence.databases`` or in the client that change something and are called by the methods of a
+        database.
     several_processes : bool
         Whether another process can write while a migration runs.
     allows_repeated_ids : bool
@@ -66,10 +68,18 @@ class Kind:
         return {"table": "items", "modality_column": "kind"}
 
     def read(self, place: Path, side: str, switched: bool = False) -> Iterator[Rows]:
-        """Yield the rows that have a vector: those that readers see (``shown``), those of the old side, or those of the new one."""
+        """Yield the rows that have a vector: those that readers see (``shown``), those of the old side, or those of the
+        new one.
+        """
         raise NotImplementedError
 
-    def change(self, place: Path, added: list[tuple[int, np.ndarray, str]], changed: list[tuple[int, np.ndarray]], gone: list[int]) -> None:  # fmt: skip
+    def change(
+        self,
+        place: Path,
+        added: list[tuple[int, np.ndarray, str]],
+        changed: list[tuple[int, np.ndarray]],
+        gone: list[int],
+    ) -> None:
         """Add rows, give rows another vector, and delete rows, as an application does."""
         raise NotImplementedError
 
@@ -204,7 +214,8 @@ class Sqlite(Kind):
     def make(self, place: Path, ids: np.ndarray, rows: np.ndarray, kinds: np.ndarray) -> None:
         connection = self._connect(place)
         connection.execute(
-            f"CREATE VIRTUAL TABLE items USING vec0(id integer primary key, embedding float[{rows.shape[1]}] distance_metric=cosine, kind text)"
+            f"CREATE VIRTUAL TABLE items USING vec0(id integer primary key, embedding float[{rows.shape[1]}] "
+            "distance_metric=cosine, kind text)"
         )
         connection.execute("BEGIN")
         given = zip(ids.tolist(), rows, kinds.tolist(), strict=True)
@@ -398,5 +409,6 @@ def shown(row: np.ndarray) -> str:
 
 
 KINDS: dict[str, Callable[[], Kind]] = {
-    "lancedb": Lance, "duckdb": Duck, "pgvector": Postgres, "qdrant": QdrantDb, "sqlite-vec": Sqlite, "chroma": ChromaDb,
+    "lancedb": Lance, "duckdb": Duck, "pgvector": Postgres, "qdrant": QdrantDb, "sqlite-vec": Sqlite,
+    "chroma": ChromaDb,
 }  # fmt: skip

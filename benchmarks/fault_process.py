@@ -1,4 +1,6 @@
-"""The processes of ``migrate_faults.py``: one that migrates and can be killed at a given step, and one that writes at the same time."""
+"""The processes of ``migrate_faults.py``: one that migrates and can be killed at a given step, and one that writes at
+the same time.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ class Task:
     until : {"verified", "switched", "rolled back"}
         Last state to reach.
     hooks : tuple of (str, int, str)
-        A step, its occurrence number among steps of the same name, and the action: ``kill``, ``fill`` (the disk), or the name of a file to create.
+        A step, its occurrence number among steps of the same name, and the action: ``kill``, ``fill`` (the disk), or
+        the name of a file to create.
     trace : Path or None
         File to which one line per step is written, with the processor time so far.
     seconds : float
@@ -49,7 +52,9 @@ class Task:
 
 
 def migrate(kind: Kind, task: Task, report: Path) -> None:
-    """Run, verify, switch and roll back, starting from the current state; write a CongruenceError to a file, and exit with 3."""
+    """Run, verify, switch and roll back, starting from the current state; write a CongruenceError to a file, and exit
+    with 3.
+    """
     from congruence.databases import open_database
     from congruence.errors import CongruenceError
     from congruence.maps import load
@@ -87,7 +92,9 @@ def migrate(kind: Kind, task: Task, report: Path) -> None:
         return run
 
     def rest(words: str) -> None:
-        """Let the other process write before the first comparing pass; then make it stop, so that a pass can find no differences."""
+        """Let the other process write before the first comparing pass; then make it stop, so that a pass can find no
+        differences.
+        """
         if task.until == "verified" and words == "comparing, pass 1":
             before = writes(place)
             while writes(place) < before + 2:

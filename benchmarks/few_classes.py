@@ -1,14 +1,16 @@
 """When are few classes sufficient? Figure 5 of the Canonical paper on simulated dual encoders of increasing quality.
 
-``python benchmarks/few_classes.py --data ../shared/data/caltech101_unimodal.npz``. There are 64 latent factors; a photo is a thing plus details. Two dual encoders are trained separately, each on its own random nonlinear
-features of its own pairs, by the closed form of the spectral contrastive loss (``contrastive_heads``, width 48), like the stand-in ``caltech101``. The number of training pairs,
-the noise of photo features, and the content of captions vary:
+``python benchmarks/few_classes.py --data ../shared/data/caltech101_unimodal.npz``. There are 64 latent factors; a photo
+is a thing plus details. Two dual encoders are trained separately, each on its own random nonlinear features of its own
+pairs, by the closed form of the spectral contrastive loss (``contrastive_heads``, width 48), like the stand-in
+``caltech101``. The number of training pairs, the noise of photo features, and the content of captions vary:
 
 - ``100 classes``: the name of one of 100 things, including the 37 test classes (as for the heads on Caltech-101);
 - ``things and details``: each pair shows a different thing, and the caption also describes the details.
 
-Figure 5 is then computed for both models on 37 classes with 40 photos each, half of them to fit on, by the rules of ``congruence reproduce fig5``. ``details`` is the cosine of
-mapped and true photos after subtracting the mean of each class from both: what the models share beyond classes. It is also measured on the stand-ins.
+Figure 5 is then computed for both models on 37 classes with 40 photos each, half of them to fit on, by the rules of
+``congruence reproduce fig5``. ``details`` is the cosine of mapped and true photos after subtracting the mean of each
+class from both: what the models share beyond classes. It is also measured on the stand-ins.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ SHOWN = (2, 5, 10, 15, 20, 30)
 
 
 def features(latent: np.ndarray, weights: np.ndarray, noise: float, rng: np.random.Generator) -> np.ndarray:
-    """Return the features of a frozen encoder: a random nonlinear layer of the latent factors, plus independent noise."""
+    """Return the features of a frozen encoder: a random nonlinear layer of the latent factors, plus independent
+    noise.
+    """
     return np.tanh(latent @ weights) + noise * rng.standard_normal((len(latent), weights.shape[1]))
 
 
@@ -65,7 +69,8 @@ def measure(captions: str, pairs: int, noise: float, seed: int) -> dict[str, obj
         models.append(Model(f"model {k}", images, heads.texts(features(things[:CLASSES], texts, 0.1, own))))
     train_rows = np.arange(len(labels)) % 2 == 0
     data = Collection(
-        "made up", tuple(models), tuple(map(str, range(CLASSES))), np.arange(len(labels)).astype(str), labels, train_rows,
+        "made up", tuple(models), tuple(map(str, range(CLASSES))), np.arange(len(labels)).astype(str), labels,
+        train_rows,
         np.arange(CLASSES), np.zeros(CLASSES, int),
     )  # fmt: skip
     config = EXPERIMENTS["fig5"]
@@ -89,7 +94,9 @@ def measure(captions: str, pairs: int, noise: float, seed: int) -> dict[str, obj
 
 
 def _details(images: list[np.ndarray], labels: np.ndarray, train_rows: np.ndarray) -> float:
-    """Return the mean cosine of true and mapped photos after subtracting class means, with a rotation fitted on the other photos' differences from them."""
+    """Return the mean cosine of true and mapped photos after subtracting class means, with a rotation fitted on the
+    other photos' differences from them.
+    """
     places = np.unique(labels, return_inverse=True)[1]
     a, b = (
         side - np.array([side[places == c].mean(axis=0) for c in range(places.max() + 1)])[places] for side in images
@@ -127,8 +134,14 @@ def main() -> None:
                 *(f"{v:.3f}" for v in mean["curve"]),
                 end=" ",
             )
-            print(f"alone {mean['alone']:.2f}, both {mean['both_mapped']}, one {mean['one_mapped']}, saturated {mean['saturated']:.2f}", flush=True)  # fmt: skip
-    stand_ins = {"sample": stand_in("sample", None)} | ({"caltech101": stand_in("caltech101", args.data)} if args.data else {})  # fmt: skip
+            print(
+                f"alone {mean['alone']:.2f}, both {mean['both_mapped']}, one {mean['one_mapped']}, saturated "
+                f"{mean['saturated']:.2f}",
+                flush=True,
+            )
+    stand_ins = {"sample": stand_in("sample", None)} | (
+        {"caltech101": stand_in("caltech101", args.data)} if args.data else {}
+    )
     print(stand_ins)
     write_json(args, {"shown": list(SHOWN), "lines": lines, "stand_ins": stand_ins})
 

@@ -2,14 +2,17 @@
 
 ``python benchmarks/frames.py ../shared/data/lvis1203_clip.npz``. Three parts:
 
-``complete``: n class names of LVIS in three text towers (OpenAI ViT-B/32 and B/16, EVA-02 B/16), all of them encoded by all three. Maps from
-ViT-B/32 to EVA-02: fitted directly, composed through ViT-B/16, through a frame of all three. Measured on 303 unseen classes: whether a mapped text finds its own text,
-and whether the mean image of a class finds its text, with both sides centered.
+``complete``: n class names of LVIS in three text towers (OpenAI ViT-B/32 and B/16, EVA-02 B/16), all of them encoded by
+all three. Maps from ViT-B/32 to EVA-02: fitted directly, composed through ViT-B/16, through a frame of all three.
+Measured on 303 unseen classes: whether a mapped text finds its own text, and whether the mean image of a class finds
+its text, with both sides centered.
 
-``partial``: only n names are encoded by both ViT-B/32 and EVA-02; ViT-B/16 shares 200 other names with the first and 200 others with the second.
+``partial``: only n names are encoded by both ViT-B/32 and EVA-02; ViT-B/16 shares 200 other names with the first and
+200 others with the second.
 
-``chain``: an encoder is replaced again and again. Simulated: 64 dimensions with a falling spectrum, each model a rotation and a shift of the truth
-with independent noise; 100 anchors per step. The error (mean squared, as a share of the variance) is that of the map from the first model to the k-th.
+``chain``: an encoder is replaced again and again. Simulated: 64 dimensions with a falling spectrum, each model a
+rotation and a shift of the truth with independent noise; 100 anchors per step. The error (mean squared, as a share of
+the variance) is that of the map from the first model to the k-th.
 """
 
 from __future__ import annotations

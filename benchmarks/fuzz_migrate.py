@@ -1,10 +1,13 @@
-"""Fuzz test of migrations with damaged and malicious journals and maps: each must give a CongruenceError or a result, and change nothing it should not.
+"""Fuzz test of migrations with damaged and malicious journals and maps: each must give a CongruenceError or a result,
+and change nothing it should not.
 
-``python benchmarks/fuzz_migrate.py --cases 100000``. A small migration in an in-memory database is complete and verified, but not switched. Each case changes its
-journal or its saved map: bits, lengths and pieces (``tests/fuzz/mutators.py``), values of another type or size, exchanged fields, files of megabytes;
-half of the journals and of the maps get the right digest, as by an informed attacker. Then everything that reads them runs: opening, status, summary, verification, a resumed run, another
-verification, a switch and a rollback. Each step must return its result or raise one ``CongruenceError`` of a bounded length. The old vectors must be bit-identical
-after each step and, if opening is refused, the new vectors and all files too. A case that takes more than ten seconds fails.
+``python benchmarks/fuzz_migrate.py --cases 100000``. A small migration in an in-memory database is complete and
+verified, but not switched. Each case changes its journal or its saved map: bits, lengths and pieces
+(``tests/fuzz/mutators.py``), values of another type or size, exchanged fields, files of megabytes; half of the journals
+and of the maps get the right digest, as by an informed attacker. Then everything that reads them runs: opening, status,
+summary, verification, a resumed run, another verification, a switch and a rollback. Each step must return its result or
+raise one ``CongruenceError`` of a bounded length. The old vectors must be bit-identical after each step and, if opening
+is refused, the new vectors and all files too. A case that takes more than ten seconds fails.
 """
 
 from __future__ import annotations
@@ -127,7 +130,9 @@ class Case:
 
 
 def judge(table: Table, folder: Path) -> str:
-    """Return ``refused`` if the migration could not be opened, ``read`` if it could, or ``read, then refused`` if a later step failed."""
+    """Return ``refused`` if the migration could not be opened, ``read`` if it could, or ``read, then refused`` if a
+    later step failed.
+    """
     from congruence.upgrade.migrate import Migration
 
     case, new, files = Case(table, folder), bits(table.new), contents(folder)

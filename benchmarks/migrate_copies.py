@@ -32,7 +32,9 @@ def tables(n: int, dim: int) -> Iterator[pa.RecordBatch]:
 
 
 class Product:
-    """The product that a mapped copy applies to each batch, with the matrix that ``bench_migrate.py`` wrote to the folder."""
+    """The product that a mapped copy applies to each batch, with the matrix that ``bench_migrate.py`` wrote to the
+    folder.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.matrix = np.load(folder / "matrix.npy")
@@ -41,7 +43,8 @@ class Product:
         return matrix @ self.matrix
 
 
-# ---- the databases: created as their users do, and copied with their own clients -----------------------------------------
+# ---- the databases: created as their users do, and copied with their own clients
+# -----------------------------------------
 
 
 class LanceDB:
@@ -210,7 +213,10 @@ class PgVector:
 
     @staticmethod
     def mapped(reader: Any, dim: int, product: Product) -> Iterator[bytes]:
-        """Yield the stream with mapped vectors. Rows have a fixed width: fields, length and id, length, dimensions, zero and numbers."""
+        """Yield the stream with mapped vectors.
+
+        Rows have a fixed width: fields, length and id, length, dimensions, zero and numbers.
+        """
         kind = np.dtype([("head", "V14"), ("tail", "V8"), ("vector", ">f4", (dim,))])
         buffer = bytearray()
         begun = False

@@ -1,22 +1,28 @@
-"""Fault injection for migrations: interrupt them in many ways, and count rows that are lost, duplicated, wrong or changed.
+"""Fault injection for migrations: interrupt them in many ways, and count rows that are lost, duplicated, wrong or
+changed.
 
-``python benchmarks/migrate_faults.py lancedb --rows 200000 --points states``. The table contains CLIP vectors of LVIS (texts and images from
-../shared/data, 512-d, two modalities), repeated with a little noise so that no two rows are equal. A first run without a fault records its steps: before
-and after each call that changes something (prepare, write, flush, the journal of each state, the index, switch, rollback, and the commits below them).
+``python benchmarks/migrate_faults.py lancedb --rows 200000 --points states``. The table contains CLIP vectors of LVIS
+(texts and images from ../shared/data, 512-d, two modalities), repeated with a little noise so that no two rows are
+equal. A first run without a fault records its steps: before and after each call that changes something (prepare, write,
+flush, the journal of each state, the index, switch, rollback, and the commits below them).
 
-- ``--fault kill``: for the first, a middle and the last occurrence of each step, a separate process runs the migration on a fresh copy of the table and is
-  killed there with SIGKILL; another process resumes and completes it. ``--points states`` uses only the states of the journal and the commits. ``--chain``
-  kills a single migration at each kind of step in turn: each process resumes what the last one left, switches again after a rollback, and is killed at the
-  next step. ``--random N`` adds N kills after a uniformly drawn amount of processor time, by a signal that is not handled. After each kill, the rows
-  that readers see are read.
-- ``--fault disk-full``: on a separate file system (needs root), which is filled at a step; then space is freed, and the migration is resumed.
-- ``--fault server-restart``: the server is stopped immediately, as by ``pg_ctl stop -m immediate``, and restarted, at each kind of step of one run.
-- ``--fault concurrent-writes``: another process adds, changes and deletes rows during the run, and again between verification and switch.
+- ``--fault kill``: for the first, a middle and the last occurrence of each step, a separate process runs the migration
+  on a fresh copy of the table and is killed there with SIGKILL; another process resumes and completes it. ``--points
+  states`` uses only the states of the journal and the commits. ``--chain`` kills a single migration at each kind of
+  step in turn: each process resumes what the last one left, switches again after a rollback, and is killed at the next
+  step. ``--random N`` adds N kills after a uniformly drawn amount of processor time, by a signal that is not handled.
+  After each kill, the rows that readers see are read.
+- ``--fault disk-full``: on a separate file system (needs root), which is filled at a step; then space is freed, and the
+  migration is resumed.
+- ``--fault server-restart``: the server is stopped immediately, as by ``pg_ctl stop -m immediate``, and restarted, at
+  each kind of step of one run.
+- ``--fault concurrent-writes``: another process adds, changes and deletes rows during the run, and again between
+  verification and switch.
 - ``--fault duplicate-ids``: some ids occur twice.
 
-Rows are counted with the database's own client. A row is lost if it has no new vector, duplicated if it occurs twice, wrong if its new vector is not the
-mapped current old vector, and changed if its old vector differs in any bit from what its user wrote. Readers see a mixture if they read neither only old
-vectors nor only new ones.
+Rows are counted with the database's own client. A row is lost if it has no new vector, duplicated if it occurs twice,
+wrong if its new vector is not the mapped current old vector, and changed if its old vector differs in any bit from what
+its user wrote. Readers see a mixture if they read neither only old vectors nor only new ones.
 """
 
 from __future__ import annotations
@@ -73,7 +79,8 @@ def vectors(n: int) -> tuple[np.ndarray, np.ndarray, Any]:
     return normalize_rows(rows), kinds[which], mapping
 
 
-# ---- what is counted -----------------------------------------------------------------------------------------------------
+# ---- what is counted
+# -----------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -136,7 +143,9 @@ class Bench:
             raise SystemExit(f"ended with {process.exitcode}: {self.error()}")
 
     def seen(self, place: Path) -> str:
-        """Return what readers see: ``old`` or ``new`` if they see the old or the new vectors of all rows, ``nothing``, or ``mixed``."""
+        """Return what readers see: ``old`` or ``new`` if they see the old or the new vectors of all rows, ``nothing``,
+        or ``mixed``.
+        """
         count, sides = 0, {"old", "new"}
         try:
             for ids, rows in self.kind.read(place, "shown"):
@@ -152,8 +161,12 @@ class Bench:
         self.totals[f"readers saw {found}"] += 1
         return found
 
-    def count(self, place: Path, ids: np.ndarray, rows: np.ndarray, wanted: np.ndarray, *, switched: bool = False) -> None:  # fmt: skip
-        """Add the numbers of lost, duplicated, wrong and changed rows to the totals, compared with the expected rows."""
+    def count(
+        self, place: Path, ids: np.ndarray, rows: np.ndarray, wanted: np.ndarray, *, switched: bool = False
+    ) -> None:
+        """Add the numbers of lost, duplicated, wrong and changed rows to the totals, compared with the expected
+        rows.
+        """
         row_of = np.full(int(ids.max()) + 1, -1)
         row_of[ids] = np.arange(len(ids))
         for side, expected, wrong, word in (
@@ -191,7 +204,8 @@ def others(rows: np.ndarray, expected: np.ndarray) -> int:
     return int(differs(rows, expected).sum()) if rows.shape == expected.shape else len(rows)
 
 
-# ---- the faults ----------------------------------------------------------------------------------------------------------
+# ---- the faults
+# ----------------------------------------------------------------------------------------------------------
 
 
 def kill(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
@@ -359,7 +373,8 @@ def digest(place: Path) -> str:
 
 
 FAULTS = {
-    "kill": kill, "disk-full": disk_full, "server-restart": server_restart, "concurrent-writes": concurrent_writes, "duplicate-ids": duplicate_ids,
+    "kill": kill, "disk-full": disk_full, "server-restart": server_restart, "concurrent-writes": concurrent_writes,
+    "duplicate-ids": duplicate_ids,
 }  # fmt: skip
 
 

@@ -1,14 +1,17 @@
 """Migrations of the rows of ``bench_migrate.py`` by other packages, in a separate environment.
 
-``python3.12 -m venv .venv-peers && .venv-peers/bin/pip install isotrieve==0.4.0 rebasis==0.1.0 'psycopg[binary]' pgvector lancedb``; rebasis needs
-Python 3.12. ``bench_migrate.py`` runs this file with that interpreter. A map is fitted to the same anchors first, which is not timed.
+``python3.12 -m venv .venv-peers && .venv-peers/bin/pip install isotrieve==0.4.0 rebasis==0.1.0 'psycopg[binary]'
+pgvector lancedb``; rebasis needs Python 3.12. ``bench_migrate.py`` runs this file with that interpreter. A map is
+fitted to the same anchors first, which is not timed.
 
-isotrieve: ``PgvectorAdapter(mapping, …).migrate()`` with its default batches. It adds a column, updates it row by row, and then drops the old column. rebasis:
-``MigrationEngine`` as constructed by its command ``rebasis migrate``, which keeps the original vectors in a shadow copy. Vectors are overwritten in
-place, with one ``update`` per row; rows are found only by text, that is by the text column. Neither compares all rows afterwards; rebasis reads back one in a hundred.
+isotrieve: ``PgvectorAdapter(mapping, …).migrate()`` with its default batches. It adds a column, updates it row by row,
+and then drops the old column. rebasis: ``MigrationEngine`` as constructed by its command ``rebasis migrate``, which
+keeps the original vectors in a shadow copy. Vectors are overwritten in place, with one ``update`` per row; rows are
+found only by text, that is by the text column. Neither compares all rows afterwards; rebasis reads back one in a
+hundred.
 
-Left out: rebasis with sqlite-vec, since ``sqlite3`` of the Python 3.12 used here cannot load extensions; both with Qdrant, since no server was
-available. vecshift 0.4.0 and embedflow 0.8.0 embed the texts again and do not map vectors.
+Left out: rebasis with sqlite-vec, since ``sqlite3`` of the Python 3.12 used here cannot load extensions; both with
+Qdrant, since no server was available. vecshift 0.4.0 and embedflow 0.8.0 embed the texts again and do not map vectors.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
-"""Search of an index with half of its vectors from the old model and half from the new one, by queries of the new model.
+"""Search of an index with half of its vectors from the old model and half from the new one, by queries of the new
+model.
 
-``python benchmarks/mixed_search.py ../shared/data``. LVIS: 900 class names (texts), one half encoded by one CLIP text tower and the other half by another;
-200 queries, used neither by the map nor in the index; "found" is the share found of the ten names that are nearest if the new model encodes all of them. Sample: pictures of
-emoji, searched by captions; "found" is the share of captions whose picture is among the first ten. The bridge is a rotation fitted on 300 (LVIS) and 400 (sample) texts of
-items that are not in the index. "By topic": the halves are not random, but split along the new model's first principal direction (LVIS) or by subgroups (sample).
-"Paired": scores are standardized by 200 items of the new half whose old vectors still exist. Nothing is tuned.
+``python benchmarks/mixed_search.py ../shared/data``. LVIS: 900 class names (texts), one half encoded by one CLIP text
+tower and the other half by another; 200 queries, used neither by the map nor in the index; "found" is the share found
+of the ten names that are nearest if the new model encodes all of them. Sample: pictures of emoji, searched by captions;
+"found" is the share of captions whose picture is among the first ten. The bridge is a rotation fitted on 300 (LVIS) and
+400 (sample) texts of items that are not in the index. "By topic": the halves are not random, but split along the new
+model's first principal direction (LVIS) or by subgroups (sample). "Paired": scores are standardized by 200 items of the
+new half whose old vectors still exist. Nothing is tuned.
 """
 
 from __future__ import annotations
@@ -58,7 +61,9 @@ def ways(
 
 
 def names(data: dict[str, np.ndarray], pair: tuple[str, str], topic: bool, seed: int) -> dict[str, list[float]]:
-    """Return the share found of the new model's ten nearest names (all, those in the new half, those in the old half), and the new half's share of the results."""
+    """Return the share found of the new model's ten nearest names (all, those in the new half, those in the old half),
+    and the new half's share of the results.
+    """
     old, new = (data[f"text_{key}"] for key in pair)
     order = np.random.default_rng(seed).permutation(len(old))
     fit, ask, rows = np.split(order, [300, 500])
@@ -82,7 +87,9 @@ def names(data: dict[str, np.ndarray], pair: tuple[str, str], topic: bool, seed:
 
 
 def pictures(sample, topic: bool, seed: int) -> dict[str, list[float]]:
-    """Return the share of captions whose picture is among the first ten (all, those in the new half, those in the old half), and the new half's share of the results."""
+    """Return the share of captions whose picture is among the first ten (all, those in the new half, those in the old
+    half), and the new half's share of the results.
+    """
     rng = np.random.default_rng(seed)
     sides = {(side, kind): getattr(sample, side)[kind] for side in ("source", "target") for kind in ("image", "text")}
     ids = np.asarray(sides["source", "image"].ids)

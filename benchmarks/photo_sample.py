@@ -1,11 +1,14 @@
-"""The photo sample: accuracy of the nearest class name for 1,500 photos, by the pairs the map is fitted on and by the share that is re-embedded.
+"""The photo sample: accuracy of the nearest class name for 1,500 photos, by the pairs the map is fitted on and by the
+share that is re-embedded.
 
-``python benchmarks/photo_sample.py`` needs only the package. Queries are the new model's class names, except for "old model". *Photo pairs*: random
-photos encoded by both models, measured on the other photos; all maps are fitted by ``congruence.fit``. *Re-embedded*: ``congruence.upgrade.progressive.Progressive`` with its defaults, worst
-rows first, a fifth of each batch random, batches of 2 %. Draws differ in the random photos and rows; the models are the same.
+``python benchmarks/photo_sample.py`` needs only the package. Queries are the new model's class names, except for "old
+model". *Photo pairs*: random photos encoded by both models, measured on the other photos; all maps are fitted by
+``congruence.fit``. *Re-embedded*: ``congruence.upgrade.progressive.Progressive`` with its defaults, worst rows first, a
+fifth of each batch random, batches of 2 %. Draws differ in the random photos and rows; the models are the same.
 
-The settings listed in bench_progressive.py were chosen using these models, among others. ``--fresh ../shared/data/caltech101_unimodal.npz`` therefore trains new pairs of models
-with seeds 10, 11, … (dual_encoders.py), on which nothing was chosen, and measures each in one draw.
+The settings listed in bench_progressive.py were chosen using these models, among others. ``--fresh
+../shared/data/caltech101_unimodal.npz`` therefore trains new pairs of models with seeds 10, 11, … (dual_encoders.py),
+on which nothing was chosen, and measures each in one draw.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ def sample_sides() -> tuple[Side, Side, np.ndarray]:
 
 
 def fresh_sides(data: Path, seed: int) -> tuple[Side, Side, np.ndarray]:
-    """Train a new pair of models, and return the same as :func:`sample_sides`; photos are drawn as in examples/train_photos."""
+    """Train a new pair of models, and return the same as :func:`sample_sides`; photos are drawn as in
+    examples/train_photos.
+    """
     pair = load(data, seed)
     kept = np.sort(np.random.default_rng([seed, 3]).permutation(len(pair.photos))[:PHOTOS])
     photos = [pair.photos[k] for k in kept]

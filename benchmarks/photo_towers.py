@@ -1,10 +1,12 @@
-"""Photo and text towers of two separately trained dual encoders (dual_encoders.py): a bridge from the new one to the old one's index, and combinations of towers.
+"""Photo and text towers of two separately trained dual encoders (dual_encoders.py): a bridge from the new one to the
+old one's index, and combinations of towers.
 
-``python benchmarks/photo_towers.py ../shared/data/caltech101_unimodal.npz`` trains both models again in each split. Class names, "a photo of a …",
-search the photos that neither model has seen; photos of the class are relevant, according to a TREC file. Maps are rotations fitted on names in
-the 33 other wordings: ``unseen``: those of 50 classes, with the names of the other 50 as queries; ``known``: those of
-all 100, with all names as queries. ``towers`` combines image and text towers of both models: recall at 1 and 10 of unseen names, and the share of photos whose nearest of the 100
-known names is that of their class.
+``python benchmarks/photo_towers.py ../shared/data/caltech101_unimodal.npz`` trains both models again in each split.
+Class names, "a photo of a …", search the photos that neither model has seen; photos of the class are relevant,
+according to a TREC file. Maps are rotations fitted on names in the 33 other wordings: ``unseen``: those of 50 classes,
+with the names of the other 50 as queries; ``known``: those of all 100, with all names as queries. ``towers`` combines
+image and text towers of both models: recall at 1 and 10 of unseen names, and the share of photos whose nearest of the
+100 known names is that of their class.
 """
 
 from __future__ import annotations

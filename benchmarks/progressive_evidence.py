@@ -1,10 +1,14 @@
-"""Progressive re-embedding in further settings: few pairs, unknown texts, re-embedded and mapped rows separately, and the forecast's verdict.
+"""Progressive re-embedding in further settings: few pairs, unknown texts, re-embedded and mapped rows separately, and
+the forecast's verdict.
 
-``--part pairs``: Caltech-101, starting from 100 random photo pairs, without texts in the fit of the first map. Queries are the new model's class names. *Names*: the names in both models are
-passed as ``texts``; *for the order only*: the map does not use them. ``--part unseen``: half of the class names (Caltech-101) or captions (emoji) are known as texts and
-to the first map; queries of the other half are scored separately. ``--part halves``: recall of re-embedded rows and of mapped rows, by plain cosines and by scores on a common
-scale. For Caltech-101 it is the share of a class's n photos among the first n found by its name, for LVIS the share of the ten rows that the new model finds.
-``--part verdicts``: the verdict of ``forecast`` as soon as 20 rows are measured, and the quality that the same run reaches with half of the store re-embedded.
+``--part pairs``: Caltech-101, starting from 100 random photo pairs, without texts in the fit of the first map. Queries
+are the new model's class names. *Names*: the names in both models are passed as ``texts``; *for the order only*: the
+map does not use them. ``--part unseen``: half of the class names (Caltech-101) or captions (emoji) are known as texts
+and to the first map; queries of the other half are scored separately. ``--part halves``: recall of re-embedded rows and
+of mapped rows, by plain cosines and by scores on a common scale. For Caltech-101 it is the share of a class's n photos
+among the first n found by its name, for LVIS the share of the ten rows that the new model finds. ``--part verdicts``:
+the verdict of ``forecast`` as soon as 20 rows are measured, and the quality that the same run reaches with half of the
+store re-embedded.
 
 Data, models and splits are those of bench_progressive.py. Nothing in the library was chosen using these tables.
 """
@@ -114,7 +118,9 @@ def rotations(case: Case, start: np.ndarray, seed: int) -> list[float]:
 
 
 def unseen(case: Case, seed: int, shares: tuple[float, ...], batch: float) -> dict[str, Any]:
-    """Return the scores of queries with known texts and of queries with unknown ones, by where the known texts are used."""
+    """Return the scores of queries with known texts and of queries with unknown ones, by where the known texts are
+    used.
+    """
     assert case.texts is not None
     assert case.new_texts is not None
     assert case.pairs is not None
@@ -152,7 +158,9 @@ def split(hit: np.ndarray, mine: np.ndarray) -> list[float]:
 
 
 def halves(case: Case, order: str, seed: int, shares: tuple[float, ...]) -> list[dict[str, Any]]:
-    """Return, at each share, the recall of all rows, of native ones and of mapped ones by kind of scale, and the share of native rows among those found and among those wanted."""
+    """Return, at each share, the recall of all rows, of native ones and of mapped ones by kind of scale, and the share
+    of native rows among those found and among those wanted.
+    """
     plan, out = case.plan(order, seed), []
     if case.kind == "overlap":
         near = np.argsort(-(case.queries @ case.new.T), axis=1)[:, :10]
@@ -182,7 +190,9 @@ def halves(case: Case, order: str, seed: int, shares: tuple[float, ...]) -> list
 
 
 def made_up(seed: int, source_noise: float, target_noise: float) -> Case:
-    """Return simulated models with the given noise, for example an old model that separates few of the items that the new one separates."""
+    """Return simulated models with the given noise, for example an old model that separates few of the items that the
+    new one separates.
+    """
     p = upgrade_problem(1200, 32, random_state=seed, source_noise=source_noise, target_noise=target_noise)
     words = np.arange(100)
     mapping = first_map(p.source_texts[words], p.target_texts[words], p.source_images)
@@ -206,7 +216,9 @@ def verdict(case: Case, seed: int, metric: str) -> dict[str, Any]:
 
 
 def quality(case: Case, plan: Progressive, metric: str) -> float:
-    """Return the true quality of the store: agreement by texts, accuracy as a share of the new model's, or overlap by re-embedded rows."""
+    """Return the true quality of the store: agreement by texts, accuracy as a share of the new model's, or overlap by
+    re-embedded rows.
+    """
     done = plan.embedded
     if metric == "accuracy":
         near = [(rows @ case.new_texts.T).argmax(axis=1) == case.labels for rows in (plan.store(), case.new)]

@@ -1,8 +1,11 @@
-"""Coverage and width of confidence intervals for the mean of the unsampled rest of artificial skewed populations, from small samples.
+"""Coverage and width of confidence intervals for the mean of the unsampled rest of artificial skewed populations, from
+small samples.
 
-``python benchmarks/progressive_intervals.py --json OUT``. The interval of the progressive meter (``upgrade/progressive/_interval.py``) was chosen among these, on these populations
-only. *Shares* are multiples of a tenth, like overlaps of ten neighbors; *cosines* lie near 1 with a tail below; *weighted* are shares with lognormal weights. Samples have 10 to 100
-rows, drawn without replacement from 300 to 1,200. *Least seen*: the minimum value of a row is assumed to be the least among other random rows, three times the sample; otherwise it is the provable 0 or −1.
+``python benchmarks/progressive_intervals.py --json OUT``. The interval of the progressive meter
+(``upgrade/progressive/_interval.py``) was chosen among these, on these populations only. *Shares* are multiples of a
+tenth, like overlaps of ten neighbors; *cosines* lie near 1 with a tail below; *weighted* are shares with lognormal
+weights. Samples have 10 to 100 rows, drawn without replacement from 300 to 1,200. *Least seen*: the minimum value of a
+row is assumed to be the least among other random rows, three times the sample; otherwise it is the provable 0 or −1.
 """
 
 from __future__ import annotations
@@ -47,7 +50,9 @@ COSINES: dict[str, Draw] = {
     "beta loss": lambda rng, n: 1 - 0.4 * rng.beta(1, 8, n),
     "10 % lost": mixed(0.1, LOW, HIGH),
     "3 % lost": mixed(0.03, LOW, HIGH),
-    "two groups": mixed(0.4, lambda rng, n: rng.normal(0.6, 0.05, n), lambda rng, n: np.minimum(rng.normal(0.9, 0.03, n), 1)),
+    "two groups": mixed(
+        0.4, lambda rng, n: rng.normal(0.6, 0.05, n), lambda rng, n: np.minimum(rng.normal(0.9, 0.03, n), 1)
+    ),
 }  # fmt: skip
 
 Interval = tuple[float, float]
@@ -89,7 +94,9 @@ def bootstrap_t(x: np.ndarray, rest: int) -> Interval:
 
 
 def likelihood(x: np.ndarray, rest: int) -> Interval:
-    """Empirical likelihood (Owen 1988) with the quantile of F(1, m − 1), scaled by 1 + m/rest, as the variance of the difference to the rest's mean is."""
+    """Empirical likelihood (Owen 1988) with the quantile of F(1, m − 1), scaled by 1 + m/rest, as the variance of the
+    difference to the rest's mean is.
+    """
     grid, limit = np.linspace(0, 1, 61)[1:], t.ppf(0.975, len(x) - 1) ** 2 * (1 + len(x) / rest)
 
     def end(x: np.ndarray) -> float:
@@ -107,7 +114,9 @@ def likelihood(x: np.ndarray, rest: int) -> Interval:
 
 
 def betting(x: np.ndarray, rest: int, least: float) -> Interval:
-    """Hedged capital without replacement (Waudby-Smith and Ramdas 2024, section 5), for the mean of the whole population, from which the rest's follows."""
+    """Hedged capital without replacement (Waudby-Smith and Ramdas 2024, section 5), for the mean of the whole
+    population, from which the rest's follows.
+    """
     y, m, n = (x - least) / (1 - least), len(x), len(x) + rest
     count, before = np.arange(1, m + 1), np.append(0, np.cumsum(y)[:-1])
     mean = (0.5 + np.cumsum(y)) / (count + 1)

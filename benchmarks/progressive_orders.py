@@ -1,11 +1,16 @@
-"""Comparison of the orders of progressive re-embedding: on simulated models of several qualities and kinds of noise, as mixtures, and on stores with near-duplicates.
+"""Comparison of the orders of progressive re-embedding: on simulated models of several qualities and kinds of noise, as
+mixtures, and on stores with near-duplicates.
 
-``--part kinds``: two simulated dual encoders per run, 20 classes. 1,200 pictures are stored, the first map is a rotation fitted on 400 captions of other items, and the 20 texts are the mean captions of each
-class. *With texts*: accuracy of the nearest text with a tenth re-embedded. *Without*: overlap@10 with the rows that the new model finds, for 200 other captions as queries; the first map is fitted on 100 further
-pairs of pictures, a fifth is re-embedded, and scores are on a common scale. ``--part mixtures``: mixtures of orders compared with their parts, on Caltech-101 and emoji as in bench_progressive.py.
-``--part duplicates``: a third of Caltech-101's photos occur twice, the second time with noise; near-duplicates are postponed, or not.
+``--part kinds``: two simulated dual encoders per run, 20 classes. 1,200 pictures are stored, the first map is a
+rotation fitted on 400 captions of other items, and the 20 texts are the mean captions of each class. *With texts*:
+accuracy of the nearest text with a tenth re-embedded. *Without*: overlap@10 with the rows that the new model finds, for
+200 other captions as queries; the first map is fitted on 100 further pairs of pictures, a fifth is re-embedded, and
+scores are on a common scale. ``--part mixtures``: mixtures of orders compared with their parts, on Caltech-101 and
+emoji as in bench_progressive.py. ``--part duplicates``: a third of Caltech-101's photos occur twice, the second time
+with noise; near-duplicates are postponed, or not.
 
-Nothing in the library was chosen using these tables, but mixtures and duplicates use the data on which settings were chosen (bench_progressive.py).
+Nothing in the library was chosen using these tables, but mixtures and duplicates use the data on which settings were
+chosen (bench_progressive.py).
 """
 
 from __future__ import annotations
@@ -123,7 +128,8 @@ def doubled(case: Case, seed: int) -> Case:
     assert case.labels is not None
     labels = np.concatenate([case.labels, case.labels[twice]])
     return Case(
-        copies(case.old), copies(case.new), case.mapping, case.queries, case.queries_old, case.texts, case.new_texts, labels, case.pairs, case.kind
+        copies(case.old), copies(case.new), case.mapping, case.queries, case.queries_old, case.texts, case.new_texts,
+        labels, case.pairs, case.kind
     )  # fmt: skip
 
 

@@ -1,12 +1,15 @@
-"""Images and texts from unimodal encoders: do many unpaired rows help if there are few pairs? The table in docs/training.md.
+"""Images and texts from unimodal encoders: do many unpaired rows help if there are few pairs? The table in
+docs/training.md.
 
-A setting is a collection of images with texts, an image encoder and a text encoder. ImageNet photos with class names, pictures of emoji with their
-names, and Caltech-101 photos with prompts of their classes are encoded by EfficientNet-Lite0 and MiniLM; class images of LVIS are encoded by CLIP's image
-encoder, with names encoded by MiniLM, or by the text encoder of another CLIP. ``--made`` uses synthetic data of this form instead.
+A setting is a collection of images with texts, an image encoder and a text encoder. ImageNet photos with class names,
+pictures of emoji with their names, and Caltech-101 photos with prompts of their classes are encoded by
+EfficientNet-Lite0 and MiniLM; class images of LVIS are encoded by CLIP's image encoder, with names encoded by MiniLM,
+or by the text encoder of another CLIP. ``--made`` uses synthetic data of this form instead.
 
-Reported are: mutual k-NN of the two encoders; the results of SAIL and the linear maps on all pairs (the upper bound); the best validated linear map, SAIL,
-and SOTAlign by the share of unpaired items that occur on both sides; how often the teacher's nearest rows are correct, and how much of its plan, from which the
-student learns through the divergence; and the distance (equation 14) of each pool from the pairs. Parameters are chosen on separate splits.
+Reported are: mutual k-NN of the two encoders; the results of SAIL and the linear maps on all pairs (the upper bound);
+the best validated linear map, SAIL, and SOTAlign by the share of unpaired items that occur on both sides; how often the
+teacher's nearest rows are correct, and how much of its plan, from which the student learns through the divergence; and
+the distance (equation 14) of each pool from the pairs. Parameters are chosen on separate splits.
 """
 
 from __future__ import annotations
@@ -104,7 +107,9 @@ def lvis(given: argparse.Namespace, text: str | None = None) -> SOTAlignData:
 
 def made(nuisance: float, items: int) -> Callable[[argparse.Namespace], SOTAlignData]:
     def world(given: argparse.Namespace) -> SOTAlignData:
-        made = unimodal_problem(items + 2000, 96, 64, latent=32, classes=300, spread=0.1, noise=0.3, nuisance=nuisance, random_state=0)  # fmt: skip
+        made = unimodal_problem(
+            items + 2000, 96, 64, latent=32, classes=300, spread=0.1, noise=0.3, nuisance=nuisance, random_state=0
+        )
         return _items("made", made.images, made.texts, 1000, 500)
 
     return world
@@ -186,7 +191,8 @@ def _principal(rows: np.ndarray, width: int) -> Callable[[np.ndarray], np.ndarra
 def linear_maps(pairs: int, width: int) -> list[Any]:
     """Return the closed-form maps to compare with; the best one on the validation rows is the baseline."""
     most = min(pairs - 1, width)
-    # None is the largest width that the pairs support; it may be less than the number of pairs. The others are narrower.
+    # None is the largest width that the pairs support; it may be less than the number of pairs. The others are
+    # narrower.
     some = [None, *sorted({max(2, round(most * share)) for share in (0.75, 0.5, 0.25)}, reverse=True)]
     return [
         *(Procrustes(n_components=d) for d in some),
@@ -220,7 +226,9 @@ def pools_of(data: SOTAlignData) -> list[float | None]:
 
 
 def choose(data: SOTAlignData, pairs: int, seeds: tuple[int, ...]) -> dict[str, Any]:
-    """Choose the width by the linear map, SAIL's rate and width, and start and α for each pool, on splits that are not reported."""
+    """Choose the width by the linear map, SAIL's rate and width, and start and α for each pool, on splits that are not
+    reported.
+    """
     trials: list[dict[str, Any]] = []
     splits = {width: [Drawn(data, pairs, seed, width) for seed in seeds] for width in WIDTHS}
     teachers = {width: [best_linear(drawn) for drawn in of] for width, of in splits.items()}
@@ -252,7 +260,9 @@ def choose(data: SOTAlignData, pairs: int, seeds: tuple[int, ...]) -> dict[str, 
 
 
 def far(drawn: Drawn, pool: Parts) -> dict[str, float]:
-    """Return the distance (equation 14) between a pool and the pairs, and its floor, on the vectors that the methods use."""
+    """Return the distance (equation 14) between a pool and the pairs, and its floor, on the vectors that the methods
+    use.
+    """
     found = distribution_shift(
         pool.unpaired_images, drawn.parts.images, pool.unpaired_texts, drawn.parts.texts,
         normalize=True, repeats=1, random_state=drawn.seed,
@@ -261,7 +271,8 @@ def far(drawn: Drawn, pool: Parts) -> dict[str, float]:
 
 
 def lesson(drawn: Drawn, teacher: Any) -> dict[str, float]:
-    """Return how often the teacher's nearest row is correct in a batch of unpaired rows with all their partners, and the mass of its plan on correct rows.
+    """Return how often the teacher's nearest row is correct in a batch of unpaired rows with all their partners, and
+    the mass of its plan on correct rows.
 
     A row is correct if it is the partner, or has the same class. Both numbers are for the same rows.
     """
@@ -271,7 +282,9 @@ def lesson(drawn: Drawn, teacher: Any) -> dict[str, float]:
     a, b = a[:BATCH], b[:BATCH]
     right = drawn.data.image_labels[a][:, None] == drawn.data.text_labels[b]
     image, text = drawn.cuts
-    X, Y = (normalize_rows(side) for side in (teacher.transform(image(images[a])), teacher.transform_target(text(texts[b]))))  # fmt: skip
+    X, Y = (
+        normalize_rows(side) for side in (teacher.transform(image(images[a])), teacher.transform_target(text(texts[b])))
+    )
     plan = sinkhorn(X=X, Y=Y, epsilon=0.01, **PLANS).plan()
     near = X @ Y.T
     rows, columns = np.arange(len(a)), np.arange(len(b))
@@ -348,7 +361,9 @@ def main() -> None:
             print(name, *what, {key: round(float(np.mean([line[key] for line in of])), 1) for key in shown}, flush=True)
         spent = round(time.process_time() - began)
         print(f"{name}: mutual k-NN {np.mean(agreement):.3f}, {spent} s", flush=True)
-        results.append({"setting": name, "mutual_knn": agreement, "settings": settings, "lines": lines, "cpu_seconds": spent})  # fmt: skip
+        results.append(
+            {"setting": name, "mutual_knn": agreement, "settings": settings, "lines": lines, "cpu_seconds": spent}
+        )
     write_json(given, results)
 
 

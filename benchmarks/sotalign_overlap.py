@@ -1,8 +1,10 @@
-"""SOTAlign, SAIL and the best validated linear map, by the share of unpaired items that occur on both sides: the tables in docs/training.md.
+"""SOTAlign, SAIL and the best validated linear map, by the share of unpaired items that occur on both sides: the tables
+in docs/training.md.
 
-Two encoders of the same photos, or of the same texts, of Caltech-101, projected to 96 principal directions. The task is to find each of 1,000 test rows
-among these. There are 50 training pairs, 300 validation pairs, and unpaired rows, a given share of which have their partner on the other side. Parameters
-are chosen on separate splits, with pools that have no items in common.
+Two encoders of the same photos, or of the same texts, of Caltech-101, projected to 96 principal directions. The task is
+to find each of 1,000 test rows among these. There are 50 training pairs, 300 validation pairs, and unpaired rows, a
+given share of which have their partner on the other side. Parameters are chosen on separate splits, with pools that
+have no items in common.
 """
 
 from __future__ import annotations
@@ -107,7 +109,9 @@ def sotalign(split: Split, teacher: Any, start: str, alpha: float, overlap: floa
 
 
 def far(split: Split, overlap: float, size: int | None) -> dict[str, float]:
-    """Return the distance (equation 14) between the unpaired rows and the pairs, and its floor, on the vectors that the methods use."""
+    """Return the distance (equation 14) between the unpaired rows and the pairs, and its floor, on the vectors that the
+    methods use.
+    """
     X, Y = split.unpaired(overlap, size)
     found = distribution_shift(
         X, split.X[split.pairs], Y, split.Y[split.pairs], normalize=True, repeats=1, random_state=split.seed
@@ -116,7 +120,9 @@ def far(split: Split, overlap: float, size: int | None) -> dict[str, float]:
 
 
 def choose(splits: list[Split]) -> dict[str, Any]:
-    """Choose SAIL's rate, and SOTAlign's α for each start, by recall at 1 on the test rows of splits that are not reported."""
+    """Choose SAIL's rate, and SOTAlign's α for each start, by recall at 1 on the test rows of splits that are not
+    reported.
+    """
     chosen: dict[str, float] = {}
     trials = []
     for name in ("sail", *STARTS):

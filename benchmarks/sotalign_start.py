@@ -1,6 +1,8 @@
-"""SOTAlign from a random start and from its teacher, on the ImageNet photos of the test data: the table in docs/training.md.
+"""SOTAlign from a random start and from its teacher, on the ImageNet photos of the test data: the table in
+docs/training.md.
 
-Three splits of the 1,000 items: 200 to search, 100 to choose the best step, the given number of pairs; the rest is unpaired and shuffled on each side.
+Three splits of the 1,000 items: 200 to search, 100 to choose the best step, the given number of pairs; the rest is
+unpaired and shuffled on each side.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""SOTAlign with an unbalanced teacher plan, by the share of unpaired items that occur on both sides: a table in docs/training.md.
+"""SOTAlign with an unbalanced teacher plan, by the share of unpaired items that occur on both sides: a table in
+docs/training.md.
 
-The protocol is that of sotalign_overlap.py, with 500 unpaired rows on each side and one α. The strength of the marginal constraints is chosen on
-separate splits, with pools that have half of their items in common, since the true share is not known in practice. The mass of each teacher's plan on true partners is also reported.
+The protocol is that of sotalign_overlap.py, with 500 unpaired rows on each side and one α. The strength of the marginal
+constraints is chosen on separate splits, with pools that have half of their items in common, since the true share is
+not known in practice. The mass of each teacher's plan on true partners is also reported.
 """
 
 from __future__ import annotations

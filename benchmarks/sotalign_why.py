@@ -17,7 +17,8 @@ from machine_output import add_json, write_json
 
 BASE = {"paper_alpha": 1e-4, "teacher": "procrustes"}
 SAIL = {"rate": 3.0, "preprocess": "center"}
-#: Name of a run, method, number of unpaired rows, number of principal directions kept of the inputs (0: all), and parameters.
+#: Name of a run, method, number of unpaired rows, number of principal directions kept of the inputs (0: all), and
+#: parameters.
 RUNS: list[tuple[str, str, int, int, dict[str, Any]]] = [
     ("Procrustes alone", "procrustes", 500, 0, {}),
     ("SAIL (centered, the higher rate)", "sail", 500, 0, SAIL),

@@ -1,6 +1,8 @@
-"""A case in which SOTAlign is ahead: synthetic data with a clustered latent and 100,000 unpaired rows, the table in docs/training.md.
+"""A case in which SOTAlign is ahead: synthetic data with a clustered latent and 100,000 unpaired rows, the table in
+docs/training.md.
 
-The task is to find each item among 1,000. SOTAlign has one combination of parameters; for the other methods, all named combinations are shown.
+The task is to find each item among 1,000. SOTAlign has one combination of parameters; for the other methods, all named
+combinations are shown.
 """
 
 from __future__ import annotations

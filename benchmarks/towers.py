@@ -1,7 +1,9 @@
-"""Combinations of image towers and text towers: native pairs, and pairs connected by a rotation that was fitted on texts alone.
+"""Combinations of image towers and text towers: native pairs, and pairs connected by a rotation that was fitted on
+texts alone.
 
-``python benchmarks/towers.py sample``: pictures of emoji, searched by captions of classes that the rotation has not seen; the correct result is the caption's own
-picture, among all of them. ``lvis FILE``: all class images of OpenAI ViT-B/32, searched by the names of unseen classes encoded by three text towers.
+``python benchmarks/towers.py sample``: pictures of emoji, searched by captions of classes that the rotation has not
+seen; the correct result is the caption's own picture, among all of them. ``lvis FILE``: all class images of OpenAI
+ViT-B/32, searched by the names of unseen classes encoded by three text towers.
 """
 
 from __future__ import annotations

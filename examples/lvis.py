@@ -1,6 +1,8 @@
-"""The paper's claim on real CLIP embeddings: fit a map on texts alone, map the images, and classify images of unseen classes.
+"""The paper's claim on real CLIP embeddings: fit a map on texts alone, map the images, and classify images of unseen
+classes.
 
-python examples/lvis.py lvis1203_clip.npz: embeddings of 1,203 LVIS classes by three CLIP models (not part of this package).
+python examples/lvis.py lvis1203_clip.npz: embeddings of 1,203 LVIS classes by three CLIP models (not part of this
+package).
 """
 
 from __future__ import annotations

@@ -23,40 +23,34 @@ settings.register_profile("process", settings.get_profile("ci"), max_examples=30
 settings.load_profile("ci")
 
 
-#: Names of all modules imported by the collection of tests.
-COLLECTED = pytest.StashKey[set[str]]()
-
-
 @pytest.hookimpl(wrapper=True)
-def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """Disable garbage collection during test collection, and then exempt what was loaded: thousands of tests and their libraries stay to the end."""
+def pytest_collection() -> Iterator[None]:
+    """Disable garbage collection during test collection, and then exempt what was loaded: thousands of tests and their
+    libraries stay to the end.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
-        session.config.stash[COLLECTED] = set(sys.modules)
         gc.freeze()
         gc.set_threshold(20_000)  # the default, 700, means a collection every few milliseconds of drawing or parsing
         gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the longest tests first, so that no worker is left with one at the end, then those that import the largest libraries.
+    """Run the longest tests first, so that no worker is left with one at the end, then those that import the largest
+    libraries.
 
     Workers start with equal parts of this list, so only the first worker pays for these imports.
     """
     items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in ("slow", "heavy")])
 
 
-@pytest.fixture(scope="session")
-def collected(request) -> set[str]:
-    """Return the names of all modules that were imported before the first test ran."""
-    return request.config.stash[COLLECTED]
-
-
 @pytest.fixture(scope="session", autouse=True)
 def asks_processor() -> Iterator[Callable[[], bool]]:
-    """Train in float32 on every processor, so that results do not depend on the machine; yield the check that ``precision="auto"`` really makes."""
+    """Train in float32 on every processor, so that results do not depend on the machine; yield the check that
+    ``precision="auto"`` really makes.
+    """
     from congruence.train import loop
 
     asks = loop.processor_has_bfloat16
@@ -117,7 +111,9 @@ def cli(tmp_path):
 
 @pytest.fixture
 def here(cli, monkeypatch, tmp_path, capsys):
-    """Return a function that runs the command in this process: the same entry point, without the cost of a new interpreter."""
+    """Return a function that runs the command in this process: the same entry point, without the cost of a new
+    interpreter.
+    """
     import sklearn.base  # noqa: F401  # this process runs more than a command, so its maps are scikit-learn's estimators
 
     from congruence.cli import main

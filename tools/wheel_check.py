@@ -1,6 +1,7 @@
-"""Build the wheel and the source distribution, check the content of both, and run the installed wheel: ``make wheel-check``.
+"""Build the wheel and the source distribution, check both, and run the installed wheel: ``make wheel-check``.
 
-The library is imported and run only in a new environment and an empty folder, from which the repository cannot be imported.
+The library is imported and run only in a new environment and an empty folder, from which the repository cannot be
+imported.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@
 # %% [markdown]
 # # How many anchors
 #
-# Anchors are items that both models have encoded. Encoding each one costs money, so how many does a map need? With fewer anchors than dimensions, the textbook
-# solution rotates the directions that no anchor covers arbitrarily. `OrthogonalMap` keeps the directions that the anchors support, and shrinks the others.
+# Anchors are items that both models have encoded. Encoding each one costs money, so how many does a map need? With
+# fewer anchors than dimensions, the textbook solution rotates the directions that no anchor covers arbitrarily.
+# `OrthogonalMap` keeps the directions that the anchors support, and shrinks the others.
 
 # %%
 import warnings
@@ -37,8 +38,9 @@ def recall(mapping):
 # %% [markdown]
 # ## The curve
 #
-# The plot shows the mean of five random draws of the anchors at each size; the band is one standard deviation. Below 64 anchors, the textbook solution warns
-# that it fills some directions arbitrarily. The next cell silences this warning, because that effect is what the plot shows.
+# The plot shows the mean of five random draws of the anchors at each size; the band is one standard deviation. Below 64
+# anchors, the textbook solution warns that it fills some directions arbitrarily. The next cell silences this warning,
+# because that effect is what the plot shows.
 
 # %%
 warnings.simplefilter("ignore", DegenerateWarning)
@@ -65,5 +67,6 @@ for name, curve in curves.items():
 # %% [markdown]
 # ## Where more anchors do not help
 #
-# The curve levels off once noise, and no longer the uncertainty of the rotation, limits the result. `congruence certify` computes this curve from your own
-# anchors, extrapolates it, and estimates how many more anchors would reach the score that you require.
+# The curve levels off once noise, and no longer the uncertainty of the rotation, limits the result. `congruence
+# certify` computes this curve from your own anchors, extrapolates it, and estimates how many more anchors would reach
+# the score that you require.

@@ -8,8 +8,9 @@
 # %% [markdown]
 # # Two spaces, one rotation
 #
-# Two models have encoded the same emoji. They differ in architecture and objective, and were trained on different pictures and captions. Are their embeddings
-# the same up to a rotation? The sample is part of the package, so nothing is downloaded.
+# Two models have encoded the same emoji. They differ in architecture and objective, and were trained on different
+# pictures and captions. Are their embeddings the same up to a rotation? The sample is part of the package, so nothing
+# is downloaded.
 
 # %%
 import matplotlib.pyplot as plt
@@ -27,7 +28,8 @@ print(len(anchors), "emoji to fit on,", len(asked), "to ask")
 # %% [markdown]
 # ## The axes differ, the angles agree
 #
-# Left: the cosine between an emoji's vectors in the two models. Right: cosines *between* emoji, in the old model and in the new one.
+# Left: the cosine between an emoji's vectors in the two models. Right: cosines *between* emoji, in the old model and in
+# the new one.
 
 # %%
 first, second = old["image"].take(asked).vectors, new["image"].take(asked).vectors
@@ -44,8 +46,9 @@ print(f"correlation of the angles: {np.corrcoef(*inner)[0, 1]:.2f}")
 # %% [markdown]
 # ## Fit on pictures, evaluate on texts
 #
-# If a rotation maps the pictures, it also maps the texts, about the mean of the texts. The next cell therefore fits the map on pictures, and measures how often
-# the text of an unseen emoji retrieves the same text as encoded by the other model.
+# If a rotation maps the pictures, it also maps the texts, about the mean of the texts. The next cell therefore fits the
+# map on pictures, and measures how often the text of an unseen emoji retrieves the same text as encoded by the other
+# model.
 
 # %%
 mapping = congruence.fit(
@@ -60,8 +63,8 @@ for one in scores.rows:
 # %% [markdown]
 # ## Compare cosines with controls
 #
-# A mapped row is close to the target's mean even if the rotation is wrong. A cosine must therefore be compared with two controls: all rows placed at the
-# target's mean, and a random rotation about the correct means.
+# A mapped row is close to the target's mean even if the rotation is wrong. A cosine must therefore be compared with two
+# controls: all rows placed at the target's mean, and a random rotation about the correct means.
 
 # %%
 mapped = mapping.transform_embeddings(old["text"].take(asked), modality="text").vectors
@@ -78,4 +81,5 @@ axis.set(xlabel="cosine with the target's own vector", yticks=[])
 _ = axis.legend()
 
 # %% [markdown]
-# The gain of the map is the distance by which its cosines lie to the right of both controls. The next notebook measures how many anchors this takes.
+# The gain of the map is the distance by which its cosines lie to the right of both controls. The next notebook measures
+# how many anchors this takes.

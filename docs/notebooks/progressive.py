@@ -8,8 +8,9 @@
 # %% [markdown]
 # # Re-embed the worst rows first
 #
-# A map converts a whole store in minutes, but it is wrong for some rows. `Progressive` orders the rows by how unsure the map is about them, refits the map on
-# the rows that were re-embedded, and estimates the quality of the whole store from random rows. The data here are synthetic, so the true classes are known.
+# A map converts a whole store in minutes, but it is wrong for some rows. `Progressive` orders the rows by how unsure
+# the map is about them, refits the map on the rows that were re-embedded, and estimates the quality of the whole store
+# from random rows. The data here are synthetic, so the true classes are known.
 
 # %%
 import matplotlib.pyplot as plt
@@ -39,13 +40,15 @@ def accuracy(images, texts):
 anchors = np.arange(60)
 first = fit(world.source_images[anchors], world.target_images[anchors], modality="image", holdout=0)
 print(
-    f"old model {accuracy(world.source_images, old_texts):.3f}, new model {accuracy(world.target_images, new_texts):.3f}"
+    f"old model {accuracy(world.source_images, old_texts):.3f}, new model "
+    f"{accuracy(world.target_images, new_texts):.3f}"
 )
 
 # %% [markdown]
 # ## Least certain rows first, or random rows
 #
-# The next cell re-embeds up to half of the store in batches of 90 rows: once in the order of `Progressive`, and once in random order.
+# The next cell re-embeds up to half of the store in batches of 90 rows: once in the order of `Progressive`, and once in
+# random order.
 
 # %%
 shares = {}
@@ -72,8 +75,8 @@ _ = axis.legend()
 # %% [markdown]
 # ## Without labels
 #
-# A real library has no labels. `meter` uses re-embedded rows that were drawn at random, and estimates how well the store agrees with the new model, with a
-# confidence interval.
+# A real library has no labels. `meter` uses re-embedded rows that were drawn at random, and estimates how well the
+# store agrees with the new model, with a confidence interval.
 
 # %%
 print(plan.meter())

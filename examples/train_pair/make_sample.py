@@ -27,13 +27,14 @@ TOWERS = {
 }
 THUMBNAIL = 64
 LICENCES = [
-    "Thumbnails, and the pictures embedded: Fluent Emoji by Microsoft, MIT licence (flat style, via @iconify-json/fluent-emoji-flat).",
+    "Thumbnails, and the pictures embedded: Fluent Emoji by Microsoft, MIT licence (flat style, via "
+    "@iconify-json/fluent-emoji-flat).",
     "Names, tags and groups: Unicode CLDR (Unicode licence) via emojibase-data by Miles Johnson, MIT licence.",
     "Model a was trained on Noto Emoji by Google (Apache-2.0; also the 2013–2017 design) with image weights of "
     "EfficientNet-Lite0 (Apache-2.0) and the frozen text model all-MiniLM-L6-v2 (Apache-2.0).",
-    "Model b was trained on Twemoji by Twitter and contributors (CC BY 4.0), EmojiOne 2 by Ranks.com (CC BY 4.0) and OpenMoji "
-    "(CC BY-SA 4.0) with image weights of MobileNet-v2 from torchvision (BSD-3-Clause) and the frozen text model "
-    "multilingual-e5-small (MIT). Their pictures are not contained here.",
+    "Model b was trained on Twemoji by Twitter and contributors (CC BY 4.0), EmojiOne 2 by Ranks.com (CC BY 4.0) "
+    "and OpenMoji (CC BY-SA 4.0) with image weights of MobileNet-v2 from torchvision (BSD-3-Clause) and the "
+    "frozen text model multilingual-e5-small (MIT). Their pictures are not contained here.",
 ]
 
 
@@ -135,7 +136,8 @@ def main() -> None:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_bundle(options.out, bundle, force=True)
     print(
-        f"{options.out}: {options.out.stat().st_size / 1e6:.2f} MB, SHA-256 {hashlib.sha256(options.out.read_bytes()).hexdigest()}"
+        f"{options.out}: {options.out.stat().st_size / 1e6:.2f} MB, SHA-256 "
+        f"{hashlib.sha256(options.out.read_bytes()).hexdigest()}"
     )
 
 

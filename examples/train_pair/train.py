@@ -30,8 +30,8 @@ RECIPES = {
         "epochs": 20,
     },
 }
-#: Inverse temperature, fixed: if it grows, the models spend their dimensions on telling single emoji apart, and the coarse similarities, on which
-#: they agree, fade.
+#: Inverse temperature, fixed: if it grows, the models spend their dimensions on telling single emoji apart, and the
+#: coarse similarities, on which they agree, fade.
 SCALE = 8.0
 BATCH = 192
 WARM_VIEWS, WARM_STEPS = 3, 1500

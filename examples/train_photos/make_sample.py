@@ -1,7 +1,9 @@
-"""Train the two photo models and write the photo sample: ``python make_sample.py FEATURES THUMBNAILS OUT``, about half a minute of processor time.
+"""Train the two photo models and write the photo sample: ``python make_sample.py FEATURES THUMBNAILS OUT``, about half
+a minute of processor time.
 
-FEATURES is ``caltech101_unimodal.npz`` and THUMBNAILS ``caltech101_thumbs.npz``; README.md beside this file says what they hold. The models are those of
-``benchmarks/dual_encoders.py`` at seed 0, whose settings were written down before the first photo was searched.
+FEATURES is ``caltech101_unimodal.npz`` and THUMBNAILS ``caltech101_thumbs.npz``; README.md beside this file says what
+they hold. The models are those of ``benchmarks/dual_encoders.py`` at seed 0, whose settings were written down before
+the first photo was searched.
 """
 
 from __future__ import annotations
@@ -33,10 +35,12 @@ TOWERS = {
     "effnet-mpnet": "linear heads on EfficientNet-Lite0 and MPNet, sigmoid loss",
 }
 LICENCES = [
-    "Photos (thumbnails of at most 128 pixels, and what is computed from them): Caltech-101 by Fei-Fei Li, Marco Andreeto, Marc'Aurelio Ranzato and "
-    "Pietro Perona, CaltechDATA, https://data.caltech.edu/records/mzrjq-6wc02, CC BY 4.0; reduced in size and stored as WebP.",
-    "Vision encoders: MobileNet-v2 of torchvision (BSD-3-Clause), EfficientNet-Lite0 (Apache-2.0). Text encoders: all-MiniLM-L6-v2 and "
-    "all-mpnet-base-v2 (Apache-2.0). Neither their weights nor those of the heads are contained here.",
+    "Photos (thumbnails of at most 128 pixels, and what is computed from them): Caltech-101 by Fei-Fei Li, Marco "
+    "Andreeto, Marc'Aurelio Ranzato and Pietro Perona, CaltechDATA, https://data.caltech.edu/records/mzrjq-6wc02, "
+    "CC BY 4.0; reduced in size and stored as WebP.",
+    "Vision encoders: MobileNet-v2 of torchvision (BSD-3-Clause), EfficientNet-Lite0 (Apache-2.0). Text encoders: "
+    "all-MiniLM-L6-v2 and all-mpnet-base-v2 (Apache-2.0). Neither their weights nor those of the heads are "
+    "contained here.",
 ]
 
 

@@ -82,13 +82,13 @@ def test_an_output_that_cannot_be_is_refused_before_the_work(here, data, writer,
     link, pipe = f"link{suffix}", f"pipe{suffix}"
     (data / link).symlink_to("/dev/null")
     os.mkfifo(data / pipe)
-    for name in ("embed", "papers", "recipe", "report"):  # or what these import now would stay patched
-        importlib.import_module(f"congruence.{name}")
+    for name in ("congruence.embed", "congruence_papers.running", "congruence.recipe", "congruence.report"):
+        importlib.import_module(name)  # or what these import now would stay patched
     for name in ("read_embeddings", "read_column"):  # nothing is read before
         monkeypatch.setattr(f"congruence.stores.{name}", None)
     monkeypatch.setattr("congruence.datasets.load_sample", None)
     monkeypatch.setattr("congruence.datasets.open_bundle", None)
-    monkeypatch.setattr("congruence_papers.run", None)
+    monkeypatch.setattr("congruence_papers.running.run", None)
     if writer != "transform":  # which has to know what it reads: the output must not be it
         monkeypatch.setattr("congruence.load", None)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import subprocess
@@ -16,7 +15,6 @@ import typer.main
 from congruence import MAPS, OrthogonalMap
 from congruence._utils import process
 from congruence.cli import _program, app, fit
-from congruence.maps import _estimator, _plain, make_map
 from congruence.synthetic import rigid_problem
 
 #: What takes long to import, and fitting, inspecting and applying a rotation does without.
@@ -40,10 +38,11 @@ NEEDLESS = (
     "pydantic",
     "congruence.evaluation",
     "congruence.metrics",
-    *(f"congruence.cli.{name}" for name in ("certify", "transform", "train", "reproduce", "frame")),
+    *(f"congruence.cli.{name}" for name in ("certify", "transform", "train", "frame")),
 )
 
-#: Runs commands one after another in a process of their own, and lists the modules that it has after the first and after all.
+#: Runs commands one after another in a process of their own, and lists the modules that it has after the first and
+#: after all.
 SCRIPT = """
 import json, sys
 from congruence.cli import main
@@ -90,7 +89,8 @@ def ran(problem, tmp_path_factory):
 
 
 def test_fit_inspect_and_transform_import_nothing_heavy(ran):
-    # These commands were 2.4 s of CPU on 1,000 x 512 anchors, 1.4 s of them for importing scikit-learn. Time itself is not tested.
+    # These commands were 2.4 s of CPU on 1,000 x 512 anchors, 1.4 s of them for importing scikit-learn. Time itself is
+    # not tested.
     modules = ran[1]["modules"]
     assert "congruence.maps.orthogonal" in modules
     assert not [name for name in modules if name.startswith(tuple(f"{heavy}." for heavy in HEAVY)) or name in HEAVY]
@@ -137,19 +137,6 @@ def test_maps_are_scikit_learns_estimators_outside_of_a_command(ran):
     assert ran[1]["repr"] == repr(OrthogonalMap(center=False))
 
 
-def test_the_plain_base_has_every_name_of_the_other():
-    assert _plain.__all__ == _estimator.__all__
-
-
-@pytest.mark.parametrize("name", [name for name in MAPS if name != "heads"])
-def test_parameters_are_the_same_with_and_without_scikit_learn(name):
-    cls = MAPS[name]
-    plain = type(cls.__name__, (_plain.BaseEstimator,), {"__init__": cls.__init__})
-    assert plain().get_params() == make_map(name).get_params()
-    changed = {parameter: 7 for parameter in inspect.signature(cls).parameters}
-    assert plain().set_params(**changed).get_params() == make_map(name).set_params(**changed).get_params()
-
-
 def test_a_command_reads_its_own_options_and_the_program_is_made_once(here):
     # Of all sixteen this takes 0.1 s, and of a test that runs commands in this process most of its time.
     assert list(_program("fit").commands) == ["fit"]
@@ -165,7 +152,8 @@ def test_a_command_reads_its_own_options_and_the_program_is_made_once(here):
 
 
 def test_idle_threads_of_a_command_sleep_soon_unless_the_user_says_otherwise(monkeypatch):
-    script = "import sys, congruence.cli; sys.exit('numpy' in sys.modules)"  # else OpenBLAS would have read the variable already
+    # Else OpenBLAS would have read the variable already
+    script = "import sys, congruence.cli; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
     monkeypatch.setattr(process, "_command", False)
     for given, then in ((None, "20"), ("26", "26")):

@@ -44,7 +44,7 @@ def opened(models: str, variant: str | None, file: str | None):
 
 @cache
 def rows(name: str, models: str = "sample", file: str | None = None):
-    # Effects are many times the spread of draws (docs/numbers has the configurations' own five), so two draws show them. On LVIS every
+    # Effects are many times the spread of draws (benchmarks/records has the configurations' own five), so two draws show them. On LVIS every
     # draw fits the same texts: only random rotations and perceptrons, which take seconds, would be others.
     config = EXPERIMENTS[name]
     seeds = 1 if models == "lvis" else 2
