@@ -34,7 +34,8 @@ def reproduce(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Change a parameter, or the metrics (methods=orthogonal,mlp); may be repeated. --json without NAME lists them.",
+            help="Change a parameter, or the metrics (methods=orthogonal,mlp); may be repeated. --json without "
+            "NAME lists them.",
         ),
     ] = None,
     models: Annotated[
@@ -318,7 +319,7 @@ def negatives(
     items = open_items(captions, modality="text", column=column, id_column=id_column)
     if group_column is not None and captions.lower().endswith(".txt"):
         raise ParameterError(
-            f"{captions} has no columns.", "Leave out `group_column`, or pass a .csv, .jsonl or .parquet."
+            f"{captions} has no columns.", "Leave out `group_column=…`, or pass a .csv, .jsonl or .parquet."
         )
     groups = None if group_column is None else read_column(f"{captions}:{group_column}").tolist()
     texts = [str(items.fetch(row)) for row in range(len(items))]

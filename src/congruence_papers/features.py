@@ -105,7 +105,9 @@ def embed_rows(
 
 
 def _shard(encoder: Encoder, items: Sequence[object], part: slice, path: Path, batch_size: int) -> np.ndarray:
-    """Return the vectors of a part of the items from its file in the cache, which is written first if it is not there."""
+    """Return the vectors of a part of the items from its file in the cache, which is written first if it is not
+    there.
+    """
     count = part.stop - part.start
     if not path.is_file():
         rows = np.concatenate([np.asarray(batch) for batch in encoder.encode(items[part], batch_size=batch_size)])

@@ -284,7 +284,9 @@ def facts(content: bytes) -> dict:
 
 
 def served(server: Server, monkeypatch, name: str, contents: dict[str, bytes]) -> None:
-    """Let a data set come from the test's server: what is served under the archive's own name, with its own checksums."""
+    """Let a data set come from the test's server: what is served under the archive's own name, with its own
+    checksums.
+    """
 
     def here(old: Resource) -> Resource:
         file = Path(old.path).name

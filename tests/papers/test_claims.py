@@ -81,6 +81,8 @@ def test_a_claim_about_a_fit_on_images_is_not_checked_on_one_on_texts():
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_figure_has_claims(name):
-    """But for figure 12, which says how and not what, and experiments of which a paper claims nothing and which say so."""
+    """But for figure 12, which says how and not what, and experiments of which a paper claims nothing and which say
+    so.
+    """
     one = EXPERIMENTS[name]
     assert one.claims or name == "sotalign-fig12" or one.claim.startswith("No claim of the paper")

@@ -42,7 +42,11 @@ def made(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("page") / "out"
     write_experiment(folder, run("fig4", quick=True, seeds=2), html=True)
-    return json.loads((folder / "results.json").read_text()), (folder / "report.html").read_text(encoding="utf-8"), folder  # fmt: skip
+    return (
+        json.loads((folder / "results.json").read_text()),
+        (folder / "report.html").read_text(encoding="utf-8"),
+        folder,
+    )
 
 
 def test_every_number_stands_on_the_page(made):
@@ -51,7 +55,9 @@ def test_every_number_stands_on_the_page(made):
     parser.feed(page)
     cells = [row for row in parser.rows if row]
     assert len(cells) == len(results["rows"])
-    for row, shown in zip(sorted(results["rows"], key=lambda r: results["config"]["metrics"].index(r["metric"])), cells, strict=True):  # fmt: skip
+    for row, shown in zip(
+        sorted(results["rows"], key=lambda r: results["config"]["metrics"].index(r["metric"])), cells, strict=True
+    ):
         assert float(shown[-3].replace("−", "-")) == pytest.approx(row["mean"], abs=6e-4)
         assert shown[-1] == str(row["n"])
 

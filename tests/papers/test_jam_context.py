@@ -15,7 +15,11 @@ from congruence_papers.jam.samples import CONTEXTS, synthetic_context
 
 
 def own(pairs):
-    parameters = {"tasks": ["replace"], "pairs": pairs, "training": {"hidden": [16], "latent": 8, "max_epochs": 2, "device": "cpu"}}  # fmt: skip
+    parameters = {
+        "tasks": ["replace"],
+        "pairs": pairs,
+        "training": {"hidden": [16], "latent": 8, "max_epochs": 2, "device": "cpu"},
+    }
     return replace(EXPERIMENTS["jam-context"], name="own", metrics=("five_way_recall",), parameters=parameters)
 
 
@@ -25,7 +29,8 @@ def scenes():
 
 
 def test_only_another_view_helps_to_read_captions(scenes):
-    """Ridge regression from texts to images, scikit-learn's, on wrong captions too, as Spread's context takes them: R² of captions held out.
+    """Ridge regression from texts to images, scikit-learn's, on wrong captions too, as Spread's context takes them: R²
+    of captions held out.
 
     Under a strong penalty they are worth nothing: they act like augmentation.
     """

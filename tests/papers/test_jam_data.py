@@ -156,7 +156,9 @@ def test_canonical_correlations_find_what_was_planted(made):
 
 
 def test_texts_alone_tell_what_is_added_and_never_see_an_image(made):
-    """Captions to which one direction is added are told by it; of wrong captions that are drawn like right ones nothing is told; images do not matter."""
+    """Captions to which one direction is added are told by it; of wrong captions that are drawn like right ones nothing
+    is told; images do not matter.
+    """
     parts = made.split("add", 5, encoders=made.encoders[0])
     rng = np.random.default_rng(0)
     mark = 3 * rng.standard_normal(parts.train.target.shape[1])
@@ -193,7 +195,7 @@ def test_canonical_correlations_stand_captions_that_repeat(made):
     assert mapping.transform(V).shape[1] < 30
 
 
-# ------------------------------------------------------------------------------------------------ matches and non-matches
+# ------------------------------------------------------------------------------------------------ matches and non-match
 
 
 class _Job:

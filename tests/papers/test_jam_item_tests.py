@@ -1,4 +1,6 @@
-"""Losses compared item by item: against the exact binomial test, whatever number of items an image has and of draws it is in."""
+"""Losses compared item by item: against the exact binomial test, whatever number of items an image has and of draws it
+is in.
+"""
 
 from __future__ import annotations
 

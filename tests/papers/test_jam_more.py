@@ -1,4 +1,6 @@
-"""JAM beyond the paper's tables: transfer between tasks, controls, the weight of the reconstruction, pairs of layers, towers."""
+"""JAM beyond the paper's tables: transfer between tasks, controls, the weight of the reconstruction, pairs of layers,
+towers.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from congruence_papers.jam.samples import unrelated_sentences
 
 
 def own(kind: str, **parameters: object) -> Experiment:
-    return Experiment("own", "t", "4", kind, "none", metrics=("five_way_recall",), sample_data=("synthetic",), parameters=parameters)  # fmt: skip
+    return Experiment(
+        "own", "t", "4", kind, "none", metrics=("five_way_recall",), sample_data=("synthetic",), parameters=parameters
+    )
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +140,9 @@ def test_captions_of_other_images_stay_together_and_leave_their_image(made):
 
 
 def test_controls_leave_what_they_should_be_able_to_tell():
-    """CCA finds captions of the image in the data, and in no control; texts alone tell what they told, but for unrelated texts."""
+    """CCA finds captions of the image in the data, and in no control; texts alone tell what they told, but for
+    unrelated texts.
+    """
     data = open_sample("synthetic")
     found = {}
     for control in ("none", "noise", "others", "unrelated"):
@@ -176,7 +182,7 @@ def test_unrelated_sentences_are_prose_of_the_length_of_captions():
         unrelated_sentences(0)
 
 
-# ------------------------------------------------------------------------------------------------ reconstruction and recall
+# ------------------------------------------------------------------------------------------------ reconstruction and re
 
 
 def test_the_front_is_what_nothing_dominates():

@@ -1,4 +1,6 @@
-"""JAM's experiments from end to end: on the synthetic stand-in, and on folders of features as congruence embed writes them."""
+"""JAM's experiments from end to end: on the synthetic stand-in, and on folders of features as congruence embed writes
+them.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def plant(path: Path, ids, vectors) -> None:
 
 @pytest.fixture(scope="module")
 def features(tmp_path_factory):
-    """SugarCrepe's files, and vectors of a latent in the layout of the documentation: rows shuffled, images in a folder."""
+    """SugarCrepe's files, and vectors of a latent in the layout of the documentation: rows shuffled, images in a
+    folder.
+    """
     root = tmp_path_factory.mktemp("paper")
     items = write_sugarcrepe(root / "sugarcrepe")
     rng = np.random.default_rng(1)
@@ -90,7 +94,7 @@ def features(tmp_path_factory):
     return root, items, truth
 
 
-# ------------------------------------------------------------------------------------------------ the synthetic stand-in
+# ------------------------------------------------------------------------------------------------ the synthetic stand-i
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -193,7 +197,8 @@ def test_users_features_run_and_have_no_stand_in_in_their_title(features):
     assert results["title"] == "Size of the autoencoders, on SugarCrepe"
     own = {(r["data"], r["pair"]): r["mean"] for r in results["rows"] if r["metric"] == "parameters"}
     assert own["SugarCrepe", "gemma (12)"] < own[None, "gemma2-2b (2304)"]
-    # The paper's own two backbones of one model family differ by 7.26 − 8.90 millions; here one row of each first layer and of the last.
+    # The paper's own two backbones of one model family differ by 7.26 − 8.90 millions; here one row of each first layer
+    # and of the last.
     assert own[None, "dinov2-large (1024)"] - own[None, "dinov2-base (768)"] == pytest.approx(256 * (2 * 512 + 1) / 1e6)
 
 

@@ -6,12 +6,11 @@ import hashlib
 import io
 import json
 import re
-import sys
 
 import numpy as np
 import pytest
 
-from congruence.errors import CorruptFileError, MissingExtraError, ParameterError, ShapeError
+from congruence.errors import CorruptFileError, ParameterError, ShapeError
 from congruence_papers import run
 from congruence_papers.canonical import open_models, resolve_models
 from congruence_papers.features import SHARD
@@ -190,13 +189,6 @@ def test_names_of_models_are_resolved():
     for spec in ("openai-b32", "openai-b32/none", "hf:one", "", "hf:a,b"):
         with pytest.raises(ParameterError, match="Got models"):
             resolve_models(spec)
-
-
-def test_encoders_that_are_not_there_are_named(tmp_path, monkeypatch):
-
-    monkeypatch.setitem(sys.modules, "congruence.encoders", None)
-    with pytest.raises(MissingExtraError, match=r"congruence\.encoders\.load_encoder"):
-        run("fig4", models="openai-b32/flava", root=tmp_path)
 
 
 # ------------------------------------------------------------------------------------------------------ the command

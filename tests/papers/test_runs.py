@@ -40,7 +40,9 @@ CANONICAL = {one.name: one for one in PAPERS["canonical"].experiments}
 
 
 def groups() -> dict[str, list[str]]:
-    """The figures by the first one that is the same run on the sample: they differ in the paper's models, data and claim."""
+    """The figures by the first one that is the same run on the sample: they differ in the paper's models, data and
+    claim.
+    """
     first: dict[str, str] = {}
     found: dict[str, list[str]] = {}
     for name, config in CANONICAL.items():
@@ -75,7 +77,8 @@ def test_every_experiment_runs_on_the_sample(name, tmp_path):
     assert results["config"]["name"] == name
     assert results["versions"]["numpy"] == np.__version__
     assert results["rows"]
-    # Every rule speaks of something measured, but for numbers of classes that a quick run leaves out, and what the sample has not.
+    # Every rule speaks of something measured, but for numbers of classes that a quick run leaves out, and what the
+    # sample has not.
     elsewhere = {"few_anchors", "statistics", "templates"}
     if results["config"]["kind"] not in elsewhere and results["config"]["variant"] != "same_data":
         for figure in GROUPS[name]:

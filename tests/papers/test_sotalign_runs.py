@@ -33,7 +33,8 @@ from congruence_papers.sotalign import (
 )
 from congruence_papers.sotalign.methods import choose, combinations, method_parameters
 
-#: The fewest iterations and steps that run: whether KLOT's plans converge is the subject of tests/transport/test_klot.py.
+#: The fewest iterations and steps that run: whether KLOT's plans converge is the subject of
+#: tests/transport/test_klot.py.
 pytestmark = pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning")
 
 pytest.importorskip("torch")
@@ -311,7 +312,8 @@ def test_the_upper_bound_learns_from_all_pairs():
     training = data.sizes["training"]
     bound = measure_heads(fit_baseline("sail_all", parts, training), parts.test)["mean_r1"]
     few = measure_heads(fit_baseline("sail", parts, training), parts.test)["mean_r1"]
-    # Of 500 items 60 and 100 are held out; of the 325 that are not among the pairs 162 give an unpaired row to either side.
+    # Of 500 items 60 and 100 are held out; of the 325 that are not among the pairs 162 give an unpaired row to either
+    # side.
     assert fit_baseline("sail_all", parts, training).facts_["n_pairs"] == 15 + 2 * 162
     assert bound > few + 0.2
 

@@ -1,4 +1,6 @@
-"""Equation 14 as a column: every kind of experiment gives it, POT agrees, and collections that lie apart are told from those that do not."""
+"""Equation 14 as a column: every kind of experiment gives it, POT agrees, and collections that lie apart are told from
+those that do not.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ pytest.importorskip("torch")
 
 pytestmark = pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning")
 
-SIZES = {"pairs": 60, "unpaired": 150, "validation": 20, "test": 30, "pairs_sweep": [20, 60], "unpaired_sweep": [40, 150]}  # fmt: skip
+SIZES = {
+    "pairs": 60,
+    "unpaired": 150,
+    "validation": 20,
+    "test": 30,
+    "pairs_sweep": [20, 60],
+    "unpaired_sweep": [40, 150],
+}
 
 
 def world(sources: int = 2) -> SOTAlignData:
@@ -38,7 +47,17 @@ def world(sources: int = 2) -> SOTAlignData:
 
 def own(kind: str, metrics: tuple[str, ...] = ("mean_r1", *SHIFTS), **parameters: object) -> Experiment:
     tune = {} if kind == "sotalign_source_distances" else {"tune": False}
-    return Experiment("own", "t", "6", kind, "none", sample_data=("synthetic",), seeds=2, metrics=metrics, parameters={**tune, **parameters})  # fmt: skip
+    return Experiment(
+        "own",
+        "t",
+        "6",
+        kind,
+        "none",
+        sample_data=("synthetic",),
+        seeds=2,
+        metrics=metrics,
+        parameters={**tune, **parameters},
+    )
 
 
 def shifts(results) -> dict[tuple[object, ...], dict[str, list[float]]]:

@@ -28,8 +28,8 @@ class Expected(NamedTuple):
 
 @dataclass(frozen=True)
 class Where:
-    """The location of entries, for messages: the file and its text, both empty without one; the path to the entries; and
-    the paths of entries that were overridden by other values.
+    """The location of entries, for messages: the file and its text, both empty without one; the path to the entries;
+    and the paths of entries that were overridden by other values.
     """
 
     name: str = ""

@@ -140,7 +140,8 @@ def _fit(
         return Tuned(fitted, {}, float("nan"), [])
     validation = _validation(method, heldout)
     return tune(
-        method, recipe.grid, *sides, **arguments, validation=validation, checkpoint=checkpoint, verbose=verbose, callback=callback
+        method, recipe.grid, *sides, **arguments, validation=validation, checkpoint=checkpoint, verbose=verbose,
+            callback=callback
     )  # fmt: skip
 
 

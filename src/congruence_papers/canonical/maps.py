@@ -49,7 +49,9 @@ class View:
 
 
 def references(view: View, metrics: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the scores that do not depend on a map: before mapping, of each model alone, and of the target's own rows."""
+    """Return the scores that do not depend on a map: before mapping, of each model alone, and of the target's own
+    rows.
+    """
     (ia, ib), (ta, tb) = view.images, view.texts
     out: dict[str, dict[str, float]] = {}
     for metric in metrics:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +9,16 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from congruence.errors import CongruenceError, MissingExtraError, ParameterError
+from congruence import encoders
+from congruence.encoders import PAIRS
+from congruence.errors import ParameterError
+from congruence_papers import image_sets
 from congruence_papers.canonical.data import Collection, Model, edit_captions, no_captions, unit_rows
 from congruence_papers.core import Experiment
 from congruence_papers.features import embed_rows
 from congruence_papers.image_sets import DATASETS, read_captions
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from congruence_papers.image_sets import ImageDataset
 
 
@@ -47,17 +47,16 @@ def resolve_models(spec: str) -> list[tuple[str, str]]:
         models = [(name.split(":", 1)[1], name) for name in names if ":" in name]
     else:
         names = spec.split("/")
-        pairs = getattr(_optional("congruence.encoders"), "PAIRS", {})
-        if spec in pairs:
-            short = names if len(names) == 2 else [full.split(":", 1)[-1] for full in pairs[spec]]
-            return list(zip(short, pairs[spec], strict=True))
+        if spec in PAIRS:
+            short = names if len(names) == 2 else [full.split(":", 1)[-1] for full in PAIRS[spec]]
+            return list(zip(short, PAIRS[spec], strict=True))
         models = [(name, MODELS[name]) for name in names if name in MODELS]
     if len(models) < 2 or len(models) != len(names):
         raise ParameterError(
             argument="models",
             got=spec,
-            expected=f"sample, lvis, caltech101, paper, two or three of {', '.join(MODELS)} joined by /, or full encoder "
-            "names joined by commas",
+            expected=f"sample, lvis, caltech101, paper, two or three of {', '.join(MODELS)} joined by /, or "
+            "full encoder names joined by commas",
             fix="Pass `models=…` in one of these forms.",
         )
     return models
@@ -80,8 +79,8 @@ def open_models(
 ) -> Collection:
     """Embed a data set with two or more models."""
     models = resolve_models(spec)
-    load = load_encoder or _required("congruence.encoders", "load_encoder")
-    open_ = open_dataset or _required("congruence.datasets", "open_dataset")
+    load = load_encoder or encoders.load_encoder
+    open_ = open_dataset or image_sets.open_dataset
     folder = Path(root).expanduser()
     folder = folder / data if (folder / data).is_dir() else folder
     parts = [open_(data, root=folder, split=split) for split in ("train", "test")]
@@ -164,25 +163,6 @@ def _thumbnail(data: ImageDataset, k: int) -> bytes | None:
     buffer = io.BytesIO()
     picture.save(buffer, "PNG")
     return buffer.getvalue()
-
-
-def _optional(module: str) -> ModuleType | None:
-    """Return a module, or None if it cannot be imported."""
-    try:
-        return importlib.import_module(module)
-    except (ImportError, CongruenceError):
-        return None
-
-
-def _required(module: str, name: str) -> Callable[..., Any]:
-    """Return a function of a module. Raises MissingExtraError if it cannot be imported."""
-    function = getattr(_optional(module), name, None)
-    if function is None:
-        raise MissingExtraError(
-            f"Got no {module}.{name}; expected it, to run on the paper's models.",
-            ("Run pip install 'congruence[hf,open-clip]'.", "Pass `models='sample'`."),
-        )
-    return function
 
 
 def open_for(

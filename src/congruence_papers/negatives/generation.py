@@ -146,7 +146,8 @@ def generate(
     Examples
     --------
     >>> from congruence_papers.negatives import generate
-    >>> for made in generate(["A black cat sits on a wooden chair."], ["replace_obj", "swap_obj", "swap_att", "add_att"]):
+    >>> kinds = ["replace_obj", "swap_obj", "swap_att", "add_att"]
+    >>> for made in generate(["A black cat sits on a wooden chair."], kinds):
     ...     print(made.kind, "|", made.negative)
     replace_obj | A black rabbit sits on a wooden chair.
     swap_obj | A wooden chair sits on a black cat.

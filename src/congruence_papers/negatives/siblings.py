@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from congruence.embeddings import normalize_rows
 from congruence.errors import ParameterError, ShapeError
 from congruence.metrics import nearest
-from congruence_papers.core import check_embedded, check_positive, check_seed
+from congruence_papers.core import check_embedded, check_positive, check_same_rows, check_seed
 from congruence_papers.negatives.generation import Negative, check_captions
 from congruence_papers.negatives.words import Edit, Sentence, changed_words
 
@@ -118,7 +118,8 @@ def _nearest(
     vectors = np.asarray(similarity, np.float64)
     if vectors.ndim != 2:
         raise ShapeError(f"Got similarity of shape {vectors.shape}; expected one row per class.", "Pass a matrix.")
-    check_embedded(vectors, "similarity", len(known))
+    check_same_rows(len(known), len(vectors), "classes", "rows of similarity")
+    check_embedded(vectors, "similarity")
     vectors = normalize_rows(vectors)
     distinct = np.array(sorted(first.values()))  # one class per name: the first
     own = np.searchsorted(distinct, rows)
