@@ -16,14 +16,7 @@ pytest.importorskip("PIL.Image")
 
 from layouts import LAYOUTS, caltech101, cifar100, colour, dtd, gradient, pets, picture, stl10, write_json
 
-from congruence.errors import (
-    CorruptFileError,
-    FileError,
-    IdError,
-    InputError,
-    MissingExtraError,
-    ParameterError,
-)
+from congruence.errors import CorruptFileError, FileError, IdError, InputError, MissingExtraError, ParameterError
 from congruence.metrics import ensemble_prompts
 from congruence_papers.image_sets import DATASETS, open_dataset
 from congruence_papers.image_sets.base import ImageFiles, ImagePixels

@@ -84,11 +84,7 @@ def features(tmp_path_factory):
                 [ids[i] for i in order],
                 (rows @ A)[order],
             )
-    for kind, ids, rows in (
-        ("images", images, V),
-        ("captions", items.ids, truth),
-        ("negatives", items.ids, wrong),
-    ):
+    for kind, ids, rows in (("images", images, V), ("captions", items.ids, truth), ("negatives", items.ids, wrong)):
         plant(root / "features" / "clip" / f"{kind}.parquet", list(ids), rows)
     plant(root / "features" / "dino" / "unrelated.parquet", [f"n{k}" for k in range(30)], rng.standard_normal((30, 12)))
     return root, items, truth

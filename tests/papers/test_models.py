@@ -113,11 +113,7 @@ def test_models_by_name_go_all_the_way(world):
 
 def test_the_papers_own_pairs_run(world):
     rows = run("fig4", models="paper", quick=True, **options(world)).results["rows"]
-    assert {row["pair"] for row in rows} == {
-        "openai-b32 → laion400m-b32",
-        "openai-l14 → siglip",
-        "openai-l14 → flava",
-    }
+    assert {row["pair"] for row in rows} == {"openai-b32 → laion400m-b32", "openai-l14 → siglip", "openai-l14 → flava"}
 
 
 def test_chains_of_three_models_run(world):

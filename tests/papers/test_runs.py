@@ -15,14 +15,7 @@ import numpy as np
 import pytest
 from scipy.linalg import orthogonal_procrustes
 
-from congruence.errors import (
-    CorruptFileError,
-    FileError,
-    InputError,
-    OutputExistsError,
-    ParameterError,
-    ShapeError,
-)
+from congruence.errors import CorruptFileError, FileError, InputError, OutputExistsError, ParameterError, ShapeError
 from congruence.report.svg import to_document
 from congruence.synthetic import random_rotation
 from congruence_papers import EXPERIMENTS, PAPERS, Collection, Model, Outcome, run

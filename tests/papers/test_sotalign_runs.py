@@ -23,14 +23,7 @@ from congruence.train import make_method
 from congruence.train.retrieval import chance_recall
 from congruence_papers import EXPERIMENTS, PAPERS, Outcome, SOTAlignData, run
 from congruence_papers.figure import write_experiment
-from congruence_papers.sotalign import (
-    BASELINES,
-    Heldout,
-    encoder_agreement,
-    fit_baseline,
-    measure_heads,
-    open_sample,
-)
+from congruence_papers.sotalign import BASELINES, Heldout, encoder_agreement, fit_baseline, measure_heads, open_sample
 from congruence_papers.sotalign.methods import choose, combinations, method_parameters
 
 #: The fewest iterations and steps that run: whether KLOT's plans converge is the subject of
