@@ -47,7 +47,11 @@ def check_positive(value: _T, name: str, *, zero: bool = False, integer: bool = 
 
 def check_seed(value: int, name: str = "random_state") -> int:
     """Return a whole number that NumPy takes as a seed."""
-    return check_positive(value, name, zero=True, integer=True)
+    if check_positive(value, name, zero=True, integer=True) >= 2**63:
+        raise ParameterError(
+            argument=name, got=value, expected="a number below 2**63", fix=f"Pass `{name}=0`, for example."
+        )
+    return value
 
 
 def check_same_rows(n_source: int, n_target: int, source: str, target: str) -> None:

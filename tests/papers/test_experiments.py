@@ -101,7 +101,7 @@ def test_the_listing_says_what_the_paper_needed():
         ("jam-fig4", {"train": -1}, "at least 1"),
         ("jam-table2", {"methods": ["sotalign"]}, "some of con, negcon, spread, cca"),
         ("jam-table2", {"dual_encoders": [3]}, "a list of names"),
-        *(("jam-reconstruction", {"weights": w}, "weights") for w in ([-1.0, 1.0], [1.0], [0.5, [1]], [0.5, [1, 2, 3]])),
+        *(("jam-reconstruction", {"weights": w}, "weight") for w in ([-1.0, 1.0], [1.0], [0.5, [1]], [0.5, [1, 2, 3]])),
         *(("jam-context", {"pairs": pairs}, "each above 1") for pairs in ([], [0], [1.5], ["many"])),
     ],
 )  # fmt: skip
