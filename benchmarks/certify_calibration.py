@@ -21,13 +21,13 @@ from congruence.evaluation import rankings
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import ACTIONS as ALL_ACTIONS
 from congruence.upgrade.certify import Thresholds, certify
-from congruence.upgrade.certify.evaluation_set import EvaluationSet
-from congruence.upgrade.certify.heldout import score_heldout
-from congruence.upgrade.certify.overlap import overlap_of
-from congruence.upgrade.certify.recipe import Recipe
+from congruence.upgrade.certify.design import EvaluationSet
+from congruence.upgrade.certify.cross_fit import score_heldout
+from congruence.upgrade.certify.scoring import overlap_of
+from congruence.upgrade.certify.recipe import MapRecipe
 from congruence.upgrade.certify.scoring import score
-from congruence.upgrade.certify.strategies import vectors_of
-from congruence.upgrade.certify.tables import make_tables
+from congruence.upgrade.certify.scoring import vectors_of
+from congruence.upgrade.certify.design import make_tables
 from congruence.upgrade.certify.verdict import decide, is_of_lists, with_known
 from machine_output import add_json, write_json
 
@@ -185,7 +185,7 @@ def examine(case, n, rows, pool, population, thresholds, seed, way):
     said = certify(source, target, labels=labels, thresholds=thresholds, draws=1000, random_state=seed, **way)
     ranking = rankings(**way)[-1]
     tables = case.tables(rows, "anchors")
-    recipe = Recipe(said.fitted, random_state=seed)
+    recipe = MapRecipe(said.fitted, random_state=seed)
     mapping = recipe.fit(tables, np.arange(n))
     truth = true_scores(case, mapping, population, min(n, len(population)), ranking)
     covered = defaultdict(list)

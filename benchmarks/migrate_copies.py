@@ -122,7 +122,7 @@ class SQLite:
     def connect(place: Path) -> Any:
         import sqlite_vec
 
-        from congruence.databases._sqlite_connection import sqlite_module
+        from congruence.databases.sqlite import sqlite_module
 
         connection = sqlite_module().connect(str(place), isolation_level=None)
         connection.enable_load_extension(True)
@@ -184,7 +184,7 @@ class PgVector:
         with psycopg.connect((folder / PgVector.file).read_text()) as connection, connection.cursor() as cursor:
             cursor.execute("CREATE EXTENSION vector")
             cursor.execute(f"CREATE TABLE items (id bigint PRIMARY KEY, name text, embedding vector({dim}))")
-            from congruence.databases._pg_wire import copy_stream
+            from congruence.databases.pgvector import copy_stream
 
             for batch in tables(n, dim):
                 matrix = batch.column(2).flatten().to_numpy().reshape(-1, dim)

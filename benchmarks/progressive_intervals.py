@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.stats import skew, t
 
-from congruence.upgrade.progressive._interval import rest_interval
+from congruence.upgrade.progressive.meter import rest_interval
 from machine_output import add_json, write_json
 
 SIZES = ((10, 300), (20, 1200), (40, 300), (100, 1200))

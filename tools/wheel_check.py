@@ -63,7 +63,7 @@ def main() -> int:
             "--disable-pip-version-check",
             "-c",
             ROOT / "constraints.txt",
-            f"{wheel}[lancedb]",
+            f"{wheel}[lancedb,plot]",
         )
         run_demo(python, Path(folder) / "empty")
     print(f"{wheel.name} and {archive.name} are complete, and the demo ran with Python {sys.version.split()[0]}")

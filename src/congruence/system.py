@@ -140,7 +140,7 @@ def _requirements() -> list[Requirement]:
     """Return the requirements of the installed distribution, including extras; an empty list if the source tree is used without installing it."""
     from importlib.metadata import PackageNotFoundError, requires
 
-    from packaging.requirements import Requirement  # matplotlib requires it
+    from packaging.requirements import Requirement
 
     try:
         return [Requirement(line) for line in requires("congruence") or []]

@@ -10,14 +10,9 @@ import json
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.image import BboxImage
-from matplotlib.transforms import Bbox, TransformedBbox
-from PIL import Image
 
 from congruence.persist import atomic_path, why_foreign
 from congruence.plotting import draw_clouds, draw_kernel
@@ -25,6 +20,10 @@ from congruence.plotting.look import COLOR, HEIGHT, WIDTH, canvas, explain, styl
 from congruence.report.examples import data_uri
 from congruence.report.pictures import save_figure
 from congruence_papers.core import COLUMNS, Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Panel = dict[str, Any]
 Results = Mapping[str, Any]
@@ -283,6 +282,8 @@ class _Sheet:
     """A figure with coordinates in points from its upper left corner, as in SVG."""
 
     def __init__(self, width: float, height: float) -> None:
+        from matplotlib.figure import Figure
+
         self.figure = Figure(figsize=(width / 72, height / 72), dpi=144)
         self._width, self._height = width, height
 
@@ -326,6 +327,10 @@ class _Sheet:
                 self._picture(item, pictures, 180 + 72 * k, y)
 
     def _picture(self, item: Mapping[str, str], pictures: Mapping[str, bytes], x: float, y: float) -> None:
+        from matplotlib.image import BboxImage
+        from matplotlib.transforms import Bbox, TransformedBbox
+        from PIL import Image
+
         try:
             encoded = io.BytesIO(pictures.get(item["id"]) or b"")
             picture = Image.open(encoded, formats=("PNG", "JPEG", "WEBP")).convert("RGBA")

@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def clients_share_what_they_read() -> Iterator[None]:
-    """Share certificates and schema among the Qdrant clients that these tests open, instead of loading them for each of hundreds."""
+    """Share certificates and schema among the Qdrant clients that these tests open."""
     from qdrant_client.embed import schema_parser
 
     with pytest.MonkeyPatch.context() as patch:

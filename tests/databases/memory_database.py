@@ -99,9 +99,7 @@ class MemoryDatabase(Database):
         self._step("prepare")
         made = (dim, element_type, dict(note or {}))
         if self.table.made not in (None, made):
-            raise MigrationError(
-                "Got another width or note than there is; expected the same. Remove the new vectors first (discard)."
-            )
+            raise MigrationError("The table already has new vectors of another width or note.", "Discard them first.")
         self.table.made = made
 
     def write(self, ids, vectors):

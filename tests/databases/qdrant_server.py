@@ -1,7 +1,9 @@
-"""A stand-in for a Qdrant server: the part of its REST interface that a migration uses, on top of the client's local mode.
+"""A stand-in for a Qdrant server: the part of its REST interface that a migration uses, on top of the client's local
+mode.
 
-No server can be installed where the tests run. Paths, bodies, responses, the API key header and the size limit of a request follow the server; settings that
-the local mode does not store (shards, HNSW graphs, quantization, payload indexes) are kept and returned as they were sent.
+No server can be installed where the tests run. Paths, bodies, responses, the API key header and the size limit of a
+request follow the server; settings that the local mode does not store (shards, HNSW graphs, quantization, payload
+indexes) are kept and returned as they were sent.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ KEY = "s3cret-key-of-the-server"
 
 
 class Server:
-    """A server in a thread that runs until :meth:`stop`; ``faults`` maps the end of a path to the response to send instead."""
+    """A server in a thread, until :meth:`stop`; ``faults`` maps the end of a path to the response to send instead."""
 
     def __init__(self, limit=32 * 2**20):
         self.client = QdrantClient(":memory:", force_disable_check_same_thread=True)

@@ -21,7 +21,9 @@ class TestMemory(DatabaseContract):
         from congruence.errors import ParameterError
 
         if table or column or modality_column not in (None, "kind"):
-            raise ParameterError("Got a name; expected none. Leave it out.")
+            raise ParameterError(
+                f"Got table={table!r}, column={column!r}, modality_column={modality_column!r}.", "Leave them out."
+            )
         database = MemoryDatabase(TABLES[where])
         if modality_column is None:
             database._block = lambda *a: MemoryDatabase._block(database, *a)._replace(modalities=None)

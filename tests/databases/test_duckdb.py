@@ -12,13 +12,7 @@ import pytest
 from database_contract import DatabaseContract, UserRow
 
 from congruence.databases import Stage, open_database
-from congruence.errors import (
-    CorruptFileError,
-    DatabaseError,
-    DatabaseUnavailableError,
-    MigrationError,
-    ParameterError,
-)
+from congruence.errors import CorruptFileError, DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
 
 
 def q(name):
@@ -114,7 +108,7 @@ def test_each_row_comes_once_although_writing_moves_it(tmp_path, kind):
 
 
 def test_numbers_that_no_row_has_are_passed_over(tmp_path, monkeypatch):
-    """Each write moves the rows to the end of the table: after twenty writes, batches of five would take 126 queries for thirty rows."""
+    """Each write moves the rows to the end: after twenty, batches of five would take 126 queries for 30 rows."""
     where, _ = small(tmp_path)
     asked = []
     with open_database(where) as database:
@@ -172,13 +166,14 @@ def test_what_is_refused(tmp_path):
         with pytest.raises(ParameterError):
             open_database(where, table="items", rows=rows)
     for options in ({}, {"table": "other"}, {"table": "items", "ids": "none"}):
-        with pytest.raises(ParameterError, match="Got .*expected"):
+        with pytest.raises(ParameterError, match="table=|columns of vectors|ids="):
             open_database(where, **options)
     with pytest.raises(DatabaseError):
         open_database(where, table="other", column="c")
     with duckdb.connect(where) as user:
         user.execute(
-            "INSERT INTO other VALUES (1, [1, 2], [1, 2], 'x', 1), (1, [1, 2], [1, 2], 'x', 2), (NULL, [3, 4], NULL, 'x', 3)"
+            "INSERT INTO other VALUES (1, [1, 2], [1, 2], 'x', 1), (1, [1, 2], [1, 2], 'x', 2), (NULL, [3, "
+            "4], NULL, 'x', 3)"
         )
     with open_database(f"duckdb://{where}", table="main.other", column="a") as database:
         assert database.repeated_ids() == ["1"]

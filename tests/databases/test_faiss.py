@@ -103,9 +103,7 @@ def test_a_new_index_is_of_the_same_kind_metric_and_parameters(tmp_path, words, 
 def test_indexes_that_keep_their_vectors_approximately_are_refused(tmp_path, words):
     index, where = built(tmp_path, words, faiss.METRIC_L2)
     faiss.write_index(index, where)
-    with pytest.raises(
-        DatabaseError, match=r"Got Index.* approximations of their vectors.*Migrate the vectors it was built from"
-    ):
+    with pytest.raises(DatabaseError, match="Index.* approximations .*Migrate the vectors it was built from"):
         open_database(where)
 
 
@@ -122,5 +120,5 @@ def test_repeated_ids_empty_indexes_and_options_without_use(tmp_path):
         (tmp_path / "kinds.txt").write_text("image")
         open_database(where, modality_column=str(tmp_path / "kinds.txt"))
     faiss.write_index(faiss.IndexFlatL2(4), where)
-    with pytest.raises(ShapeError, match="empty index"):
+    with pytest.raises(ShapeError, match="is empty"):
         open_database(where)

@@ -100,11 +100,7 @@ def test_nothing_is_lost_doubled_wrong_or_changed(tmp_path):
     mapping.save(first / "map")
     ids = rng.permutation(N)
     rows = pa.table(
-        {
-            "id": ids,
-            "kind": ["image"] * N,
-            "vector": pa.FixedSizeListArray.from_arrays(pa.array(X.reshape(-1)), D),
-        }
+        {"id": ids, "kind": ["image"] * N, "vector": pa.FixedSizeListArray.from_arrays(pa.array(X.reshape(-1)), D)}
     )
     with duckdb.connect(str(first / "photos.duckdb")) as connection:
         connection.register("rows", rows)

@@ -1,4 +1,4 @@
-"""PostgreSQL with pgvector: the contract, and the application's use of its table before, during and after the switch."""
+"""PostgreSQL with pgvector: the contract, and the application's use of its table throughout."""
 
 from __future__ import annotations
 
@@ -70,16 +70,12 @@ class TestPgVector(DatabaseContract):
             with connection.cursor() as cursor, cursor.copy(sql.SQL("COPY {t} FROM STDIN").format(**quoted)) as copy:
                 for k, one in enumerate(ids):
                     copy.write_row(
-                        (
-                            uuid.UUID(one) if is_uuid else one,
-                            others["kind"][k],
-                            shown(vectors[k]),
-                            others["title"][k],
-                        )
+                        (uuid.UUID(one) if is_uuid else one, others["kind"][k], shown(vectors[k]), others["title"][k])
                     )
             connection.execute(
                 sql.SQL(
-                    "CREATE INDEX items_hnsw ON {t} USING hnsw ({v} vector_cosine_ops) WITH (m = 8, ef_construction = 32)"
+                    "CREATE INDEX items_hnsw ON {t} USING hnsw ({v} vector_cosine_ops) WITH (m = 8, "
+                    "ef_construction = 32)"
                 ).format(**quoted)
             )
         return where
@@ -203,7 +199,8 @@ def test_an_application_goes_on_writing_behind_the_switch(shop):
         assert rows(connection, "id, embedding, title") == shown
     # A plain table as before: upserts, NOT NULL, the index under its name, nothing left beside.
     connection.execute(
-        "INSERT INTO items (id, embedding) VALUES (1, '[1,2,3]') ON CONFLICT (id) DO UPDATE SET embedding = EXCLUDED.embedding"
+        "INSERT INTO items (id, embedding) VALUES (1, '[1,2,3]') ON CONFLICT (id) DO UPDATE SET embedding = "
+        "EXCLUDED.embedding"
     )
     with pytest.raises(psycopg.errors.NotNullViolation):
         connection.execute("INSERT INTO items (embedding) VALUES (NULL)")
@@ -219,7 +216,10 @@ def test_a_rollback_without_writes_restores_the_schema(shop):
     where, connection = shop()
 
     def schema():
-        attributes = "SELECT attname, atttypid, atttypmod, attnotnull, attacl::text FROM pg_attribute WHERE attrelid = 'items'::regclass AND attnum > 0"
+        attributes = (
+            "SELECT attname, atttypid, atttypmod, attnotnull, attacl::text FROM pg_attribute WHERE attrelid = "
+            "'items'::regclass AND attnum > 0"
+        )
         indexes = (
             "SELECT indexrelid, pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = 'items'::regclass ORDER BY 1"
         )
@@ -270,10 +270,7 @@ def test_other_users_keep_their_rights(shop):
 )
 def test_what_a_view_would_not_keep_is_refused(shop, script, result):
     where, connection = shop(SHOP + script)
-    with (
-        open_database(where, table="items") as database,
-        pytest.raises(MigrationError, match=f"Got .*{result}.*expected"),
-    ):
+    with open_database(where, table="items") as database, pytest.raises(MigrationError, match=result):
         database.prepare(3)
     connection.execute("DROP SCHEMA shop CASCADE")
     where, connection = shop()
@@ -291,7 +288,7 @@ def test_a_row_added_at_the_last_moment_is_not_lost(shop):
         fill(database)
         connection.execute("INSERT INTO items (embedding) VALUES ('[10,1,1,1]')")
         connection.execute("DELETE FROM items WHERE id = 4")
-        with pytest.raises(MigrationError, match="Got 1 rows .* without a new vector"):
+        with pytest.raises(MigrationError, match="1 rows .* no new vector"):
             database.switch()
         assert database.stage() is Stage.PREPARED
         for block in database.scan():
@@ -374,12 +371,12 @@ def test_a_kill_at_any_statement_changes_nothing(shop, monkeypatch, step):
 
 def test_a_long_query_makes_the_switch_try_again_later(shop, monkeypatch):
     where, connection = shop()
-    monkeypatch.setattr("congruence.databases._pg_client.LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("congruence.databases.pgvector.LOCK_SECONDS", 0.05)
     with open_database(where, table="items") as database:
         fill(database)
         with connection.transaction():
             rows(connection)
-            with pytest.raises(DatabaseUnavailableError, match=r"Got no lock within 0.05 s .*expected"):
+            with pytest.raises(DatabaseUnavailableError, match="no lock within 0.05 s"):
                 database.switch()
         database.switch()
 
@@ -393,7 +390,7 @@ def test_a_server_that_is_started_again_goes_on(shop, server):
         database.flush()
         server.stop()
         for call in (lambda: write(database, block), database.stage, lambda: next(database.scan()), database.switch):
-            with pytest.raises(DatabaseUnavailableError, match="Got no answer from .*expected") as caught:
+            with pytest.raises(DatabaseUnavailableError, match="no answer from") as caught:
                 call()
             assert "s3cret" not in str(caught.value)
         server.start()
@@ -412,7 +409,7 @@ def test_a_password_is_never_shown(server, monkeypatch):
         "postgresql://postgres:s3cret@/postgres?nonsense=1",
         "postgresql://u:s3cret%zz@/postgres",
     ):
-        with pytest.raises(DatabaseError, match=r"Got .*\*\*\*.*expected") as caught:
+        with pytest.raises(DatabaseError, match=r"\*\*\*") as caught:
             open_database(address)
         text = "".join(traceback.format_exception(caught.value))
         assert "s3cret" not in text
@@ -460,17 +457,17 @@ def test_halves_are_read_and_other_types_are_not_offered(shop):
         fill(database, 3, "float16")
         with pytest.raises(DatabaseError, match="out of range|infinite"):
             database.write(next(database.scan()).ids, np.full((1, 3), 1e6))
-    with pytest.raises(ParameterError, match="column='sparse'.*expected one of embedding"):
+    with pytest.raises(ParameterError, match="column='sparse'.*embedding"):
         open_database(where, column="sparse")
 
 
 def test_bits_are_as_binary_quantize_has_them_and_indexed_by_hamming(shop):
     """A column of bits counts as vectors only if it is named; the application's own queries find the new ones."""
     where, connection = shop(
-        "CREATE TABLE items (id int PRIMARY KEY, embedding vector(16), flags bit(8));"
-        "INSERT INTO items SELECT k, (SELECT array_agg(sin(k * 16 + j)) FROM generate_series(1, 16) j)::vector, B'10000011' FROM generate_series(1, 40) k;"
-        "CREATE INDEX ON items USING hnsw (embedding vector_cosine_ops) WITH (m = 7);"
-        "CREATE INDEX ON items USING hnsw ((binary_quantize(embedding)::bit(16)) bit_hamming_ops)"
+        "CREATE TABLE items (id int PRIMARY KEY, embedding vector(16), flags bit(8));INSERT INTO items SELECT k, "
+        "(SELECT array_agg(sin(k * 16 + j)) FROM generate_series(1, 16) j)::vector, B'10000011' FROM "
+        "generate_series(1, 40) k;CREATE INDEX ON items USING hnsw (embedding vector_cosine_ops) WITH (m = "
+        "7);CREATE INDEX ON items USING hnsw ((binary_quantize(embedding)::bit(16)) bit_hamming_ops)"
     )
     expected = connection.execute(
         "SELECT id, binary_quantize(embedding)::bit(16)::text FROM items ORDER BY id"
@@ -496,9 +493,10 @@ def test_bits_are_as_binary_quantize_has_them_and_indexed_by_hamming(shop):
 
 def test_widths_that_differ_are_refused(shop):
     where, _ = shop(
-        "CREATE TABLE items (id int PRIMARY KEY, v vector); INSERT INTO items VALUES (1, '[1,2]'), (2, '[1,2]'), (3, '[1]')"
+        "CREATE TABLE items (id int PRIMARY KEY, v vector); INSERT INTO items VALUES (1, '[1,2]'), (2, "
+        "'[1,2]'), (3, '[1]')"
     )
-    with open_database(where) as database, pytest.raises(DatabaseError, match="Got vectors of 1 and 2 dimensions"):
+    with open_database(where) as database, pytest.raises(DatabaseError, match="vectors of 1 and 2 dimensions"):
         list(database.scan())
     with open_database(where, rows="vector_dims(v) = 2") as database:
         assert (database.info().dim, database.count()) == (2, 2)
@@ -524,19 +522,19 @@ def test_a_condition_is_the_users_own_and_cannot_write(shop):
 
 def test_tables_are_found_and_chosen(shop):
     where, connection = shop(
-        SHOP + "CREATE TABLE pairs (a int, b int, v vector(2), PRIMARY KEY (a, b));"
-        "CREATE TABLE two (id uuid PRIMARY KEY, v vector(2), w vector(3)); CREATE TABLE odd (id numeric PRIMARY KEY, v vector(2))"
+        SHOP + "CREATE TABLE pairs (a int, b int, v vector(2), PRIMARY KEY (a, b));CREATE TABLE two (id uuid PRIMARY "
+        "KEY, v vector(2), w vector(3)); CREATE TABLE odd (id numeric PRIMARY KEY, v vector(2))"
     )
-    with pytest.raises(ParameterError, match=r"expected one of shop.items, shop.odd, shop.pairs, shop.two"):
+    with pytest.raises(ParameterError, match=r"shop.items, shop.odd, shop.pairs, shop.two"):
         open_database(where)
     for options, result in (
         ({"table": "pairs"}, "primary key of 2 columns"),
-        ({"table": "two"}, "several columns of vectors: v, w"),
-        ({"table": "odd"}, "ids of type numeric"),
+        ({"table": "two"}, "2 columns of vectors .'v', 'w'"),
+        ({"table": "odd"}, "of type numeric"),
         ({"table": "items", "ids": "nope"}, "ids='nope'"),
         ({"table": "likes"}, "table='likes'"),
     ):
-        with pytest.raises(ParameterError, match=f"Got .*{result}.*expected"):
+        with pytest.raises(ParameterError, match=result):
             open_database(where, **options)
     with open_database(where, table="shop.two", column="w") as database:
         fill(database, 2)

@@ -1,4 +1,4 @@
-"""Qdrant: the contract over its REST API and on a folder of its client, and special cases of collections and aliases."""
+"""Qdrant: the contract over its REST API and on a folder, and special cases of collections and aliases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qdrant_client import QdrantClient, models
 from qdrant_client.local.persistence import CollectionPersistence
 from qdrant_server import KEY, Server
 
-from congruence.databases import Stage, _qdrant_client, open_database
+from congruence.databases import Stage, _base, open_database, qdrant
 from congruence.errors import (
     CorruptFileError,
     DatabaseError,
@@ -145,20 +145,20 @@ class TestFolder(Contract):
         with self.open(where) as database:
             assert not database.capabilities.concurrent_writes
             assert database.info().free_bytes > 0
-            with pytest.raises(DatabaseUnavailableError, match=r"Got .*another process.*; expected it closed"):
+            with pytest.raises(DatabaseUnavailableError, match="Another process"):
                 self.open(where)
 
     def test_a_folder_that_is_none_or_broken(self, tmp_path):
-        with pytest.raises(FileError, match="Got .*no meta.json"):
+        with pytest.raises(FileError, match="no meta.json"):
             self.open(f"qdrant://{tmp_path}")
         assert not list(tmp_path.iterdir())  # the client would have made a new database
         where = self.make(tmp_path, *make_rows("int", 5))
         storage = next((tmp_path / "db" / "collection").glob("*/storage.sqlite"))
         storage.write_bytes(b"no database at all" * 300)
-        with pytest.raises(CorruptFileError, match=r"Got .*cannot be read"):
+        with pytest.raises(CorruptFileError, match="damaged"):
             self.open(where)
         (tmp_path / "db" / "meta.json").write_text('{"collections": ')
-        with pytest.raises(CorruptFileError, match=r"Got .*cannot be read"):
+        with pytest.raises(CorruptFileError, match="damaged"):
             self.open(where)
 
 
@@ -194,7 +194,7 @@ def names(client):
 def test_readers_of_the_collections_own_name_are_not_switched(server, items):
     with open_database(server.url) as database:
         run(database)
-        with pytest.raises(MigrationError, match=r"expected an alias.*Create an alias of 'items_v1'.*table=ALIAS"):
+        with pytest.raises(MigrationError, match=r"only aliases.*Create an alias of 'items_v1'.*table=ALIAS"):
             database.switch()
         assert database.stage() is Stage.PREPARED
     alias(items, "items", "items_v1")
@@ -204,7 +204,7 @@ def test_readers_of_the_collections_own_name_are_not_switched(server, items):
     with open_database(server.url, table="items_v1") as database:
         assert database.stage() is Stage.SWITCHED
         for step in (database.rollback, database.drop_old):
-            with pytest.raises(MigrationError, match="expected an alias"):
+            with pytest.raises(MigrationError, match="only aliases"):
                 step()
         with pytest.raises(MigrationError, match="Roll back first"):
             database.discard()
@@ -249,22 +249,22 @@ def test_a_second_migration_has_names_of_its_own(server, items):
 def test_collections_of_others_are_left_alone(server, items):
     alias(items, "items", "items_v1")
     fill_collection(items, "items_v1__congruence_new", *make_rows("int", 3))
-    with pytest.raises(DatabaseError, match="not created by a migration; expected this name to be free"):
+    with pytest.raises(DatabaseError, match="not created by a migration"):
         open_database(server.url, table="items")
     items.delete_collection("items_v1__congruence_new")
     alias(items, "staging", "items_v1")
-    with pytest.raises(ParameterError, match=r"with 2 aliases and collections \('items', 'staging'\)"):
+    with pytest.raises(ParameterError, match=r"2 aliases and collections \('items', 'staging'\)"):
         open_database(server.url)
     with open_database(server.url, table="items") as database:
         run(database)
         database.switch()
-        with pytest.raises(MigrationError, match="alias 'staging' on 'items_v1', which is to be deleted"):
+        with pytest.raises(MigrationError, match="alias 'staging' is on 'items_v1', which is to be deleted"):
             database.drop_old()
         database.rollback()
     alias(items, "staging", "items_v1__congruence_new")  # somebody looks at the new vectors
     with open_database(server.url, table="items") as database:
         assert database.stage() is Stage.PREPARED
-        with pytest.raises(MigrationError, match="alias 'staging' on 'items_v1__congruence_new'"):
+        with pytest.raises(MigrationError, match="alias 'staging' is on 'items_v1__congruence_new'"):
             database.discard()
     assert len(names(items)) == 2
 
@@ -273,7 +273,7 @@ def test_rows_that_readers_would_lose_keep_the_alias_where_it_is(server, items):
     alias(items, "items", "items_v1")
     with open_database(server.url, rows=IMAGES) as database:
         run(database)
-        with pytest.raises(MigrationError, match="Got 20 of 30 rows .*readers would lose the others"):
+        with pytest.raises(MigrationError, match="10 rows .*readers would lose them"):
             database.switch()
     with open_database(server.url) as database:
         run(database)
@@ -321,7 +321,7 @@ def test_the_new_collection_is_configured_as_the_old_one(server, items):
     assert server.indexes["tuned__congruence_new"] == server.indexes["tuned"]
     with pytest.raises(ParameterError, match=r"2 dense vectors per point \('image', 'text'\).*Pass column="):
         open_database(server.url, table="tuned")
-    with pytest.raises(MigrationError, match="one migration of a collection at a time"):
+    with pytest.raises(MigrationError, match="one migration at a time"):
         open_database(server.url, table="tuned", column="text")
 
 
@@ -411,7 +411,7 @@ def test_halves_are_rounded(server, items):
         database.write(block.ids, block.vectors)
         found = database.fetch(block.ids, "new")
         np.testing.assert_array_equal(found.vectors, block.vectors.astype(np.float16).astype(np.float32))
-        with pytest.raises(MigrationError, match=r"8 × float16.*expected 8 × float32"):
+        with pytest.raises(MigrationError, match=r"8 × float16.*8 × float32"):
             database.prepare(DIM, "float32")
         with pytest.raises(ParameterError, match="element_type='int8'"):
             database.prepare(DIM, "int8")
@@ -450,11 +450,11 @@ def test_numbers_and_uuids_in_one_collection(server, items):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"rows": "kind = 'image'"}, "not a Qdrant filter"),
-        ({"rows": '{"mustn\'t": []}'}, "not a Qdrant filter"),
-        ({"ids": "id"}, "Leave ids out"),
-        ({"modality_column": "nope"}, "one of 'kind', 'title'"),
-        ({"table": "nope"}, "expected one of 'items_v1'"),
+        ({"rows": "kind = 'image'"}, "rejected .*JSON"),
+        ({"rows": '{"mustn\'t": []}'}, "rejected .*JSON"),
+        ({"ids": "id"}, "Leave ids=… out"),
+        ({"modality_column": "nope"}, "items_v1: 'kind', 'title'"),
+        ({"table": "nope"}, "'items_v1'"),
         ({"column": "nope"}, "expected one of ''"),
     ],
 )
@@ -467,9 +467,7 @@ def test_options_that_cannot_be(server, items, options, said):
 
 
 def test_requests_stay_under_the_servers_limit(server, items, monkeypatch):
-    from congruence.databases import _qdrant_points
-
-    monkeypatch.setattr(_qdrant_points, "_REQUEST_BYTES", 5000)
+    monkeypatch.setattr(qdrant, "_REQUEST_BYTES", 5000)
     monkeypatch.setattr(server, "limit", 5500)
     with open_database(server.url, table="items_v1") as database:
         run(database)
@@ -501,7 +499,7 @@ def test_faults_of_the_server(server, items, fault, error, said):
 
 
 def test_a_server_that_does_not_answer(server, items, monkeypatch):
-    monkeypatch.setattr(_qdrant_client, "TIMEOUT", 1)
+    monkeypatch.setattr(qdrant, "TIMEOUT", 1)
     with open_database(server.url, table="items_v1") as database:
         server.faults.append(("/points/count", 1.3))
         with pytest.raises(DatabaseUnavailableError, match=r"Timeout"):
@@ -532,8 +530,6 @@ def test_something_else_than_qdrant(server, monkeypatch):
 
 
 def test_an_index_is_waited_for(server, items, monkeypatch):
-    from congruence.databases import qdrant
-
     looks = []
 
     def look(seconds):
@@ -541,7 +537,7 @@ def test_an_index_is_waited_for(server, items, monkeypatch):
         server.status = "green" if len(looks) == 3 else "yellow"
 
     # A clock of its own: other threads of this process sleep too.
-    monkeypatch.setattr(qdrant, "time", SimpleNamespace(sleep=look, monotonic=time.monotonic))
+    monkeypatch.setattr(_base, "time", SimpleNamespace(sleep=look, monotonic=time.monotonic))
     with open_database(server.url, table="items_v1") as database:
         run(database)
         server.status = "yellow"
@@ -551,8 +547,8 @@ def test_an_index_is_waited_for(server, items, monkeypatch):
         with pytest.raises(DatabaseError, match="status red"):
             database.build_index()
         server.status = "yellow"
-        monkeypatch.setattr(qdrant, "_INDEX_SECONDS", -1.0)
-        with pytest.raises(DatabaseUnavailableError, match="to turn green"):
+        monkeypatch.setattr(_base, "INDEX_SECONDS", -1.0)
+        with pytest.raises(DatabaseUnavailableError, match="still being indexed"):
             database.build_index()
 
 

@@ -1,4 +1,4 @@
-"""A progressive re-embedding of a DuckDB file is killed with SIGKILL repeatedly until it completes; old vectors are read from a separate file."""
+"""A progressive re-embedding of a DuckDB file is killed with SIGKILL repeatedly until it completes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from congruence import OrthogonalMap, load
+from congruence import OrthogonalMap, load, persist
 from congruence.databases import open_database
 from congruence.embeddings import normalize_rows
 from congruence.upgrade.migrate import Migration, stages
 from congruence.upgrade.migrate.journal import Journal
-from congruence.upgrade.progressive import _received, saving
+from congruence.upgrade.progressive import refit, state
 
 #: Nothing of the database is open in this process when it forks.
 CONTEXT = multiprocessing.get_context("fork")
@@ -51,8 +51,8 @@ def go(folder, at, seen):
     truth = np.load(folder / "truth.npy")
     stages.IN_MEMORY, stages.CHUNK = 0, CHUNK
     Journal.write = watched(Journal.write)
-    _received.write_piece = saving.write_piece = watched(saving.write_piece)
-    saving.persist.write_folder = watched(saving.persist.write_folder)
+    state.write_piece = refit.write_piece = watched(state.write_piece)
+    persist.write_folder = watched(persist.write_folder)
     database = open_database(folder / "photos.duckdb")
     database.write = watched(database.write)
     with Migration(database, load(folder / "map"), journal=folder / "journal") as migration:

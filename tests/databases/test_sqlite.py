@@ -69,7 +69,8 @@ def items(tmp_path):
     where = str(tmp_path / "photos.db")
     connection = connect(where)
     connection.execute(
-        "CREATE VIRTUAL TABLE items USING vec0(id integer primary key, owner integer partition key, embedding float[4], other float[2])"
+        "CREATE VIRTUAL TABLE items USING vec0(id integer primary key, owner integer partition key, embedding "
+        "float[4], other float[2])"
     )
     connection.execute("CREATE VIEW shown AS SELECT id, embedding FROM items")
     for k in range(1, 6):
@@ -109,7 +110,7 @@ def test_a_row_added_at_the_last_moment_is_not_lost(items):
     with open_database(where, column="embedding") as database:
         fill(database)
         connection.execute("INSERT INTO items VALUES (7, 1, ?, ?)", [np.ones(4, np.float32), np.ones(2, np.float32)])
-        with pytest.raises(MigrationError, match=r"Got 1 rows .*expected"):
+        with pytest.raises(MigrationError, match="1 rows"):
             database.switch()
         assert database.stage() is Stage.PREPARED
         fill(database)
@@ -142,20 +143,20 @@ def test_a_kill_at_any_statement_changes_nothing(items, step):
             fill(database)
         if step in ("rollback", "drop_old"):
             database.switch()
-        stage, opened = database.stage(), database._connection
-        inner = opened.client
+        stage = database.stage()
+        inner = database._client
         before = connection.execute("SELECT * FROM items ORDER BY id").fetchall()
         for at in range(200):
-            opened.client = Counted(inner, at)
+            database._client = Counted(inner, at)
             try:
                 getattr(database, step)(*([3] if step == "prepare" else []))
             except Killed:
-                opened.client = inner
+                database._client = inner
                 assert database.stage() is stage
                 assert connection.execute("SELECT * FROM items ORDER BY id").fetchall() == before
             else:
                 break
-        opened.client = inner
+        database._client = inner
         assert at >= 4
         assert database.stage() is not stage
 
@@ -165,7 +166,7 @@ def test_another_writer_is_waited_for_and_then_said(items, monkeypatch):
     monkeypatch.setattr("congruence.databases.sqlite.BUSY_SECONDS", 0.05)
     with open_database(where, column="embedding") as database:
         connection.execute("BEGIN IMMEDIATE")
-        with pytest.raises(DatabaseUnavailableError, match=r"Got no lock .*expected"):
+        with pytest.raises(DatabaseUnavailableError, match="no lock"):
             database.prepare(3)
         connection.execute("ROLLBACK")
         database.prepare(3)
@@ -176,16 +177,16 @@ def test_what_is_no_vec0_table_is_refused(items, tmp_path):
     with pytest.raises(FileError, match="not a file"):
         open_database(tmp_path / "nowhere.sqlite")
     (tmp_path / "bad.sqlite").write_bytes(b"no database at all" * 100)
-    with pytest.raises(CorruptFileError, match=r"Got .*expected"):
+    with pytest.raises(CorruptFileError, match="damaged"):
         open_database(tmp_path / "bad.sqlite")
     connection.execute("CREATE VIRTUAL TABLE bits USING vec0(v bit[8], w int8[4])")
     for options, result in (
-        ({}, "expected one of items, bits"),
-        ({"table": "items"}, "several columns of vectors in 'items': embedding, other"),
+        ({}, "'bits', 'items'"),
+        ({"table": "items"}, "2 columns of vectors .'embedding', 'other'"),
         ({"table": "items", "column": "other", "rows": "id > 1"}, "rows='id > 1'"),
         ({"table": "items", "column": "other", "ids": "owner"}, "ids='owner'"),
     ):
-        with pytest.raises(ParameterError, match=f"Got .*{result}"):
+        with pytest.raises(ParameterError, match=result):
             open_database(where, **options)
     with open_database(f"sqlite:///{where}", table="items", column="other") as database:
         assert database.info().dim == 2

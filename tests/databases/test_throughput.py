@@ -40,7 +40,7 @@ def in_lance(folder, n, kind=str):
 @pytest.mark.parametrize("kind", [int, str])
 def test_what_is_remembered_of_a_scan_keeps_no_vectors_in_memory(tmp_path, monkeypatch, kind):
     """A column that came through Arrow's C interface keeps all columns of its batch."""
-    from congruence.databases import _lance_reader
+    from congruence.databases import lancedb
 
     given = []
 
@@ -49,8 +49,8 @@ def test_what_is_remembered_of_a_scan_keeps_no_vectors_in_memory(tmp_path, monke
             given.append(batch)
             yield batch
 
-    stream = _lance_reader.stream
-    monkeypatch.setattr(_lance_reader, "stream", watched)
+    stream = lancedb.stream
+    monkeypatch.setattr(lancedb, "stream", watched)
     with open_database(in_lance(tmp_path, 100, kind)) as database:
         blocks = list(database.scan(batch=30))
         theirs = {buffer.address for batch in given for column in batch for buffer in column.buffers() if buffer}
@@ -110,7 +110,7 @@ def test_the_other_columns_that_a_scan_saw_are_not_read_again(tmp_path):
     with open_database(where) as database:
         database.prepare(DIM)
         statements = []
-        database._connection.client.set_trace_callback(statements.append)
+        database._client.set_trace_callback(statements.append)
         blocks = list(database.scan(batch=20))
         statements.clear()
         for block in blocks[:2]:
@@ -120,7 +120,7 @@ def test_the_other_columns_that_a_scan_saw_are_not_read_again(tmp_path):
         user.execute("DELETE FROM items WHERE id = 45")
         database.write(blocks[2].ids, blocks[2].vectors)
         assert [one for one in statements if 'JOIN "items"' in one]
-        database._connection.client.set_trace_callback(None)
+        database._client.set_trace_callback(None)
         user.execute("UPDATE items SET name = 'changed' WHERE id = 3")
         database.switch()
     wanted = {k: "changed" if k == 3 else f"n{k}" for k in range(50) if k != 45}
@@ -135,7 +135,7 @@ def test_pages_of_the_file_are_kept_for_the_next_row(tmp_path):
     user.execute(f"CREATE VIRTUAL TABLE items USING vec0(id integer primary key, embedding float[{DIM}])")
     user.close()
     with open_database(str(tmp_path / "empty.db")) as database:
-        (size,) = database._connection.read("PRAGMA cache_size")[0]
+        (size,) = database._read("PRAGMA cache_size")[0]
     assert size == -65536
 
 

@@ -15,7 +15,7 @@ import pytest
 from engine_data import FILES, OUT, ROWS, WIDTH, X, make_map, write_parts
 
 from congruence import Space
-from congruence.upgrade.blocks import BlockMap
+from congruence.upgrade.transform import BlockMap
 
 pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore")]
 

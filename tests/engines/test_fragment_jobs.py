@@ -25,7 +25,7 @@ from congruence.errors import (
     ZeroRowError,
 )
 from congruence.stores import open_source, read_embeddings
-from congruence.upgrade.blocks import BlockMap
+from congruence.upgrade.transform import BlockMap
 from congruence.upgrade.transform import transform_file
 
 MAP = make_map()

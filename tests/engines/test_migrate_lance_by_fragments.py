@@ -249,7 +249,7 @@ def test_bad_input(tmp_path):
     on_disk, named = column_files(where)
     assert on_disk - files == named - files  # of the fragments before, and nothing of the broken one
     database = open_database(str(write_table(tmp_path / "few.lance")), rows="id < 100")
-    with pytest.raises(ParameterError, match="Got the condition 'id < 100' for an engine; expected all rows"):
+    with pytest.raises(ParameterError, match="condition 'id < 100' for an engine"):
         Migration(database, MAP, journal=tmp_path / "k", executor=EngineExecutor(LocalEngine())).run()
 
 
@@ -292,9 +292,9 @@ def test_a_table_in_an_object_store_by_the_command(bucket, here, tmp_path):
 
 def test_what_an_object_store_cannot_do_is_said(bucket, here, tmp_path):
     where = "s3://bucket/shop/photos.lance"
-    with pytest.raises(DatabaseError, match=r"Got rows to write one by one in s3://.*Migrate with an engine"):
+    with pytest.raises(DatabaseError, match=r"s3://.*cannot be written one by one.*Migrate with an engine"):
         Migration(open_database(where), MAP, journal=tmp_path / "j").run()
-    with pytest.raises(ParameterError, match=r"expected a Lance table there, whose URL ends in \.lance"):
+    with pytest.raises(ParameterError, match=r"URL ends in \.lance"):
         open_database("s3://bucket/shop")
     with pytest.raises((FileError, DatabaseError), match=r"s3://bucket/none\.lance"):
         open_database("s3://bucket/none.lance")

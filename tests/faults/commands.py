@@ -229,12 +229,12 @@ def _arrow(ids: np.ndarray) -> Any:
 
 def small_sample() -> None:
     import congruence.datasets as datasets
-    import congruence.report.plots as plots
+    import congruence.report.summary as summary
 
-    sample, real = datasets.load_sample("emoji"), plots.few_anchors
+    sample, real = datasets.load_sample("emoji"), summary._few_anchors
     few = sample.take({kind: rows.ids[:60] for kind, rows in sample.source.items()})
     datasets.load_sample = lambda name: few
-    plots.few_anchors = lambda *arguments: real(*arguments[:-1], 1)
+    summary._few_anchors = lambda *arguments: real(*arguments[:-1], 1)
 
 
 def small_library() -> None:

@@ -1,6 +1,11 @@
-"""Each picture, on axes of the caller's: the numbers stand where the data say, and nobody else's figures are touched."""
+"""Each picture, on axes of the caller's: the numbers stand where the data say, and nobody else's figures are
+touched.
+"""
 
 from __future__ import annotations
+
+import importlib
+import sys
 
 import matplotlib
 import numpy as np
@@ -13,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
 
 from congruence import Embeddings, plotting
-from congruence.errors import ParameterError
+from congruence.errors import MissingExtraError, ParameterError
 from congruence.plotting.look import COLOR, COLORS
 from congruence.plotting.training import recalls_size
 from congruence.synthetic import upgrade_problem
@@ -107,7 +112,14 @@ def test_few_anchors():
 
     def curve(measure, kind, height):
         ends = {"low": [height - 0.1] * 8, "high": [height + 0.1] * 8}
-        return {"name": f"{measure} {kind}", "measure": measure, "items": "text", "kind": kind, "mean": [height] * 8, **ends}  # fmt: skip
+        return {
+            "name": f"{measure} {kind}",
+            "measure": measure,
+            "items": "text",
+            "kind": kind,
+            "mean": [height] * 8,
+            **ends,
+        }
 
     curves = [curve("retrieval", "mapped", 0.5), curve("cosine", "mapped", 0.7), curve("cosine", "constant", 0.4)]
     ax = plotting.draw_few_anchors({"n": n, "curves": curves}, ["cosine"], axes())
@@ -115,7 +127,10 @@ def test_few_anchors():
     assert lines(ax)["cosine constant"].tolist() == [[k, 0.4] for k in n]
     assert colors(ax) == {"cosine mapped": COLOR["after"], "cosine constant": COLOR["ink"]}
     (band,) = ax.collections  # controls have none
-    assert (band.get_paths()[0].vertices[:, 1].min(), band.get_paths()[0].vertices[:, 1].max()) == (0.6, pytest.approx(0.8))  # fmt: skip
+    assert (band.get_paths()[0].vertices[:, 1].min(), band.get_paths()[0].vertices[:, 1].max()) == (
+        0.6,
+        pytest.approx(0.8),
+    )
     assert (ax.get_xscale(), [t.get_text() for t in ax.get_xticklabels()]) == ("log", ["5", "20", "100", "500"])
 
 
@@ -165,7 +180,9 @@ def test_recalls_stand_beside_chance():
     ]
     data = {"rows": rows, "wrong": 1, "options": 5, "chance": {"binary": 0.5, "choice": 0.2}}
     ax = plotting.draw_recalls(data, axes())
-    bars = {bar.get_label(): [patch.get_width() for patch in bar] for bar in ax.containers if isinstance(bar, BarContainer)}  # fmt: skip
+    bars = {
+        bar.get_label(): [patch.get_width() for patch in bar] for bar in ax.containers if isinstance(bar, BarContainer)
+    }
     assert bars == {"of 2 captions": [0.75, 0.5], "of 5": [0.25]}
     drawn = {tuple(segment[:, 0]) for c in ax.collections for segment in c.get_segments()}
     assert drawn == {(0.5, 0.5), (0.2, 0.2)}
@@ -251,7 +268,9 @@ def test_bars_stand_by_group():
 
 
 def test_lines_have_bands_and_wide_ranges_are_logarithmic():
-    series = [{"name": "orthogonal", "color": "series-1", "x": [2, 8, 40], "mean": [0.1, 0.5, 0.6], "sd": [0.1, None, 0.0]}]  # fmt: skip
+    series = [
+        {"name": "orthogonal", "color": "series-1", "x": [2, 8, 40], "mean": [0.1, 0.5, 0.6], "sd": [0.1, None, 0.0]}
+    ]
     ax = draw_panel({"kind": "lines", "title": "t", "label": "classes", "series": series}, axes())
     assert lines(ax)["orthogonal"].tolist() == [[2, 0.1], [8, 0.5], [40, 0.6]]
     assert (ax.get_xscale(), ax.get_xlabel()) == ("log", "classes")
@@ -360,3 +379,10 @@ def test_an_outcome_draws_each_of_its_panels():
     for panel in (-1, len(shown)):
         with pytest.raises(ParameterError, match=f"expected 0 to {len(shown) - 1}"):
             outcome.plot(panel=panel)
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "congruence.plotting")
+    with pytest.raises(MissingExtraError, match=r"congruence\[plot\]"):
+        importlib.import_module("congruence.plotting")

@@ -142,7 +142,12 @@ def test_shifts_stand_beside_their_floor():
 @pytest.mark.parametrize("n", [30, 6])
 def test_spanning_draws_its_singular_values(n):
     found = sym_spanning(X[:n, :4])
-    squares = np.array([np.outer(x, x)[np.triu_indices(4)] * (np.sqrt(2) - (np.sqrt(2) - 1) * np.eye(4))[np.triu_indices(4)] for x in X[:n, :4]])  # fmt: skip
+    squares = np.array(
+        [
+            np.outer(x, x)[np.triu_indices(4)] * (np.sqrt(2) - (np.sqrt(2) - 1) * np.eye(4))[np.triu_indices(4)]
+            for x in X[:n, :4]
+        ]
+    )
     ax = found.plot(axes())
     (values,) = (line for line in ax.lines if line.get_label() == "singular values")
     np.testing.assert_allclose(values.get_ydata(), np.linalg.svd(squares, compute_uv=False), rtol=1e-6)

@@ -1,4 +1,6 @@
-"""One Chromium for the pages of a test session, driven over its DevTools pipe: starting one takes as long as looking at several pages."""
+"""One Chromium for the pages of a test session, driven over its DevTools pipe: starting one takes as long as looking at
+several pages.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ class Browser:
         os.close(self._answers)
 
     def ask(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
-        """Send a command and return its result; events received until then are kept for :meth:`wait` and :meth:`told`."""
+        """Send a command and return its result; events received until then are kept for :meth:`wait` and
+        :meth:`told`.
+        """
         self._sent += 1
         message = {"id": self._sent, "method": method, "params": parameters} | (
             {"sessionId": session} if session else {}

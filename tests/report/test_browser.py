@@ -10,17 +10,10 @@ from test_training_page import make, trained
 
 import congruence
 from congruence.datasets import load_sample
-from congruence.report import (
-    summarize,
-    summarize_training,
-    write_migration,
-    write_report,
-    write_story,
-    write_training,
-)
+from congruence.report import summarize, summarize_training, write_migration, write_report, write_story, write_training
 from congruence.report.examples import data_uri
 from congruence.upgrade.migrate.journal import Journal
-from congruence.upgrade.migrate.summary import summarize as summarize_journal
+from congruence.upgrade.migrate.journal import summarize as summarize_journal
 
 
 def report(path):
@@ -80,7 +73,10 @@ def migration(path):
 
 def story(path):
     """The demo's page, with words that do not fit."""
-    item = [{"text": "x" * 60, "picture": data_uri(one), "wanted": k % 2 == 0} for k, one in enumerate([*load_sample("emoji").thumbnails.values()][:5])]  # fmt: skip
+    item = [
+        {"text": "x" * 60, "picture": data_uri(one), "wanted": k % 2 == 0}
+        for k, one in enumerate([*load_sample("emoji").thumbnails.values()][:5])
+    ]
     names = ("before", "only the encoder changed", "mapped", "re-embedded", "rolled back")
     shown = [{"name": name, "right": 3, "found": item} for name in names[:4]]
     strategy = {"name": "map, and re-embed the worst 12%", "value": 0.9, "low": 0.8, "high": None, "share": 0.12}

@@ -111,7 +111,7 @@ def test_the_command_takes_the_folder_of_a_journal(here, journal, tmp_path):
 
 
 def test_a_folder_without_a_journal_and_a_damaged_one_are_refused(here, journal, tmp_path):
-    with pytest.raises(MigrationError, match="holds no journal"):
+    with pytest.raises(MigrationError, match="no journal"):
         read_migration(tmp_path)
     journal.write(tmp_path)
     path = tmp_path / "journal.json"

@@ -15,7 +15,7 @@ from scipy.stats import linregress
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.synthetic import dual_problem
 from congruence.theory import agreement, gram_agreement, kernel_agreement
-from congruence.theory.lines import Envelope
+from congruence.theory.agreement import Envelope
 
 
 def models(problem):

@@ -237,7 +237,9 @@ def test_fewer_dimensions_lie_above_the_bound_and_fall_towards_zero():
 
 
 def test_remark_c13_from_two_data_sets_to_kernels_that_agree():
-    """The whole way: a world, two curations, two dual encoders that are optimal for theirs, and kernels that differ by slope and constant."""
+    """The whole way: a world, two curations, two dual encoders that are optimal for theirs, and kernels that differ by
+    slope and constant.
+    """
     P = latent_joint(12, 10, 4, random_state=3)
     chosen = [curate(P, *independent_weights(P, strength=0.8, random_state=k)) for k in (1, 2)]
     first, second = (realize_critic(pmi(one.joint), random_state=k) for k, one in enumerate(chosen))

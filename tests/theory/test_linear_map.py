@@ -10,13 +10,7 @@ import scipy.linalg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from congruence.errors import (
-    InputError,
-    NotFiniteError,
-    ParameterError,
-    ShapeError,
-    TooFewAnchorsError,
-)
+from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.synthetic import dual_problem, random_rotation
 from congruence.theory import anchor_map, kernel_agreement, linear_bound, linear_text_error, text_bound
 
@@ -42,7 +36,9 @@ def leftover(bound):
 
 
 def tight(d):
-    """Two models whose images differ by c in every coordinate, seen through orthonormal texts: every step is an equality."""
+    """Two models whose images differ by c in every coordinate, seen through orthonormal texts: every step is an
+    equality.
+    """
     c = 0.4 / np.sqrt(d)
     across = scipy.linalg.null_space(np.ones((1, d)))[:, 0]
     w = across * np.sqrt(1 - d * c * c / 4)
@@ -134,7 +130,10 @@ def test_narrower_targets_are_welcome():
 
 
 def test_the_sentence_says_what_one_is():
-    """A = 0 errs by 1 on any two models. A need not: here it errs by more, and no sentence may call 1 true of any two."""
+    """A = 0 errs by 1 on any two models.
+
+    A need not: here it errs by more, and no sentence may call 1 true of any two.
+    """
     p = dual_problem(20, 7, 6, 6, noise=0.8, random_state=1)
     bound = linear_bound(*models(p))
     assert (bound.trivial, bound.vacuous) == (1, True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import congruence.theory.margins as module
 from congruence import OrthogonalMap
-from congruence.errors import NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError, ZeroRowError
+from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError, ZeroRowError
 from congruence.theory import class_margins
 
 
@@ -198,11 +198,11 @@ def test_the_span_can_be_cut():
 def test_bad_input_is_refused():
     G = np.eye(3)
     wide = np.eye(3)[:, :2]
-    with pytest.raises(ParameterError, match="no map into fewer dimensions is an isometry"):
+    with pytest.raises(ParameterError, match="fewer dimensions"):
         class_margins(G, G, wide + 1, wide)
-    with pytest.raises(ParameterError, match=r"orthonormal only to 0\.75.*shrinkage='full'"):
+    with pytest.raises(InputError, match="rotation.*shrinkage='full'"):
         class_margins(G, G, G, G / 2)
-    with pytest.raises(ShapeError, match="transpose"):
+    with pytest.raises(ShapeError, match="ranspose"):
         class_margins(wide + 1, wide + 1, G, np.eye(3)[:, :2])
     with pytest.raises(ShapeError, match=r"\(3, 3\)"):
         class_margins(G, G, G, np.eye(4))

@@ -9,7 +9,6 @@ import pytest
 from scipy.spatial import HalfspaceIntersection
 
 import congruence.theory.spanning as spanning
-import congruence.theory.spanning_constant as module
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError, ZeroRowError
 from congruence.theory import kappa
 from congruence.theory.spanning import features, quadratic_forms, unpack
@@ -31,7 +30,8 @@ def by_vertices(S: np.ndarray) -> float:
 @pytest.mark.parametrize("n", [3, 4, 5, 8, 9])
 def test_lines_at_equal_angles(n):
     # M = aI + b·reflection sees a + b cos(2θ − φ) in direction θ and has norm |a| + |b|. The directions 2θ are n equal
-    # steps round the circle; φ midway between two of them is worst. For even n its opposite is midway as well, for odd n it is a direction.
+    # steps round the circle; φ midway between two of them is worst. For even n its opposite is midway as well, for odd
+    # n it is a direction.
     angle = np.arange(n) * np.pi / n
     c = np.cos(np.pi / n)
     expected = 1 / c if n % 2 == 0 else (3 - c) / (1 + c)
@@ -96,7 +96,7 @@ def test_the_upper_bound_is_never_above_that_of_the_least_singular_value_and_oft
 @pytest.mark.parametrize("programmes", [True, False])
 def test_the_lower_bound_is_witnessed_and_the_upper_one_never_beaten(monkeypatch, programmes):
     if not programmes:
-        monkeypatch.setattr(module, "_LP_FEATURES", 0)
+        monkeypatch.setattr(spanning, "_LP_FEATURES", 0)
     S = sphere(80, 6)
     found = kappa(S, starts=4)
     assert 1 <= found.lower <= found.upper
@@ -114,7 +114,7 @@ def test_least_squares_come_near_the_programmes(monkeypatch):
     S = sphere(80, 6)
     best = kappa(S).lower
     plain = max(np.linalg.norm(spanning.sym_spanning(S).witness, 2), 1)
-    monkeypatch.setattr(module, "_LP_FEATURES", 0)
+    monkeypatch.setattr(spanning, "_LP_FEATURES", 0)
     without = kappa(S)
     assert 0.4 * best < without.lower <= best
     assert without.lower > plain

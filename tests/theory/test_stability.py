@@ -178,8 +178,8 @@ def test_images_in_a_subspace_say_nothing_of_the_rest_of_a_text():
 @pytest.mark.parametrize("more", [0, 5])
 @pytest.mark.parametrize("d", [2, 6, 40])
 def test_the_constant_of_the_text_bound_cannot_be_smaller(d, more):
-    # Orthonormal anchors, carried exactly, and a text that is off by c along each of them: every step is an equality, in any
-    # number of target dimensions. √d̃ is then loose by √(d̃/d), and anything below √n too small.
+    # Orthonormal anchors, carried exactly, and a text that is off by c along each of them: every step is an equality,
+    # in any number of target dimensions. √d̃ is then loose by √(d̃/d), and anything below √n too small.
     c = 0.4 / np.sqrt(d)
     across = scipy.linalg.null_space(np.ones((1, d)))[:, 0] * np.sqrt(1 - d * c * c / 4)
     g, g_target = across - c / 2, across + c / 2
@@ -194,7 +194,8 @@ def test_the_constant_of_the_text_bound_cannot_be_smaller(d, more):
 
 
 def test_without_kappa_the_image_bound_would_be_false():
-    # Images around e₁ hardly see that A shrinks e₂: the norms of A f are 1 to second order, the rotation is off to first.
+    # Images around e₁ hardly see that A shrinks e₂: the norms of A f are 1 to second order, the rotation is off to
+    # first.
     angle = np.linspace(-0.05, 0.05, 21)
     F = np.c_[np.cos(angle), np.sin(angle)]
     A = np.diag([1.0, 0.2])
@@ -236,9 +237,7 @@ def test_what_is_refused():
         lambda: orthogonal_bound(F_target, F, Q.T, 2.0),
         lambda: polar_rotation(Q.T),
     ):
-        with pytest.raises(
-            ParameterError, match="source of 6 and a target of 4 dimensions.*Exchange source and target"
-        ):
+        with pytest.raises(ParameterError, match="from 6 into fewer dimensions, 4.*Exchange"):
             refused()
     with pytest.raises(InputError, match=r"‖QᵀQ − I‖ = 0.19; expected a rotation"):
         text_bound(F, G, F_target, G_target, 0.9 * Q)
@@ -246,7 +245,7 @@ def test_what_is_refused():
         text_bound(F, G, F_target, G_target, Q.T)
     with pytest.raises(ShapeError, match="Pass a matrix fitted on these models"):
         orthogonal_bound(F, F_target, Q[:, :5], 2.0)
-    with pytest.raises(ParameterError, match="rank=5; expected at most 4"):
+    with pytest.raises(ParameterError, match="rank=5.*rank=4"):
         projected_text_bound(F, G, F_target, G_target, Q, 5)
     with pytest.raises(ParameterError, match="rank=0"):
         projected_text_bound(F, G, F_target, G_target, Q, 0)

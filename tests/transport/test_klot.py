@@ -292,7 +292,7 @@ E3 = torch.eye(3)
         ((E3, torch.eye(4)), {}, ShapeError, r"student of shape \(3, 3\) and teacher of shape \(4, 4\)"),
         ((E3[0], E3), {}, ShapeError, "2 axes"),
         ((torch.empty(0, 3), torch.empty(0, 3)), {}, ShapeError, "0 rows"),
-        ((E3, E3.numpy()), {}, DtypeError, "one library"),
+        ((E3, E3.numpy()), {}, DtypeError, "as a tensor"),
         ((E3 * 1j, E3), {}, DtypeError, "[Cc]omplex"),
         ((E3, E3), {"epsilon": 0}, ParameterError, "Got epsilon=0"),
         ((E3, E3), {"epsilon_teacher": -1}, ParameterError, "Got epsilon_teacher=-1"),
@@ -341,7 +341,7 @@ def test_a_teacher_that_was_solved_before():
     assert torch.equal(*(torch.autograd.grad(value, X)[0] for value in values))
     with pytest.raises(ShapeError, match="TX"):
         klot_features(X[:-1], Y, TX, TY, teacher=teacher)
-    with pytest.raises(DtypeError, match="one precision"):
+    with pytest.raises(DtypeError, match="teacher solved in"):
         klot_features(X.float(), Y.float(), TX, TY, teacher=teacher)
     with pytest.raises(ParameterError, match="epsilon_teacher"):
         solve_teacher(TX.float(), TY.float(), 1e-8)
@@ -363,7 +363,9 @@ def both_ways(X, Y, TX, TY, **options):
 
 @pytest.mark.parametrize("max_iter", [1, 2, 7, 40])
 def test_marginal_errors_are_those_of_the_plans(max_iter):
-    """What is reported was measured one iteration before the end: it is the error of that plan, and a bound on the last one's."""
+    """What is reported was measured one iteration before the end: it is the error of that plan, and a bound on the last
+    one's.
+    """
     A, T, slope, info = both_ways(*problem(60, 60), max_iter=max_iter)
     for affinity, epsilon, found in ((A, 0.05, info.marginal_error), (T, 0.01, info.marginal_error_teacher)):
         before = sinkhorn(affinity, epsilon, max(max_iter - 1, 1)).marginal_error
@@ -387,7 +389,7 @@ def test_the_gradient_is_off_by_one_to_five_times_what_is_said(d, noise):
         klot(A, T)
         return
     assert off > 0.1
-    said = r"off by 0\.1\d of ‖P − P\*‖₁ after 100 iterations; expected 0\.01 at most"
+    said = r"off by 0\.1\d of ‖P − P\*‖₁ after 100 iterations"
     for call in (lambda: klot(A, T), lambda: klot_features(X, Y, TX, TY)):
         with pytest.warns(ConvergenceWarning, match=said) as caught:
             call()

@@ -209,7 +209,10 @@ def test_while_strips_are_shared_out_nobody_else_is_limited():
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_strips_are_not_differentiated_in_any_thread(mode):
-    """Threads begin with a graph. What two of them write into one tensor would otherwise be in it, and fail now and again."""
+    """Threads begin with a graph.
+
+    What two of them write into one tensor would otherwise be in it, and fail now and again.
+    """
     Y = torch.ones(2, 2, requires_grad=True)
     found = []
     with with_threads(3, lambda: _strip_pool.StripPool(torch.ones(1), 1)) as pool:

@@ -80,9 +80,13 @@ def test_the_chosen_map_is_finite_and_no_worse_than_the_fixed_one(kind, single_m
 ONE, SEVERAL = (X[:1], Y[:1]), (X[:30], Y[:30])
 REFUSED = {
     "one pair": (ONE, TooFewAnchorsError, "Pass more pairs"),
-    "constant source": ((np.tile(X[:1], (30, 1)), Y[:30]), InputError, "Pass other anchors"),
-    "constant target": ((X[:30], np.tile(Y[:1], (30, 1))), InputError, "Pass other anchors"),
-    "copies of one pair": (tuple(np.repeat(side, 20, axis=0) for side in ONE), InputError, "Pass other anchors"),
+    "constant source": ((np.tile(X[:1], (30, 1)), Y[:30]), InputError, "rows of .* pairs are equal"),
+    "constant target": ((X[:30], np.tile(Y[:1], (30, 1))), InputError, "rows of .* pairs are equal"),
+    "copies of one pair": (
+        tuple(np.repeat(side, 20, axis=0) for side in ONE),
+        InputError,
+        "rows of .* pairs are equal",
+    ),
     "NaN": ((np.where(np.arange(30)[:, None] == 4, np.nan, X[:30]), Y[:30]), NotFiniteError, "rows 4"),
     "no pair": ((X[:0], Y[:0]), InputError, "expected at least"),
 }
@@ -97,14 +101,16 @@ def test_what_cannot_be_fitted_is_refused(kind, here, tmp_path):
     np.savez(tmp_path / "pairs.npz", X=anchors[0], Y=anchors[1])
     said = here("fit", "pairs.npz:X", "pairs.npz:Y", "-o", "map")
     assert said.code == 2
-    assert "error: Got" in said.err
+    assert "error: " in said.err
     assert words in said.err
     assert not (tmp_path / "map").exists()
 
 
 @pytest.mark.parametrize("center", [True, False])
 def test_copies_of_one_pair_have_no_direction_about_their_mean(center):
-    """Their mean is off by rounding, and what is left of the rows is that error; about the origin they are one direction."""
+    """Their mean is off by rounding, and what is left of the rows is that error; about the origin they are one
+    direction.
+    """
     copies = [np.repeat(np.float32(side[:1]), 20, axis=0).astype(np.float64) * np.pi for side in (X, Y)]
     if center:
         with pytest.raises(InputError, match="do not vary together"):

@@ -1,4 +1,6 @@
-"""Intervals from small random samples: by their definition, exact where that is known, and kept by skewed populations."""
+"""Intervals from small random samples: by their definition, exact where that is known, and kept by skewed
+populations.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from congruence.upgrade.progressive._interval import rest_interval
+from congruence.upgrade.progressive.meter import rest_interval
 
 MANY = 10**9
 

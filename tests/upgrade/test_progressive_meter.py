@@ -10,11 +10,10 @@ from congruence.embeddings import normalize_rows
 from congruence.errors import ParameterError
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import Forecast, Progressive, Reading
-from congruence.upgrade.progressive._interval import rest_interval
-from congruence.upgrade.progressive._measure import ScoredRows
-from congruence.upgrade.progressive._row_states import LEARN, METER, SELECTED, WAITING, RowStates
 from congruence.upgrade.progressive.forecast import make_forecast
+from congruence.upgrade.progressive.meter import ScoredRows, rest_interval
 from congruence.upgrade.progressive.order import take_in_order
+from congruence.upgrade.progressive.state import LEARN, METER, SELECTED, WAITING, RowStates
 
 WORDS = 40
 
@@ -46,7 +45,9 @@ def truth(plan, p):
 
 
 def test_intervals_of_the_meter_hold_over_many_runs():
-    """At least 93 % of nominal 95 %, less two standard errors of so few runs; benchmarks/bench_progressive.py has many."""
+    """At least 93 % of nominal 95 %, less two standard errors of so few runs; benchmarks/bench_progressive.py has
+    many.
+    """
     inside = {"agreement": [], "overlap@10": [], "cosine": []}
     kinds = [{}, {"source_noise": 0.9, "shared": 0.2}, {"shear": 0.5}, {"lost": 0.3}]
     for seed in range(16):
@@ -81,7 +82,9 @@ def test_an_estimate_from_chosen_rows_would_be_biased_and_the_meters_is_not():
 
 
 def test_the_sample_is_random_among_mapped_rows_though_the_order_learns():
-    """Over 400 runs no row is in the sample more often than others that are still mapped; all of the meter's rows would not be such a sample."""
+    """Over 400 runs no row is in the sample more often than others that are still mapped; all of the meter's rows would
+    not be such a sample.
+    """
     n, old = 60, np.eye(60)
     harm = np.linspace(0, 1, n) ** 2
     odds, variances, differences, naive = [], [], [], []

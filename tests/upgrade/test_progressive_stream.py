@@ -1,4 +1,6 @@
-"""Progressive re-embedding of stores larger than memory: the same as in memory, resumed as if never stopped, and saved piece by piece."""
+"""Progressive re-embedding of stores larger than memory: the same as in memory, resumed as if never stopped, and saved
+piece by piece.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,11 @@ from congruence.errors import (
 )
 from congruence.stores import open_source
 from congruence.synthetic import upgrade_problem
-from congruence.upgrade.progressive import Progressive, _lazy, _written, saving
-from congruence.upgrade.progressive._front import take_front
-from congruence.upgrade.progressive._lazy import Lazy, as_rows
-from congruence.upgrade.progressive._received import Received
+from congruence.upgrade.progressive import Progressive, progressive, state
 from congruence.upgrade.progressive.order import quantiles, ranks, take_in_order
+from congruence.upgrade.progressive.progressive import take_front
+from congruence.upgrade.progressive.rows import Lazy, as_rows, is_on_disk
+from congruence.upgrade.progressive.state import Received
 
 WORDS = 40
 
@@ -49,7 +51,7 @@ def given(problem, texts=True):
 def on_disk(problem, tmp_path, monkeypatch):
     """The store as a file that is mapped into memory, read 16 rows at a time."""
     np.save(tmp_path / "old.npy", problem.source_images.astype(np.float32))
-    monkeypatch.setattr(_lazy, "BLOCK_BYTES", 1)
+    monkeypatch.setattr("congruence.upgrade.progressive.rows.BLOCK_BYTES", 1)
     return np.load(tmp_path / "old.npy", mmap_mode="r")
 
 
@@ -179,9 +181,11 @@ def test_a_resumed_run_remaps_what_an_unbroken_one_does(problem, mapping, on_dis
 
 
 def test_rows_of_too_old_a_map_are_written_again(problem, mapping, on_disk, monkeypatch):
-    """Maps that rows were written by are kept, and no more of them than MOST: rows of the oldest are written again, however little they moved."""
+    """Maps that rows were written by are kept, and no more of them than MOST: rows of the oldest are written again,
+    however little they moved.
+    """
     for most, tolerance in ((1, 10.0), (2, 0.02)):
-        monkeypatch.setattr(_written, "MOST", most)
+        monkeypatch.setattr("congruence.upgrade.progressive.refit.MOST", most)
         result = []
         for stream in (False, True):
             plan = Progressive(mapping, on_disk, tolerance=tolerance, stream=stream, **given(problem))
@@ -228,7 +232,7 @@ def test_a_stream_lets_go_of_vectors_that_are_saved(problem, mapping, on_disk, t
     plan = Progressive(mapping, on_disk, **given(problem))
     step(plan, problem, 2)
     plan.save(tmp_path / "plan")
-    assert all(_lazy.is_on_disk(part.vectors) for part in plan.new_vectors._parts)
+    assert all(is_on_disk(part.vectors) for part in plan.new_vectors._parts)
 
 
 @pytest.mark.parametrize("nth", range(4))
@@ -259,13 +263,13 @@ def test_killed_while_it_saves_the_last_stage_stands(problem, mapping, on_disk, 
 
     with monkeypatch.context() as patch:
         from congruence import persist
-        from congruence.upgrade.progressive import _pieces, _received
 
         after = nth % 2 == 0
-        patch.setattr(_received, "write_piece", killing(_pieces.write_piece, after))
-        patch.setattr(saving, "write_piece", killing(_pieces.write_piece, after))
-        patch.setattr(saving.persist, "write_folder", killing(persist.write_folder, after))
-        patch.setattr(saving, "sweep", killing(_pieces.sweep, after))
+        write_piece = killing(state.write_piece, after)
+        patch.setattr("congruence.upgrade.progressive.state.write_piece", write_piece)
+        patch.setattr("congruence.upgrade.progressive.refit.write_piece", write_piece)
+        patch.setattr(persist, "write_folder", killing(persist.write_folder, after))
+        patch.setattr(progressive, "sweep", killing(progressive.sweep, after))
         with pytest.raises(Killed):
             plan.save(tmp_path / "plan", force=True)
     again = Progressive.load(tmp_path / "plan", mapping, on_disk, **given(problem))
@@ -286,7 +290,7 @@ def test_damaged_or_missing_pieces_are_refused_in_one_line(problem, mapping, on_
             path.unlink()
             if wrong is not None:
                 path.write_bytes(wrong)
-            with pytest.raises(CorruptFileError, match=r"^Got [^\n]*\. Restore[^\n]*$"):
+            with pytest.raises(CorruptFileError, match=r"^[^\n]*\. Restore[^\n]*$"):
                 Progressive.load(tmp_path / "plan", mapping, on_disk, **given(problem))
         path.write_bytes(raw)
     Progressive.load(tmp_path / "plan", mapping, on_disk, **given(problem))
@@ -309,7 +313,7 @@ def test_a_state_that_names_other_files_is_refused(problem, mapping, on_disk, tm
         {"maps": None},
         {"vectors": 7},
     ):
-        result = {"kind": saving.KIND, "facts": {**good, **wrong}}
+        result = {"kind": progressive.KIND, "facts": {**good, **wrong}}
         persist.write_folder(tmp_path / "plan" / "state", arrays, result, "", force=True)
         with pytest.raises(CorruptFileError):
             Progressive.load(tmp_path / "plan", mapping, on_disk, **given(problem))
@@ -338,7 +342,7 @@ def test_a_full_disk_leaves_the_last_stage(problem, mapping, on_disk, tmp_path, 
         raise StorageError("Got no room; expected some. Free some.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(saving.persist, "write_folder", full)
+        patch.setattr(progressive.persist, "write_folder", full)
         with pytest.raises(CongruenceError):
             plan.save(tmp_path / "plan", force=True)
     again = Progressive.load(tmp_path / "plan", mapping, on_disk, **given(problem))

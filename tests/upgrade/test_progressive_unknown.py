@@ -9,10 +9,10 @@ import pytest
 
 from congruence import OrthogonalMap
 from congruence.embeddings import normalize_rows
-from congruence.upgrade.progressive import Progressive, _lazy
-from congruence.upgrade.progressive._inputs import read_texts
-from congruence.upgrade.progressive._row_states import LEARN
+from congruence.upgrade.progressive import Progressive
+from congruence.upgrade.progressive.progressive import read_texts
 from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Refit
+from congruence.upgrade.progressive.state import LEARN
 from congruence.upgrade.progressive.texts import Gate
 
 CLASSES, D = 40, 24
@@ -36,7 +36,9 @@ class Classes:
         self.texts, self.new_texts = model(np.eye(D), names), model(turn, names)
 
     def plan(self, known, **given):
-        """Return a plan whose first map is fitted on the known names, and is given them as texts unless told otherwise."""
+        """Return a plan whose first map is fitted on the known names, and is given them as texts unless told
+        otherwise.
+        """
         first = OrthogonalMap().fit(self.texts[known], self.new_texts[known], modality="text")
         first = first.recenter(self.old, None, modality="image", offset=0.5)
         texts = {"texts": self.texts[known], "new_texts": self.new_texts[known]}
@@ -120,7 +122,7 @@ def test_a_gated_plan_is_the_same_as_a_stream_and_after_a_pause(photos, tmp_path
     memory = go(photos.plan(KNOWN), photos, 0.2)
     assert memory.correction_.kind == "gated"
     np.save(tmp_path / "old.npy", photos.old.astype(np.float32))
-    monkeypatch.setattr(_lazy, "BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr("congruence.upgrade.progressive.rows.BLOCK_BYTES", 1 << 20)
     disk = Classes()
     disk.old = np.load(tmp_path / "old.npy", mmap_mode="r")
     stream = go(disk.plan(KNOWN), photos, 0.2)

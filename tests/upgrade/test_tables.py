@@ -320,7 +320,9 @@ def test_rows_without_a_vector_are_named(suffix, tmp_path):
 
 
 def alias(tmp_path, how):
-    """Return another name for ``in.parquet``, or a place around or inside the folder ``parts``, and the source's spec."""
+    """Return another name for ``in.parquet``, or a place around or inside the folder ``parts``, and the source's
+    spec.
+    """
     file, parts = tmp_path / "in.parquet", tmp_path / "parts"
     if how == "same":
         return file, file

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from congruence.cli._demo_files import library_name, write_library
 from congruence.cli._demo_steps import has_lancedb, print_rollback, verify_and_switch
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from congruence.datasets import Bundle
     from congruence.maps import Map
-    from congruence.report.story import CertifiedStrategy, MovedLibrary, Search, SearchedStep, SearchStage, Story
     from congruence.upgrade.certify import Certificate
 
 __all__ = ["STEPS", "certified_strategies", "certify_sample", "fit_on_names", "move_library", "print_story"]
@@ -51,14 +50,14 @@ def certify_sample(sample: Bundle, *, random_state: int = 0) -> Certificate:
     return certify(*sides, queries=queries, labels=labels, random_state=random_state, data="photos")
 
 
-def certified_strategies(certificate: Certificate) -> list[CertifiedStrategy]:
+def certified_strategies(certificate: Certificate) -> list[dict[str, Any]]:
     """Return the quality that the certificate expects of each strategy, with its interval."""
     names = {
         "keep": "keep the old model",
         "map": "map the stored vectors",
         "progressive": "map, and re-embed the worst {:.0%}",
     }
-    strategies: list[CertifiedStrategy] = []
+    strategies: list[dict[str, Any]] = []
     for cost in certificate.costs:
         score = cost["score"]
         value, low, high = (None, None, None) if score is None else (score.value, score.low, score.high)
@@ -70,7 +69,7 @@ def certified_strategies(certificate: Certificate) -> list[CertifiedStrategy]:
 class _Step(NamedTuple):
     """Scores of the library at one step, and the ids of the photos found for each name."""
 
-    result: SearchedStep
+    result: dict[str, Any]
     hits: list[list[str]]
 
 
@@ -125,7 +124,7 @@ def move_library(
     share: float = 0.1,
     random_state: int = 0,
     callback: Callable[[int], object] | None = None,
-) -> MovedLibrary:
+) -> dict[str, Any]:
     """Map a table of the old model's photo vectors, switch, re-embed the worst photos, and roll back; search it at each step.
 
     Parameters
@@ -183,7 +182,7 @@ def move_library(
             advance(1)
             if not library.live:  # a switch replaces the whole file, so rows are re-embedded before it
                 migration.rollback()
-            stages: list[SearchStage] = [{"share": 0.0, "value": steps[-1].result["accuracy"]}]
+            stages: list[dict[str, Any]] = [{"share": 0.0, "value": steps[-1].result["accuracy"]}]
             budget = round(share * len(old["image"]))
             for part in range(1, 6):
                 plan = reembed(
@@ -242,7 +241,7 @@ def _precision_at_1(sample: Bundle, names: np.ndarray, hits: list[list[str]]) ->
     return float(np.mean(right)) if right else None
 
 
-def _examples(sample: Bundle, names: np.ndarray, steps: list[_Step], random_state: int) -> list[Search]:
+def _examples(sample: Bundle, names: np.ndarray, steps: list[_Step], random_state: int) -> list[dict[str, Any]]:
     """Return the searches to show, of classes with enough photos: those that mapping degrades most, and random ones."""
     import numpy as np
 
@@ -283,7 +282,7 @@ def _examples(sample: Bundle, names: np.ndarray, steps: list[_Step], random_stat
     ]
 
 
-def print_story(result: Story) -> None:
+def print_story(result: dict[str, Any]) -> None:
     """Print the scores of each step, and the result of the rollback."""
     from congruence.cli._base import number, print_table, say
 

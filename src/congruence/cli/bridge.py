@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from congruence.upgrade.bridge.scores import BridgeScores
+    from congruence.upgrade.bridge.bridge import BridgeScores
 
 __all__ = ["command"]
 

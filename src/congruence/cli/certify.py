@@ -136,13 +136,15 @@ def command(
 ) -> None:
     """Recommend whether to map vectors between two models or to re-embed, with the evidence."""
     from congruence._utils.atomic import check_output
+    from congruence._utils.optional import require
     from congruence.cli._base import print_json, progress, say
     from congruence.cli._certificate import print_certificate
     from congruence.errors import ParameterError
     from congruence.upgrade.certify import Thresholds, certify, split_anchors
 
-    if report is not None:
-        check_output(report, force=force)  # checked before the work starts
+    if report is not None:  # checked before the work starts
+        check_output(report, force=force)
+        require("matplotlib", extra="plot")
     thresholds = Thresholds(retention, worth, tie, most_anchors, must_move)
     anchor_specs = (
         {"image": source_image, "text": source_text},

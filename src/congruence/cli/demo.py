@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from congruence.report.story import Story
 
 __all__ = ["command"]
 
@@ -130,7 +127,7 @@ def _move_photos(out: str, share: float, seed: int, save_map: str | None, report
         if save_map is not None:
             mapping.save(save_map)
         result = move_library(photos, mapping, share=share, random_state=seed, callback=callback)
-    story: Story = {
+    story: dict[str, Any] = {
         **result,
         "certificate": {
             "anchors": ANCHORS,

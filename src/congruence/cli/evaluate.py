@@ -78,6 +78,7 @@ def command(
     import congruence
     from congruence._utils.atomic import check_output
     from congruence._utils.ids import id_texts
+    from congruence._utils.optional import require
     from congruence.cli._base import print_json, read, read_groups
     from congruence.cli._scores import print_comparison, print_scores
     from congruence.embeddings import Space
@@ -90,8 +91,9 @@ def command(
         raise ParameterError(
             f"Got {'--groups' if groups is not None else '--fitted-rows'} without --against; expected another map to compare with. Pass --against with its folder."
         )
-    if report is not None:
-        check_output(report, force=force)  # checked before the work starts
+    if report is not None:  # checked before the work starts
+        check_output(report, force=force)
+        require("matplotlib", extra="plot")
     mapping = congruence.maps.load(map_path)
     if report is not None and isinstance(mapping, TwoSidedMap):
         raise ParameterError(

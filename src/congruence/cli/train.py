@@ -104,6 +104,7 @@ def command(
     from functools import partial
 
     from congruence._utils.atomic import check_output
+    from congruence._utils.optional import require
     from congruence.cli._base import checkpoint_folder, print_json
     from congruence.embeddings import Space
     from congruence.errors import ParameterError
@@ -118,6 +119,7 @@ def command(
     check_map_output(out, force=force)
     if report is not None:
         check_output(report, force=force)
+        require("matplotlib", extra="plot")
     changes: dict[str, object] = {
         "method": method or method_too,
         "pairs": None if pairs is None else pairs.split(","),

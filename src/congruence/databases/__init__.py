@@ -8,19 +8,21 @@ from importlib import import_module
 from pathlib import Path
 
 from congruence._utils.validation import check_choice
-from congruence.databases._address import Address
 from congruence.databases._base import (
     BATCH,
+    Address,
     Block,
     Capabilities,
+    Change,
     Cursor,
     Database,
     DatabaseInfo,
     PairedBlock,
-    Side,
+    Partitioned,
     Stage,
+    VectorSide,
+    WrittenFile,
 )
-from congruence.databases._partitioned import Change, Partitioned, WrittenFile
 from congruence.errors import ParameterError
 
 __all__ = [
@@ -36,8 +38,8 @@ __all__ = [
     "Kind",
     "PairedBlock",
     "Partitioned",
-    "Side",
     "Stage",
+    "VectorSide",
     "WrittenFile",
     "open_database",
 ]
@@ -45,32 +47,15 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Kind:
-    """How a kind of database is recognized and opened.
-
-    Attributes
-    ----------
-    name : str
-    extra : str
-        Extra of this package that installs the client; empty if none is needed.
-    schemes : tuple of str
-        URL schemes.
-    suffixes : tuple of str
-        Suffixes of its files and folders.
-    example : str
-        An address, as users of the database write it.
-    opener : str
-        ``module:class`` below this package, or a function that returns a class; imported on demand.
-    folders : bool
-        Whether a folder that contains files with these suffixes is also a database of this kind.
-    """
+    """How a kind of database is recognized and opened."""
 
     name: str
-    extra: str
-    schemes: tuple[str, ...]
-    suffixes: tuple[str, ...]
-    example: str
-    opener: str
-    folders: bool = False
+    extra: str  # of this package, that installs the client; empty if none is needed
+    schemes: tuple[str, ...]  # of URLs
+    suffixes: tuple[str, ...]  # of its files and folders
+    example: str  # an address, as users of the database write it
+    opener: str  # ``module:class`` below this package, imported on demand
+    folders: bool = False  # whether a folder of files with these suffixes is also a database of this kind
 
     def load(self) -> Callable[..., Database]:
         """Return the class that opens a database of this kind."""
@@ -83,42 +68,14 @@ class Kind:
 DATABASES: Mapping[str, Kind] = {
     kind.name: kind
     for kind in (
-        Kind(
-            "lancedb",
-            "lancedb",
-            ("lancedb", "s3", "gs", "az"),
-            (".lance",),
-            "photos/items.lance",
-            "lancedb:LanceDB",
-        ),
+        Kind("lancedb", "lancedb", ("lancedb", "s3", "gs", "az"), (".lance",), "photos/items.lance", "lancedb:LanceDB"),
         Kind("duckdb", "duckdb", ("duckdb",), (".duckdb", ".ddb"), "photos.duckdb", "duckdb:DuckDB"),
-        Kind(
-            "pgvector",
-            "pgvector",
-            ("postgresql", "postgres"),
-            (),
-            "postgresql://user@host/db",
-            "pgvector:PgVector",
-        ),
+        Kind("pgvector", "pgvector", ("postgresql", "postgres"), (), "postgresql://user@host/db", "pgvector:PgVector"),
         Kind("sqlite-vec", "sqlite-vec", ("sqlite",), (".sqlite", ".sqlite3", ".db"), "photos.sqlite", "sqlite:SQLite"),
+        Kind("qdrant", "qdrant", ("qdrant", "http", "https"), (), "http://localhost:6333", "qdrant:Qdrant"),
+        Kind("chroma", "chroma", ("chroma", "chroma+http", "chroma+https"), (), "chroma://folder", "chroma:Chroma"),
         Kind(
-            "qdrant",
-            "qdrant",
-            ("qdrant", "http", "https"),
-            (),
-            "http://localhost:6333",
-            "qdrant:open_qdrant",
-        ),
-        Kind(
-            "chroma", "chroma", ("chroma", "chroma+http", "chroma+https"), (), "chroma://folder", "chroma:open_chroma"
-        ),
-        Kind(
-            "milvus",
-            "milvus",
-            ("milvus", "milvus+http", "milvus+https"),
-            (),
-            "milvus:///path/file.db",
-            "milvus:open_milvus",
+            "milvus", "milvus", ("milvus", "milvus+http", "milvus+https"), (), "milvus:///path/file.db", "milvus:Milvus"
         ),
         Kind(
             "parquet",
@@ -149,8 +106,8 @@ def open_database(
     Parameters
     ----------
     where : str or path-like
-        A URL or path, in the form that the database's own users write; :data:`DATABASES` has an example of each. The URL scheme or the file
-        suffix determines the database.
+        A URL or path, in the form that the database's own users write; :data:`DATABASES` has an example of each. The
+        URL scheme or the file suffix determines the database.
     table : str, optional
         Table or collection, if the address does not name it and there are several; ``schema.table`` in PostgreSQL.
     column : str, optional
@@ -158,7 +115,8 @@ def open_database(
     ids : str, optional
         Column of the ids; by default the primary key, or ``id``. For an ``.npy``, a file of ids.
     modality_column : str, optional
-        Column or payload field with the modality of each row: image, text, etc. For an ``.npy`` or a FAISS index, a file.
+        Column or payload field with the modality of each row: image, text, etc. For an ``.npy`` or a FAISS index, a
+        file.
     rows : str, optional
         Migrate only these rows: a condition in the database's own query language (:attr:`Capabilities.filters`).
 
@@ -195,12 +153,13 @@ def _find_kind(address: Address) -> Kind:
         )
     examples = ", ".join(f"{kind.example} ({kind.name})" for kind in DATABASES.values())
     raise ParameterError(
-        f"Got {address.shown}, which is not an address of a known kind of database; expected one such as {examples}. Write the address in one of these forms."
+        f"Got {address.shown}, which is not an address of a known kind of database; expected one such as {examples}.",
+        "Write the address in one of these forms.",
     )
 
 
 def _is_folder_of(text: str, suffixes: tuple[str, ...]) -> bool:
-    """Return whether a path is a folder of files with these suffixes, or such a file or folder followed by a column, ``PATH:COLUMN``."""
+    """Return whether a path, maybe followed by ``:COLUMN``, is a file or folder of files with these suffixes."""
     path = Path(text.rstrip("/"))
     if not path.exists():  # after a switch that was killed between two renames, the files are in the hidden folder
         path = path.with_name(f".{path.name}.congruence")

@@ -1,30 +1,117 @@
-"""The interface of every database for a migration: read in a stable order, write new vectors, switch, roll back."""
+"""What every database of vectors does in a migration, and what several backends share."""
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
+import tempfile
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from types import TracebackType
-from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypedDict
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import numpy as np
 import pyarrow as pa
 
+from congruence.databases import _refusals as refusals
 from congruence.embeddings import Space
-from congruence.errors import ParameterError
-
-__all__ = ["BATCH", "Block", "Capabilities", "Cursor", "Database", "DatabaseInfo", "PairedBlock", "Side", "Stage"]
+from congruence.errors import CongruenceError, CorruptFileError, DatabaseError, DatabaseUnavailableError, ParameterError
 
 #: Default number of rows per block of a scan.
 BATCH = 4096
 
-#: Which vectors: those from before the migration ("old"), or the mapped ones ("new"). The switch does not change the meaning of the two words.
-Side: TypeAlias = Literal["old", "new"]
+#: Maximum time to build an index, and interval between checks of its state, in seconds.
+INDEX_SECONDS, LOOK_SECONDS = 3600.0, 0.5
+
+#: Suffixes of a second column or collection: new vectors before the switch, old ones after it.
+NEW, OLD = "__congruence_new", "__congruence_old"
+
+#: Metadata key of the vectors' space, the same as in :mod:`congruence.stores`: a JSON object, or its text.
+SPACE_KEY = "congruence.space"
+
+#: Metadata key of the data that a migration stores with the new vectors.
+MARK_KEY = "congruence.migration"
+
+#: Which vectors: those from before the migration ("old"), or the mapped ones ("new"), before and after the switch.
+VectorSide: TypeAlias = Literal["old", "new"]
 
 #: Position of a scan: plain data that JSON can represent, meaningful only to the database that returned it.
 Cursor: TypeAlias = "int | str | list[int | str]"
+
+#: Name of a table, column or file, or a condition, that users may leave out.
+Name: TypeAlias = str | None
+
+
+# ---- addresses -------------------------------------------------------------------------------------------------------
+
+#: Names of parameters of a URL or connection string whose values are never shown.
+_SECRET = re.compile(r"pass(word|wd|phrase)?|pwd|secret|token|api[_-]?key|sslpassword|credential", re.IGNORECASE)
+
+_HIDDEN = "***"
+
+
+@dataclass(frozen=True)
+class Address:
+    """Address of a database, as given and as shown in messages, without the secrets, which :meth:`hide` removes."""
+
+    text: str = field(repr=False)  # a URL or a path; never printed
+    shown: str
+    scheme: str  # in lower case; empty for a path
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Parse a URL or path; any string is accepted."""
+        match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", text)
+        if match is None:
+            return cls(text, text, "")
+        scheme = match[1].lower()
+        try:
+            parts = urlsplit(text)
+            password, query = parts.password, parse_qsl(parts.query, keep_blank_values=True)
+        except ValueError:  # e.g. an unclosed bracket: no part of the address is known to be safe to show
+            credentials = re.match(r"[^:]*://[^:@/]*:(.*)@", text)
+            return cls(text, f"{scheme}://{_HIDDEN}", scheme, (text, *([credentials[1]] if credentials else [])))
+        secrets = [value for name, value in query if _SECRET.search(name) and value]
+        netloc = parts.netloc
+        if password is not None:
+            user, _, host = netloc.rpartition("@")
+            netloc = f"{user.partition(':')[0]}:{_HIDDEN}@{host}"
+            secrets += [password, unquote(password), quote(unquote(password), safe="")]
+        hidden = [(name, _HIDDEN if _SECRET.search(name) else value) for name, value in query]
+        # Not with urlunsplit, which omits the slashes of an empty host.
+        shown = f"{parts.scheme}://{netloc}{parts.path}{'?' if hidden else ''}{urlencode(hidden, safe='*/')}"
+        return cls(text, shown, scheme, tuple(dict.fromkeys(filter(None, secrets))))
+
+    def hide(self, text: str) -> str:
+        """Replace the secrets in a text, such as a client's error message, by ``***``."""
+        return hide_secrets(text.replace(self.text, self.shown), self.secrets)
+
+
+def hide_secrets(text: str, secrets: tuple[str, ...]) -> str:
+    """Replace each secret in a text by ``***``, except those of one or two characters, which would match everywhere."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) > 2:
+            text = text.replace(secret, _HIDDEN)
+    return text
+
+
+def refuse_secrets(address: Address, variable: str) -> None:
+    """Raise ParameterError if an address has a secret, which belongs in an environment variable."""
+    if address.secrets:
+        raise ParameterError(
+            f"{address.shown} has a secret in it, and addresses end up in shell histories and logs.",
+            f"Set the environment variable {variable} instead.",
+        )
+
+
+# ---- interface -------------------------------------------------------------------------------------------------------
 
 
 class Stage(StrEnum):
@@ -40,77 +127,50 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Capabilities of a kind of database.
+    """Capabilities of a kind of database."""
 
-    Attributes
-    ----------
-    container : {"column", "named vector", "table", "collection", "file"}
-        Where the new vectors are written.
-    atomic_switch : bool
-        Whether a reader sees either all old or all new vectors, so that killing the process cannot leave an intermediate state.
-    concurrent_writes : bool
-        Whether other clients may add, change and delete rows while the new vectors are written.
-    follows_deletes : bool
-        Whether deleting a row also deletes its new vector, because both are in the same row.
-    searches : bool
-        Whether the database can search (:meth:`Database.search`).
-    writes_after_switch : bool
-        Whether new vectors can be written while readers see them, as when rows are re-embedded batch by batch.
-    filters : str
-        Language of the condition that selects rows (``rows``); empty if partial runs are not possible.
-    element_types : tuple of str
-        The types, among float32, float16, int8 and binary, in which new vectors can be stored.
-    """
-
+    #: Where the new vectors are written: column, named vector, table, collection or file.
     container: str
-    atomic_switch: bool
-    concurrent_writes: bool
-    follows_deletes: bool
-    searches: bool
+    #: Whether a reader sees either all old or all new vectors, so that a kill cannot leave an intermediate state.
+    atomic_switch: bool = True
+    #: Whether other clients may add, change and delete rows while the new vectors are written.
+    concurrent_writes: bool = True
+    #: Whether deleting a row also deletes its new vector, because both are in the same row.
+    follows_deletes: bool = False
+    #: Whether the database can search (:meth:`Database.search`).
+    searches: bool = True
+    #: Whether new vectors can be written while readers see them, as when rows are re-embedded batch by batch.
     writes_after_switch: bool = True
+    #: Language of the condition that selects rows (``rows``); empty if partial runs are not possible.
     filters: str = ""
+    #: The types, among float32, float16, int8 and binary, in which new vectors can be stored.
     element_types: tuple[str, ...] = ("float32",)
 
 
 @dataclass(frozen=True)
 class DatabaseInfo:
-    """Description of the vectors to be migrated.
+    """Description of the vectors to be migrated."""
 
-    Attributes
-    ----------
-    place : str
-        The database and table, without credentials.
-    rows : int
-        Number of rows with a vector that satisfy the condition (``rows``).
-    rows_without : int
-        Number of rows without a vector; nothing is written for them.
-    dim : int
-    element_type : str
-        float32, float16, int8 or binary.
-    distance : {"cosine", "dot", "l2"} or None
-        Distance of the index, or of the column if it declares one.
-    index : str or None
-        Short description of the index over the old vectors: kind and parameters.
-    id_type : str
-        "int", "text" or "uuid".
-    columns : tuple of str
-        Other columns of the rows.
-    space : Space
-        Model, modality and norm, as far as the database stores them.
-    free_bytes : int or None
-        Free bytes on the database's disk, if the disk is on this machine.
-    """
-
+    #: The database and table, without credentials.
     place: str
+    #: Number of rows with a vector that satisfy the condition (``rows``).
     rows: int
     dim: int
+    #: float32, float16, int8 or binary.
     element_type: str = "float32"
+    #: Number of rows without a vector; nothing is written for them.
     rows_without: int = 0
+    #: cosine, dot or l2: the distance of the index, or of the column if it declares one.
     distance: str | None = None
+    #: Short description of the index over the old vectors: kind and parameters.
     index: str | None = None
+    #: int, text or uuid.
     id_type: str = "text"
+    #: Other columns of the rows.
     columns: tuple[str, ...] = ()
+    #: Model, modality and norm, as far as the database stores them.
     space: Space = field(default_factory=Space)
+    #: Free bytes on the database's disk, if the disk is on this machine.
     free_bytes: int | None = None
 
     def to_dict(self) -> dict[str, object]:
@@ -121,16 +181,10 @@ class DatabaseInfo:
 class Block(NamedTuple):
     """A block of rows from a scan.
 
-    Attributes
-    ----------
-    ids : pyarrow.Array of int64, uint64 or large_string, shape (b,)
-        UUIDs are given as text.
-    vectors : ndarray of float32, shape (b, dim)
-        C-contiguous. Half precision is converted; int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
-    modalities : pyarrow.Array of large_string, shape (b,), or None
-        From the column that was passed when the database was opened.
-    cursor : Cursor
-        Pass it as ``after`` to continue a scan after this block.
+    ``ids`` are int64, uint64 or large_string, shape (b,), UUIDs as text. ``vectors`` are float32, shape (b, dim),
+    C-contiguous: half precision is converted, int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
+    ``modalities`` are large_string, shape (b,), from the column that was passed when the database was opened. A scan
+    continues after ``cursor``.
     """
 
     ids: pa.Array
@@ -140,17 +194,7 @@ class Block(NamedTuple):
 
 
 class PairedBlock(NamedTuple):
-    """A block of rows with their old and new vectors.
-
-    Attributes
-    ----------
-    ids : pyarrow.Array, shape (b,)
-    old : ndarray of float32, shape (b, dim)
-    new : ndarray of float32, shape (b, dim_new)
-        Zeros for rows without a new vector.
-    has_new : ndarray of bool, shape (b,)
-    modalities : pyarrow.Array of large_string, shape (b,), or None
-    """
+    """A block of rows with old vectors, shape (b, dim), and new ones, (b, dim_new), zeros unless ``has_new``."""
 
     ids: pa.Array
     old: np.ndarray
@@ -164,10 +208,19 @@ class Database(ABC):
 
     Subclasses guarantee the following, which ``tests/databases/database_contract.py`` checks for each:
 
-    - The old vectors, the other columns and the ids are not changed before, during or after the switch, until :meth:`drop_old`.
+    - The old vectors, the other columns and the ids are not changed before, during or after the switch, until
+      :meth:`drop_old`.
     - :meth:`write` and :meth:`prepare` are idempotent.
-    - If the process is killed at any point, :meth:`stage` then reports the true state, and each method can be called again.
-    - No message and no attribute contains a password or key; names of tables and columns are always quoted in statements.
+    - If the process is killed at any point, :meth:`stage` then reports the true state, and each method can be called
+      again.
+    - No message and no attribute contains a password or key; names of tables and columns are always quoted in
+      statements.
+
+    Parameters
+    ----------
+    address : Address
+    table, column, ids, modality_column, rows : str, optional
+        See :func:`congruence.databases.open_database`; the docstring of each backend says what differs.
 
     Attributes
     ----------
@@ -179,12 +232,55 @@ class Database(ABC):
     """
 
     kind: ClassVar[str]
-    capabilities: ClassVar[Capabilities]
+    capabilities: Capabilities
     transient: tuple[type[Exception], ...] = (ConnectionError, TimeoutError)
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        table: Name = None,
+        column: Name = None,
+        ids: Name = None,
+        modality_column: Name = None,
+        rows: Name = None,
+    ) -> None:
+        try:
+            self._connect(address, table, column, ids, modality_column, rows)
+        except BaseException:
+            with suppress(AttributeError):  # of what was not opened
+                self.close()
+            raise
+
+    def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
+        """Open the database, and find the table and its columns; :meth:`close` is called after an error."""
+        raise NotImplementedError
+
+    def _translate(self, error: Exception) -> CongruenceError | None:
+        """Return this library's error for an error of the client; None if the exception is a bug."""
+        return None
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Translate the client's errors."""
+        try:
+            yield
+        except CongruenceError:
+            raise
+        except Exception as error:
+            ours = self._translate(error)
+            if ours is None:
+                raise
+            raise ours from error
+
+    def _call(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the client, and translate its errors."""
+        with self._errors():
+            return call(*args, **kwargs)
 
     @abstractmethod
     def info(self) -> DatabaseInfo:
-        """Return a description of the old vectors. Raises DatabaseError, CorruptFileError."""
+        """Return a description of the old vectors."""
 
     @abstractmethod
     def stage(self) -> Stage:
@@ -192,21 +288,22 @@ class Database(ABC):
 
     @abstractmethod
     def note(self) -> Mapping[str, str]:
-        """Return the note that :meth:`prepare` stored with the new vectors; empty if there is none or it cannot be stored."""
+        """Return the note that :meth:`prepare` stored with the new vectors; empty if there is none."""
 
     @abstractmethod
-    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         """Yield the rows that have a vector, each once, in an order that is stable while no client writes.
 
-        Rows that other clients add or change during the scan may or may not be included. On the new side, only rows that were written are included.
+        Rows that other clients add or change during the scan may or may not be included. On the new side, only rows
+        that were written are included.
         """
 
     @abstractmethod
-    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
+    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         """Return the rows of these ids that exist and have a vector, in any order."""
 
     @abstractmethod
-    def count(self, side: Side = "old") -> int:
+    def count(self, side: VectorSide = "old") -> int:
         """Return how many rows have a vector."""
 
     def repeated_ids(self) -> list[str]:
@@ -217,37 +314,19 @@ class Database(ABC):
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
         """Create the column, table, collection or file for the new vectors, next to the old ones.
 
-        Raises
-        ------
-        MigrationError
-            If there are already new vectors with another width, element type or note.
+        Raises MigrationError if there are already new vectors with another width, element type or note.
         """
 
     @abstractmethod
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store the new vectors of rows; rows that other clients have deleted in the meantime are skipped.
+        """Store new vectors, float32 of shape (b, dim), of rows with these ids from a block of :meth:`scan`.
 
-        Parameters
-        ----------
-        ids : pyarrow.Array, shape (b,)
-            Ids from a block of :meth:`scan`.
-        vectors : ndarray of float32, shape (b, dim)
-            Stored in the type given to :meth:`prepare`; int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
+        Rows that other clients have deleted in the meantime are skipped. Vectors are stored in the type given to
+        :meth:`prepare`; int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
         """
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
-        """Return the seconds that it takes to write these vectors to a temporary copy; nothing that readers see is changed.
-
-        Parameters
-        ----------
-        vectors : ndarray of float32, shape (b, dim)
-        element_type : str
-
-        Returns
-        -------
-        float or None
-            None if the database cannot create a temporary table.
-        """
+        """Return the seconds that writing vectors, shape (b, dim), to a temporary copy takes; None if there is none."""
         return None
 
     @abstractmethod
@@ -255,39 +334,23 @@ class Database(ABC):
         """Remove the new vectors of rows that other clients have deleted from the old side."""
 
     def as_stored(self, vectors: np.ndarray) -> np.ndarray:
-        """Return new vectors as they will be read back, up to rounding: some databases store only vectors of unit norm.
-
-        Parameters
-        ----------
-        vectors : ndarray of float32, shape (b, dim)
-
-        Returns
-        -------
-        ndarray of float32, shape (b, dim)
-        """
+        """Return new vectors, shape (b, dim), as they will be read back, up to rounding: some databases scale them."""
         return vectors
 
     def flush(self) -> None:
-        """Make everything written so far durable, so that killing the process loses none of it. Does nothing if :meth:`write` is durable."""
+        """Make everything written so far durable, so that killing the process loses none of it."""
         return
 
     def build_index(self) -> str | None:
-        """Build an index over the new vectors like the one over the old vectors; return a short description, or None if there is none."""
+        """Build an index over the new vectors like the one over the old vectors; return a description, or None."""
         return None
 
-    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        """Return the ids of the ``k`` nearest rows of each query, best first, found by the database's own search.
+    def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
+        """Return the ids of the ``k`` nearest rows of each query, shape (q, dim), best first, by the database's search.
 
-        Queries have the same form as the vectors in a block of that side: integers for int8, 1 and -1 for bits.
-
-        Raises
-        ------
-        ParameterError
-            If the database cannot search (:attr:`Capabilities.searches`).
+        Queries have the form of the vectors in a block of that side: integers for int8, 1 and -1 for bits.
         """
-        raise ParameterError(
-            f"Got a search of {self.kind}, which has no index; expected a database that can search. Read its vectors with scan, and search those."
-        )
+        raise ParameterError(f"A search of {self.kind} has no index to use.", "Search the vectors that scan returns.")
 
     @abstractmethod
     def switch(self) -> None:
@@ -295,30 +358,18 @@ class Database(ABC):
 
     @abstractmethod
     def rollback(self) -> None:
-        """Make readers see the old vectors again, bit for bit; the new ones are kept. Does nothing if readers already see the old ones."""
+        """Make readers see the old vectors again, bit for bit; the new ones are kept. Does nothing if they see them."""
 
     @abstractmethod
     def drop_old(self) -> None:
-        """Remove the old vectors after the switch. This cannot be undone.
-
-        Raises
-        ------
-        MigrationError
-            If the database is not switched.
-        """
+        """Remove the old vectors after the switch, which cannot be undone. Raises MigrationError before it."""
 
     @abstractmethod
     def discard(self) -> None:
-        """Remove the new vectors before the switch, restoring the original state.
-
-        Raises
-        ------
-        MigrationError
-            If the database is switched.
-        """
+        """Remove the new vectors before the switch, restoring the original state. Raises MigrationError after it."""
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield the old side's rows with their new vectors, in a single read if the database stores both in the same row."""
+        """Yield the old side's rows with their new vectors, in one read if both are in the same row."""
         for block in self.scan("old", batch=batch):
             found = self.fetch(block.ids, "new")
             new = np.zeros((len(block.ids), found.vectors.shape[1]), np.float32)
@@ -340,7 +391,7 @@ class Database(ABC):
                 yield block.ids.filter(pa.array(deleted))
 
     def reader(self) -> Self:
-        """Return an object that can scan in another thread while this one writes: this object if the client allows it, otherwise a new connection."""
+        """Return an object that can scan in another thread while this one writes, on a new connection if need be."""
         return self
 
     @abstractmethod
@@ -350,24 +401,93 @@ class Database(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
+#: Function from a block of rows with both vectors to a mask of the rows to write, shape (b,), and the new vectors of
+#: these rows.
+Change: TypeAlias = Callable[[PairedBlock], tuple[np.ndarray, np.ndarray] | None]
+
+
+class WrittenFile(TypedDict):
+    """Description, as plain data, of a file with new vectors that is not yet part of the database."""
+
+    fragment: int
+    rows: int
+    field: int
+    other_files: list[str]
+    file: dict[str, object]
+
+
+class Partitioned(Database):
+    """A database that several processes read and write at the same time, each a range of rows; it can be pickled."""
+
+    #: Unit of the numbers that delimit a range, for messages.
+    unit: ClassVar[str]
+
+    @property
+    def whole_files_only(self) -> bool:
+        """Whether new vectors can be written only by :meth:`revise` and :meth:`take`, not row by row."""
+        return False
+
+    @abstractmethod
+    def ranges(self, most: int) -> Iterator[tuple[int, int]]:
+        """Yield ranges (start, stop) that cover all current rows, of about ``most`` rows each; stop is excluded."""
+
+    @abstractmethod
+    def revise(self, start: int, stop: int, batch: int, change: Change) -> list[WrittenFile]:
+        """Read a range in blocks of at most ``batch`` rows, and write the new vectors that a function returns.
+
+        May be called again for the same range. Returns files that :meth:`take` must make part of the database.
+        """
+
+    @abstractmethod
+    def take(self, files: Sequence[WrittenFile]) -> int:
+        """Make files part of the database. Return how many no longer fit, because others have changed the rows."""
+
+
+class CollectionDatabase(Database):
+    """A database whose new vectors are in a second collection, with copies of the rows' other fields."""
+
+    _table: str  # name that readers use
+    _column: str = ""
+
+    @abstractmethod
+    def _find_collections(self) -> Any:
+        """Return the collections of a migration: old, new, whether it exists and is switched, and its mark."""
+
+    def _place(self) -> Any:
+        place = self._find_collections()
+        if place.exists:
+            refusals.check_column(self._column, place.mark.get("column", self._column))
+        return place
+
+    def _place_with_new(self) -> Any:
+        """Return the collections, of which the new one must exist."""
+        place = self._place()
+        if not place.exists:
+            raise refusals.no_new_vectors(repr(self._table))
+        return place
+
+    def _refuse_switched(self, place: Any) -> None:
+        if place.switched:
+            raise refusals.already_switched(repr(self._table))
+
+    def stage(self) -> Stage:
+        place = self._place()
+        return Stage.SWITCHED if place.switched else Stage.PREPARED if place.exists else Stage.UNTOUCHED
+
+    def note(self) -> Mapping[str, str]:
+        place = self._place()
+        return dict(place.mark.get("note") or {}) if place.exists else {}
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
 def rows_of(ids: pa.Array, among: pa.Array) -> np.ndarray:
-    """Return the position of each id in ``among``, which must contain all of them.
-
-    Parameters
-    ----------
-    ids : pyarrow.Array, shape (a,)
-    among : pyarrow.Array, shape (b,)
-
-    Returns
-    -------
-    ndarray of int64, shape (a,)
-    """
+    """Return the position of each id in ``among``, which must contain all of them, ndarray of int64."""
     import pyarrow.compute as pc
 
     if not len(ids):
@@ -377,14 +497,168 @@ def rows_of(ids: pa.Array, among: pa.Array) -> np.ndarray:
 
 
 def owned(ids: pa.Array) -> pa.Array:
-    """Return a copy of the ids that keeps nothing else in memory; a column from a client would keep its whole batch in memory, vectors included.
-
-    Parameters
-    ----------
-    ids : pyarrow.Array, shape (b,)
-
-    Returns
-    -------
-    pyarrow.Array, shape (b,)
-    """
+    """Return a copy of the ids. A client's column would keep its whole batch in memory, vectors included."""
     return ids.take(pa.array(np.arange(len(ids))))
+
+
+def texts(values: Iterable[object]) -> pa.Array:
+    """Return values as an array of strings, with None for None."""
+    return pa.array([None if value is None else str(value) for value in values], pa.large_string())
+
+
+def as_ids(column: pa.Array) -> pa.Array:
+    """Convert a column to ids as in a block: int64, uint64 or large_string; 16 bytes become the text of a UUID."""
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    if column.type == pa.binary(16):
+        return uuid_texts(column)
+    if pa.types.is_uint64(column.type):
+        return column
+    return column.cast(pa.int64() if pa.types.is_integer(column.type) else pa.large_string())
+
+
+_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
+
+#: Positions of the 32 digits of a UUID among its 36 characters; the others are dashes.
+_DIGIT_POSITIONS = np.array([k for k in range(36) if k not in (8, 13, 18, 23)])
+
+#: A UUID as text.
+UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def uuid_texts(column: pa.Array) -> pa.Array:
+    """Convert UUIDs of 16 bytes, without nulls, to text (large_string)."""
+    n = len(column)
+    raw = np.frombuffer(column.buffers()[1], np.uint8)[column.offset * 16 : (column.offset + n) * 16].reshape(n, 16)
+    digits = np.stack([_DIGITS[raw >> 4], _DIGITS[raw & 15]], axis=2).reshape(n, 32)
+    text = np.full((n, 36), ord("-"), np.uint8)
+    text[:, _DIGIT_POSITIONS] = digits
+    ends = pa.py_buffer(np.arange(n + 1, dtype=np.int64) * 36)
+    return pa.Array.from_buffers(pa.large_string(), n, [None, ends, pa.py_buffer(text)])
+
+
+def matrix_of(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return fixed-size lists as a matrix, and a mask of the rows that are not null; null numbers become NaN."""
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    width, values = array.type.list_size, array.values
+    rows = slice(array.offset, array.offset + len(array))
+    kind = np.dtype(values.type.to_pandas_dtype())
+    flat = np.frombuffer(values.buffers()[1] or b"", kind, len(values), values.offset * kind.itemsize).reshape(
+        -1, width
+    )[rows]
+    has = np.ones(len(array), bool) if not array.null_count else array.is_valid().to_numpy(zero_copy_only=False)
+    if values.null_count:
+        valid = values.is_valid().to_numpy(zero_copy_only=False).reshape(-1, width)[rows]
+        if not valid[has].all():
+            if kind.kind != "f":
+                raise DatabaseError(
+                    "A vector has missing bytes.", "Fill them in, or exclude these rows with a condition."
+                )
+            flat = np.where(valid, flat, kind.type("nan"))
+    return flat, has
+
+
+#: Which bit of a byte holds the first component: the highest ("big"), as in NumPy and PostgreSQL, or the lowest, as in
+#: sqlite-vec.
+BitOrder: TypeAlias = Literal["big", "little"]
+
+
+def pack(vectors: np.ndarray, order: BitOrder = "big") -> np.ndarray:
+    """Pack vectors, shape (b, dim), into bits, uint8 of shape (b, ceil(dim / 8)): 1 for components above 0."""
+    return np.packbits(vectors > 0, axis=1, bitorder=order)
+
+
+def unpack(packed: np.ndarray, dim: int, order: BitOrder = "big") -> np.ndarray:
+    """Unpack bits, shape (b, ceil(dim / 8)), into vectors of 1 and -1, float32 of shape (b, dim)."""
+    bits = np.unpackbits(packed, axis=1, count=dim, bitorder=order).astype(np.float32)
+    bits *= 2
+    bits -= 1
+    return bits
+
+
+# ---- what several backends do ----------------------------------------------------------------------------------------
+
+
+def quoted(name: str) -> str:
+    """Return a name as a quoted SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def free_bytes(folder: Path | None) -> int | None:
+    """Return the free bytes on the disk of a folder, if it is on this machine."""
+    return None if folder is None else shutil.disk_usage(folder).free
+
+
+def find_sides(names: Collection[str], column: str, place: str) -> tuple[Stage, str, str]:
+    """Return the stage of a migration within one table, and the names of the columns of old and new vectors."""
+    new, old = column + NEW, column + OLD
+    if column not in names or {new, old} <= set(names):
+        found = ", ".join(sorted({column, new, old} & set(names)))
+        raise DatabaseError(
+            f"{place} has the columns {found}, which no migration leaves: it has {column} and one of {new} and "
+            f"{old} at most.",
+            "Rename or drop the columns that another program created.",
+        )
+    if old in names:
+        return Stage.SWITCHED, old, column
+    return (Stage.PREPARED if new in names else Stage.UNTOUCHED), column, new
+
+
+def mark_in(text: object) -> dict[str, Any]:
+    """Return the data that a migration stored as JSON in the metadata of a collection; empty for any other metadata."""
+    try:
+        mark = json.loads(str(text))
+    except ValueError:
+        return {}
+    return mark if isinstance(mark, dict) and isinstance(mark.get("note"), dict) else {}
+
+
+def space_in(metadata: Mapping[str, object] | None, place: str) -> Space:
+    """Return the space in metadata, or an unknown space if there is none."""
+    facts = (metadata or {}).get(SPACE_KEY)
+    if not facts:
+        return Space()
+    try:
+        if isinstance(facts, str):
+            facts = json.loads(facts)
+        if not isinstance(facts, dict):
+            raise TypeError("not an object")
+        return Space.from_dict(facts)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CorruptFileError(
+            f"The description of the space, {SPACE_KEY!r} in the metadata of {place}, cannot be read ({error}).",
+            "Remove the description, or write it again.",
+        ) from error
+
+
+def wait_until_indexed(pending: Callable[[], object], name: str) -> None:
+    """Wait until a collection that a server indexes by itself has nothing left to index."""
+    until = time.monotonic() + INDEX_SECONDS
+    while pending():
+        if time.monotonic() > until:
+            raise DatabaseUnavailableError(
+                f"{name} is still being indexed after {INDEX_SECONDS / 60:g} minutes.",
+                "Wait until it is indexed, then run this step again.",
+            )
+        time.sleep(LOOK_SECONDS)
+
+
+def time_scratch(
+    parent: Path, make: Callable[[Path, int], Database], vectors: np.ndarray, element_type: str
+) -> float | None:
+    """Return the seconds that writing vectors to a temporary database takes; None if it cannot be created."""
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix=".congruence-", dir=parent, ignore_cleanup_errors=True) as folder,
+            make(Path(folder), len(vectors)) as scratch,
+        ):
+            scratch.prepare(vectors.shape[1], element_type)
+            for _ in scratch.scan():  # as in a migration, rows are read before they are written
+                pass
+            started = time.perf_counter()
+            scratch.write(pa.array(np.arange(len(vectors))), vectors)
+            scratch.flush()
+            return time.perf_counter() - started
+    except OSError:
+        return None

@@ -1,27 +1,63 @@
-"""Files of vectors as databases: new vectors are stored by row number in a hidden folder next to the file; the switch exchanges two names."""
+"""Files of vectors as databases: new vectors are in a hidden folder next to the file; the switch exchanges both."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import re
 import shutil
+import sys
+import tokenize
 from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from io import FileIO
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from congruence._utils.atomic import atomic_path
+from congruence._utils.lock import locked
+from congruence._utils.refusals import describe_refusal
+from congruence._utils.rename import exchange
 from congruence._utils.validation import check_choice
-from congruence.databases._base import BATCH, Block, Cursor, Database, PairedBlock, Side, Stage
-from congruence.databases._file_pieces import Piece, among, cut, hashes, only
-from congruence.databases._file_place import FilePlace, Record, fingerprint
-from congruence.databases._file_rows import RowVectors
-from congruence.databases._stage_errors import already_switched, no_new_vectors, not_switched
-from congruence.errors import MigrationError, ParameterError, StorageError
+from congruence.databases import _refusals as refusals
+from congruence.databases._base import (
+    BATCH,
+    Address,
+    Block,
+    Cursor,
+    Database,
+    PairedBlock,
+    Stage,
+    VectorSide,
+    free_bytes,
+)
+from congruence.errors import (
+    CorruptFileError,
+    DtypeError,
+    FileError,
+    IdError,
+    MigrationError,
+    ParameterError,
+    StorageError,
+)
+from congruence.stores import read_column
 
-__all__ = ["FileDatabase"]
+#: Whether the operating system can exchange two names in one call; some file systems still do not support it.
+EXCHANGES = sys.platform in ("linux", "darwin")
+
+_FORMAT, _FORMAT_VERSION = "congruence-migration", 1
+_NAME = "migration.json"
+
+#: Bytes read at the beginning, in the middle and at the end of a file for its fingerprint.
+_SAMPLE = 16 * 1024
 
 #: Number of recently read blocks whose ids and row numbers are cached, so that writing such a block needs no search.
 _RECENT = 64
@@ -29,30 +65,47 @@ _RECENT = 64
 #: Bytes of vectors that :meth:`FileDatabase.fetch` reads at a time.
 _FETCH_BYTES = 8 * 2**20
 
+#: Exceptions that NumPy raises for a damaged header, or for one of another kind of file.
+_DAMAGE = (
+    ValueError,
+    EOFError,
+    SyntaxError,
+    TypeError,
+    tokenize.TokenError,
+    MemoryError,
+    RecursionError,
+    OverflowError,
+)
+
+
+@contextmanager
+def _refusing(doing: str, kind: type[FileError] = StorageError) -> Iterator[None]:
+    """Translate errors of the operating system."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(describe_refusal(error, doing)) from error
+
+
+class FilePiece(NamedTuple):
+    """Consecutive rows of the original file."""
+
+    start: int  # number of the first row
+    ids: pa.Array  # int64, uint64 or large_string, shape (b,)
+    valid: np.ndarray  # bool, shape (b,): which rows have a vector; undefined if no vectors were requested
+    vectors: np.ndarray | None  # float32, shape (valid.sum(), dim)
+    modalities: pa.Array | None  # large_string, shape (b,)
+
 
 class FileDatabase(Database):
-    """Base class for file formats; a subclass reads the rows of the original and builds the complete new file.
-
-    Parameters
-    ----------
-    path : str
-        Path that readers open.
-    shown : str
-        Name of the file for messages and journals.
-
-    Attributes
-    ----------
-    n : int
-        Number of rows of the original, including those without a vector.
-    dim : int
-        Width of the original's vectors.
-    """
+    """Base class for file formats, of ``n`` rows; a subclass reads the original and builds the complete new file."""
 
     n: int
     dim: int
 
-    def __init__(self, path: str, shown: str) -> None:
-        self._place, self._shown = FilePlace(path), shown
+    def _open_path(self, path: str) -> None:
+        """Find the file that readers open, and the state of its migration."""
+        self._place, self._shown = HiddenFolder(path), path
         self._stage = self._place.stage()
         self._new: RowVectors | None = None
         self._recent: deque[tuple[pa.Array, np.ndarray]] = deque(maxlen=_RECENT)
@@ -68,18 +121,16 @@ class FileDatabase(Database):
         self.__dict__.update(state, _lock=Lock())
 
     def _remember(self, ids: str | None, modality_column: str | None) -> tuple[str | None, str | None]:
-        """Return and remember these two options; those that are None get the values with which the migration was started."""
+        """Return and remember two options, by default with the values with which the migration was started."""
         record = self._place.record()
         known = {} if record is None else record.options
         columns = {"ids": ids or known.get("ids"), "modality_column": modality_column or known.get("modality_column")}
         self._options = {name: value for name, value in columns.items() if value}
         return columns["ids"], columns["modality_column"]
 
-    # ---- for subclasses ----------------------------------------------------------------------------------------------
-
     @abstractmethod
-    def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[Piece]:
-        """Yield the rows of the original (:attr:`_original`) from row number ``after`` on, with vectors only if ``vectors`` is True."""
+    def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[FilePiece]:
+        """Yield the rows of the original (:attr:`_original`) from row number ``after`` on, with or without vectors."""
 
     @abstractmethod
     def _build(self, new: RowVectors) -> None:
@@ -96,8 +147,6 @@ class FileDatabase(Database):
     def _reopen(self) -> None:
         """Update the subclass after the original has moved (switch or rollback) or a migration has ended."""
 
-    # ---- paths and state ---------------------------------------------------------------------------------------------
-
     @property
     def _original(self) -> Path:
         """Current path of the original."""
@@ -109,36 +158,32 @@ class FileDatabase(Database):
         return self._place.folder / "vectors.npy"
 
     def _new_vectors(self) -> RowVectors:
-        """Return the new vectors. Raises MigrationError if there are none."""
+        """Return the new vectors, which must exist."""
         if self._stage is Stage.UNTOUCHED:
-            raise no_new_vectors(self._shown)
+            raise refusals.no_new_vectors(self._shown)
         if self._new is None:
             marks = self._place.folder / "written.bin"
             self._new = RowVectors(self._vectors_path, marks, writable=self._stage is Stage.PREPARED)
         return self._new
 
-    def _record(self) -> Record:
+    def _record(self) -> MigrationRecord:
         record = self._place.record()
         if record is None:
-            raise no_new_vectors(self._shown)
+            raise refusals.no_new_vectors(self._shown)
         return record
 
     def stage(self) -> Stage:
-        """Return the state of the migration, read from the hidden folder; see :meth:`Database.stage`."""
         self._stage = self._place.stage()
         return self._stage
 
     def note(self) -> Mapping[str, str]:
-        """Return the note from the record in the hidden folder."""
         record = self._place.record()
         return {} if record is None else record.note
 
     def _free_bytes(self) -> int:
-        return shutil.disk_usage(self._place.path.parent).free
+        return free_bytes(self._place.path.parent) or 0
 
-    # ---- reading -----------------------------------------------------------------------------------------------------
-
-    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         """Yield the rows in file order; the cursor is the number of the next row."""
         if side == "new" and self._stage is Stage.UNTOUCHED:
             return
@@ -152,7 +197,7 @@ class FileDatabase(Database):
             if not has_vector.any():
                 continue
             assert vectors is not None
-            ids, modalities = only(piece.ids, has_vector), only(piece.modalities, has_vector)
+            ids, modalities = masked(piece.ids, has_vector), masked(piece.modalities, has_vector)
             with self._lock:
                 self._recent.append((ids, piece.start + np.flatnonzero(has_vector)))
             yield Block(ids, vectors, modalities, stop)
@@ -166,19 +211,18 @@ class FileDatabase(Database):
                 continue
             assert piece.vectors is not None
             has_vector = new.written(piece.start, piece.start + len(piece.ids))[piece.valid]
-            ids = only(piece.ids, piece.valid)
+            ids = masked(piece.ids, piece.valid)
             with self._lock:
                 self._recent.append((ids, rows))
             vectors = new.read(rows)
             vectors[~has_vector] = 0.0
-            yield PairedBlock(ids, piece.vectors, vectors, has_vector, only(piece.modalities, piece.valid))
+            yield PairedBlock(ids, piece.vectors, vectors, has_vector, masked(piece.modalities, piece.valid))
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
         """Yield nothing: a file that was changed during the migration is rejected instead of repaired."""
         return iter(())
 
-    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
-        """Return the rows of these ids, found in one pass over the file."""
+    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         blocks = []
         remaining = len(ids)
         for piece in self._pieces(0, max(64, _FETCH_BYTES // (4 * self.dim)), side == "old"):
@@ -194,22 +238,17 @@ class FileDatabase(Database):
                 new = self._new_vectors()
                 has_vector = wanted & new.written(piece.start, piece.start + len(piece.ids))
                 vectors = new.read(piece.start + np.flatnonzero(has_vector))
-            blocks.append(Block(only(piece.ids, has_vector), vectors, only(piece.modalities, has_vector), 0))
+            blocks.append(Block(masked(piece.ids, has_vector), vectors, masked(piece.modalities, has_vector), 0))
             if remaining <= 0:
                 break
         width = self.dim if side == "old" or self._stage is Stage.UNTOUCHED else self._new_vectors().dim
         if not blocks:
             return Block(ids.slice(0, 0), np.empty((0, width), np.float32), None, 0)
-        modalities = [block.modalities for block in blocks if block.modalities is not None]
-        return Block(
-            pa.concat_arrays([block.ids for block in blocks]),
-            np.concatenate([block.vectors for block in blocks]),
-            pa.concat_arrays(modalities) if modalities else None,
-            0,
-        )
+        found, vectors, modalities, _ = zip(*blocks, strict=True)
+        labels = None if modalities[0] is None else pa.concat_arrays(modalities)
+        return Block(pa.concat_arrays(found), np.concatenate(vectors), labels, 0)
 
-    def count(self, side: Side = "old") -> int:
-        """Return how many rows have a vector."""
+    def count(self, side: VectorSide = "old") -> int:
         if side == "new":
             return 0 if self._stage is Stage.UNTOUCHED else int(self._new_vectors().written().sum())
         if self._counted is None:
@@ -249,29 +288,24 @@ class FileDatabase(Database):
                 break
         return out
 
-    # ---- writing -----------------------------------------------------------------------------------------------------
-
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        """Create the hidden folder next to the file, atomically; see :meth:`Database.prepare`."""
+        """Create the hidden folder next to the file, atomically."""
         check_choice(element_type, self.capabilities.element_types, "element_type")
         wanted = (int(dim), element_type, {str(key): str(value) for key, value in (note or {}).items()})
         record = self._place.record()
         if record is not None:
-            existing = (record.dim, record.element_type, record.note)
-            if existing != wanted:
-                raise MigrationError(
-                    f"Got new vectors in {self._shown} with dimension, type and note {existing}; expected {wanted}. Discard the new vectors first (discard)."
-                )
+            refusals.check_same(self._shown, (record.dim, record.element_type, record.note), wanted)
             if self._stage is Stage.PREPARED:
                 self._place.check_unchanged(record)
             return
         needed = self._needed_bytes(wanted[0], np.dtype(element_type).itemsize)
         if (free := self._free_bytes()) < needed:
             raise StorageError(
-                f"Got {free:,} bytes free on the disk of {self._shown}; expected at least {needed:,} for the new vectors and the complete new file. "
-                "Free disk space, or pass element_type='float16'."
+                f"There are {free:,} bytes free on the disk of {self._shown}, and the new vectors and the complete new "
+                f"file need {needed:,}.",
+                "Free disk space, or pass `element_type='float16'`.",
             )
-        record = Record(*wanted, rows=self.n, original=fingerprint(self._place.path), options=self._options)
+        record = MigrationRecord(*wanted, rows=self.n, original=fingerprint(self._place.path), options=self._options)
         folder = self._place.begin(record)
         try:
             vectors = folder / self._vectors_path.relative_to(self._place.folder)
@@ -283,50 +317,42 @@ class FileDatabase(Database):
         self._stage = Stage.PREPARED
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store new vectors by row number; see :meth:`Database.write`."""
+        """Store new vectors by row number."""
         new = self._new_vectors()
-        if vectors.shape != (len(ids), new.dim):
-            raise ParameterError(
-                f"Got vectors of shape {vectors.shape}; expected {(len(ids), new.dim)}. Pass one row per id."
-            )
+        refusals.check_shape(vectors, (len(ids), new.dim))
         self._invalidate_built()
         rows = self._rows_of(ids)
         known = rows >= 0
         new.write(rows[known], vectors if known.all() else vectors[known])
 
     def delete(self, ids: pa.Array) -> None:
-        """Mark rows as not written; see :meth:`Database.delete`."""
+        """Mark rows as not written."""
         new = self._new_vectors()
         self._invalidate_built()
         rows = self._rows_of(ids)
         new.forget(rows[rows >= 0])
 
     def _invalidate_built(self) -> None:
-        """Record that the complete new file, if any, is outdated. Raises MigrationError after the switch."""
+        """Record that the complete new file, if any, is outdated."""
         if self._stage is Stage.SWITCHED:
-            raise already_switched(self._shown)
+            raise refusals.already_switched(self._shown)
         record = self._record()
         if record.built is not None:
             record.built = None
             self._place.keep(record)
 
     def flush(self) -> None:
-        """Make everything written so far durable."""
         if self._new is not None:
             self._new.flush()
 
     def build_index(self) -> str | None:
-        """Write the complete new file to the hidden folder, so that the switch only exchanges names; return a description of its index, if any."""
+        """Write the complete new file to the hidden folder, so that the switch only exchanges names."""
         if self._stage is Stage.PREPARED:
             record = self._record()
             if record.built is None or not self._place.other.exists() or fingerprint(self._place.other) != record.built:
                 self._place.check_unchanged(record)
                 new = self._new_vectors()
-                missing = self.count("old") - self.count("new")
-                if missing:
-                    raise MigrationError(
-                        f"Got {missing:,} rows of {self._shown} without a new vector; expected none. Finish the run first (resume=True)."
-                    )
+                refusals.check_missing(self.count("old") - self.count("new"), self._shown)
                 new.flush()
                 self._build(new)
                 record.built = fingerprint(self._place.other)
@@ -336,19 +362,16 @@ class FileDatabase(Database):
     def _describe_index(self) -> str | None:
         return None
 
-    # ---- switch ------------------------------------------------------------------------------------------------------
-
     def switch(self) -> None:
-        """Exchange the complete new file and the original; see :meth:`Database.switch`."""
         if self.stage() is Stage.UNTOUCHED:
-            raise no_new_vectors(self._shown)
+            raise refusals.no_new_vectors(self._shown)
         if self._stage is Stage.PREPARED:
             self.build_index()
             self._place.check_unchanged(self._record())
             self._exchange(True)
 
     def rollback(self) -> None:
-        """Exchange both files again, which restores the original file itself; see :meth:`Database.rollback`."""
+        """Exchange both files again, which restores the original file itself."""
         if self.stage() is Stage.SWITCHED:
             record = self._record()
             # Others may have changed the new file since the switch; a second switch restores exactly this state of it.
@@ -363,15 +386,13 @@ class FileDatabase(Database):
         self._reopen()
 
     def drop_old(self) -> None:
-        """Remove the hidden folder and the original in it; see :meth:`Database.drop_old`."""
         if self.stage() is not Stage.SWITCHED:
-            raise not_switched(self._shown)
+            raise refusals.not_switched(self._shown)
         self._end_migration()
 
     def discard(self) -> None:
-        """Remove the hidden folder; see :meth:`Database.discard`."""
         if self.stage() is Stage.SWITCHED:
-            raise already_switched(self._shown)
+            raise refusals.already_switched(self._shown)
         self._end_migration()
 
     def _end_migration(self) -> None:
@@ -387,3 +408,357 @@ class FileDatabase(Database):
         if self._new is not None:
             self._new.close()
             self._new = None
+
+
+# ---- rows of a file --------------------------------------------------------------------------------------------------
+
+
+def cut(pieces: Iterator[FilePiece], stop: int | None) -> Iterator[FilePiece]:
+    """Yield pieces up to row number ``stop``, shortening the last one; all pieces if it is None."""
+    for piece in pieces:
+        rows = len(piece.ids) if stop is None else min(len(piece.ids), stop - piece.start)
+        if rows <= 0:
+            return
+        if rows == len(piece.ids):
+            yield piece
+            continue
+        valid = piece.valid[:rows]
+        vectors = None if piece.vectors is None else piece.vectors[: int(valid.sum())]
+        modalities = None if piece.modalities is None else piece.modalities.slice(0, rows)
+        yield FilePiece(piece.start, piece.ids.slice(0, rows), valid, vectors, modalities)
+        return
+
+
+def path_of(address: Address, schemes: tuple[str, ...]) -> str:
+    """Return the path in an address: the part after ``scheme://``, or the whole address."""
+    text = re.sub(rf"^({'|'.join(schemes)})://", "", address.text, flags=re.IGNORECASE)
+    return text.rstrip("/") or text
+
+
+def copy_mode(source: Path, target: Path) -> None:
+    """Copy the permissions of a file to the file that replaces it."""
+    os.chmod(target, source.stat().st_mode & 0o7777)
+
+
+def masked(column: pa.Array | None, mask: np.ndarray) -> pa.Array | None:
+    """Return the entries of a column for which the mask is true; None if the column is None."""
+    if column is None or mask.all():
+        return column
+    return column.filter(pa.array(mask))
+
+
+def among(ids: pa.Array, known: pa.Array) -> np.ndarray:
+    """Return the position of each id in ``known``; -1 if it is missing."""
+    import pyarrow.compute as pc
+
+    try:
+        positions = pc.index_in(ids.cast(known.type), value_set=known)
+    except pa.ArrowInvalid as error:
+        raise IdError(
+            f"The ids are of type {ids.type}, not {known.type}.", "Pass ids in the type that a scan returns."
+        ) from error
+    return np.asarray(positions.fill_null(-1).to_numpy(zero_copy_only=False), np.int64)
+
+
+def hashes(ids: pa.Array) -> np.ndarray:
+    """Return a 64-bit integer per id: the id itself, or the hash of a string."""
+    if pa.types.is_integer(ids.type):
+        return np.asarray(ids.to_numpy(zero_copy_only=False)).astype(np.int64, copy=False)
+    return np.fromiter(map(hash, ids.to_pylist()), np.int64, len(ids))
+
+
+def label_array(spec: str, n: int) -> pa.Array:
+    """Return a column of modalities, one per row."""
+    labels = read_column(spec)
+    if len(labels) != n:
+        raise ParameterError(
+            f"{spec} has {len(labels)} modalities for {n} rows.", "Pass `modality_column=…` of the same rows."
+        )
+    return pa.array(labels, pa.large_string())
+
+
+class RowVectors:
+    """New vectors by row number, read and written in any order, also by several threads.
+
+    They are in an ``.npy`` file. ``marks`` is a file with one byte per row, 1 if the row is written. Both are opened
+    for writing unless readers may have them open, after the switch.
+    """
+
+    def __init__(self, path: Path, marks: Path, *, writable: bool) -> None:
+        self._path, self._lock = path, Lock()
+        try:
+            if writable and not os.access(path, os.W_OK):  # a switch gave it the permissions of the original
+                path.chmod(path.stat().st_mode | 0o200)
+            self._file = open(path, "r+b" if writable else "rb", buffering=0)
+            self._marks = open(marks, "r+b" if writable else "rb", buffering=0)
+            version_1 = np.lib.format.read_magic(self._file) == (1, 0)
+            read_header = np.lib.format.read_array_header_1_0 if version_1 else np.lib.format.read_array_header_2_0
+            (self.rows, self.dim), _, self.dtype = read_header(self._file)
+            self._offset = self._file.tell()
+            size = self._offset + self.rows * self.dim * self.dtype.itemsize
+            if min(self.rows, self.dim) < 1 or self.dtype not in (np.float32, np.float16):
+                raise ValueError("not a matrix of floats")
+            if os.fstat(self._file.fileno()).st_size < size or os.fstat(self._marks.fileno()).st_size < self.rows:
+                raise ValueError("truncated")
+        except OSError as error:
+            raise FileError(describe_refusal(error, f"while opening {path}")) from error
+        except _DAMAGE as error:
+            raise CorruptFileError(
+                f"The new vectors, {path}, are damaged ({error}).", "Discard them, and run the migration again."
+            ) from error
+
+    @staticmethod
+    def create(path: Path, marks: Path, rows: int, dim: int, element_type: str) -> None:
+        """Create both files, with no row written yet."""
+        dtype = np.dtype(element_type)
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows, dim)}
+        with _refusing(f"from the disk while writing {path}"):
+            with open(path, "wb") as stream:
+                np.lib.format.write_array_header_1_0(stream, header)
+                stream.truncate(stream.tell() + rows * dim * dtype.itemsize)
+            with open(marks, "wb") as stream:
+                stream.truncate(rows)
+
+    def write(self, rows: np.ndarray, vectors: np.ndarray) -> None:
+        """Store vectors, shape (b, dim), then the marks of their rows, int64 of shape (b,)."""
+        try:
+            with np.errstate(over="raise"):
+                stored = np.ascontiguousarray(vectors, self.dtype)
+        except FloatingPointError:
+            raise DtypeError(
+                f"The vectors have numbers beyond the range of {self.dtype}.", "Pass `element_type='float32'`."
+            ) from None
+        width = self.dim * self.dtype.itemsize
+        with _refusing(f"from the disk while writing {self._path}"), self._lock:
+            for start, stop in _ranges(rows):
+                _write_at(self._file, self._offset + int(rows[start]) * width, stored[start:stop])
+            for start, stop in _ranges(rows):
+                _write_at(self._marks, int(rows[start]), np.ones(stop - start, np.uint8))
+
+    def forget(self, rows: np.ndarray) -> None:
+        """Remove the marks of rows."""
+        with _refusing(f"from the disk while writing {self._path}"), self._lock:
+            for start, stop in _ranges(rows):
+                _write_at(self._marks, int(rows[start]), np.zeros(stop - start, np.uint8))
+
+    def written(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Return which rows of a range are written, ndarray of bool."""
+        out = np.empty((self.rows if stop is None else stop) - start, np.uint8)
+        with self._lock:
+            self._read_into(self._marks, start, out)
+        return out.view(bool)
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """Return the vectors of rows in ascending order, ndarray of float32, shape (b, dim)."""
+        out = np.empty((len(rows), self.dim), self.dtype)
+        width = self.dim * self.dtype.itemsize
+        with self._lock:
+            for start, stop in _ranges(rows):
+                self._read_into(self._file, self._offset + int(rows[start]) * width, out[start:stop])
+        return out.astype(np.float32, copy=False)
+
+    def _read_into(self, stream: FileIO, position: int, out: np.ndarray) -> None:
+        view, got = out.reshape(-1).view(np.uint8).data, 0
+        with _refusing(f"while reading {stream.name}", FileError):
+            stream.seek(position)
+            while got < len(view):
+                if not (count := stream.readinto(view[got:])):
+                    raise CorruptFileError(
+                        f"{stream.name} is truncated; {self.rows:,} rows were written.",
+                        "Discard the new vectors, and run the migration again.",
+                    )
+                got += count
+
+    def flush(self) -> None:
+        """Sync both files to disk, the marks last."""
+        if self._file.writable():
+            with _refusing(f"from the disk while writing {self._path}"):
+                for stream in (self._file, self._marks):
+                    os.fsync(stream.fileno())
+
+    def close(self) -> None:
+        """Close both files."""
+        self._file.close()
+        self._marks.close()
+
+
+def _ranges(rows: np.ndarray) -> list[tuple[int, int]]:
+    """Return the ranges (start, stop) of positions at which the numbers are consecutive."""
+    if not len(rows):
+        return []
+    breaks = (np.flatnonzero(np.diff(rows) != 1) + 1).tolist()
+    return list(zip([0, *breaks], [*breaks, len(rows)], strict=True))
+
+
+def _write_at(stream: FileIO, position: int, array: np.ndarray) -> None:
+    stream.seek(position)
+    view = array.reshape(-1).view(np.uint8).data
+    while len(view):
+        view = view[stream.write(view) :]
+
+
+# ---- the hidden folder -----------------------------------------------------------------------------------------------
+
+
+def fingerprint(path: Path) -> str:
+    """Return a digest that identifies a file or folder of files, from names, sizes and samples of the contents."""
+    digest = hashlib.sha256()
+    with _refusing(f"while reading {path}", FileError):
+        for file in sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]:
+            size = file.stat().st_size
+            name = file.relative_to(path).as_posix() if file is not path else ""
+            digest.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
+            with open(file, "rb", buffering=0) as stream:
+                for start in sorted({0, max(0, size // 2 - _SAMPLE), max(0, size - _SAMPLE)}):
+                    stream.seek(start)
+                    digest.update(stream.read(_SAMPLE))
+    return digest.hexdigest()
+
+
+@dataclass
+class MigrationRecord:
+    """State of a migration of a file, stored in the hidden folder next to it."""
+
+    dim: int
+    element_type: str
+    note: dict[str, str]
+    rows: int  # number of rows of the original, including those without a vector
+    original: str  # fingerprint of the file that readers saw when the migration began
+    options: dict[str, str] = field(default_factory=dict)  # sources of ids and modalities, for later steps
+    built: str | None = None  # fingerprint of the complete new file; None while it is not built or is out of date
+    switched: bool = False  # by the last exchange; used only if the new file and the old one have the same fingerprint
+    format: str = field(default=_FORMAT)
+    format_version: int = field(default=_FORMAT_VERSION)
+
+
+class HiddenFolder:
+    """A file or folder of vectors, ``path``, and the hidden folder next to it that contains the new vectors.
+
+    The hidden folder is ``.NAME.congruence``. In it, ``other/NAME`` is the complete new file before the switch and the
+    original after it; which of the two it is determines the state of the migration. Symbolic links are followed.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).resolve()
+        self.folder = self.path.with_name(f".{self.path.name}.congruence")
+        self.other = self.folder / "other" / self.path.name
+        #: Path of the original while files are exchanged by several renames.
+        self._renamed = self.folder / "aside"
+        self._dropped = self.path.with_name(f".{self.path.name}.congruence-dropped")
+        self._recover()
+        if not self.path.exists():
+            hint = f", or put back {self.other}" if self.other.exists() else ""
+            raise FileError(f"No file or folder at {path}.", f"Check the path{hint}.")
+
+    def _locked(self) -> Any:
+        return locked(self.folder, f"Another process is switching {self.path}. Try again when it has finished.")
+
+    def _recover(self) -> None:
+        """Complete an interrupted removal, and undo or complete an exchange that was several renames."""
+        with _refusing(f"while repairing an interrupted switch or removal of {self.path}"):
+            if self._dropped.is_dir():
+                shutil.rmtree(self._dropped)
+            if os.path.lexists(self._renamed):
+                with self._locked():
+                    os.rename(self._renamed, self.other if self.path.exists() else self.path)
+
+    def record(self) -> MigrationRecord | None:
+        """Return the record, or None if there is no migration."""
+        path = self.folder / _NAME
+        try:
+            facts = json.loads(path.read_bytes())
+            if facts["format"] != _FORMAT or facts["format_version"] != _FORMAT_VERSION:
+                raise ValueError("another format")
+            record = MigrationRecord(**facts)
+            if not all(type(size) is int and size > 0 for size in (record.dim, record.rows)):
+                raise ValueError("invalid values")
+            if record.element_type not in ("float32", "float16"):
+                raise ValueError("invalid values")
+            for texts in (record.note, record.options):
+                if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+                    raise ValueError("an invalid note or invalid options")
+            return record
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise FileError(describe_refusal(error, f"while reading {path}")) from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise CorruptFileError(
+                f"The record of a migration, {path}, is damaged ({error}).",
+                f"Restore it from a backup; {self.path} and the vectors next to it are intact.",
+            ) from error
+
+    def keep(self, record: MigrationRecord) -> None:
+        """Replace the record."""
+        with atomic_path(self.folder / _NAME, force=True) as temporary:
+            temporary.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
+
+    def begin(self, record: MigrationRecord) -> Path:
+        """Create the folder under a temporary name, which :meth:`publish` replaces by the final one."""
+        folder = self.path.with_name(f".{self.path.name}.congruence-begun")
+        with _refusing(f"while creating a folder next to {self.path}"):
+            if folder.exists():  # left by a process that was killed here
+                shutil.rmtree(folder)
+            (folder / self.other.parent.name).mkdir(parents=True)
+            (folder / _NAME).write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
+        return folder
+
+    def publish(self, folder: Path) -> None:
+        """Rename the folder that :meth:`begin` created to its final name, atomically."""
+        with _refusing(f"while creating {self.folder}"):
+            os.rename(folder, self.folder)
+
+    def stage(self) -> Stage:
+        """Return the state of the migration: switched if the original is in the hidden folder."""
+        record = self.record()
+        if record is None:
+            return Stage.UNTOUCHED
+        if not self.other.exists() or fingerprint(self.other) != record.original:
+            return Stage.PREPARED
+        return Stage.SWITCHED if record.switched or fingerprint(self.path) != record.original else Stage.PREPARED
+
+    def check_unchanged(self, record: MigrationRecord) -> None:
+        """Raise MigrationError if the original has changed since the migration began."""
+        if fingerprint(self.path) != record.original:
+            raise MigrationError(
+                f"{self.path} was written to since the migration began.",
+                "Discard the new vectors (discard), and run the migration again.",
+            )
+
+    def swap(self, switched: bool) -> None:
+        """Exchange the file that readers open and the one in the hidden folder.
+
+        ``switched`` if readers then see the new one.
+
+        A single system call does this if the operating system and the file system support it (Linux, macOS, local
+        disks). Otherwise there are several renames. Between them readers find no file for a moment; if the process is
+        killed there, the next :class:`HiddenFolder` for the path repairs this.
+        """
+        with _refusing(f"while switching {self.path}"):
+            if not exchange(self.path, self.other):
+                with self._locked():
+                    os.rename(self.path, self._renamed)
+                    os.rename(self.other, self.path)
+                    os.rename(self._renamed, self.other)
+            for folder in (self.path.parent, self.other.parent):
+                _sync(folder)
+        record = self.record()
+        assert record is not None
+        record.switched = switched
+        self.keep(record)
+
+    def remove(self) -> None:
+        """Remove the hidden folder and its contents; it is renamed first, which ends the migration atomically."""
+        with _refusing(f"while removing {self.folder}"):
+            if self.folder.is_dir():
+                os.rename(self.folder, self._dropped)
+                shutil.rmtree(self._dropped)
+
+
+def _sync(folder: Path) -> None:
+    with suppress(OSError):  # some systems cannot sync a folder
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -2,231 +2,280 @@
 
 from __future__ import annotations
 
-import shutil
+import json
+import os
+import re
+import sqlite3
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
 
+from congruence._utils.optional import require
 from congruence._utils.validation import check_choice
-from congruence.databases._address import Address
+from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
+    MARK_KEY,
+    SPACE_KEY,
+    Address,
     Block,
     Capabilities,
+    CollectionDatabase,
     Cursor,
-    Database,
     DatabaseInfo,
+    Name,
     PairedBlock,
-    Side,
-    Stage,
+    VectorSide,
+    free_bytes,
+    mark_in,
+    refuse_secrets,
     rows_of,
+    space_in,
+    texts,
 )
-from congruence.databases._chroma_client import (
-    Place,
-    connect,
-    describe_index,
-    folder_of,
-    mark_of,
-    only_table,
-    parse_where,
-    settings_of,
-)
-from congruence.databases._chroma_records import SAMPLE, Records
-from congruence.databases._metadata import space_in
-from congruence.databases._stage_errors import already_switched, no_new_vectors, not_switched
-from congruence.errors import (
-    DatabaseError,
-    MigrationError,
-    ParameterError,
-)
+from congruence.errors import CongruenceError, DatabaseError, FileError
 
-if TYPE_CHECKING:
-    from congruence.databases._client_types import Collection
+#: Environment variable with the server's token, which is not allowed in an address.
+API_KEY = "CHROMA_API_KEY"
 
-__all__ = ["Chroma", "ChromaFolder", "open_chroma"]
+#: Number of rows from which the metadata keys are determined.
+_SAMPLE = 1000
 
 _DISTANCES = {"cosine": "cosine", "ip": "dot", "l2": "l2"}
 
 
-class Chroma(Database):
-    """The vectors of a Chroma collection.
+@dataclass(frozen=True)
+class ChromaCollections:
+    """The existing collections of a migration, by name: the user's one, and those with the suffixes of a migration."""
 
-    The new vectors are in a new collection, ``<collection>__congruence_new``, with the same configuration and copies of documents, metadata
-    and URIs. :meth:`switch` renames the old collection to ``…__congruence_old`` and then the new one to the old name. Between the two steps,
-    readers find no collection of that name. If the process is killed there, :meth:`stage` recognizes the state by the names, and the next
-    :meth:`switch` or :meth:`rollback` completes it. After the switch, readers must look up the collection by name again: an existing collection
-    object still refers to the old one.
+    old: Any  # the collection of the old vectors, whatever its name
+    current: Any
+    named_old: Any
+    named_new: Any
+    named_back: Any
 
-    Parameters
-    ----------
-    address : Address
-        ``chroma:///path`` or ``chroma://./folder``; ``chroma+http://host:8000`` or ``chroma+https://…``, with ``?tenant=…&database=…`` if
-        they are not the defaults. The server's token is read from the environment variable ``CHROMA_API_KEY``.
-    table : str, optional
-        Name of the collection; may be omitted if there is only one.
-    column, ids : None
-        Not supported: a Chroma record has exactly one embedding and one id, a string.
-    modality_column : str, optional
-        Metadata key.
-    rows : str, optional
-        A Chroma ``where`` filter as JSON, e.g. ``{"kind": "image"}``.
+    @property
+    def new(self) -> Any:
+        """The collection of the new vectors, whatever its name, or None."""
+        if self.named_old is not None and self.current is not None:
+            return self.current
+        return self.named_back if self.named_new is None else self.named_new
 
-    Raises
-    ------
-    ParameterError, DatabaseError, DatabaseUnavailableError, FileError, MissingExtraError
-        If a parameter has an invalid value; the database rejects the request; the database does not answer; a file cannot be read; or an
-        optional dependency is not installed.
+    @property
+    def exists(self) -> bool:
+        """Whether there is a new collection."""
+        return self.new is not None
 
-    Notes
-    -----
-    Chroma cannot continue a scan after a given id, so the ids of all rows are read at once and sorted, which needs a few hundred bytes of
-    memory per row.
+    @property
+    def mark(self) -> dict[str, Any]:
+        """Data that a migration stored in the metadata of the new collection; empty if none created it."""
+        return mark_in((self.new.metadata or {}).get(MARK_KEY, "null")) if self.exists else {}
+
+    @property
+    def switched(self) -> bool:
+        """Whether readers see the new vectors, or a rollback was interrupted."""
+        # An interrupted rollback leaves the new vectors in ``named_back``, an interrupted switch in ``named_new``.
+        return self.named_old is not None and (self.current is not None or self.named_back is not None)
+
+
+class Chroma(CollectionDatabase):
+    """The vectors of a Chroma collection, in a folder or on a server.
+
+    The new vectors are in a new collection, ``<collection>__congruence_new``, with the same configuration and copies of
+    documents, metadata and URIs. :meth:`switch` renames the old collection to ``…__congruence_old`` and the new one to
+    its name; in between, readers find no collection. After a kill there, :meth:`stage` recognizes the state by the
+    names, and the next :meth:`switch` or :meth:`rollback` completes it. Readers must look up the collection by name
+    again.
+
+    The address is ``chroma:///path``, which only one process may have open, or ``chroma+http://host:8000``, with
+    ``?tenant=…&database=…`` if need be and the token in the environment variable ``CHROMA_API_KEY``. ``rows`` is a
+    ``where`` filter as JSON, such as ``{"kind": "image"}``. All ids are read at once, as Chroma cannot continue a scan.
     """
 
     kind = "chroma"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        container="collection",
-        atomic_switch=False,
-        concurrent_writes=True,
-        follows_deletes=False,
-        searches=True,
-        filters="a Chroma where filter as JSON",
-    )
+    capabilities = Capabilities(container="collection", atomic_switch=False, filters="a Chroma where filter as JSON")
 
-    def __init__(
-        self,
-        address: Address,
-        *,
-        table: str | None = None,
-        column: str | None = None,
-        ids: str | None = None,
-        modality_column: str | None = None,
-        rows: str | None = None,
-    ) -> None:
-        for name, value in (("column", column), ("ids", ids)):
-            if value is not None:
-                raise ParameterError(
-                    f"Got {name}={value!r}; expected none, since a Chroma record has exactly one embedding and one id. Leave {name} out."
+    def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
+        refusals.check_options("Chroma, whose records have exactly one embedding and one id", column=column, ids=ids)
+        refuse_secrets(address, API_KEY)
+        self._address, self._folder = address, folder_of(address)
+        if self._folder is not None:
+            self.capabilities = replace(self.capabilities, concurrent_writes=False)
+            if not (self._folder / "chroma.sqlite3").is_file():  # the client would create a new folder
+                raise FileError(
+                    f"{address.shown} has no chroma.sqlite3.", "Pass a folder that chromadb.PersistentClient created."
                 )
-        self._connection = connect(address)
-        where = None if rows is None else parse_where(rows)
-        self._table = only_table(self._connection.names(), self._connection.address) if table is None else table
-        self._records = Records(self._connection, where, modality_column)
+        with self._errors():
+            self._client = self._open_client()
+            #: Maximum number of records per request.
+            self._most = max(1, int(self._client.get_max_batch_size()))
+        self._where = None if rows is None else _parse_where(rows)
+        self._modality = modality
+        if table is None:
+            names = {re.sub(r"__congruence_(old|new|back)$", "", name) for name in self._collection_names()}
+            table = refusals.only_name(names, "collections", address.shown, "table")
+        self._table = table
         place = self._place()
-        if where is not None:
-            self._connection.call(place.old.get, where=where, limit=1, include=[])
-        if modality_column is not None and modality_column not in (fields := self._records.fields(place.old)):
-            raise ParameterError(
-                f"Got modality_column={modality_column!r}, which none of the first {SAMPLE:,} rows of {self._table!r} has; "
-                f"expected a metadata key, one of {', '.join(map(repr, fields)) or 'none'}. Pass another modality_column=…."
-            )
+        if self._where is not None:
+            self._call(place.old.get, where=self._where, limit=1, include=[])
+        if modality is not None:
+            refusals.check_name(modality, self._fields(place.old), f"the first rows of {table!r}", "modality_column")
 
-    # ---- collections -------------------------------------------------------------------------------------------------
+    def _open_client(self) -> Any:
+        chromadb = require("chromadb", extra="chroma")
+        if self._folder is not None:
+            return chromadb.PersistentClient(path=str(self._folder))
+        parts, key = urlsplit(self._address.text), os.environ.get(API_KEY)
+        options: dict[str, object] = {
+            name: values[0] for name, values in parse_qs(parts.query).items() if name in ("tenant", "database")
+        }
+        if key:
+            self._address = replace(self._address, secrets=(key,))
+            options["headers"] = {"x-chroma-token": key}
+        secure = self._address.scheme == "chroma+https"
+        port = parts.port or (443 if secure else 8000)
+        return chromadb.HttpClient(host=parts.hostname or "localhost", port=port, ssl=secure, **options)
+
+    def _translate(self, error: Exception) -> CongruenceError | None:
+        where, name = self._address.shown, type(error).__name__
+        message = self._address.hide(str(error) or name)
+        module = type(error).__module__.partition(".")[0]
+        if "disk is full" in message or "No space left" in message:
+            return refusals.full_disk(where, message)
+        unavailable = module in ("httpx", "httpcore") or name in ("RateLimitError", "OperationalError")
+        if "Could not connect" in message or unavailable:
+            return refusals.no_answer(where, message, "the Chroma server")
+        theirs = module in ("chromadb", "chromadb_rust_bindings")
+        if theirs or isinstance(error, (ValueError, TypeError, OSError, sqlite3.Error)):
+            return refusals.rejected(where, message)
+        return None
+
+    def _collection_names(self) -> list[str]:
+        return [collection.name for collection in self._call(self._client.list_collections)]
+
+    def _named(self, name: str) -> Any:
+        """Return a collection, or None if there is none of this name."""
+        try:
+            return self._call(self._client.get_collection, name, embedding_function=None)
+        except DatabaseError as error:
+            if type(error.__cause__).__name__ in ("NotFoundError", "InvalidArgumentError"):
+                return None
+            raise
 
     def _name(self, role: str) -> str:
         return f"{self._table}__congruence_{role}"
 
-    def _place(self) -> Place:
-        current = self._connection.get(self._table)
-        named_old, named_new, named_back = (self._connection.get(self._name(role)) for role in ("old", "new", "back"))
+    def _find_collections(self) -> ChromaCollections:
+        current = self._named(self._table)
+        named_old, named_new, named_back = (self._named(self._name(role)) for role in ("old", "new", "back"))
         old = current if named_old is None else named_old
         if old is None:
-            names = ", ".join(map(repr, self._connection.names()[:20])) or "none"
-            raise ParameterError(
-                f"Got no collection {self._table!r} in {self._connection.address.shown}; expected one of {names}. Pass the name of one (table=…)."
-            )
-        place = Place(old, current, named_old, named_new, named_back)
-        if place.new is not None and not mark_of(place.new):
-            raise DatabaseError(
-                f"Got collections {self._table!r} and {self._table}__congruence_…, which were not created by a migration; expected these names to be free. "
-                "Rename or delete the other collection."
-            )
+            refusals.check_name(self._table, self._collection_names(), self._address.shown, "table")
+        place = ChromaCollections(old, current, named_old, named_new, named_back)
+        if place.exists and not place.mark:
+            raise refusals.not_ours(place.new.name)
         return place
 
-    def _new(self, place: Place) -> Collection:
-        """Return the collection of the new vectors. Raises MigrationError if there is none."""
-        if place.new is None:
-            raise no_new_vectors(repr(self._table))
-        return place.new
-
-    def _refuse_switched(self, place: Place) -> None:
-        """Raise MigrationError if readers already see the new vectors."""
-        if place.switched:
-            raise already_switched(repr(self._table))
-
-    def _side(self, side: Side) -> Collection | None:
+    def _side(self, side: VectorSide) -> Any:
         place = self._place()
         return place.old if side == "old" else place.new
 
-    # ---- reading -----------------------------------------------------------------------------------------------------
+    def _fields(self, collection: Any) -> tuple[str, ...]:
+        """Return the metadata keys of the first rows, and ``document`` if one of them has a document."""
+        found = self._call(collection.get, limit=_SAMPLE, include=["metadatas", "documents"])
+        keys = dict.fromkeys(key for metadata in found["metadatas"] for key in metadata or {})
+        return (*keys, *(["document"] if any(document is not None for document in found["documents"]) else []))
+
+    def _get(self, collection: Any, ids: list[str], include: list[str]) -> dict[str, Any]:
+        """Return the records of these ids that exist, sorted by id; none if the collection is None."""
+        found: dict[str, list[Any]] = {key: [] for key in ["ids", *include]}
+        for start in range(0, len(ids) if collection is not None else 0, self._most):
+            got = self._call(collection.get, ids=ids[start : start + self._most], include=include)
+            for key in found:
+                found[key] += list(got[key])
+        order = sorted(range(len(found["ids"])), key=found["ids"].__getitem__)
+        return {key: [values[k] for k in order] for key, values in found.items()}
+
+    @property
+    def _include(self) -> list[str]:
+        """Fields to request for a block."""
+        return ["embeddings"] if self._modality is None else ["embeddings", "metadatas"]
+
+    def _block(self, found: Mapping[str, Any]) -> Block:
+        """Convert the result of :meth:`_get` to a block."""
+        ids = found["ids"]
+        vectors = np.asarray(found["embeddings"], np.float32) if ids else np.empty((0, 0), np.float32)
+        modalities = None
+        if self._modality is not None:
+            modalities = texts((metadata or {}).get(self._modality) for metadata in found["metadatas"])
+        names = pa.array(ids, pa.large_string())
+        return Block(names, np.ascontiguousarray(vectors), modalities, ids[-1] if ids else "")
+
+    def _ids(self, collection: Any) -> list[str]:
+        """Return the sorted ids of the selected records."""
+        ids: list[str] = sorted(self._call(collection.get, where=self._where, include=[])["ids"])
+        return ids
+
+    def _remove(self, collection: Any, ids: list[str]) -> None:
+        for start in range(0, len(ids), self._most):
+            self._call(collection.delete, ids=ids[start : start + self._most])
 
     def info(self) -> DatabaseInfo:
-        """Return a description of the old vectors."""
         old = self._place().old
-        first = self._connection.call(old.get, limit=1, include=["embeddings"])["embeddings"]
-        space, index = describe_index(old)
-        folder = folder_of(self._connection.address)
+        first = self._call(old.get, limit=1, include=["embeddings"])["embeddings"]
+        kind = "hnsw" if old.configuration_json.get("hnsw") else "spann"
+        config = old.configuration_json.get(kind) or {}
+        parameters = f"m={config.get('max_neighbors')}, ef_construction={config.get('ef_construction')}"
         return DatabaseInfo(
-            place=f"{self._connection.address.shown} {self._table}",
-            rows=self._records.count(old),
+            place=f"{self._address.shown} {self._table}",
+            rows=self.count(),
             dim=int(np.shape(first)[1]) if len(first) else 0,
-            distance=_DISTANCES.get(space),
-            index=index,
+            distance=_DISTANCES.get(str(config.get("space"))),
+            index=f"{kind.upper()} ({parameters})",
             id_type="text",
-            columns=self._records.fields(old),
+            columns=self._fields(old),
             space=space_in(old.metadata, self._table),
-            free_bytes=None if folder is None else shutil.disk_usage(folder).free,
+            free_bytes=free_bytes(self._folder),
         )
 
-    def stage(self) -> Stage:
-        """Return the state of the migration, according to the names of the collections."""
-        place = self._place()
-        return Stage.SWITCHED if place.switched else Stage.UNTOUCHED if place.new is None else Stage.PREPARED
-
-    def note(self) -> Mapping[str, str]:
-        """Return the note in the new collection's metadata."""
-        new = self._place().new
-        return {} if new is None else dict(mark_of(new)["note"])
-
-    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        """Yield the rows in the order of their ids."""
+    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         collection = self._side(side)
         if collection is None:
             return
-        ids = self._records.ids(collection)
+        ids = self._ids(collection)
         if after is not None:
             ids = [name for name in ids if name > str(after)]
         for start in range(0, len(ids), batch):
-            block = self._records.block(
-                self._records.get(collection, ids[start : start + batch], self._records.include)
-            )
+            block = self._block(self._get(collection, ids[start : start + batch], self._include))
             if len(block.ids):
                 yield block
 
-    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
-        """Return the rows of these ids that exist."""
+    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         collection = self._side(side)
         wanted = [] if collection is None else ids.to_pylist()
-        return self._records.block(self._records.get(collection, wanted, self._records.include))
+        return self._block(self._get(collection, wanted, self._include))
 
-    def count(self, side: Side = "old") -> int:
-        """Return how many rows there are."""
+    def count(self, side: VectorSide = "old") -> int:
         collection = self._side(side)
-        return 0 if collection is None else self._records.count(collection)
+        if collection is None:
+            return 0
+        return len(self._ids(collection)) if self._where is not None else int(self._call(collection.count))
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield the old side's rows with their new vectors; rows whose document, metadata or URI has changed count as rows without."""
+        """Yield paired rows; those whose document, metadata or URI has changed count as rows without a new vector."""
         place, everything = self._place(), ["embeddings", "metadatas", "documents", "uris"]
-        ids = self._records.ids(place.old)
-        width = 0 if place.new is None else int(mark_of(place.new)["dim"])
+        ids = self._ids(place.old)
+        width = int(place.mark.get("dim", 0))
         for start in range(0, len(ids), batch):
-            originals = self._records.get(place.old, ids[start : start + batch], everything)
-            block = self._records.block(originals)
-            copies = self._records.get(place.new, originals["ids"], everything)
-            mapped = self._records.block(copies)
+            originals = self._get(place.old, ids[start : start + batch], everything)
+            block = self._block(originals)
+            copies = self._get(place.new, originals["ids"], everything)
+            mapped = self._block(copies)
             new = np.zeros((len(block.ids), width), np.float32)
             has_new = np.zeros(len(block.ids), bool)
             for j, k in enumerate(rows_of(mapped.ids, block.ids).tolist()):
@@ -235,119 +284,110 @@ class Chroma(Database):
             if len(block.ids):
                 yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
 
-    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        """Return the ids of the ``k`` nearest rows of each query, best first."""
-        place = self._place()
-        collection = place.old if side == "old" else self._new(place)
-        found = self._connection.call(
-            collection.query, query_embeddings=queries, n_results=k, where=self._records.where, include=[]
-        )
+    def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
+        collection = self._place().old if side == "old" else self._place_with_new().new
+        found = self._call(collection.query, query_embeddings=queries, n_results=k, where=self._where, include=[])
         return [pa.array(ids, pa.large_string()) for ids in found["ids"]]
 
-    # ---- writing -----------------------------------------------------------------------------------------------------
-
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        """Create the new collection."""
         check_choice(element_type, self.capabilities.element_types, "element_type")
-        place = self._place()
+        place, note = self._place(), dict(note or {})
         self._refuse_switched(place)
-        mark = {"dim": dim, "note": dict(note or {})}
-        if place.new is None:
-            settings = settings_of(place.old, mark)
-            self._connection.call(
-                self._connection.client.create_collection, self._name("new"), embedding_function=None, **settings
-            )
-        elif (existing := mark_of(place.new)) != mark:
-            raise MigrationError(
-                f"Got new vectors of width {existing.get('dim')} for {self._table!r}, made with other settings or another map; "
-                f"expected width {dim} with this map and these settings. Discard them first."
-            )
+        if place.exists:
+            have = place.mark
+            refusals.check_same(repr(self._table), (have.get("dim"), "float32", have["note"]), (dim, "float32", note))
+            return
+        # Without the embedding function, which belongs to the old model.
+        kept = {key: value for key, value in (place.old.metadata or {}).items() if key not in (SPACE_KEY, MARK_KEY)}
+        self._call(
+            self._client.create_collection,
+            self._name("new"),
+            embedding_function=None,
+            configuration={key: value for key in ("hnsw", "spann") if (value := place.old.configuration_json.get(key))},
+            metadata={**kept, MARK_KEY: json.dumps({"dim": dim, "note": note})},
+        )
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store the new vectors of rows, with a copy of their current document, metadata and URI; after the switch, only the vectors."""
-        place, fields = self._place(), ["metadatas", "documents", "uris"]
-        new, most = self._new(place), self._connection.max_records
+        """Store new vectors with a copy of the current document, metadata and URI; after the switch, without."""
+        place, fields = self._place_with_new(), ["metadatas", "documents", "uris"]
+        new, most = place.new, self._most
         row = {name: k for k, name in enumerate(ids.to_pylist())}
         if place.switched:  # readers and writers use the new collection by now, so its other fields are current
-            existing = self._records.get(new, list(row), [])["ids"]
+            existing = self._get(new, list(row), [])["ids"]
             for start in range(0, len(existing), most):
                 part = existing[start : start + most]
-                self._connection.call(new.update, ids=part, embeddings=vectors[[row[name] for name in part]])
+                self._call(new.update, ids=part, embeddings=vectors[[row[name] for name in part]])
             return
-        found = self._records.get(place.old, list(row), fields)
-        # Delete and add, since an upsert would merge the metadata with the existing one. If the process is killed in between, the next pass
-        # writes the missing rows.
-        self._records.remove(new, self._records.get(new, found["ids"], [])["ids"])
+        found = self._get(place.old, list(row), fields)
+        # Delete and add, since an upsert would merge the metadata with the existing one. If the process is killed in
+        # between, the next pass writes the missing rows.
+        self._remove(new, self._get(new, found["ids"], [])["ids"])
         for start in range(0, len(found["ids"]), most):
             records = {key: values[start : start + most] for key, values in found.items()}
             others = {key: records[key] for key in fields if any(value is not None for value in records[key])}
             embeddings = vectors[[row[name] for name in records["ids"]]]
-            self._connection.call(new.add, ids=records["ids"], embeddings=embeddings, **others)
+            self._call(new.add, ids=records["ids"], embeddings=embeddings, **others)
 
     def delete(self, ids: pa.Array) -> None:
-        """Remove records from the new collection."""
-        place = self._place()
-        new = self._new(place)
+        place = self._place_with_new()
         self._refuse_switched(place)
-        self._records.remove(new, ids.to_pylist())
-
-    # ---- switch and rollback -----------------------------------------------------------------------------------------
+        self._remove(place.new, ids.to_pylist())
 
     def switch(self) -> None:
-        """Rename the old collection, then the new one; complete an interrupted switch. Raises MigrationError if rows are missing."""
-        place = self._place()
+        """Rename the old collection, then the new one; complete an interrupted switch."""
+        place = self._place_with_new()
         if place.switched and place.current is not None:
             return
-        new = self._new(place)
+        new = place.new
         if place.named_old is None:
-            rows, expected = int(self._connection.call(new.count)), int(self._connection.call(place.old.count))
-            if rows < expected:
-                raise MigrationError(
-                    f"Got {rows:,} of {expected:,} rows with a new vector in {self._table!r}; expected all, since readers would lose the others. "
-                    "Stop all writers, migrate the missing rows, then switch."
-                )
+            rows, expected = int(self._call(new.count)), int(self._call(place.old.count))
+            refusals.check_missing(max(expected - rows, 0), repr(self._table))
             if place.named_new is None:  # a rollback was interrupted before its last step
-                self._connection.call(new.modify, name=self._name("new"))
-            self._connection.call(place.old.modify, name=self._name("old"))
-        self._connection.call(new.modify, name=self._table)
+                self._call(new.modify, name=self._name("new"))
+            self._call(place.old.modify, name=self._name("old"))
+        self._call(new.modify, name=self._table)
 
     def rollback(self) -> None:
         """Rename the new collection, then the old one; complete an interrupted rollback or switch."""
         place = self._place()
         if place.named_old is not None:
             if place.current is not None:
-                self._connection.call(place.current.modify, name=self._name("back"))
-            self._connection.call(place.named_old.modify, name=self._table)
+                self._call(place.current.modify, name=self._name("back"))
+            self._call(place.named_old.modify, name=self._table)
             place = self._place()
         if place.named_back is not None:
-            self._connection.call(place.named_back.modify, name=self._name("new"))
+            self._call(place.named_back.modify, name=self._name("new"))
 
     def drop_old(self) -> None:
-        """Delete the old collection."""
         place = self._place()
         if not place.switched or place.current is None:
-            raise not_switched(repr(self._table))
-        self._connection.call(self._connection.client.delete_collection, self._name("old"))
+            raise refusals.not_switched(repr(self._table))
+        self._call(self._client.delete_collection, self._name("old"))
 
     def discard(self) -> None:
-        """Delete the new collection."""
         place = self._place()
         if place.new is None:
             return
         self._refuse_switched(place)
         self.rollback()  # completes an interrupted switch or rollback
-        self._connection.call(self._connection.client.delete_collection, self._name("new"))
+        self._call(self._client.delete_collection, self._name("new"))
 
     def close(self) -> None:
         """Do nothing: the clients of a process share a folder and cannot be closed individually."""
 
 
-class ChromaFolder(Chroma):
-    """A folder of the Chroma client: ``chroma:///path`` or ``chroma://./folder``. Only one process may have it open."""
+def folder_of(address: Address) -> Path | None:
+    """Return the folder of an address, or None for a server."""
+    parts = urlsplit(address.text)
+    return Path(unquote(f"{parts.netloc}{parts.path}")).expanduser() if address.scheme == "chroma" else None
 
-    capabilities: ClassVar[Capabilities] = replace(Chroma.capabilities, concurrent_writes=False)
 
-
-def open_chroma(address: Address, **options: str | None) -> Chroma:
-    """Open a folder or a server; the parameters are those of :class:`Chroma`."""
-    return (Chroma if folder_of(address) is None else ChromaFolder)(address, **options)
+def _parse_where(text: str) -> dict[str, object]:
+    example = 'a JSON object such as {"kind": "image"}'
+    try:
+        where = json.loads(text)
+    except ValueError as error:
+        raise refusals.bad_condition(text, f"not JSON: {error}", example) from error
+    if not isinstance(where, dict) or not where:
+        raise refusals.bad_condition(text, "not a Chroma where filter", example)
+    return where

@@ -1,79 +1,177 @@
-"""DuckDB tables: the new vectors are a second column of the same rows, and the switch renames both columns in one transaction."""
+"""DuckDB tables: the new vectors are a second column of the same rows; the switch renames both in a transaction."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from copy import copy
 from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 
+from congruence._utils.optional import require
 from congruence._utils.validation import check_choice
-from congruence.databases._address import Address
-from congruence.databases._base import Capabilities, Side, Stage, owned
-from congruence.databases._duckdb_reader import DuckDBReader
-from congruence.databases._duckdb_table import NEW, OLD, literal, quoted
-from congruence.databases._metadata import MARK_KEY
-from congruence.databases._scratch import time_scratch
-from congruence.databases._stage_errors import already_switched, no_new_vectors, not_switched
-from congruence.errors import MigrationError, ParameterError
-
-__all__ = ["DuckDB"]
+from congruence.databases import _refusals as refusals
+from congruence.databases._base import (
+    BATCH,
+    MARK_KEY,
+    NEW,
+    OLD,
+    Address,
+    Block,
+    Capabilities,
+    Cursor,
+    Database,
+    DatabaseInfo,
+    Name,
+    PairedBlock,
+    Stage,
+    VectorSide,
+    as_ids,
+    find_sides,
+    free_bytes,
+    matrix_of,
+    owned,
+    quoted,
+    space_in,
+    time_scratch,
+)
+from congruence.errors import CongruenceError, DatabaseError, FileError, MigrationError, ParameterError
 
 #: Maximum number of bytes of new vectors kept in memory until the next flush.
 _PENDING = 64 * 2**20
 
+#: Number of row ids that are searched at once for the next row after an empty range.
+_GAP_ROWS = 2**20
 
-class DuckDB(DuckDBReader):
-    """A table of a DuckDB file.
+_INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
+_VECTOR = re.compile(r"(FLOAT|DOUBLE|TINYINT)\[\d*\]")
 
-    Parameters
-    ----------
-    address : Address
-        Path of the file, or ``duckdb://PATH``.
-    table : str, optional
-        ``table`` or ``schema.table``; required if there are several.
-    column : str, optional
-        Column of the vectors: ``FLOAT[n]``, ``DOUBLE[n]``, ``FLOAT[]``, ``DOUBLE[]``, or ``TINYINT[n]`` for int8. May be omitted if there is
-        only one such column, or only one of floats.
-    ids : str, optional
-        Column of the ids (integers, strings or UUIDs); by default the primary key, or ``id``.
-    modality_column : str, optional
-    rows : str, optional
-        An SQL condition, as in a WHERE clause. It is the caller's own SQL and is trusted; the only check is that it forms a single
-        query without a further statement.
 
-    Raises
-    ------
-    ParameterError, FileError, DatabaseError, DatabaseUnavailableError, CorruptFileError
-        If a parameter has an invalid value; a file cannot be read; the database rejects the request; the database does not answer; or a
-        file is damaged.
+class DuckDB(Database):
+    """A table of a DuckDB file, whose address is its path or ``duckdb://PATH``; only one process can have it open.
 
-    Notes
-    -----
-    Before the switch, the new vectors are in the column ``COLUMN__congruence_new``; after it, the old ones are in ``COLUMN__congruence_old``.
-    Only one process can open a file for writing: while this object is open, other processes cannot open the file. DuckDB cannot rename a
-    column of a table that has indexes created by CREATE INDEX, so the switch drops and recreates these in its transaction; an index over the
-    vectors is then built over the new ones.
+    Vectors are ``FLOAT[n]``, ``DOUBLE[n]``, ``FLOAT[]``, ``DOUBLE[]``, or ``TINYINT[n]`` for int8. ``rows`` is an SQL
+    condition, the caller's own and trusted; the only check is that it forms a single query. DuckDB cannot rename a
+    column of a table with indexes, so the switch drops and recreates these in its transaction.
     """
 
     kind = "duckdb"
     capabilities = Capabilities(
         container="column",
-        atomic_switch=True,
         concurrent_writes=False,
         follows_deletes=True,
-        searches=True,
         filters="DuckDB SQL",
         element_types=("float32", "int8"),
     )
 
-    def __init__(self, address: Address, **options: str | None) -> None:
+    def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         self._pending: list[pa.Table] = []
         self._dim = 0  # of the pending vectors
-        super().__init__(address, **options)
+        self._duckdb = require("duckdb", extra="duckdb")
+        text = address.text[len("duckdb://") :] if address.scheme == "duckdb" else address.text
+        self._place, self._rows = Path(text), rows
+        if not self._place.is_file():
+            raise ParameterError(f"There is no file at {address.shown}.", "Check the path.")
+        with self._errors():
+            self._connection = self._duckdb.connect(str(self._place))
+            self._table = self._find_table(table, column, ids, modality)
+        if rows is not None:
+            self._check_condition(rows)
+
+    def reader(self) -> Self:
+        other = copy(self)
+        with self._errors():
+            other._connection = self._connection.cursor()
+        return other
+
+    def _find_table(self, table: Name, column: Name, ids: Name, modality: Name) -> DuckTable:
+        tables = self._connection.execute(
+            "SELECT schema_name, table_name FROM duckdb_tables() "
+            "WHERE database_name = current_database() AND NOT internal AND NOT temporary"
+        ).fetchall()
+        matching = [name for name in tables if table is None or table in (name[1], ".".join(name))]
+        if len(matching) != 1:
+            names = ", ".join(sorted(name if schema == "main" else f"{schema}.{name}" for schema, name in tables))
+            raise ParameterError(
+                f"Got table={table!r}; expected one of those in {self._place}: {names or 'none'}.", "Pass `table=…`."
+            )
+        schema, name = matching[0]
+        columns: dict[str, str] = dict(
+            self._connection.execute(
+                "SELECT column_name, data_type FROM duckdb_columns() WHERE database_name = current_database() "
+                "AND schema_name = ? AND table_name = ? ORDER BY column_index",
+                [schema, name],
+            ).fetchall()
+        )
+        for option, value in (("column", column), ("ids", ids), ("modality_column", modality)):
+            if value is not None:
+                refusals.check_name(value, columns, name, option)
+        if column is None:
+            vectors = [one for one, kind in columns.items() if _VECTOR.fullmatch(kind) and not one.endswith((NEW, OLD))]
+            # Small integers need not be vectors, so a column of floats is preferred.
+            floats = [one for one in vectors if not columns[one].startswith("TINYINT")]
+            column = refusals.only_name(floats or vectors, "columns of vectors", name, "column")
+        if not _VECTOR.fullmatch(columns[column]):
+            raise DatabaseError(
+                f"Column {column!r} is of type {columns[column]}, not FLOAT, DOUBLE or TINYINT lists.",
+                "Pass another `column=…`.",
+            )
+        if ids is None:
+            keys = self._connection.execute(
+                "SELECT constraint_column_names FROM duckdb_constraints() WHERE database_name = current_database() "
+                "AND schema_name = ? AND table_name = ? AND constraint_type = 'PRIMARY KEY'",
+                [schema, name],
+            ).fetchall()
+            single = [key[0][0] for key in keys if len(key[0]) == 1]
+            ids = single[0] if single else "id" if "id" in columns else None
+        if ids is None:
+            raise ParameterError(f"{name} has no primary key of one column and no column id.", "Pass `ids=…`.")
+        if columns[ids] not in (*_INTEGERS, "VARCHAR", "UUID"):
+            raise refusals.bad_ids(columns[ids], ids)
+        return DuckTable(schema, name, column, ids, columns[ids], modality)
+
+    def _translate(self, error: Exception) -> CongruenceError | None:
+        duckdb, place, text = self._duckdb, self._place, str(error)
+        if not isinstance(error, duckdb.Error):
+            return None
+        reason = (text.splitlines() or [""])[0][:500]
+        if "No space left" in text:
+            return refusals.full_disk(place, reason)
+        if "set lock" in text or isinstance(error, (duckdb.TransactionException, duckdb.InterruptException)):
+            return refusals.in_use(place, reason)
+        condition = (duckdb.ParserException, duckdb.BinderException, duckdb.ConversionException)
+        if self._rows is not None and isinstance(error, condition):
+            return refusals.bad_condition(self._rows, reason, "a condition for WHERE in DuckDB's SQL")
+        if re.search(r"not a valid DuckDB|corrupt|checksum|serializ", text, re.IGNORECASE):
+            return refusals.damaged(place, reason)
+        if isinstance(error, duckdb.IOException):
+            return FileError(f"{place} cannot be read or written ({reason}).", "Check the path and its permissions.")
+        if "cannot drop this column" in text.lower():
+            return DatabaseError(
+                f"DuckDB cannot drop a column of {place} that precedes a column of a key ({reason}).",
+                "Copy the table without the column, or keep the old vectors.",
+            )
+        return refusals.rejected(place, reason)
+
+    def _check_condition(self, rows: str) -> None:
+        """Raise ParameterError if the condition contains more than one statement, or DuckDB rejects it."""
+        with self._errors():
+            # The line break ends a comment in the condition, which would otherwise hide the bracket.
+            query = f"SELECT count(*) FROM {self._table.path} WHERE ({rows}\n)"
+            statements = self._connection.extract_statements(query)
+            if len(statements) != 1 or str(statements[0].type) != "StatementType.SELECT":
+                raise refusals.bad_condition(rows, "more than a condition", "a single condition for WHERE")
+            self._read(f"{query} AND false")
+
+    def _read(self, query: str, *values: object) -> pa.Table:
+        """Run a query, and return its complete result."""
+        with self._errors():
+            return self._connection.sql(query, params=list(values)).to_arrow_table()
 
     def _run(self, *statements: str) -> None:
         """Run statements in one transaction."""
@@ -84,29 +182,196 @@ class DuckDB(DuckDBReader):
                     self._connection.execute(statement)
                 self._connection.execute("COMMIT")
             except BaseException:
-                with _quiet():
+                with suppress(self._duckdb.Error):  # raised for a transaction that it has already ended
                     self._connection.execute("ROLLBACK")
                 raise
 
-    # ---- writing -----------------------------------------------------------------------------------------------------
+    def _columns(self) -> dict[str, tuple[str, str]]:
+        """Return the current type and comment of each column, by name."""
+        with self._errors():
+            rows = self._connection.execute(
+                "SELECT column_name, data_type, coalesce(comment, '') FROM duckdb_columns() "
+                "WHERE database_name = current_database() AND schema_name = ? AND table_name = ? ORDER BY column_index",
+                [self._table.schema, self._table.name],
+            ).fetchall()
+        return {name: (kind, comment) for name, kind, comment in rows}
+
+    def _names(self, names: Mapping[str, object] | None = None) -> tuple[Stage, str, str]:
+        """Return the stage and the names of the old and the new column, given the result of :meth:`_columns`."""
+        return find_sides(self._columns() if names is None else names, self._table.column, str(self._place))
+
+    def _new_facts(self, columns: Mapping[str, tuple[str, str]] | None = None) -> dict[str, Any]:
+        """Return the width and the note from the comment of the new column."""
+        columns = self._columns() if columns is None else columns
+        try:
+            metadata = json.loads(columns[self._names(columns)[2]][1])[MARK_KEY]
+            return {
+                "dim": int(metadata["dim"]),
+                "note": {str(key): str(value) for key, value in metadata["note"].items()},
+            }
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise DatabaseError(
+                f"The column of new vectors in {self._place} is without this library's comment.",
+                "Drop the column, or restore the comment.",
+            ) from error
+
+    def _side(self, side: VectorSide) -> tuple[str, int]:
+        """Return the column of a side and its width."""
+        columns = self._columns()  # one query only: this runs for each block that is written or read
+        stage, old, new = self._names(columns)
+        if side == "new":
+            if stage is Stage.UNTOUCHED:
+                raise refusals.no_new_vectors(str(self._place))
+            return new, self._new_facts(columns)["dim"]
+        kind = columns[old][0]
+        width = kind.rpartition("[")[2].rstrip("]")
+        if not width:
+            found = self._read(
+                f"SELECT len({quoted(old)}) AS n FROM {self._table.path} WHERE {quoted(old)} IS NOT NULL LIMIT 1"
+            )
+            width = str(found["n"][0].as_py() if len(found) else 0)
+        return old, int(width)
+
+    def _where(self, *conditions: str) -> str:
+        all_conditions = [*([] if self._rows is None else [f"({self._rows}\n)"]), *conditions]
+        return f"WHERE {' AND '.join(all_conditions)}" if all_conditions else ""
+
+    def info(self) -> DatabaseInfo:
+        old, dim = self._side("old")
+        columns = self._columns()
+        own = {old, self._names(columns)[2], self._table.ids}
+        counts = self._read(
+            f"SELECT count(*) AS rows, count({quoted(old)}) AS full FROM {self._table.path} {self._where()}"
+        )
+        rows, full = counts["rows"][0].as_py(), counts["full"][0].as_py()
+        try:
+            metadata = json.loads(columns[old][1])
+        except ValueError:
+            metadata = {}
+        return DatabaseInfo(
+            place=f"{self._place}, {self._table.schema}.{self._table.name}",
+            rows=full,
+            rows_without=rows - full,
+            dim=dim,
+            element_type="int8" if columns[old][0].startswith("TINYINT") else "float32",
+            id_type={"VARCHAR": "text", "UUID": "uuid"}.get(self._table.id_type, "int"),
+            columns=tuple(name for name in columns if name not in own),
+            space=space_in(metadata if isinstance(metadata, dict) else {}, str(self._place)),
+            free_bytes=free_bytes(self._place.absolute().parent),
+        )
+
+    def stage(self) -> Stage:
+        return self._names()[0]
+
+    def note(self) -> Mapping[str, str]:
+        return {} if self.stage() is Stage.UNTOUCHED else self._new_facts()["note"]
+
+    def _vectors(self, column: str, dim: int) -> str:
+        return f"CAST({quoted(column)} AS FLOAT[{dim}])"
+
+    def _selected(self, *columns: tuple[str, int]) -> str:
+        modalities = [f"CAST({quoted(self._table.modalities)} AS VARCHAR)"] if self._table.modalities else []
+        expressions = [self._table.id_text, *(self._vectors(*column) for column in columns), *modalities]
+        return ", ".join(f"{expression} AS c{k}" for k, expression in enumerate(expressions))
+
+    def _pages(
+        self, columns: list[tuple[str, int]], after: Cursor | None, batch: int
+    ) -> Iterator[tuple[pa.Table, Cursor]]:
+        """Yield rows by ranges of row ids, with one query per range, up to the last row id at the start of the scan."""
+        start: int = -1
+        stop: int | None = self._read(f"SELECT max(rowid) AS last FROM {self._table.path}")["last"][0].as_py()
+        if after is not None:
+            if not (isinstance(after, list) and len(after) == 2 and all(type(number) is int for number in after)):
+                raise refusals.bad_cursor(after)
+            start, stop = int(after[0]), int(after[1])
+        full = f"{quoted(columns[0][0])} IS NOT NULL"
+        rows = f"FROM {self._table.path} {self._where('rowid > ?', 'rowid <= ?', full)}"
+        query = f"SELECT {self._selected(*columns)} {rows}"
+        while stop is not None and start < stop:
+            end = min(start + batch, stop)
+            page = self._read(query, start, end)
+            start = end
+            if len(page):
+                yield page.combine_chunks(), [start, stop]
+            elif start < stop:  # rows that moved or do not satisfy the condition leave many empty ranges
+                end = min(start + _GAP_ROWS, stop)
+                following = self._read(f"SELECT min(rowid) AS first {rows}", start, end)["first"][0].as_py()
+                start = end if following is None else following - 1
+
+    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+        """Yield rows in the order of their row ids."""
+        self.flush()
+        for page, cursor in self._pages([self._side(side)], after, batch):
+            yield self._block(page, cursor)
+
+    def _block(self, page: pa.Table, cursor: Cursor) -> Block:
+        return Block(self._ids_of(page), _matrix(page["c1"]), self._modalities_of(page), cursor)
+
+    def _ids_of(self, page: pa.Table) -> pa.Array:
+        refusals.check_ids(page["c0"], self._table.ids, self._place)
+        return as_ids(_combined(page["c0"]))
+
+    def _modalities_of(self, page: pa.Table) -> pa.Array | None:
+        return _combined(page.column(page.num_columns - 1).cast(pa.large_string())) if self._table.modalities else None
+
+    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
+        self.flush()
+        column, dim = self._side(side)
+        with self._registered(pa.table({"id": ids})) as name:
+            page = self._read(
+                f"SELECT {self._selected((column, dim))} FROM {self._table.path} WHERE {quoted(column)} IS NOT "
+                f"NULL AND {quoted(self._table.ids)} IN (SELECT TRY_CAST(id AS {self._table.id_type}) FROM {name})"
+            ).combine_chunks()
+        return self._block(page, 0)
+
+    @contextmanager
+    def _registered(self, table: pa.Table) -> Iterator[str]:
+        """Make an Arrow table available to queries under the name that is yielded."""
+        self._connection.register("congruence_given", table)
+        try:
+            yield "congruence_given"
+        finally:
+            self._connection.unregister("congruence_given")
+
+    def count(self, side: VectorSide = "old") -> int:
+        self.flush()
+        column, _ = self._side(side)
+        return int(
+            self._read(f"SELECT count({quoted(column)}) AS n FROM {self._table.path} {self._where()}")["n"][0].as_py()
+        )
+
+    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
+        self.flush()
+        for page, _ in self._pages([self._side("old"), self._side("new")], None, batch):
+            has_new = page["c2"].is_valid().to_numpy()
+            yield PairedBlock(
+                self._ids_of(page), _matrix(page["c1"]), _matrix(page["c2"]), has_new, self._modalities_of(page)
+            )
+
+    def repeated_ids(self) -> list[str]:
+        column = quoted(self._table.ids)
+        found = self._read(
+            f"SELECT CAST({column} AS VARCHAR) AS id FROM {self._table.path} {self._where()} "
+            f"GROUP BY {column} HAVING count(*) > 1 LIMIT 10"
+        )
+        return [str(one) for one in found["id"].to_pylist()]
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        """Add the column and its comment in one transaction; see :meth:`Database.prepare`."""
+        """Add the column and its comment in one transaction."""
         check_choice(element_type, self.capabilities.element_types, "element_type")
         number = "TINYINT" if element_type == "int8" else "FLOAT"
         wanted = {"dim": int(dim), "note": dict(note or {})}
         stage, old, new = self._names()
         if stage is not Stage.UNTOUCHED:
             kind = self._columns()[new][0]
-            if (existing := self._new_facts()) != wanted or not kind.startswith(number):
-                raise MigrationError(
-                    f"Got new vectors of type {kind} with {existing}; expected {number} with {wanted}. Discard the new vectors first (discard)."
-                )
+            have = self._new_facts()
+            same = number if kind.startswith(number) else kind
+            refusals.check_same(str(self._place), (have["dim"], same, have["note"]), (dim, number, wanted["note"]))
             return
         if element_type == "int8" and any("HNSW" in index["sql"].upper() for index in self._indices()):
             raise MigrationError(
-                f"Got element_type='int8' for {self._place}, which has an HNSW index; expected none, since DuckDB indexes only FLOAT columns by HNSW. "
-                "Pass element_type='float32', or drop the index."
+                f"{self._place} has an HNSW index, and DuckDB indexes only FLOAT columns by HNSW.",
+                "Pass `element_type='float32'`, or drop the index.",
             )
         kind = f"{number}[]" if self._columns()[old][0].endswith("[]") else f"{number}[{int(dim)}]"
         self._run(
@@ -115,15 +380,12 @@ class DuckDB(DuckDBReader):
         )
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Keep new vectors in memory, up to 64 MB, until :meth:`flush`; see :meth:`Database.write`."""
+        """Keep new vectors in memory, up to 64 MB, until :meth:`flush`."""
         # Once per flush: reading the table's description takes as long as writing a block.
         if not self._pending:
             _, self._dim = self._side("new")
         dim = self._dim
-        if vectors.shape != (len(ids), dim):
-            raise ParameterError(
-                f"Got vectors of shape {vectors.shape}; expected {(len(ids), dim)}. Pass one row per id."
-            )
+        refusals.check_shape(vectors, (len(ids), dim))
         # A copy: the caller may reuse the array before the flush.
         lists = pa.FixedSizeListArray.from_arrays(pa.array(np.array(vectors, np.float32).reshape(-1)), dim)
         self._pending.append(pa.table({"id": owned(ids), "vector": lists}))
@@ -131,12 +393,8 @@ class DuckDB(DuckDBReader):
             self.flush()
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
-        """Write rows to a scratch table in a temporary file on the same disk; see :meth:`Database.time_write`."""
-
         def make(folder: Path, n: int) -> DuckDB:
-            import duckdb
-
-            with self._errors(), duckdb.connect(str(folder / "scratch.duckdb")) as connection:
+            with self._errors(), self._duckdb.connect(str(folder / "scratch.duckdb")) as connection:
                 connection.execute("CREATE TABLE scratch (id BIGINT PRIMARY KEY, vector FLOAT[1])")
                 connection.execute(f"INSERT INTO scratch SELECT range, [0] FROM range({int(n)})")
             return DuckDB(Address.parse(str(folder / "scratch.duckdb")))
@@ -144,7 +402,7 @@ class DuckDB(DuckDBReader):
         return time_scratch(self._place.absolute().parent, make, vectors, element_type)
 
     def delete(self, ids: pa.Array) -> None:
-        """Set new vectors to null; see :meth:`Database.delete`."""
+        """Set new vectors to null."""
         self.flush()
         column, _ = self._side("new")
         with self._registered(pa.table({"id": ids})) as name:
@@ -154,7 +412,7 @@ class DuckDB(DuckDBReader):
             )
 
     def flush(self) -> None:
-        """Write the pending vectors in one transaction; see :meth:`Database.flush`."""
+        """Write the pending vectors in one transaction."""
         if not self._pending:
             return
         column, _ = self._side("new")
@@ -172,30 +430,29 @@ class DuckDB(DuckDBReader):
             )
         self._pending.clear()
 
-    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        """Return the ids of the nearest rows by cosine: from an HNSW index if DuckDB uses one, otherwise exact."""
+    def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
+        """Search by cosine: with an HNSW index if DuckDB uses one, otherwise exactly."""
         self.flush()
         column, dim = self._side(side)
         query = (
-            f"SELECT {self._table.id_text} AS c0 FROM {self._table.path} {self._where(f'{quoted(column)} IS NOT NULL')} "
-            f"ORDER BY array_cosine_distance({self._vectors(column, dim)}, CAST(? AS FLOAT[{dim}])) LIMIT {int(k)}"
+            f"SELECT {self._table.id_text} AS c0 FROM {self._table.path} "
+            f"{self._where(f'{quoted(column)} IS NOT NULL')} ORDER BY "
+            f"array_cosine_distance({self._vectors(column, dim)}, CAST(? AS FLOAT[{dim}])) LIMIT {int(k)}"
         )
         return [self._ids_of(self._read(query, row.tolist())) for row in np.asarray(queries, np.float32)]
-
-    # ---- switch ------------------------------------------------------------------------------------------------------
 
     def _indices(self) -> list[dict[str, str]]:
         """Return the indexes created by CREATE INDEX: name and statement."""
         indices: list[dict[str, str]] = self._read(
-            "SELECT index_name AS name, sql FROM duckdb_indexes() WHERE database_name = current_database() AND schema_name = ? "
-            "AND table_name = ? AND sql IS NOT NULL",
+            "SELECT index_name AS name, sql FROM duckdb_indexes() WHERE database_name = current_database() "
+            "AND schema_name = ? AND table_name = ? AND sql IS NOT NULL",
             self._table.schema,
             self._table.name,
         ).to_pylist()
         return indices
 
     def _without_indices(self, *statements: str) -> None:
-        """Run statements that DuckDB does not allow on indexed tables: drop the indexes, run them, recreate the indexes, in one transaction."""
+        """Run statements that DuckDB does not allow on indexed tables: without the indexes, in one transaction."""
         indices = self._indices()
         schema = quoted(self._table.schema)
         self._run(
@@ -205,16 +462,14 @@ class DuckDB(DuckDBReader):
         )
 
     def switch(self) -> None:
-        """Rename both columns in one transaction; see :meth:`Database.switch`."""
         self.flush()
         stage = self.stage()
         if stage is Stage.UNTOUCHED:
-            raise no_new_vectors(str(self._place))
+            raise refusals.no_new_vectors(str(self._place))
         if stage is Stage.PREPARED:
             self._rename(NEW, OLD)
 
     def rollback(self) -> None:
-        """Rename both columns back in one transaction; see :meth:`Database.rollback`."""
         self.flush()
         if self.stage() is Stage.SWITCHED:
             self._rename(OLD, NEW)
@@ -227,10 +482,9 @@ class DuckDB(DuckDBReader):
         )
 
     def drop_old(self) -> None:
-        """Drop the old column; see :meth:`Database.drop_old`."""
         stage, old, new = self._names()
         if stage is not Stage.SWITCHED:
-            raise not_switched(str(self._place))
+            raise refusals.not_switched(str(self._place))
         self.flush()
         path = self._table.path
         self._without_indices(
@@ -238,10 +492,9 @@ class DuckDB(DuckDBReader):
         )
 
     def discard(self) -> None:
-        """Drop the new column; see :meth:`Database.discard`."""
         stage, _, new = self._names()
         if stage is Stage.SWITCHED:
-            raise already_switched(str(self._place))
+            raise refusals.already_switched(str(self._place))
         self._pending.clear()
         if stage is Stage.PREPARED:
             self._without_indices(f"ALTER TABLE {self._table.path} DROP COLUMN {quoted(new)}")
@@ -252,12 +505,38 @@ class DuckDB(DuckDBReader):
         self._connection.close()
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Ignore the client's error for rolling back a transaction that it has already ended."""
-    import duckdb
+class DuckTable(NamedTuple):
+    """A table and the columns that a migration uses; ``column`` is the one from which readers take the vectors."""
 
-    try:
-        yield
-    except duckdb.Error:
-        return
+    schema: str
+    name: str
+    column: str
+    ids: str
+    id_type: str
+    modalities: str | None
+
+    @property
+    def path(self) -> str:
+        """The qualified table name in SQL."""
+        return f"{quoted(self.schema)}.{quoted(self.name)}"
+
+    @property
+    def id_text(self) -> str:
+        """SQL expression for the ids as in a block: integers unchanged, UUIDs as text."""
+        return f"CAST({quoted(self.ids)} AS VARCHAR)" if self.id_type == "UUID" else quoted(self.ids)
+
+
+def literal(text: str) -> str:
+    """Return a string as an SQL literal, for statements that do not support parameters."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _combined(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array, without a copy if it has one chunk."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _matrix(column: pa.ChunkedArray) -> np.ndarray:
+    """Return a column of vectors as a matrix, with zeros for null vectors."""
+    rows, has = matrix_of(_combined(column))
+    return np.ascontiguousarray(rows if has.all() else np.where(has[:, None], rows, np.float32(0)))

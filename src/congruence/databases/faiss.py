@@ -1,88 +1,57 @@
-"""FAISS index files: a new index of the same kind is written next to the old one, and the switch exchanges both files."""
+"""FAISS index files: a new index of the same kind is written next to the old one; the switch exchanges both."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from congruence._utils.atomic import atomic_path
-from congruence.databases._address import Address
-from congruence.databases._base import Capabilities, DatabaseInfo, Side, Stage
-from congruence.databases._faiss_index import StoredVectors, describe_index, index_like, read_index, write_index
-from congruence.databases._file_pieces import Piece, copy_mode, label_array, path_of, refuse_options
-from congruence.databases._file_place import EXCHANGES
-from congruence.databases._file_rows import RowVectors
-from congruence.databases._files import FileDatabase
-from congruence.errors import MigrationError, ParameterError, ShapeError
+from congruence._utils.optional import require
+from congruence.databases import _refusals as refusals
+from congruence.databases._base import Address, Capabilities, DatabaseInfo, Name, Stage, VectorSide
+from congruence.databases._files import EXCHANGES, FileDatabase, FilePiece, RowVectors, copy_mode, label_array, path_of
+from congruence.errors import DatabaseError, FileError, MigrationError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
     import faiss
 
-__all__ = ["Faiss"]
+#: Training vectors per inverted list; FAISS uses at most this many.
+_TRAIN = 256
 
 
 class Faiss(FileDatabase):
-    """An index of exact vectors written by ``faiss.write_index``.
+    """An index of exact vectors written by ``faiss.write_index``, whose address is its path or ``faiss://PATH``.
 
-    Parameters
-    ----------
-    address : Address
-        Path of the file, or ``faiss://PATH``.
-    table, column, ids, rows : None
-        Not supported: an index holds one matrix, its own ids, and nothing else.
-    modality_column : str, optional
-        File or column with the modality of each row, as for :func:`congruence.stores.read_column`, in the order in which rows were added. Not for
-        inverted files, which do not preserve the order.
-
-    Raises
-    ------
-    ParameterError, FileError, CorruptFileError, ShapeError, MissingExtraError
-        If a parameter has an invalid value; a file cannot be read; a file is damaged; the index is empty; or an optional dependency is not
-        installed.
-    DatabaseError
-        If the index stores its vectors approximately, e.g. by product quantization, or not at all.
-
-    Notes
-    -----
-    The index is kept in memory, as FAISS requires; while the new one is built, both are. An inverted file gets centroids of the new vectors.
+    ``modality_column`` is a file with one entry per row, in the order in which rows were added; inverted files keep no
+    order. The index is in memory, as FAISS requires; while the new one is built, both are. An inverted file gets new
+    centroids.
     """
 
     kind = "faiss"
     capabilities = Capabilities(
-        container="file",
-        atomic_switch=EXCHANGES,
-        concurrent_writes=False,
-        follows_deletes=False,
-        searches=True,
-        writes_after_switch=False,
+        container="file", atomic_switch=EXCHANGES, concurrent_writes=False, writes_after_switch=False
     )
 
-    def __init__(
-        self,
-        address: Address,
-        *,
-        table: str | None = None,
-        column: str | None = None,
-        ids: str | None = None,
-        modality_column: str | None = None,
-        rows: str | None = None,
-    ) -> None:
+    def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         path = path_of(address, ("faiss",))
-        options = {"table": table, "column": column, "ids": ids, "rows": rows}
-        refuse_options(options, "a FAISS index, which holds one matrix with its own ids")
-        super().__init__(path, path)
-        _, modality_column = self._remember(None, modality_column)
+        what = "a FAISS index, which holds one matrix with its own ids"
+        refusals.check_options(what, table=table, column=column, ids=ids, rows=rows)
+        self._open_path(path)
+        _, modality = self._remember(None, modality)
         self._reopen()
         self._labels = None
-        if modality_column is not None:
+        if modality is not None:
             if describe_index(self._stored.inner, "").startswith("IVF"):
                 raise ParameterError(
-                    f"Got modality_column={modality_column!r} for an inverted file, which keeps no order of rows; expected none. Pass modality= for all rows."
+                    f"Got modality_column={modality!r} for an inverted file, which keeps no order of rows.",
+                    "Pass `modality=…` for all rows.",
                 )
-            self._labels = label_array(modality_column, self.n)
+            self._labels = label_array(modality, self.n)
 
     def _reopen(self) -> None:
         self._new_index: faiss.Index | None = None
@@ -90,10 +59,9 @@ class Faiss(FileDatabase):
         self._stored = StoredVectors(self._index, self._shown)
         self.n, self.dim = self._stored.n, self._stored.dim
         if not self.n:
-            raise ShapeError(f"Got an empty index in {self._shown}; expected at least one vector. Check the path.")
+            raise ShapeError(f"The index {self._shown} is empty.", "Check the path.")
 
     def info(self) -> DatabaseInfo:
-        """Return a description of the index; FAISS stores nothing about a model."""
         return DatabaseInfo(
             place=self._shown,
             rows=self.n,
@@ -104,10 +72,10 @@ class Faiss(FileDatabase):
             free_bytes=self._free_bytes(),
         )
 
-    def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[Piece]:
+    def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[FilePiece]:
         for start in range(after, self.n, batch):
             stop = min(start + batch, self.n)
-            yield Piece(
+            yield FilePiece(
                 start,
                 pa.array(self._stored.ids[start:stop]),
                 np.ones(stop - start, bool),
@@ -134,17 +102,171 @@ class Faiss(FileDatabase):
     def _describe_index(self) -> str:
         return describe_index(self._stored.inner, self._stored.id_map)
 
-    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        """Return the ids of the ``k`` nearest rows of each query; the new side must have an index. Raises MigrationError."""
+    def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
+        """Search the index of a side; the new side must have one."""
         index = self._index
         if side == "new":
             if self._new_index is None:
                 switched = self._stage is Stage.SWITCHED
                 if self._record().built is None and not switched:
                     raise MigrationError(
-                        f"Got no new index beside {self._shown}; expected one. Build it first (build_index)."
+                        f"There is no new index beside {self._shown}.", "Build it first (build_index)."
                     )
                 self._new_index = read_index(self._place.path if switched else self._place.other)
             index = self._new_index
         _, ids = index.search(np.ascontiguousarray(queries, np.float32), k)
         return [pa.array(row[row >= 0]) for row in ids]
+
+
+def read_index(path: Path) -> faiss.Index:
+    """Read an index; FAISS memory-maps the vectors of some kinds."""
+    faiss = require("faiss", extra="faiss")
+    if not path.is_file():
+        raise FileError(f"No file at {path}.", "Check the path.")
+    try:
+        return faiss.read_index(os.fspath(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
+    except RuntimeError as error:
+        raise refusals.damaged(path, str(error)[:300]) from error
+
+
+def write_index(index: faiss.Index, path: Path) -> None:
+    """Write an index, raising OSError if the disk is full, for which FAISS itself would raise a RuntimeError."""
+    faiss = require("faiss", extra="faiss")
+    with open(path, "wb") as file:
+        faiss.write_index(index, faiss.PyCallbackIOWriter(file.write))
+
+
+class StoredVectors:
+    """Vectors of an index, by position, with the ids that a search returns.
+
+    The index is ``IndexFlat``, ``IndexHNSWFlat`` or ``IndexIVFFlat``, also in an ``IndexIDMap`` or ``IndexIDMap2``.
+    ``ids`` are from the id map or the inverted lists, otherwise the positions, int64 of shape (n,); ``inner`` is the
+    index without its id map, ``id_map`` the class of that map, if there is one.
+    """
+
+    def __init__(self, index: faiss.Index, place: str) -> None:
+        faiss = require("faiss", extra="faiss")
+        index = faiss.downcast_index(index)
+        self.id_map, self.n, self.dim = "", int(index.ntotal), int(index.d)
+        ids: np.ndarray | None = None
+        if isinstance(index, faiss.IndexIDMap):  # also true for IndexIDMap2
+            self.id_map = "IndexIDMap2" if isinstance(index, faiss.IndexIDMap2) else "IndexIDMap"
+            ids = faiss.vector_to_array(index.id_map).astype(np.int64)
+            self._outer = index  # keeps the inner index alive
+            index = faiss.downcast_index(index.index)
+        self.inner = index
+        #: For an inverted file: number of each list, and position of its first vector.
+        self._lists: list[tuple[int, int]] | None = None
+        if type(index) not in (
+            faiss.IndexFlat,
+            faiss.IndexFlatIP,
+            faiss.IndexFlatL2,
+            faiss.IndexHNSWFlat,
+            faiss.IndexIVFFlat,
+        ):
+            raise DatabaseError(
+                f"{place} is {type(index).__name__}, which gives back approximations of its vectors, or none.",
+                "Migrate the vectors it was built from (a .npy or .parquet), and build it again.",
+            )
+        if index.metric_type not in (faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2):
+            raise DatabaseError(
+                f"{place} has metric {index.metric_type}, neither the inner product nor L2.",
+                "Migrate the vectors it was built from.",
+            )
+        if isinstance(index, faiss.IndexIVFFlat):
+            list_ids = self._read_lists(index)
+            ids = list_ids if ids is None else ids[list_ids]
+        self.ids = np.arange(self.n) if ids is None else ids
+
+    def _read_lists(self, index: faiss.Index) -> np.ndarray:
+        """Find the position at which each inverted list starts, and return the ids in the order of the lists."""
+        faiss = require("faiss", extra="faiss")
+        self._lists, parts, start = [], [np.empty(0, np.int64)], 0
+        for k in range(index.nlist):
+            size = index.invlists.list_size(k)
+            if size:
+                parts.append(faiss.rev_swig_ptr(index.invlists.get_ids(k), size).copy())
+                self._lists.append((k, start))
+                start += size
+        return np.concatenate(parts)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return the vectors of a range of positions, float32 of shape (stop - start, dim)."""
+        if self._lists is None:
+            return np.asarray(self.inner.reconstruct_n(start, stop - start), np.float32)
+        return np.concatenate([np.empty((0, self.dim), np.float32), *self._from_lists(start, stop)])
+
+    def _from_lists(self, start: int, stop: int) -> Iterator[np.ndarray]:
+        """Yield the vectors of a range of positions from each inverted list that overlaps it."""
+        faiss = require("faiss", extra="faiss")
+        for k, first in self._lists or []:
+            size = self.inner.invlists.list_size(k)
+            if first < stop and first + size > start:
+                codes = faiss.rev_swig_ptr(self.inner.invlists.get_codes(k), size * self.dim * 4)
+                rows = codes.view(np.float32).reshape(size, self.dim)
+                yield rows[max(start - first, 0) : stop - first].copy()
+
+
+def describe_index(index: faiss.Index, id_map: str) -> str:
+    """Return a short description of an index, in the notation of ``faiss.index_factory``."""
+    faiss = require("faiss", extra="faiss")
+    if isinstance(index, faiss.IndexHNSWFlat):
+        description = f"HNSW{int(index.hnsw.nb_neighbors(1))},Flat"
+    elif isinstance(index, faiss.IndexIVFFlat):
+        description = f"IVF{index.nlist},Flat, nprobe {index.nprobe}"
+    else:
+        description = "Flat"
+    return description + (f", {id_map}" if id_map else "")
+
+
+def index_like(
+    stored: StoredVectors, dim: int, blocks: Callable[[int], Iterator[np.ndarray]], size: int
+) -> faiss.Index:
+    """Build an index of the same kind and parameters over other vectors, given by position in blocks of ``size``."""
+    faiss = require("faiss", extra="faiss")
+    new = _empty_like(stored.inner, dim)
+    new.metric_arg, new.verbose = stored.inner.metric_arg, False
+    if not new.is_trained:
+        # Each inverted list holds similar rows, so taking every step-th row samples all lists.
+        step = max(1, stored.n // (_TRAIN * new.nlist))
+        rows, start = [], 0
+        for block in blocks(size):
+            rows.append(block[-start % step :: step])
+            start += len(block)
+        new.train(np.concatenate(rows))
+    whole = getattr(faiss, stored.id_map)(new) if stored.id_map else new
+    by_id, start = bool(stored.id_map) or isinstance(new, faiss.IndexIVFFlat), 0
+    for block in blocks(size):
+        if by_id:
+            whole.add_with_ids(block, np.ascontiguousarray(stored.ids[start : start + len(block)]))
+        else:
+            whole.add(block)
+        start += len(block)
+    if stored.id_map:
+        whole.own_fields = True
+        new.this.disown()
+    elif isinstance(new, faiss.IndexIVFFlat):
+        new.set_direct_map_type(stored.inner.direct_map.type)
+    return whole
+
+
+def _empty_like(index: faiss.Index, dim: int) -> faiss.Index:
+    faiss = require("faiss", extra="faiss")
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexHNSWFlat):
+        new = faiss.IndexHNSWFlat(dim, int(index.hnsw.nb_neighbors(1)), index.metric_type)
+        new.hnsw.efConstruction, new.hnsw.efSearch = index.hnsw.efConstruction, index.hnsw.efSearch
+        return new
+    if isinstance(index, faiss.IndexIVFFlat):
+        quantizer = _empty_like(index.quantizer, dim)
+        new = faiss.IndexIVFFlat(quantizer, dim, index.nlist, index.metric_type)
+        new.nprobe, new.own_fields = index.nprobe, True
+        quantizer.this.disown()
+        new.cp.niter, new.cp.seed, new.cp.spherical = index.cp.niter, index.cp.seed, index.cp.spherical
+        return new
+    if type(index) in (faiss.IndexFlat, faiss.IndexFlatIP, faiss.IndexFlatL2):
+        return faiss.IndexFlat(dim, index.metric_type) if type(index) is faiss.IndexFlat else type(index)(dim)
+    raise DatabaseError(
+        f"The inverted file has a quantizer of {type(index).__name__}, which is neither flat nor HNSW.",
+        "Migrate the vectors it was built from.",
+    )

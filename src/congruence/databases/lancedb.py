@@ -1,49 +1,75 @@
-"""LanceDB tables: the new vectors are a second column of the same rows, and the switch renames both columns in one version."""
+"""LanceDB tables: the new vectors are a second column of the same rows, and the switch renames both in one version."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import secrets
 import shutil
+import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from congruence.databases._address import Address
-from congruence.databases._base import Capabilities, Side, Stage
-from congruence.databases._bits import pack
-from congruence.databases._lance_column import fill, quoted
-from congruence.databases._lance_index import describe_index, find_index, index_like
-from congruence.databases._lance_ranges import LanceRanges
-from congruence.databases._lance_staging import Staging
-from congruence.databases._lance_table import (
-    EXTENSION,
+from congruence._utils.ahead import run_ahead
+from congruence._utils.lance_urls import lance_location
+from congruence._utils.optional import require
+from congruence._utils.refusals import describe_refusal
+from congruence._utils.validation import check_choice
+from congruence.databases import _refusals as refusals
+from congruence.databases._base import (
+    BATCH,
     NEW,
-    NOTE,
     OLD,
-    TOKEN,
+    Address,
+    Block,
+    Capabilities,
+    Change,
+    Cursor,
+    DatabaseInfo,
+    Name,
+    PairedBlock,
+    Partitioned,
+    Stage,
+    VectorSide,
+    WrittenFile,
     as_ids,
-    decoded_metadata,
-    dim_of,
-    flat_of,
-    hiding_metadata,
-    is_bits,
-    note_of,
-    storage_of,
-    type_of,
+    find_sides,
+    free_bytes,
+    matrix_of,
+    owned,
+    pack,
+    space_in,
+    time_scratch,
+    unpack,
 )
-from congruence.databases._scratch import time_scratch
-from congruence.databases._stage_errors import already_switched, no_new_vectors, not_switched
-from congruence.errors import DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
+from congruence.errors import (
+    CongruenceError,
+    CorruptFileError,
+    DatabaseError,
+    DatabaseUnavailableError,
+    FileError,
+    ParameterError,
+    StorageError,
+)
 
 if TYPE_CHECKING:
-    import lance
+    from types import ModuleType
 
-__all__ = ["LanceDB"]
+    import lance
+    from lance.file import LanceFileWriter
 
 #: Maximum number of bytes of new vectors kept in memory until the next flush.
 _PENDING = 64 * 2**20
@@ -51,90 +77,298 @@ _PENDING = 64 * 2**20
 #: Maximum number of attempts at a change that conflicts with commits of other clients.
 _ATTEMPTS = 12
 
+#: Number of rows whose addresses are remembered from recent scans, so that writing them needs no search.
+_REMEMBERED = 2**18
+
+#: Number of rows of a column's file that are written at a time.
+_ROWS = 4096
+
+#: Keys of the note, and of the name of the folder with staged vectors, in the new column's metadata.
+NOTE, TOKEN = "congruence.note", "congruence.staging"
+
+#: Metadata key of a column's Arrow extension type.
+EXTENSION = "ARROW:extension:name"
+
+#: Address of a row whose position must be looked up by its id.
+UNKNOWN = np.uint64(2**64 - 1)
+
+_CONFLICT = re.compile(r"conflict|contention|retryable|concurrent", re.IGNORECASE)
+_DAMAGE = re.compile(
+    r"corrupt|magic|decod|unexpected|truncated|out of (range|bounds)|not found|checksum|protobuf"
+    r"|invalid (data|file|argument|range)",
+    re.IGNORECASE,
+)
+
 _T = TypeVar("_T")
 
 
-class LanceDB(LanceRanges):
-    """A LanceDB table in a folder or, when migrated with an engine, in an object store; also a Lance data set outside a database.
+class LanceDB(Partitioned):
+    """A LanceDB table, or a Lance data set, in a folder or, when migrated with an engine, in an object store.
 
-    Parameters
-    ----------
-    address : Address
-        Path of ``DATABASE/TABLE.lance``, ``lancedb://DATABASE``, or ``s3://BUCKET/DATABASE/TABLE.lance`` (``gs``, ``az``).
-    table : str, optional
-        Required if the address does not name it and there are several.
-    column : str, optional
-        Column of the vectors: a fixed-size list of floats, or of bytes with packed bits, highest bit first (``numpy.packbits``). May be
-        omitted if there is only one such column, or only one of floats.
-    ids : str, optional
-        Column of the ids (integers, strings or UUIDs); by default ``id``, or the table's primary key.
-    modality_column : str, optional
-    rows : str, optional
-        A condition in the syntax of LanceDB's ``where``. Lance evaluates it for each row; it cannot run statements.
+    The address is ``DATABASE/TABLE.lance``, ``lancedb://DATABASE``, or ``s3://BUCKET/DATABASE/TABLE.lance`` (``gs``,
+    ``az``). Vectors are fixed-size lists of floats, or of bytes with packed bits, highest bit first. ``rows`` is a
+    condition for LanceDB's ``where``, which Lance evaluates for each row; it cannot run statements.
 
-    Raises
-    ------
-    ParameterError, FileError, DatabaseError, CorruptFileError
-        If a parameter has an invalid value; a file cannot be read; the database rejects the request; or a file is damaged.
+    New vectors are staged in files in the table's folder until a fragment is complete, which then gets one new file.
+    Reading the new side first moves staged vectors into the column, so do not read it after each batch. Other clients
+    may add, update, delete and compact rows at the same time: an added row has no new vector, an updated one keeps that
+    of its old content. :meth:`rollback` renames the columns back, and so keeps rows added after the switch.
 
-    Notes
-    -----
-    Before the switch, the new vectors are in the column ``COLUMN__congruence_new``; after it, the old ones are in
-    ``COLUMN__congruence_old``. The column that readers do not use is marked as ``arrow.fixed_shape_tensor``, so that LanceDB's Python
-    client ignores it in a search that does not name a column.
-
-    Written vectors are staged in ``_congruence`` in the table's folder until a fragment is complete; the fragment then gets one new
-    file. Reading the new side first moves staged vectors into the column, which rewrites it in their fragments, so do not read the new
-    side after each batch.
-
-    Other clients may add, update, delete and compact rows at the same time. An added row has no new vector, and an updated row keeps
-    the new vector of its old content; :meth:`scan_pairs` shows both. :meth:`rollback` renames the columns back and therefore keeps rows
-    added after the switch, which a return to an old version of the table would lose.
+    All ranges of an engine refer to the version that :meth:`ranges` read. A file is committed only if its fragment
+    still consists of the same files, apart from the new column: updated and compacted rows move to another fragment.
     """
 
     kind = "lancedb"
+    unit: ClassVar[str] = "fragments"
     capabilities = Capabilities(
-        container="column",
-        atomic_switch=True,
-        concurrent_writes=True,
-        follows_deletes=True,
-        searches=True,
-        filters="LanceDB SQL",
-        element_types=("float32", "float16", "binary"),
+        container="column", follows_deletes=True, filters="LanceDB SQL", element_types=("float32", "float16", "binary")
     )
+    _version = 0
 
-    def __init__(self, address: Address, **options: str | None) -> None:
-        super().__init__(address, **options)
+    def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
+        self._lock = threading.Lock()
+        self._seen: deque[tuple[pa.Array, np.ndarray]] = deque()
         self._pending: list[tuple[pa.Array, np.ndarray, pa.Array]] = []
         self._staging_cache: Staging | None = None
+        self._lance = import_lance()
+        self._place, self._where = find_table(address, table), rows
+        data = self._open()
+        primary = [field.name() for field in data.lance_schema.fields() if field.is_unenforced_primary_key()]
+        self._column, self._ids, self._modality = find_columns(data.schema, primary, self._place, column, ids, modality)
+        if rows is not None:
+            with self._errors():
+                data.count_rows(rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_pending": [], "_staging_cache": None}
+        """Leave out open objects; another process with access to the same folder opens them again."""
+        opened: dict[str, Any] = {
+            "_lance": None,
+            "_lock": None,
+            "_seen": deque(),
+            "_pending": [],
+            "_staging_cache": None,
+        }
+        return {**self.__dict__, **opened}
 
-    # ---- writing -----------------------------------------------------------------------------------------------------
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lance=import_lance(), _lock=threading.Lock())
+
+    def _open(self) -> lance.LanceDataset:
+        """Open the latest version."""
+        with translated_errors(self._place, None):
+            return self._lance.dataset(self._place.uri, storage_options=self._place.options)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        with translated_errors(self._place, self._where):
+            yield
+
+    def _names(self, data: lance.LanceDataset) -> tuple[Stage, str, str]:
+        """Return the stage and the names of the old and the new column, according to one version."""
+        return find_sides(data.schema.names, self._column, str(self._place))
+
+    def _side(self, data: lance.LanceDataset, side: VectorSide) -> str:
+        """Return the column of a side."""
+        stage, old, new = self._names(data)
+        if side == "new" and stage is Stage.UNTOUCHED:
+            raise refusals.no_new_vectors(str(self._place))
+        return old if side == "old" else new
+
+    def info(self) -> DatabaseInfo:
+        data = self._open()
+        _, old, new = self._names(data)
+        own = {old, new, self._ids}
+        value_type = storage_of(data.schema.field(old).type)
+        element_type = "float16" if value_type.value_type == pa.float16() else "float32"
+        if is_bits(value_type):
+            element_type = "binary"
+        ids = storage_of(data.schema.field(self._ids).type)
+        with self._errors():
+            total = data.count_rows(self._where)
+            rows = data.count_rows(self._having(old))
+            index = find_index(data, old)
+            return DatabaseInfo(
+                place=str(self._place),
+                rows=rows,
+                dim=dim_of(value_type),
+                element_type=element_type,
+                rows_without=total - rows,
+                distance=index.metric if index and index.metric != "hamming" else None,
+                index=str(index) if index else None,
+                id_type="int" if pa.types.is_integer(ids) else "uuid" if pa.types.is_fixed_size_binary(ids) else "text",
+                columns=tuple(name for name in data.schema.names if name not in own),
+                space=space_in(decoded_metadata(data.schema.metadata), str(self._place)),
+                free_bytes=free_bytes(self._place.folder),
+            )
+
+    def stage(self) -> Stage:
+        return self._names(self._open())[0]
+
+    def note(self) -> Mapping[str, str]:
+        data = self._open()
+        stage, _, new = self._names(data)
+        return {} if stage is Stage.UNTOUCHED else note_of(data.schema, new)
+
+    def _having(self, column: str) -> str:
+        condition = f"{quoted(column)} IS NOT NULL"
+        return condition if self._where is None else f"({self._where}) AND {condition}"
+
+    def _batches(
+        self, data: lance.LanceDataset, columns: list[str], after: Cursor | None, batch: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows after a cursor: ids, the columns, modalities if there are any, and addresses."""
+        fragments, last_read = data.get_fragments(), np.uint64(0)
+        if after is not None:
+            position: Any = after
+            good = isinstance(position, list) and all(type(part) is int and 0 <= part < 2**32 for part in position)
+            if not good or len(position) != 2:
+                raise refusals.bad_cursor(after)
+            number, offset = position
+            index = next((k for k, fragment in enumerate(fragments) if fragment.fragment_id == number), None)
+            if index is not None:  # otherwise a compaction removed the fragment, and all rows are read again
+                fragments = fragments[index:]
+                last_read = np.uint64((number << 32) + offset)
+        modalities = [self._modality] if self._modality else []
+        if not fragments:
+            return
+        pieces = stream(
+            data, [self._ids, *columns, *modalities], filter=self._where, batch_size=batch, fragments=fragments
+        )
+        for piece in pieces:
+            if after is not None:
+                addresses = np.asarray(piece.column(piece.num_columns - 1))
+                same_fragment = fragment_of(addresses) == fragment_of(np.array([last_read]))[0]
+                if same_fragment.any():
+                    piece = piece.filter(pa.array(~same_fragment | (addresses > last_read)))
+            for start in range(0, len(piece), batch):
+                yield piece.slice(start, batch)
+
+    def _modalities_of(self, piece: pa.RecordBatch) -> pa.Array | None:
+        """Return the modalities, which are the second-to-last column."""
+        return piece.column(piece.num_columns - 2).cast(pa.large_string()) if self._modality else None
+
+    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+        """Yield rows in table order, from the version at the start of the scan."""
+        data = self._settled() if side == "new" else self._open()
+        column = self._side(data, side)
+        with self._errors():
+            for piece in self._batches(data, [column], after, batch):
+                block = self._block(piece)
+                if len(block.ids):
+                    yield block
+
+    def _block(self, piece: pa.RecordBatch) -> Block:
+        vectors, has = matrix_of(piece.column(1))
+        modalities = self._modalities_of(piece)
+        ids, addresses = self._remember(piece)
+        cursor: Cursor = [int(fragment_of(addresses[-1:])[0]), int(offset_of(addresses[-1:])[0])]
+        if not has.all():
+            mask = pa.array(has)
+            ids, vectors, modalities = (
+                ids.filter(mask),
+                vectors[has],
+                modalities.filter(mask) if modalities is not None else None,
+            )
+        return Block(ids, numbers_of(vectors), modalities, cursor)
+
+    def _remember(self, piece: pa.RecordBatch) -> tuple[pa.Array, np.ndarray]:
+        """Return the ids and addresses of rows, and remember them for :meth:`write`."""
+        column = piece.column(0)
+        refusals.check_ids(column, self._ids, self._place)
+        # Copies: a column from Lance would keep its whole batch, with the vectors, in memory.
+        ids = owned(as_ids(column))
+        addresses = np.array(piece.column(piece.num_columns - 1))
+        with self._lock:
+            self._seen.append((ids, addresses))
+            while len(self._seen) > 1 and sum(len(seen) for _, seen in self._seen) > _REMEMBERED:
+                self._seen.popleft()
+        return ids, addresses
+
+    def _addresses(self, ids: pa.Array) -> np.ndarray:
+        """Return the addresses at which rows were last read; UNKNOWN if they are no longer remembered."""
+        with self._lock:
+            seen = list(self._seen)
+        out = np.full(len(ids), UNKNOWN)
+        for seen_ids, addresses in reversed(seen):
+            if seen_ids.equals(ids):
+                return np.array(addresses)
+            if (remaining := np.flatnonzero(out == UNKNOWN)).size == 0:
+                break
+            at = pc.index_in(ids.take(pa.array(remaining)), value_set=seen_ids).fill_null(-1).to_numpy()
+            out[remaining[at >= 0]] = addresses[at[at >= 0]]
+        return out
+
+    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
+        data = self._settled() if side == "new" else self._open()
+        column, start, rows = self._side(data, side), 0, []
+        with self._errors():
+            for piece in stream(data, [self._ids], batch_size=65_536):
+                positions = pc.index_in(as_ids(piece.column(0)), value_set=ids)
+                rows += (np.flatnonzero(positions.is_valid().to_numpy(zero_copy_only=False)) + start).tolist()
+                start += len(piece)
+            columns = [self._ids, column, *([self._modality] if self._modality else [])]
+            taken = data.take(rows, columns=[quoted(name) for name in columns]).combine_chunks()
+            (piece,) = taken.to_batches() or [pa.RecordBatch.from_pylist([], taken.schema)]
+            vectors, has = matrix_of(piece.column(1))
+            mask = pa.array(has)
+            modalities = piece.column(2).cast(pa.large_string()).filter(mask) if self._modality else None
+            return Block(as_ids(piece.column(0)).filter(mask), numbers_of(vectors[has]), modalities, [0, 0])
+
+    def count(self, side: VectorSide = "old") -> int:
+        data = self._settled() if side == "new" else self._open()
+        with self._errors():
+            return int(data.count_rows(self._having(self._side(data, side))))
+
+    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
+        data = self._settled()
+        columns = [self._side(data, "old"), self._side(data, "new")]
+        with self._errors():
+            for piece in self._batches(data, columns, None, batch):
+                block, *_ = self._paired(piece)
+                if len(block.ids):
+                    yield block
+
+    def _paired(self, piece: pa.RecordBatch) -> tuple[PairedBlock, np.ndarray, np.ndarray]:
+        """Return the rows of a batch with an old vector, a mask of these rows, and the addresses of all its rows."""
+        (old, has_old), (new, has_new) = matrix_of(piece.column(1)), matrix_of(piece.column(2))
+        ids, addresses = self._remember(piece)
+        modalities = self._modalities_of(piece)
+        if not has_old.all():
+            mask = pa.array(has_old)
+            ids, modalities = ids.filter(mask), modalities.filter(mask) if modalities is not None else None
+            old, new, has_new = old[has_old], new[has_old], has_new[has_old]
+        new = np.array(numbers_of(new))
+        new[~has_new] = 0
+        return PairedBlock(ids, numbers_of(old), new, has_new, modalities), has_old, addresses
+
+    def repeated_ids(self) -> list[str]:
+        with self._errors():
+            table = self._open().to_table(columns=[quoted(self._ids)], filter=self._where)
+            if not len(table):
+                return []
+            counted = pc.value_counts(as_ids(table.column(0).combine_chunks()))
+        repeated = counted.filter(pc.greater(counted.field("counts"), 1))
+        return [str(id_) for id_ in repeated.field("values")[:10].to_pylist()]
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        """Add an empty column, together with the note in one version; see :meth:`Database.prepare`."""
-        if element_type not in self.capabilities.element_types:
-            raise ParameterError(
-                f"Got element type {element_type!r}; expected one of {', '.join(self.capabilities.element_types)}. Pass element_type= with one of these."
-            )
+        """Add an empty column, together with the note in one version."""
+        check_choice(element_type, self.capabilities.element_types, "element_type")
         value_type = type_of(element_type, dim)
 
         def add() -> None:
             data = self._open()
             stage, _, new = self._names(data)
             if stage is not Stage.UNTOUCHED:
-                existing, existing_note = storage_of(data.schema.field(new).type), note_of(data.schema, new)
-                if existing != value_type or existing_note != dict(note or {}):
-                    raise MigrationError(
-                        f"Got new vectors of {existing.value_type}[{existing.list_size}] with the note {existing_note}; expected "
-                        f"{value_type.value_type}[{dim}] with {dict(note or {})}. Discard the new vectors first (discard)."
-                    )
+                existing = storage_of(data.schema.field(new).type)
+                have = (existing.list_size, existing.value_type, note_of(data.schema, new))
+                refusals.check_same(
+                    str(self._place), have, (value_type.list_size, value_type.value_type, dict(note or {}))
+                )
                 return
             if data.data_storage_version in ("0.1", "legacy"):
                 raise DatabaseError(
-                    f"Got {self._place} in Lance's legacy file format; expected format 2.0 or later. Copy the table with a current version of LanceDB."
+                    f"{self._place} is in Lance's legacy file format.",
+                    "Copy the table with a current version of LanceDB.",
                 )
             token = secrets.token_hex(8)
             metadata = {NOTE: json.dumps(dict(note or {})), TOKEN: token, **hiding_metadata(value_type)}
@@ -149,7 +383,8 @@ class LanceDB(LanceRanges):
         token = decoded_metadata(data.schema.field(self._side(data, "new")).metadata).get(TOKEN, "")
         if not token.isalnum():
             raise DatabaseError(
-                f"Got column {new} in {self._place}, which this library did not create; expected this name to be free. Rename or drop that column."
+                f"This library did not create column {new} in {self._place}, whose name a migration needs.",
+                "Rename or drop that column.",
             )
         folder = Path(self._place.uri) / "_congruence" / token
         if self._staging_cache is None or self._staging_cache.folder != folder:
@@ -170,22 +405,17 @@ class LanceDB(LanceRanges):
             root.rmdir()
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Keep new vectors in memory, up to 64 MB, and stage them beyond that or at :meth:`flush`; see :meth:`Database.write`."""
+        """Keep new vectors in memory, up to 64 MB, and stage them beyond that or at :meth:`flush`."""
         data = self._open() if not self._pending else None
         if data is not None:
             self._new_type = storage_of(data.schema.field(self._side(data, "new")).type)
         dim = dim_of(self._new_type)
-        if vectors.shape != (len(ids), dim):
-            raise ParameterError(
-                f"Got vectors of shape {vectors.shape}; expected {(len(ids), dim)}. Pass one row per id."
-            )
+        refusals.check_shape(vectors, (len(ids), dim))
         if len(ids):
             flat = flat_of(vectors, self._new_type)
             self._add_pending(ids, pa.FixedSizeListArray.from_arrays(pa.array(flat), type=self._new_type))
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
-        """Write rows to a scratch table in a temporary folder next to the database; see :meth:`Database.time_write`."""
-
         def make(folder: Path, n: int) -> LanceDB:
             empty = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(n, np.float32)), 1)
             place = folder / "scratch.lance"
@@ -197,7 +427,7 @@ class LanceDB(LanceRanges):
         return None if folder is None else time_scratch(folder.parent, make, vectors, element_type)
 
     def delete(self, ids: pa.Array) -> None:
-        """Set new vectors to null; see :meth:`Database.delete`."""
+        """Set new vectors to null."""
         data = self._open()
         self._new_type = storage_of(data.schema.field(self._side(data, "new")).type)
         if len(ids):
@@ -209,8 +439,8 @@ class LanceDB(LanceRanges):
         """Keep rows in memory, and stage them if they exceed the limit."""
         if self.whole_files_only:
             raise DatabaseError(
-                f"Got rows to write one by one in {self._place}; expected whole files of the column, as required in an object store. Migrate with an engine: "
-                "Migration(…, executor=EngineExecutor(LocalEngine())), or congruence migrate."
+                f"Rows of {self._place}, in an object store, cannot be written one by one.",
+                "Migrate with an engine (`executor=EngineExecutor(LocalEngine())`), or with congruence migrate.",
             )
         self._pending.append((ids, self._addresses(ids), vectors))
         if sum(vectors.nbytes for *_, vectors in self._pending) > _PENDING:
@@ -223,7 +453,7 @@ class LanceDB(LanceRanges):
             self._pending.clear()
 
     def flush(self) -> None:
-        """Make everything written so far durable, and move the vectors of complete fragments into the column; see :meth:`Database.flush`."""
+        """Make everything written so far durable, and move the vectors of complete fragments into the column."""
         data = self._open()
         if self._names(data)[0] is Stage.UNTOUCHED or self.whole_files_only:
             return
@@ -251,21 +481,12 @@ class LanceDB(LanceRanges):
     def _fill(self, fragments: set[int] | None) -> None:
         def move() -> None:
             data = self._open()
-            new = self._side(data, "new")
-            value_type = storage_of(data.schema.field(new).type)
-            fill(
-                data,
-                self._staging(data),
-                fragments,
-                id_column=self._ids,
-                column=new,
-                value_type=value_type,
-            )
+            fill(data, self._staging(data), fragments, self._ids, self._side(data, "new"))
 
         self._change(move)
 
     def _change(self, change: Callable[[], _T]) -> _T:
-        """Run a change that reads the latest version and commits; retry from the new version if others commit in between."""
+        """Run a change that reads the latest version and commits; retry if others commit in between."""
         for attempt in range(_ATTEMPTS):
             try:
                 with self._errors():
@@ -276,10 +497,7 @@ class LanceDB(LanceRanges):
                 time.sleep(min(0.02 * 2**attempt, 1))
         raise AssertionError
 
-    # ---- index and search --------------------------------------------------------------------------------------------
-
     def build_index(self) -> str | None:
-        """Build an index of the old one's kind and parameters over the new vectors; see :meth:`Database.build_index`."""
         data = self._settled()
         old, new = self._side(data, "old"), self._side(data, "new")
         like, index = find_index(data, old), find_index(data, new)
@@ -289,10 +507,10 @@ class LanceDB(LanceRanges):
             name = index.name if index else None
             self._change(lambda: index_like(self._open(), like, new, name))
             index = find_index(self._open(), new)
-        return describe_index(index) if index else None
+        return str(index) if index else None
 
-    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        """Return the ids of the nearest rows by Lance's own search: with the index and its distance, or exact L2 without one; Hamming for bits."""
+    def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
+        """Search with the index and its distance, or exactly, by L2, without one; by Hamming for bits."""
         data = self._settled()
         column = self._side(data, side)
         index = find_index(data, column) or find_index(data, self._side(data, "old"))
@@ -317,24 +535,21 @@ class LanceDB(LanceRanges):
                 for query in rows
             ]
 
-    # ---- switch ------------------------------------------------------------------------------------------------------
-
     def switch(self) -> None:
-        """Rename both columns in one version; see :meth:`Database.switch`."""
         data = self._settled()
-        if self._names(data)[0] is Stage.UNTOUCHED:
-            raise no_new_vectors(str(self._place))
+        self._side(data, "new")
         self._rename(Stage.SWITCHED, NEW, OLD)
 
     def rollback(self) -> None:
-        """Rename both columns back in one version; rows added since the switch are kept. See :meth:`Database.rollback`."""
+        """Rename both columns back in one version; rows added since the switch are kept."""
         if self.stage() is not Stage.UNTOUCHED:
             self._rename(Stage.PREPARED, OLD, NEW)
 
     def _rename(self, goal: Stage, shown: str, hidden: str) -> None:
-        """Rename the column with the suffix ``shown`` to the name that readers use, and the column with that name to the suffix ``hidden``.
+        """Show readers the column with the suffix ``shown``, and give the one they see the suffix ``hidden``.
 
-        A search that names its column uses the other vectors from the first commit on, one that does not from the second.
+        A search that names its column uses the others from the first commit on, one that does not from the
+        second.
         """
 
         def rename() -> None:
@@ -360,9 +575,9 @@ class LanceDB(LanceRanges):
         self._change(hide)
 
     def drop_old(self) -> None:
-        """Drop the old column; its disk space is freed by ``optimize`` and the cleanup of old versions. See :meth:`Database.drop_old`."""
+        """Drop the old column; its disk space is freed by ``optimize`` and the cleanup of old versions."""
         if self.stage() is not Stage.SWITCHED:
-            raise not_switched(str(self._place))
+            raise refusals.not_switched(str(self._place))
         self._settled()
 
         def drop() -> None:
@@ -375,14 +590,13 @@ class LanceDB(LanceRanges):
         self._sweep()
 
     def discard(self) -> None:
-        """Drop the new column; see :meth:`Database.discard`."""
         self._pending.clear()
 
         def drop() -> None:
             data = self._open()
             stage, _, new = self._names(data)
             if stage is Stage.SWITCHED:
-                raise already_switched(str(self._place))
+                raise refusals.already_switched(str(self._place))
             if stage is Stage.PREPARED:
                 data.drop_columns([quoted(new)])
 
@@ -395,3 +609,786 @@ class LanceDB(LanceRanges):
         self._pending.clear()
         self._seen.clear()
         self._staging_cache = None
+
+    @property
+    def whole_files_only(self) -> bool:
+        """Whether the table is in an object store: staging rows until their fragment is complete requires a folder."""
+        return self._place.folder is None
+
+    def ranges(self, most: int) -> Iterator[tuple[int, int]]:
+        """Yield ranges of fragments, which are never divided."""
+        if self._where is not None:
+            raise ParameterError(
+                f"Got the condition {self._where!r} for an engine, which writes whole files of the column.",
+                "Leave `rows=…` out, or migrate with `engine='local'`.",
+            )
+        data = self._settled()
+        self._version = data.version
+        ranges: list[tuple[int, int]] = []
+        rows = most
+        for number, count in sorted((fragment.fragment_id, fragment.count_rows()) for fragment in data.get_fragments()):
+            if rows + count > most:
+                ranges.append((number, number + 1))
+                rows = 0
+            ranges[-1] = (ranges[-1][0], number + 1)
+            rows += count
+        return iter(ranges)
+
+    def revise(self, start: int, stop: int, batch: int, change: Change) -> list[WrittenFile]:
+        """Write a new column file for each fragment in which vectors change."""
+        with self._errors():
+            data = self._lance.dataset(self._place.uri, self._version, storage_options=self._place.options)
+            files = []
+            for fragment in data.get_fragments():
+                if start <= fragment.fragment_id < stop:
+                    files += self._revise(data, fragment, batch, change)
+            return files
+
+    def _revise(
+        self, data: lance.LanceDataset, fragment: lance.LanceFragment, batch: int, change: Change
+    ) -> list[WrittenFile]:
+        new = self._side(data, "new")
+        columns = [self._ids, self._side(data, "old"), new, *([self._modality] if self._modality else [])]
+        kind = storage_of(data.schema.field(new).type)
+
+        def pieces() -> Iterator[pa.RecordBatch]:
+            for piece in stream(data, columns, fragments=[fragment], batch_size=batch):
+                for start in range(0, len(piece), batch):
+                    yield piece.slice(start, batch)
+
+        def changed() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, bool]]:
+            for piece in run_ahead(pieces()):
+                block, has_old, addresses = self._paired(piece)
+                values, has = matrix_of(piece.column(2))
+                result = change(block) if len(block.ids) else None
+                if result is not None:
+                    which, vectors = result
+                    rows = np.flatnonzero(has_old)[which]
+                    values, has = values.copy(), has.copy()
+                    values[rows] = flat_of(vectors, kind).reshape(len(rows), kind.list_size)
+                    has[rows] = True
+                yield offset_of(addresses), values, has, result is not None
+
+        column = ColumnWriter(data, fragment, new, kind, self._place)
+        try:
+            for rows in run_ahead(changed()):
+                column.add(*rows)
+            file = column.close()
+        except BaseException:
+            column.abandon()
+            raise
+        if file is None:
+            return []
+        field = data.lance_schema.field(new).id()
+        return [
+            {
+                "fragment": fragment.fragment_id,
+                "rows": fragment.physical_rows,
+                "field": field,
+                "other_files": _other_files(fragment, field),
+                "file": _plain(file),
+            }
+        ]
+
+    def take(self, files: Sequence[WrittenFile]) -> int:
+        """Commit files in one version, and remove those whose fragment has changed."""
+        if not files:
+            return 0
+
+        def commit_fitting() -> list[WrittenFile]:
+            from lance.fragment import DataFile
+
+            data = self._open()
+            field = data.lance_schema.field(self._side(data, "new")).id()
+            fragments = {fragment.fragment_id: fragment for fragment in data.get_fragments()}
+            fitting = [file for file in files if _fits(fragments.get(file["fragment"]), field, file)]
+            if fitting:
+                commit(data, [(file["fragment"], DataFile(**file["file"])) for file in fitting])
+            return fitting
+
+        committed = [file["fragment"] for file in self._change(commit_fitting)]
+        for file in files:
+            if file["fragment"] not in committed:
+                self._place.remove(str(file["file"]["path"]))
+        return len(files) - len(committed)
+
+
+# ---- tables, types and errors ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LanceTable:
+    """Location of a table: the path of its folder, or its URL in an object store and options for Lance."""
+
+    uri: str
+    options: dict[str, str] | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        """Folder of the table; None in an object store."""
+        return None if "://" in self.uri else Path(self.uri)
+
+    def __str__(self) -> str:
+        return self.uri
+
+    def remove(self, name: str) -> None:
+        """Remove a file that no version refers to; in an object store, Lance's cleanup removes it."""
+        if self.folder is not None:
+            (self.folder / "data" / name).unlink(missing_ok=True)
+
+
+def find_table(address: Address, table: str | None) -> LanceTable:
+    """Return the location of a table."""
+    if address.scheme not in ("", "lancedb"):
+        uri, options = lance_location(address.text)
+        if not uri.rstrip("/").endswith(".lance"):
+            raise ParameterError(
+                f"{address.shown} is no Lance table, whose URL ends in .lance.",
+                "Map other files in an object store into a second data set with `congruence transform`.",
+            )
+        return LanceTable(uri.rstrip("/"), options)
+    text = address.text[len("lancedb://") :] if address.scheme == "lancedb" else address.text
+    place = Path(text).absolute()
+    if place.suffix == ".lance":
+        refusals.check_name(table or place.stem, [place.stem], address.shown, "table")
+    else:
+        tables = [folder.stem for folder in place.glob("*.lance")] if place.is_dir() else []
+        if table is None:
+            table = refusals.only_name(tables, "tables", address.shown, "table")
+        place = place / f"{refusals.check_name(table, sorted(tables), address.shown, 'table')}.lance"
+    if not (place / "_versions").is_dir():
+        raise FileError(f"There is no Lance table at {address.shown}.", "Check the path.")
+    return LanceTable(str(place))
+
+
+def find_columns(
+    schema: pa.Schema, primary: list[str], place: LanceTable, column: str | None, ids: str | None, modality: str | None
+) -> tuple[str, str, str | None]:
+    """Return the columns of the vectors, of the ids and, if given, of the modalities."""
+    for option, name in (("column", column), ("ids", ids), ("modality_column", modality)):
+        if name is not None:
+            refusals.check_name(name, schema.names, place, option)
+    kinds = {field.name: storage_of(field.type) for field in schema if not field.name.endswith((NEW, OLD))}
+    lists = {name: kind for name, kind in kinds.items() if pa.types.is_fixed_size_list(kind)}
+    vectors = [name for name, kind in lists.items() if pa.types.is_floating(kind.value_type) or is_bits(kind)]
+    if column is None:  # bytes need not be bits of vectors, so a column of floats is preferred
+        vectors = [name for name in vectors if not is_bits(schema.field(name).type)] or vectors
+        column = refusals.only_name(vectors, "columns of vectors", place, "column")
+    if column not in vectors:
+        raise DatabaseError(
+            f"Column {column!r} is of type {schema.field(column).type}, not fixed-size lists of floats, or of "
+            "uint8 for bits.",
+            "Pass another `column=…`, or cast this one.",
+        )
+    if ids is None:
+        ids = (
+            "id"
+            if "id" in schema.names
+            else refusals.only_name(primary, "columns of a primary key, and no column of ids", place, "ids")
+        )
+    kind = storage_of(schema.field(ids).type)
+    text = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (
+        pa.types.is_integer(kind) or pa.types.is_string(text) or pa.types.is_large_string(text) or kind == pa.binary(16)
+    ):
+        raise refusals.bad_ids(kind, ids)
+    for name in (column, ids, modality):
+        if name is not None and "`" in name:
+            raise ParameterError(f"Lance cannot quote the backtick in column {name!r}.", "Rename the column.")
+    return column, ids, modality
+
+
+def is_bits(kind: pa.DataType) -> bool:
+    """Return whether a type is a fixed-size list of bytes, which Lance compares only by their bits."""
+    kind = storage_of(kind)
+    return bool(pa.types.is_fixed_size_list(kind) and kind.value_type == pa.uint8())
+
+
+def dim_of(kind: pa.DataType) -> int:
+    """Return the number of components of the vectors in a column of this type."""
+    kind = storage_of(kind)
+    return int(kind.list_size) * (8 if is_bits(kind) else 1)
+
+
+def type_of(element_type: str, dim: int) -> pa.DataType:
+    """Return the column type for vectors of an element type and width."""
+    if element_type == "binary":
+        return pa.list_(pa.uint8(), dim // 8)
+    return pa.list_(pa.float32() if element_type == "float32" else pa.float16(), dim)
+
+
+def numbers_of(stored: np.ndarray) -> np.ndarray:
+    """Convert stored vectors to float32, shape (b, dim), C-contiguous; bits become 1 and -1."""
+    if stored.dtype == np.uint8:
+        return unpack(stored, 8 * stored.shape[1])
+    return np.ascontiguousarray(stored, np.float32)
+
+
+def flat_of(vectors: np.ndarray, kind: pa.DataType) -> np.ndarray:
+    """Return a flat copy of vectors as the values of a column of this type."""
+    if is_bits(kind):
+        return pack(vectors).reshape(-1)
+    return np.array(vectors, kind.value_type.to_pandas_dtype()).reshape(-1)
+
+
+def storage_of(kind: pa.DataType) -> pa.DataType:
+    """Return the storage type of an extension type; other types unchanged."""
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def decoded_metadata(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
+    """Decode the keys and values of metadata to strings."""
+    decoded = {}
+    for key, value in (metadata or {}).items():
+        name = key.decode(errors="replace") if isinstance(key, bytes) else key
+        decoded[name] = value.decode(errors="replace") if isinstance(value, bytes) else value
+    return decoded
+
+
+def hiding_metadata(kind: pa.DataType) -> dict[str, str]:
+    """Return metadata that hide a column of vectors from a search without a column name in LanceDB's Python client."""
+    shape = json.dumps({"shape": [kind.list_size]})
+    return {EXTENSION: "arrow.fixed_shape_tensor", "ARROW:extension:metadata": shape}
+
+
+def note_of(schema: pa.Schema, column: str) -> dict[str, str]:
+    """Return the note in a column's metadata; empty if there is none or it cannot be parsed."""
+    try:
+        note = json.loads(decoded_metadata(schema.field(column).metadata).get(NOTE, "{}"))
+    except (ValueError, RecursionError):
+        return {}
+    return {str(key): str(value) for key, value in note.items()} if isinstance(note, dict) else {}
+
+
+@contextmanager
+def translated_errors(place: LanceTable, where: str | None) -> Iterator[None]:
+    """Translate Lance's errors, which differ only in their text, to those of this library."""
+    try:
+        yield
+    except CongruenceError:
+        raise
+    except (OSError, ValueError, RuntimeError, pa.ArrowException) as error:
+        raise _translate(error, place, where) from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # raised for a panic in Rust; not a subclass of Exception
+            raise
+        raise refusals.damaged(place, _first_line(error)) from None
+
+
+def _translate(error: Exception, place: LanceTable, where: str | None) -> CongruenceError:
+    text, reason = str(error), _first_line(error)
+    number = error.errno if isinstance(error, OSError) and error.errno else None
+    if found := re.search(r"os error (\d+)", text):
+        number = int(found[1])
+    if number is not None:
+        return StorageError(describe_refusal(OSError(number, os.strerror(number)), f"from the disk at {place}"))
+    if where is not None and re.search(r"invalid user input|schema error|parsing|filter", text, re.IGNORECASE):
+        return refusals.bad_condition(where, reason, "LanceDB's SQL")
+    if _CONFLICT.search(text):
+        return DatabaseUnavailableError(f"Another client wrote to {place} at the same time ({reason}).", "Try again.")
+    if re.search(r"dataset at path .* was not found", text, re.IGNORECASE):
+        return FileError(f"There is no Lance table at {place}.", "Check the path.")
+    return refusals.damaged(place, reason) if _DAMAGE.search(text) else refusals.rejected(place, reason)
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the first line of a message, without references to Lance's source files."""
+    lines = str(error).splitlines() or [""]
+    return re.sub(r",? ?/[^\s,]*\.rs:\d+:\d+", "", lines[0])[:500]
+
+
+def import_lance() -> ModuleType:
+    """Import Lance without its warning, at each commit, that replacing a column's file is a new feature."""
+    if "lance" in sys.modules or "LANCE_LOG" in os.environ:
+        return require("lance", extra="lancedb")
+    os.environ["LANCE_LOG"] = "warn,lance_table::transaction=error,lance::index=error"
+    try:
+        return require("lance", extra="lancedb")
+    finally:
+        del os.environ["LANCE_LOG"]
+
+
+# ---- indexes ---------------------------------------------------------------------------------------------------------
+
+
+class LanceIndex(NamedTuple):
+    """An index over a column of vectors; a search scans the rows that are not indexed."""
+
+    name: str
+    kind: str  # IVF_PQ, IVF_HNSW_SQ, …
+    metric: str  # cosine, dot, l2 or hamming
+    partitions: int
+    sub_vectors: int | None  # of the product quantization
+    bits: int | None  # of the quantization
+    hnsw: tuple[int, int] | None  # maximum number of connections, and of candidates during construction
+    dim: int
+    unindexed: int
+
+    def __str__(self) -> str:
+        parts = [self.kind, self.metric, f"{self.partitions} partitions"]
+        if self.sub_vectors:
+            parts.append(f"{self.sub_vectors} sub-vectors")
+        if self.hnsw:
+            parts.append("m={}, ef_construction={}".format(*self.hnsw))
+        return ", ".join(parts)
+
+
+def find_index(data: lance.LanceDataset, column: str) -> LanceIndex | None:
+    """Return the vector index of a column, if it has one."""
+    for index in data.describe_indices():
+        if list(index.field_names) != [column] or "metric_type" not in index.details:
+            continue
+        details, statistics = index.details, data.stats.index_stats(index.name)
+        compression, graph = details.get("compression") or {}, details.get("hnsw")
+        return LanceIndex(
+            index.name,
+            index.index_type,
+            str(details["metric_type"]).lower(),
+            max((int(part.get("num_partitions") or 1) for part in statistics["indices"]), default=1),
+            compression.get("num_sub_vectors"),
+            compression.get("num_bits"),
+            (graph["max_connections"], graph["construction_ef"]) if graph else None,
+            getattr(data.schema.field(column).type, "list_size", 0),
+            int(statistics["num_unindexed_rows"]),
+        )
+    return None
+
+
+def index_like(data: lance.LanceDataset, like: LanceIndex, column: str, name: str | None) -> None:
+    """Build an index of the same kind and parameters over another column.
+
+    If ``name`` is given, it replaces the index of that name.
+
+    The length of the sub-vectors is kept, or reduced until it divides the width. Bits are indexed unquantized (flat) by
+    the Hamming distance. Floats that replace bits are indexed by cosine.
+    """
+    kind = storage_of(data.schema.field(column).type)
+    dim = kind.list_size
+    if is_bits(kind):
+        flat = "IVF_HNSW_FLAT" if "HNSW" in like.kind else "IVF_FLAT"
+        like = like._replace(kind=flat, metric="hamming", sub_vectors=None)
+    elif like.metric == "hamming":
+        like = like._replace(metric="cosine")
+    options: dict[str, object] = {"metric": like.metric, "num_partitions": like.partitions}
+    if like.sub_vectors:
+        length = max(1, like.dim // like.sub_vectors)
+        while dim % length:
+            length -= 1
+        options["num_sub_vectors"] = dim // length
+    if like.bits and like.kind.endswith(("PQ", "RQ")):
+        options["num_bits"] = like.bits
+    if like.hnsw:
+        options["m"], options["ef_construction"] = like.hnsw
+    names = {index.name for index in data.describe_indices()}
+    candidates = (f"{column}_idx{k or ''}" for k in range(len(names) + 1))
+    unused = next(candidate for candidate in candidates if candidate not in names)
+    data.create_index(quoted(column), like.kind, name=name or unused, replace=name is not None, **options)
+
+
+# ---- staged vectors --------------------------------------------------------------------------------------------------
+
+
+def fragment_of(addresses: np.ndarray) -> np.ndarray:
+    """Return the numbers of the rows' fragments, int64: the upper halves of their addresses."""
+    return (addresses >> np.uint64(32)).astype(np.int64)
+
+
+def offset_of(addresses: np.ndarray) -> np.ndarray:
+    """Return the positions of the rows in their fragments, int64: the lower halves of their addresses."""
+    return (addresses & np.uint64(2**32 - 1)).astype(np.int64)
+
+
+class StagedBatch(NamedTuple):
+    """Rows of one batch in a staged file, with the address of each row (fragment and offset) when it was read."""
+
+    file: Path
+    number: int
+    ids: pa.Array
+    addresses: np.ndarray
+
+    def load(self) -> tuple[np.ndarray, np.ndarray]:
+        """Read the vectors, shape (b, width), and a mask that is False for rows whose new vector is to be removed."""
+        with pa.OSFile(os.fspath(self.file)) as source:
+            return matrix_of(pa.ipc.open_file(source).get_batch(self.number).column("vector"))
+
+
+_STAGED = ["id", "address", "vector"]
+
+
+class Staging:
+    """The staged files of one migration, in its folder; if several contain a row, the last one counts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.last: int | None = None  # fragment of the row that was staged last
+        self._counts: dict[Path, Counter[int]] = {}
+        for file in sorted(folder.glob("*.arrow")):
+            self._count(file, _read(file).column("address").to_numpy())
+
+    def _count(self, file: Path, addresses: np.ndarray) -> None:
+        numbers, counts = np.unique(fragment_of(addresses), return_counts=True)
+        self._counts[file] = Counter(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
+        self.last = int(fragment_of(addresses[-1:])[0])
+
+    def fragments(self) -> Counter[int]:
+        """Return how many staged rows each fragment has."""
+        return sum(self._counts.values(), Counter())
+
+    def add(self, blocks: list[tuple[pa.Array, np.ndarray, pa.Array]]) -> None:
+        """Write ids, addresses and vectors to a new file, which is not synced to disk, as Lance's own are not."""
+        number = 1 + max((int(file.stem) for file in self._counts), default=0)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        table = pa.Table.from_batches([pa.record_batch(list(block), _STAGED) for block in blocks])
+        self._store(self.folder / f"{number:012d}.arrow", table)
+
+    def _store(self, file: Path, table: pa.Table) -> None:
+        temporary = file.with_suffix(".tmp")
+        with pa.OSFile(os.fspath(temporary), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        os.replace(temporary, file)
+        self._count(file, table.column("address").to_numpy())
+
+    def parts(self) -> Iterator[StagedBatch]:
+        """Yield the staged rows, oldest first; their vectors are read only by :meth:`StagedBatch.load`."""
+        for file in sorted(self._counts):
+            for number, batch in enumerate(_read(file).to_batches()):
+                yield StagedBatch(file, number, batch.column("id"), np.asarray(batch.column("address")))
+
+    def keep(self, file: Path, rows: np.ndarray) -> None:
+        """Remove the rows of a file for which a mask is False."""
+        if rows.all():
+            return
+        if rows.any():
+            self._store(file, _read(file).filter(pa.array(rows)).combine_chunks())
+        else:
+            file.unlink(missing_ok=True)
+            self._counts.pop(file)
+
+
+def _read(file: Path) -> pa.Table:
+    """Return the rows of a staged file, memory-mapped."""
+    try:
+        with pa.memory_map(os.fspath(file)) as source:
+            table = pa.ipc.open_file(source).read_all()
+        schema = table.schema
+        valid = (
+            schema.names == _STAGED
+            and schema.field("id").type in (pa.int64(), pa.uint64(), pa.large_string())
+            and schema.field("address").type == pa.uint64()
+            and pa.types.is_fixed_size_list(schema.field("vector").type)
+        )
+        if not valid or not len(table):
+            raise ValueError("other columns than were written, or no rows")
+        table.validate()
+        return table
+    except (pa.ArrowException, OSError, ValueError, IndexError) as error:
+        raise CorruptFileError(
+            f"A file of new vectors, {file}, is damaged ({error}).",
+            "Discard the new vectors, and run the migration again.",
+        ) from error
+
+
+# ---- filling the column ----------------------------------------------------------------------------------------------
+
+
+def quoted(name: str) -> str:
+    """Quote a column name for Lance's paths and conditions; the name must not contain a backtick."""
+    return f"`{name}`"
+
+
+def stream(data: lance.LanceDataset, columns: list[str], **options: Any) -> Iterator[pa.RecordBatch]:
+    """Yield batches of columns, by position, with the row addresses as the last one, in bounded memory."""
+    scanner = data.scanner(
+        columns=[quoted(column) for column in columns],
+        with_row_address=True,
+        scan_in_order=True,
+        # By default, up to 2 GB would be read ahead.
+        batch_readahead=2,
+        fragment_readahead=1,
+        io_buffer_size=32 * 2**20,
+        **options,
+    )
+    for batch in scanner.to_batches():
+        if len(batch):
+            yield batch
+
+
+class _Staged(NamedTuple):
+    """Staged rows of several parts: target address, number of the part, and row in the part."""
+
+    addresses: np.ndarray
+    part: np.ndarray
+    row: np.ndarray
+
+
+def fill(data: lance.LanceDataset, staging: Staging, fragments: set[int] | None, id_column: str, column: str) -> None:
+    """Write staged rows into a column of the latest version: all, or those of these fragments and of removed ones.
+
+    Rows are located again in this version: an address is valid only if it still holds the id that was staged with it.
+    Other rows are searched by id, and those that are not found have been deleted. The commit replaces only the column's
+    file in each fragment, so rows that others add, delete or update are not affected. A kill before the commit
+    leaves files that no version refers to; a kill after it leaves staged rows, which the next call writes again.
+    """
+    value_type = storage_of(data.schema.field(column).type)
+    parts = list(staging.parts())
+    known = {fragment.fragment_id: fragment for fragment in data.get_fragments()}
+    addresses = [part.addresses.copy() for part in parts]
+    selected = [
+        np.isin(numbers, [*(fragments or ())]) | ~np.isin(numbers, [*known])
+        if fragments is not None
+        else np.ones(len(numbers), bool)
+        for numbers in map(fragment_of, addresses)
+    ]
+    if not any(mask.any() for mask in selected):
+        return
+    _verify(data, parts, addresses, selected, known, id_column)
+    _search(data, parts, addresses, selected, id_column)
+    # Sorted by address, then from old to new: the last row of each address is used.
+    staged = _Staged(
+        np.concatenate([some[mask] for some, mask in zip(addresses, selected, strict=True)]),
+        np.concatenate([np.full(int(mask.sum()), k) for k, mask in enumerate(selected)]),
+        np.concatenate([np.flatnonzero(mask) for mask in selected]),
+    )
+    order = np.lexsort((staged.row, staged.part, staged.addresses))
+    staged = _Staged(*(values[order] for values in staged))
+    last = np.r_[staged.addresses[1:] != staged.addresses[:-1], True] & (staged.addresses != UNKNOWN)
+    staged = _Staged(*(values[last] for values in staged))
+    files = []
+    numbers = fragment_of(staged.addresses)
+    for number in np.unique(numbers).tolist():
+        start, stop = np.searchsorted(numbers, [number, number + 1])
+        in_fragment = _Staged(*(values[start:stop] for values in staged))
+        files.append((number, _write(data, known[number], parts, in_fragment, column, value_type)))
+    if files:
+        commit(data, files)
+    # Oldest first: a kill must not leave a row without the newer one that replaces it.
+    for file in dict.fromkeys(part.file for part in parts):
+        written = [mask for part, mask in zip(parts, selected, strict=True) if part.file == file]
+        staging.keep(file, ~np.concatenate(written))
+
+
+def _verify(
+    data: lance.LanceDataset,
+    parts: list[StagedBatch],
+    addresses: list[np.ndarray],
+    selected: list[np.ndarray],
+    known: Mapping[int, object],
+    id_column: str,
+) -> None:
+    """Set addresses that now hold another row, or none, to UNKNOWN."""
+    numbers = {
+        number
+        for staged, mask in zip(addresses, selected, strict=True)
+        for number in np.unique(fragment_of(staged[mask])).tolist()
+    }
+    verified = [np.zeros(len(staged), bool) for staged in addresses]
+    for number in numbers & set(known):
+        for batch in stream(data, [id_column], fragments=[known[number]], batch_size=65_536):
+            ids, existing = as_ids(batch.column(0)), np.asarray(batch.column(1))
+            for part, staged, mask, valid in zip(parts, addresses, selected, verified, strict=True):
+                rows = np.flatnonzero(mask & (staged >= existing[0]) & (staged <= existing[-1]))
+                at = np.searchsorted(existing, staged[rows])
+                hit = existing[at] == staged[rows]
+                rows, at = rows[hit], at[hit]
+                same = pc.equal(ids.take(pa.array(at)), part.ids.take(pa.array(rows)))
+                valid[rows] = same.to_numpy(zero_copy_only=False)
+    for staged, mask, valid in zip(addresses, selected, verified, strict=True):
+        staged[mask & ~valid] = UNKNOWN
+
+
+def _search(
+    data: lance.LanceDataset,
+    parts: list[StagedBatch],
+    addresses: list[np.ndarray],
+    selected: list[np.ndarray],
+    id_column: str,
+) -> None:
+    """Find the rows with an unknown address by id, in one pass over the column of ids."""
+    unknown = [np.flatnonzero(mask & (staged == UNKNOWN)) for staged, mask in zip(addresses, selected, strict=True)]
+    if not any(map(len, unknown)):
+        return
+    unknown_ids = [part.ids.take(pa.array(rows)) for part, rows in zip(parts, unknown, strict=True)]
+    for batch in stream(data, [id_column], batch_size=65_536):
+        ids, existing = as_ids(batch.column(0)), np.asarray(batch.column(1))
+        for staged_ids, staged, rows in zip(unknown_ids, addresses, unknown, strict=True):
+            at = pc.index_in(staged_ids, value_set=ids).fill_null(-1).to_numpy()
+            staged[rows[at >= 0]] = existing[at[at >= 0]]
+
+
+def _write(
+    data: lance.LanceDataset,
+    fragment: lance.LanceFragment,
+    parts: list[StagedBatch],
+    staged: _Staged,
+    column: str,
+    value_type: pa.DataType,
+) -> lance.fragment.DataFile:
+    """Write the column's file for one fragment, the existing vectors overwritten by the staged ones.
+
+    Return its description.
+    """
+    from lance.file import LanceFileWriter
+    from lance.fragment import DataFile
+
+    name = f"{uuid.uuid4()}.lance"
+    offsets = offset_of(staged.addresses)
+    schema = pa.schema([pa.field(column, value_type)])
+    load = lru_cache(4)(lambda k: parts[k].load())
+    path = str(Path(data.uri) / "data" / name)
+    with LanceFileWriter(path, schema, version=data.data_storage_version) as writer:
+        for start, stop, existing, values, has in _old_rows(data, fragment, len(offsets), column):
+            low, high = np.searchsorted(offsets, [start, stop])
+            at = offsets[low:high] - start
+            whole = None if len(existing) else _without_copy(load, staged, low, high, stop - start)
+            if whole is not None:
+                dense, mask = whole, None
+            else:
+                dense = np.zeros((stop - start, value_type.list_size), value_type.value_type.to_pandas_dtype())
+                full = np.zeros(stop - start, bool)
+                dense[existing], full[existing] = values, has
+                for k in np.unique(staged.part[low:high]).tolist():
+                    rows = staged.part[low:high] == k
+                    vectors, has_vector = load(k)
+                    dense[at[rows]] = vectors[staged.row[low:high][rows]]
+                    full[at[rows]] = has_vector[staged.row[low:high][rows]]
+                mask = None if full.all() else pa.array(~full)
+            lists = pa.FixedSizeListArray.from_arrays(pa.array(dense.reshape(-1)), type=value_type, mask=mask)
+            writer.write_batch(pa.record_batch([lists], schema=schema))
+    return DataFile.create(data, name)
+
+
+def _without_copy(
+    load: Callable[[int], tuple[np.ndarray, np.ndarray]], staged: _Staged, low: int, high: int, n: int
+) -> np.ndarray | None:
+    """Return staged vectors without a copy if they fill the whole range of rows and are contiguous, as after a scan."""
+    part, row = staged.part[low:high], staged.row[low:high]
+    if len(row) != n or (part != part[0]).any() or (np.diff(row) != 1).any():
+        return None
+    vectors, has_vector = load(int(part[0]))
+    rows = slice(row[0], row[-1] + 1)
+    return vectors[rows] if has_vector[rows].all() else None
+
+
+def _old_rows(
+    data: lance.LanceDataset, fragment: lance.LanceFragment, n_staged: int, column: str
+) -> Iterator[tuple[int, int, np.ndarray, np.ndarray | int, np.ndarray | bool]]:
+    """Divide a fragment's physical rows, including deleted ones, into ranges: start, stop, and the rows to read.
+
+    For these rows, yields their positions in the range, their vectors, and which of them have a vector.
+    """
+    size, done = fragment.physical_rows, 0
+    field = data.lance_schema.field(column).id()
+    nothing = np.empty(0, np.int64)
+    if n_staged < fragment.count_rows() and any(field in file.fields for file in fragment.data_files()):
+        for batch in stream(data, [column], fragments=[fragment], batch_size=_ROWS):
+            at = offset_of(np.asarray(batch.column(1)))
+            values, has = matrix_of(batch.column(0))
+            stop = int(at[-1]) + 1
+            yield done, stop, at - done, values, has
+            done = stop
+    while done < size:
+        stop = min(done + _ROWS, size)
+        yield done, stop, nothing, 0, False
+        done = stop
+
+
+def commit(data: lance.LanceDataset, files: list[tuple[int, lance.fragment.DataFile]]) -> None:
+    """Replace the files of fragments, given by number, for the columns of the new files, in one new version."""
+    from lance import LanceDataset, LanceOperation
+
+    groups = [LanceOperation.DataReplacementGroup(number, file) for number, file in files]
+    LanceDataset.commit(data, LanceOperation.DataReplacement(groups), read_version=data.version)
+
+
+def _other_files(fragment: lance.LanceFragment, field: int) -> list[str]:
+    """Return the paths of a fragment's files, except the file that contains only this field."""
+    return sorted(file.path for file in fragment.data_files() if list(file.fields) != [field])
+
+
+def _plain(file: lance.fragment.DataFile) -> dict[str, object]:
+    """Return the description of a file as plain data, with the keys of the constructor's parameters."""
+    numbers = ("file_major_version", "file_minor_version", "file_size_bytes", "base_id")
+    lists = {"fields": list(file.fields), "column_indices": list(file.column_indices)}
+    return {"path": str(file.path), **lists, **{name: getattr(file, name) for name in numbers}}
+
+
+def _fits(fragment: lance.LanceFragment | None, field: int, file: WrittenFile) -> bool:
+    """Return whether a fragment's rows are still in the same positions as when the file was written."""
+    return (
+        fragment is not None
+        and field == file["field"]
+        and fragment.physical_rows == file["rows"]
+        and _other_files(fragment, field) == file["other_files"]
+    )
+
+
+class ColumnWriter:
+    """Writes the new column's file of a fragment, row by row in order; creates the file only once a vector changes."""
+
+    def __init__(
+        self, data: lance.LanceDataset, fragment: lance.LanceFragment, column: str, kind: pa.DataType, place: LanceTable
+    ) -> None:
+        self._data, self._fragment, self._column, self._kind, self._place = data, fragment, column, kind, place
+        self._schema = pa.schema([pa.field(column, kind)])
+        self._name = f"{uuid.uuid4()}.lance"
+        self._writer: LanceFileWriter | None = None
+        self._written = 0
+
+    def add(self, offsets: np.ndarray, values: np.ndarray, has: np.ndarray, changed: bool) -> None:
+        """Append rows at these offsets in the fragment, without deleted ones; ``has`` says which have a new vector.
+
+        ``changed`` says whether any of the vectors, shape (b, width), differs from that in the table.
+        """
+        if changed and self._writer is None:
+            self._begin(int(offsets[0]))
+        if self._writer is not None:
+            self._write(offsets, values, has, int(offsets[-1]) + 1)
+
+    def _begin(self, first: int) -> None:
+        """Open the file, and copy the unchanged rows before row ``first``."""
+        from lance.file import LanceFileWriter
+
+        path, version = f"{self._place.uri}/data/{self._name}", self._data.data_storage_version
+        self._writer = LanceFileWriter(path, self._schema, version=version, storage_options=self._place.options)
+        for batch in stream(self._data, [self._column], fragments=[self._fragment], batch_size=_ROWS):
+            at = offset_of(np.asarray(batch.column(1)))
+            n = int(np.searchsorted(at, first))
+            if n:
+                values, has = matrix_of(batch.column(0))
+                self._write(at[:n], values[:n], has[:n], int(at[n - 1]) + 1)
+            if n < len(at):
+                return
+
+    def _write(self, at: np.ndarray, values: np.ndarray, has: np.ndarray, stop: int) -> None:
+        """Append the physical rows up to ``stop``; rows that are not passed are deleted ones, and become null."""
+        assert self._writer is not None
+        full = np.zeros(stop - self._written, bool)
+        full[at - self._written] = has
+        if len(at) == len(full):
+            dense = values
+        else:
+            dense = np.zeros((len(full), self._kind.list_size), self._kind.value_type.to_pandas_dtype())
+            dense[at - self._written] = values
+        flat = pa.array(np.ascontiguousarray(dense).reshape(-1))
+        lists = pa.FixedSizeListArray.from_arrays(flat, type=self._kind, mask=None if full.all() else pa.array(~full))
+        self._writer.write_batch(pa.record_batch([lists], schema=self._schema))
+        self._written = stop
+
+    def close(self) -> lance.fragment.DataFile | None:
+        """Complete the file up to the fragment's last row, and return its description; None if nothing was written."""
+        from lance.fragment import DataFile
+
+        if self._writer is None:
+            return None
+        no_rows, no_vectors = np.empty(0, np.int64), np.empty((0, self._kind.list_size))
+        while self._written < self._fragment.physical_rows:
+            self._write(
+                no_rows, no_vectors, np.empty(0, bool), min(self._written + _ROWS, self._fragment.physical_rows)
+            )
+        self._writer.close()
+        return DataFile.create(self._data, self._name)
+
+    def abandon(self) -> None:
+        """Remove the file, if it was created."""
+        if self._writer is not None:
+            self._place.remove(self._name)

@@ -1,236 +1,585 @@
-"""Milvus, as a Milvus Lite file or a server: new vectors are written to a second collection; the switch moves an alias or renames both."""
+"""Milvus, a file or a server: new vectors are in a second collection; the switch moves an alias or renames both."""
 
 from __future__ import annotations
 
+import bisect
+import json
+import logging
+import os
+import re
 import shutil
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import ClassVar
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
 
+from congruence._utils.optional import require
 from congruence._utils.validation import check_choice
-from congruence.databases._address import Address
+from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
+    MARK_KEY,
+    SPACE_KEY,
+    Address,
     Block,
     Capabilities,
+    CollectionDatabase,
     Cursor,
-    Database,
     DatabaseInfo,
+    Name,
     PairedBlock,
-    Side,
-    Stage,
+    VectorSide,
+    free_bytes,
+    mark_in,
+    refuse_secrets,
+    space_in,
+    texts,
+    wait_until_indexed,
 )
-from congruence.databases._metadata import MARK_KEY, space_in
-from congruence.databases._milvus_client import connect, file_of
-from congruence.databases._milvus_place import (
-    Place,
-    find_place,
-    only_table,
-    refuse_readers,
-    switch_names,
-    switch_names_back,
-)
-from congruence.databases._milvus_rows import Rows, same_fields
-from congruence.databases._milvus_schema import copy_indexes, create, describe_index, schema_of
-from congruence.databases._stage_errors import already_switched, no_new_vectors, not_switched
-from congruence.errors import DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
+from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, FileError, ParameterError
 
-__all__ = ["Milvus", "MilvusLite", "open_milvus"]
+#: Environment variable with the server's token, which is not allowed in an address.
+TOKEN = "MILVUS_TOKEN"  # the variable's name, not a secret
+
+#: Timeouts in seconds: of most requests, and of those that load, index or flush a collection.
+_TIMEOUT, _LONG_TIMEOUT = 60.0, 3600.0
+_LONG = ("load_collection", "create_index", "flush")
+
+#: Maximum number of ids per response (a server returns no more), of rows per write, and of bytes of vectors per
+#: request.
+_IDS, _ROWS, _BYTES = 16_384, 1000, 16 * 2**20
+
+#: Number of queries per request.
+_QUERIES = 64
 
 #: Number of rows read to find the names of dynamic fields.
 _SAMPLE = 1000
 
-#: Maximum time to build an index, and interval between checks of its status, in seconds.
-_INDEX_SECONDS, _LOOK_SECONDS = 3600.0, 0.5
-
 _DISTANCES = {"COSINE": "cosine", "IP": "dot", "L2": "l2"}
 
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
-class Milvus(Database):
-    """The vectors of a Milvus collection.
+_FULL = re.compile(r"no space left|disk is full|disk quota", re.IGNORECASE)
+_BUSY = re.compile(r"rate limit|not ready|unavailable|deadline|timeout|too many requests", re.IGNORECASE)
 
-    The new vectors are in a new collection, ``<collection>__congruence_new``, with the same fields, indexes and properties, and copies of all
-    other fields, including dynamic ones. If readers use an alias, :meth:`switch` moves it atomically. If they use the collection's own
-    name, it renames the old collection to ``…__congruence_old`` and then the new one to that name. Between the two steps, readers find no
-    collection. If the process is killed there, :meth:`stage` recognizes the state by the names, and the next :meth:`switch` or
+#: Suffix of the collections of a migration; a second migration behind the same alias writes ``…_new2``, and so on.
+_ROLE = re.compile(r"__congruence_(?:old|back|new(\d*))$")
+
+#: Keys in Milvus's description of an index that are not parameters.
+_STATE = ("field_name", "index_name", "index_type", "total_rows", "indexed_rows", "pending_index_rows", "state")
+
+RowId = int | str
+
+
+@dataclass(frozen=True)
+class MilvusCollections:
+    """The collections of a migration."""
+
+    old: str
+    new: str | None
+    new_name: str  # under which the new collection is created
+    alias: bool = False  # whether the name that readers use is an alias, not a collection's own name
+    switched: bool = False  # whether readers see the new vectors, or a rollback by renames was interrupted
+    interrupted: bool = False  # whether renames were interrupted, so that no collection has the name that readers use
+    mark: Mapping[str, Any] = field(default_factory=dict)  # data stored with the new collection
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a new collection."""
+        return self.new is not None
+
+
+@dataclass(frozen=True)
+class MilvusSchema:
+    """The fields of a collection, with Milvus's description of it."""
+
+    description: Mapping[str, Any]
+    key: str
+    text_key: bool
+    column: str
+    dim: int
+    fields: tuple[str, ...]  # the other fields, except those that Milvus computes from others
+    json_fields: tuple[str, ...]  # those of type JSON, in which the client parses a string as JSON
+    dynamic: bool  # whether rows may have further fields
+
+    @property
+    def without_vector(self) -> list[str]:
+        """Fields to request for a complete row without its vector."""
+        return [self.key, *self.fields, *(["$meta"] if self.dynamic else [])]
+
+
+class Milvus(CollectionDatabase):
+    """The vectors of a Milvus collection, in a file of Milvus Lite or on a server.
+
+    The new vectors are in a new collection, ``<collection>__congruence_new``, with the same fields, indexes and
+    properties, and copies of all other fields. If readers use an alias, :meth:`switch` moves it atomically. If not, it
+    renames the old collection to ``…__congruence_old`` and the new one to its name; in between, readers find no
+    collection. After a kill there, :meth:`stage` recognizes the state by the names, and the next :meth:`switch` or
     :meth:`rollback` completes it.
 
-    Parameters
-    ----------
-    address : Address
-        ``milvus:///path/file.db`` or ``milvus://file.db``; ``milvus+http://host:19530`` or ``milvus+https://…``, with ``?database=…`` if it is
-        not the default. The server's token is read from the environment variable ``MILVUS_TOKEN``.
-    table : str, optional
-        Alias that the application uses, or name of a collection; may be omitted if there is only one.
-    column : str, optional
-        Field of the vectors, if there are several.
-    ids : str, optional
-        Name of the primary key, the only field that is possible.
-    modality_column : str, optional
-        Scalar or dynamic field.
-    rows : str, optional
-        A Milvus filter expression, e.g. ``kind == "image"``; it is trusted. Until all rows are migrated, :meth:`switch` raises
-        MigrationError, since readers would lose the other rows.
-
-    Raises
-    ------
-    ParameterError, DatabaseError, DatabaseUnavailableError, FileError, CorruptFileError, MissingExtraError
-        If a parameter has an invalid value; the database rejects the request; the database does not answer; a file cannot be read; a file
-        is damaged; or an optional dependency is not installed.
-
-    Notes
-    -----
-    Collections with automatic ids, with partitions but no partition key, or with nullable vectors are not supported. A collection that is not
-    loaded is loaded, because Milvus can only read loaded ones. After the switch, :meth:`write` keeps the current other fields of the new rows
-    and skips rows that were deleted from the new collection.
+    The address is ``milvus:///path/file.db``, which only one process may have open, or ``milvus+http://host:19530``,
+    with ``?database=…`` if need be and the token in the environment variable ``MILVUS_TOKEN``. ``rows`` is a trusted
+    filter expression, such as ``kind == "image"``. A collection that is not loaded is loaded, because Milvus reads no
+    others.
     """
 
     kind = "milvus"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        container="collection",
-        atomic_switch=False,
-        concurrent_writes=True,
-        follows_deletes=False,
-        searches=True,
-        filters="a Milvus filter expression",
-    )
+    capabilities = Capabilities(container="collection", atomic_switch=False, filters="a Milvus filter expression")
 
-    def __init__(
-        self,
-        address: Address,
-        *,
-        table: str | None = None,
-        column: str | None = None,
-        ids: str | None = None,
-        modality_column: str | None = None,
-        rows: str | None = None,
-    ) -> None:
+    def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         if rows is not None and not rows.strip():
             raise ParameterError(
-                f'Got rows={rows!r}; expected a filter expression such as kind == "image". Pass such an expression, or leave rows out.'
+                argument="rows", got=rows, expected="a filter expression", fix='Pass `rows=…` such as kind == "image".'
             )
-        self._connection = connect(address)
+        refuse_secrets(address, TOKEN)
+        self._address, self._file = address, file_of(address)
+        if self._file is not None:
+            self.capabilities = replace(self.capabilities, concurrent_writes=False)
+        self._client = self._open_client()
+        self._lite = str(self._ask("get_server_version")).startswith("milvus_lite")
+        self._table = self._only_table() if table is None else table
+        place = self._find_collections()
+        self._schema = self._schema_of(place.old, column)
+        if ids is not None:
+            refusals.check_name(ids, [self._schema.key], f"the primary key of {place.old!r}", "ids")
+        self._column = self._schema.column
+        self._place()
+        self._rows, self._modality = rows, modality
+        if rows is not None:
+            self._query(place.old, rows, [self._schema.key], limit=1)
+        if modality is not None:
+            refusals.check_name(modality, self._fields(place.old), self._table, "modality_column")
+
+    def _open_client(self) -> Any:
+        file = self._file
+        if file is not None:
+            self._check_file(file)
+        pymilvus = require("pymilvus", extra="milvus")
+        _silence_log()
+        if file is not None:
+            require("milvus_lite", extra="milvus")
+            options: dict[str, object] = {"uri": str(file)}
+        else:
+            parts = urlsplit(self._address.text)
+            token = os.environ.get(TOKEN) or ""
+            if token:
+                self._address = replace(self._address, secrets=(token,))
+            scheme = "https" if self._address.scheme.endswith("https") else "http"
+            database = parse_qs(parts.query).get("database", [""])[0]
+            options = {"uri": f"{scheme}://{parts.netloc}", "token": token, "db_name": database, "timeout": _TIMEOUT}
+        with self._errors():
+            try:
+                with _silent():
+                    return pymilvus.MilvusClient(**options)
+            except Exception as error:
+                if file is None:
+                    raise
+                raise self._open_error(file) from error
+
+    def _check_file(self, file: Path) -> None:
+        shown = self._address.shown
+        if file.suffix != ".db":
+            raise ParameterError(
+                f"{shown} is neither a path that ends in .db (Milvus Lite), nor milvus+http:// and a server.",
+                "Pass the path that the application passes to MilvusClient.",
+            )
+        if file.is_file():
+            raise FileError(
+                f"{shown} is one file, not the folder that Milvus Lite 3 writes.",
+                "Export it with the release that wrote it (milvus-lite dump), and load the export into a new database.",
+            )
+        if not (file / "collections").is_dir():  # the client would create a new database
+            raise FileError(
+                f"{shown} is not a Milvus Lite database.", "Pass the path of one that MilvusClient created."
+            )
+
+    def _open_error(self, file: Path) -> CongruenceError:
+        """Return why a file could not be opened, by opening it without the client, which only says that it failed."""
+        shown = self._address.shown
         try:
-            self._table = only_table(self._connection) if table is None else table
-            place = find_place(self._connection, self._table)
-            schema = schema_of(self._connection, place.old, column)
-            if ids is not None and ids != schema.key:
-                raise ParameterError(
-                    f"Got ids={ids!r}; expected {schema.key!r}, the primary key of {place.old!r}. Leave ids out."
-                )
-            self._schema = schema
-            self._check(place)
-            self._rows = Rows(self._connection, schema, rows, modality_column)
-            if rows is not None:
-                self._rows.query(place.old, rows, [schema.key], limit=1)
-            if modality_column is not None and modality_column not in (names := self._fields(place.old)):
-                raise ParameterError(
-                    f"Got modality_column={modality_column!r}, which is not a field of {self._table!r}; expected one of "
-                    f"{', '.join(map(repr, names)) or 'none'}. Pass another modality_column=…."
-                )
-        except BaseException:
-            self.close()
-            raise
+            require("milvus_lite.db", extra="milvus").MilvusLite(str(file)).close()
+        except Exception as error:
+            if type(error).__name__ == "DataDirLockedError":
+                return refusals.in_use(shown)
+            if isinstance(error, PermissionError):
+                return FileError(f"{shown} cannot be read and written ({error}).", "Change its permissions.")
+            return refusals.damaged(shown, f"{type(error).__name__}: {error}")
+        return DatabaseUnavailableError(f"{shown} could not be opened.", "Try again.")
 
-    # ---- collections -------------------------------------------------------------------------------------------------
+    def _translate(self, error: Exception) -> CongruenceError | None:
+        where, name = self._address.shown, type(error).__name__
+        module = type(error).__module__.partition(".")[0]
+        message = " ".join(self._address.hide(str(getattr(error, "message", "") or error) or name).split())
+        if _FULL.search(message):
+            return refusals.full_disk(where, message)
+        if name in ("ConnectError", "MilvusUnavailableException") or module == "grpc" or _BUSY.search(message):
+            return refusals.no_answer(where, message, "Milvus")
+        if getattr(error, "code", None) == 65535 and "auth" in message:
+            return refusals.no_access(where, message, TOKEN)
+        if module == "pymilvus" or isinstance(error, (ValueError, TypeError, OSError)):
+            return refusals.rejected(where, message)
+        return None
 
-    def _place(self) -> Place:
-        place = find_place(self._connection, self._table)
-        self._check(place)
-        return place
+    def _ask(self, name: str, *args: object, **kwargs: object) -> Any:
+        """Call a method of the client."""
+        if self._file is None:
+            kwargs.setdefault("timeout", _LONG_TIMEOUT if name in _LONG else _TIMEOUT)
+        with self._errors(), _silent():
+            result = getattr(self._client, name)(*args, **kwargs)
+            # The client returns a lazy sequence: read it here, where errors are translated.
+            return [dict(row) for row in result] if name == "query" else result
 
-    def _check(self, place: Place) -> None:
-        other = place.mark.get("column", self._schema.column)
-        if other != self._schema.column:
-            raise MigrationError(
-                f"Got column={self._schema.column!r} while a migration of column {other!r} is in progress; expected one migration of a collection at a time. "
-                f"Finish or discard that migration first (column={other!r})."
+    def _aliases(self) -> dict[str, str]:
+        """Return a dict from each alias to its collection."""
+        names = self._ask("list_aliases")["aliases"]
+        return {name: self._ask("describe_alias", name)["collection_name"] for name in names}
+
+    def _load(self, collection: str) -> None:
+        """Load a collection into memory unless it is loaded; Milvus can only read loaded collections."""
+        state = self._ask("get_load_state", collection)["state"]
+        if getattr(state, "name", str(state)) != "Loaded":
+            self._ask("load_collection", collection)
+
+    def _only_table(self) -> str:
+        """Return the only alias, or the only collection without one; those of a migration count as one."""
+        aliases = self._aliases()
+        aliased = {_ROLE.sub("", target) for target in aliases.values()}
+        others = {_ROLE.sub("", name) for name in self._ask("list_collections")} - aliased
+        return refusals.only_name([*aliases, *others], "aliases and collections", self._address.shown, "table")
+
+    def _mark_of(self, collection: str) -> dict[str, Any]:
+        """Return the data that a migration stored in a collection's properties; empty if no migration created it."""
+        return mark_in(self._ask("describe_collection", collection)["properties"].get(MARK_KEY, "null"))
+
+    def _find_collections(self) -> MilvusCollections:
+        """Find the collections of a migration by the name that readers use."""
+        names, aliases, table = set(self._ask("list_collections")), self._aliases(), self._table
+        place = self._by_alias(aliases[table], names) if table in aliases else self._by_name(names)
+        if place is None:
+            refusals.check_name(table, sorted({*names, *aliases} - {table}), self._address.shown, "table")
+            raise AssertionError
+        readers = sorted(alias for alias, target in aliases.items() if target in (place.old, place.new))
+        if readers and not place.alias:
+            raise ParameterError(
+                f"{table!r} is read by the alias {readers[0]!r}, and the switch moves what readers use.",
+                f"Pass `table={readers[0]!r}`.",
             )
-
-    def _place_with_new(self) -> tuple[Place, str]:
-        """Return all collections, and the one of the new vectors. Raises MigrationError if there are no new vectors."""
-        place = self._place()
         if place.new is None:
-            raise no_new_vectors(repr(self._table))
-        return place, place.new
+            return place
+        mark = self._mark_of(place.new)
+        if not mark:
+            raise refusals.not_ours(place.new)
+        return replace(place, mark=mark)
 
-    def _refuse_switched(self, place: Place) -> None:
-        """Raise MigrationError if readers already see the new vectors."""
-        if place.switched:
-            raise already_switched(repr(self._table))
+    def _by_alias(self, target: str, names: set[str]) -> MilvusCollections | None:
+        if target not in names:
+            return None
+        suffix = _ROLE.search(target)
+        new_name = f"{target}__congruence_new"
+        if suffix is not None:
+            old = self._mark_of(target).get("of")
+            if old in names and old != target:
+                return MilvusCollections(str(old), target, target, alias=True, switched=True)
+            new_name = f"{target[: suffix.start()]}__congruence_new{int(suffix[1] or 1) + 1}"
+        return MilvusCollections(target, new_name if new_name in names else None, new_name, alias=True)
 
-    def _side(self, side: Side) -> tuple[str | None, int]:
+    def _by_name(self, names: set[str]) -> MilvusCollections | None:
+        table = self._table
+        renamed, new_name, back = (f"{table}__congruence_{role}" for role in ("old", "new", "back"))
+        exists = table in names
+        old = renamed if renamed in names else table
+        if old not in names:
+            return None
+        new = next((name for name in (new_name, back) if name in names), None)
+        if old == renamed and exists:
+            new = table
+        # Between the two renames of a rollback the new vectors are in ``back``, between those of a switch in
+        # ``new_name``.
+        switched = old == renamed and (exists or back in names)
+        return MilvusCollections(old, new, new_name, switched=switched, interrupted=not exists)
+
+    def _switch_names(self, place: MilvusCollections) -> None:
+        """Show readers the new collection: move the alias, or rename the old collection and then the new one."""
+        if place.alias:
+            self._ask("alter_alias", collection_name=place.new, alias=self._table)
+            return
+        new = place.new
+        if not place.interrupted:
+            if new != place.new_name:  # left by an interrupted rollback
+                self._ask("rename_collection", new, place.new_name)
+                new = place.new_name
+            self._ask("rename_collection", place.old, f"{self._table}__congruence_old")
+        self._ask("rename_collection", new, self._table)
+
+    def _switch_names_back(self, place: MilvusCollections) -> None:
+        """Make readers see the old collection again; complete interrupted renames."""
+        if place.alias:
+            if place.switched:
+                self._ask("alter_alias", collection_name=place.old, alias=self._table)
+            return
+        new = place.new
+        if place.old != self._table:
+            if not place.interrupted:
+                new = f"{self._table}__congruence_back"
+                self._ask("rename_collection", self._table, new)
+            self._ask("rename_collection", place.old, self._table)
+        if new is not None and new != place.new_name:
+            self._ask("rename_collection", new, place.new_name)
+
+    def _refuse_readers(self, collection: str) -> None:
+        refusals.check_aliases([alias for alias, target in self._aliases().items() if target == collection], collection)
+
+    def _side(self, side: VectorSide) -> tuple[str | None, int]:
         """Return the collection of a side, or None if it does not exist, and the width of its vectors."""
         place = self._place()
         return (place.old, self._schema.dim) if side == "old" else (place.new, int(place.mark.get("dim", 0)))
 
-    # ---- reading -----------------------------------------------------------------------------------------------------
+    def _schema_of(self, collection: str, column: str | None) -> MilvusSchema:
+        """Read the schema of a collection, and find its field of vectors."""
+        description = self._ask("describe_collection", collection)
+        fields = description["fields"]
+        kinds = {field["name"]: field["type"].name for field in fields}
+        computed = {
+            name for function in description.get("functions") or () for name in function.get("output_field_names", ())
+        }
+        key = next(field["name"] for field in fields if field.get("is_primary"))
+        dense = [name for name, kind in kinds.items() if kind.endswith("VECTOR") and kind != "SPARSE_FLOAT_VECTOR"]
+        column = (
+            refusals.only_name(dense, "fields of dense vectors", repr(collection), "column")
+            if column is None
+            else column
+        )
+        refusals.check_name(column, dense, repr(collection), "column")
+        field = next(field for field in fields if field["name"] == column)
+        if kinds[column] != "FLOAT_VECTOR":
+            raise ParameterError(
+                f"{column!r} is of type {kinds[column]}, not FLOAT_VECTOR.",
+                "Migrate a collection that has the vectors as float32.",
+            )
+        partitions = self._ask("list_partitions", collection)
+        partitioned = len(partitions) > 1 and not any(field.get("is_partition_key") for field in fields)
+        automatic = description.get("auto_id") or any(field.get("auto_id") for field in fields)
+        copy = "Copy the collection into one"
+        for unsupported, problem, fix in (
+            (automatic, "automatic ids, which Milvus would assign anew to copied rows", f"{copy} without auto_id."),
+            (field.get("nullable"), f"{column!r} nullable, but no filter for null", f"{copy} whose vectors are not."),
+            (column in computed, f"{column!r} computed by a function", "Change the model of that function instead."),
+            (partitioned, f"{len(partitions)} partitions without a partition key", f"{copy} with a partition key."),
+        ):
+            if unsupported:
+                raise DatabaseError(f"{collection!r} has {problem}.", fix)
+        others = tuple(name for name in kinds if name not in (key, column) and name not in computed)
+        json_fields = tuple(name for name in others if kinds[name] == "JSON")
+        dynamic, dim = bool(description.get("enable_dynamic_field")), int(field["params"]["dim"])
+        return MilvusSchema(description, key, kinds[key] == "VARCHAR", str(column), dim, others, json_fields, dynamic)
+
+    def _create(self, place: MilvusCollections, dim: int, note: Mapping[str, str]) -> None:
+        """Create the new collection with the old one's fields, functions and properties, but another width."""
+        schema = self._schema
+        description = dict(schema.description)
+        description["fields"] = [
+            {**field, "params": {**field["params"], "dim": dim}} if field["name"] == schema.column else field
+            for field in description["fields"]
+        ]
+        properties = description.get("properties") or {}
+        kept = {key: value for key, value in properties.items() if key not in (SPACE_KEY, MARK_KEY)}
+        mark = {"of": place.old, "column": schema.column, "dim": dim, "note": dict(note)}
+        options: dict[str, object] = {"num_shards": description.get("num_shards") or 1}
+        if any(field.get("is_partition_key") for field in description["fields"]) and not self._lite:
+            options["num_partitions"] = description.get("num_partitions")
+        if self._file is not None:
+            remnant = self._file / "collections" / place.new_name
+            if (
+                remnant.is_dir() and not (remnant / "schema.json").exists()
+            ):  # left by a kill; the client would fail on it
+                shutil.rmtree(remnant)
+        self._ask(
+            "create_collection",
+            place.new_name,
+            schema=require("pymilvus", extra="milvus").CollectionSchema.construct_from_dict(description),
+            properties={**kept, MARK_KEY: json.dumps(mark)},
+            consistency_level=description.get("consistency_level", "Bounded"),
+            **options,
+        )
+
+    def _indexes(self, collection: str) -> dict[str, dict[str, Any]]:
+        """Return the description of each field's index, by field."""
+        names = self._ask("list_indexes", collection)
+        indexes = [self._ask("describe_index", collection, name) for name in names]
+        return {index["field_name"]: index for index in indexes if index}
+
+    def _describe_index(self, collection: str, column: str) -> tuple[str | None, str | None]:
+        """Return the metric and a short description of the index over a field; both None if there is no index."""
+        index = self._indexes(collection).get(column)
+        if index is None:
+            return None, None
+        params = {key: value for key, value in _params(index).items() if key != "metric_type"}
+        nested = params.pop("params", None)
+        params |= json.loads(nested) if isinstance(nested, str) else nested or {}
+        text = ", ".join(f"{key}={value}" for key, value in sorted(params.items()))
+        return index.get("metric_type"), f"{index['index_type']} ({text})" if text else str(index["index_type"])
+
+    def _copy_indexes(self, old: str, new: str) -> None:
+        """Index the new collection like the old one, keeping existing indexes, and load it."""
+        existing = self._indexes(new)
+        missing = require("pymilvus", extra="milvus").MilvusClient.prepare_index_params()
+        for column, index in self._indexes(old).items():
+            if column not in existing:
+                params = {key: value for key, value in _params(index).items() if value not in ("", "NONE")}
+                missing.add_index(column, index["index_type"], index["index_name"], params=params)
+        if len(missing):
+            # Waiting here would take half a second per index; build_index waits for all of them.
+            self._ask("create_index", new, missing, sync=False)
+        self._load(new)
+
+    @property
+    def _id_type(self) -> pa.DataType:
+        return pa.large_string() if self._schema.text_key else pa.int64()
+
+    def _query(self, collection: str, condition: str, fields: list[str], **options: object) -> list[dict[str, Any]]:
+        """Return the current rows that match a filter, as plain data."""
+        self._load(collection)
+        rows: list[dict[str, Any]] = self._ask(
+            "query", collection, filter=condition, output_fields=fields, consistency_level="Strong", **options
+        )
+        return rows
+
+    def _ids(
+        self, collection: str, *, condition: str | None = None, after: Cursor | None = None
+    ) -> Iterator[list[RowId]]:
+        """Yield pages of row ids, in ascending order.
+
+        Milvus Lite scans all rows for every query, whatever its limit, so all ids are requested at once. A server
+        returns one page at a time.
+        """
+        key, condition = self._schema.key, self._rows if condition is None else condition
+        if self._lite:
+            ids = sorted(row[key] for row in self._query(collection, condition or "", [key]))
+            yield ids[0 if after is None else bisect.bisect_right(ids, after) :]
+            return
+        while True:
+            parts = [f"({condition})"] if condition else []
+            parts += [] if after is None else [f"{key} > {self._literal(after)}"]
+            options = {"limit": _IDS, "iterator": "True", "reduce_stop_for_best": "True"}
+            page = [row[key] for row in self._query(collection, " and ".join(parts), [key], **options)]
+            if not page:
+                return
+            yield page
+            after = page[-1]
+
+    def _literal(self, id_: object) -> str:
+        """Return an id as a literal in a filter expression."""
+        return f'"{str(id_).translate(_ESCAPES)}"' if self._schema.text_key else str(int(str(id_)))
+
+    def _count(self, collection: str, condition: str | None = None) -> int:
+        """Return the number of rows that match a filter."""
+        if condition and self._lite:  # Milvus Lite would load every row, with its vector, to count them
+            return sum(map(len, self._ids(collection, condition=condition)))
+        return int(self._query(collection, condition or "", ["count(*)"])[0]["count(*)"])
+
+    def _get(self, collection: str, ids: Sequence[object], fields: list[str]) -> list[dict[str, Any]]:
+        """Return the rows of these ids that exist, in the order of the ids."""
+        found: dict[RowId, dict[str, Any]] = {}
+        size = max(1, _BYTES // (4 * self._schema.dim))
+        for start in range(0, len(ids), size):
+            literals = ",".join(map(self._literal, ids[start : start + size]))
+            for row in self._query(collection, f"{self._schema.key} in [{literals}]", fields):
+                found[row[self._schema.key]] = row
+        return [found[id_] for id_ in ids if id_ in found]
+
+    @property
+    def _block_fields(self) -> list[str]:
+        fields = [self._schema.key, self._schema.column, *([self._modality] if self._modality else [])]
+        return list(dict.fromkeys(fields))
+
+    def _block(self, rows: list[dict[str, Any]], width: int) -> Block:
+        """Convert rows with vectors of this width to a block."""
+        ids = [row[self._schema.key] for row in rows]
+        vectors = np.array([row[self._schema.column] for row in rows], np.float32).reshape(len(rows), width)
+        modalities = None if self._modality is None else texts(row.get(self._modality) for row in rows)
+        return Block(pa.array(ids, self._id_type), vectors, modalities, ids[-1] if ids else 0)
+
+    def _pages(
+        self, collection: str, fields: list[str], *, after: Cursor | None = None, batch: int = BATCH
+    ) -> Iterator[list[dict[str, object]]]:
+        """Yield the selected rows in the order of their ids, starting after the id ``after``, which need not exist."""
+        for ids in self._ids(collection, after=after):
+            for start in range(0, len(ids), batch):
+                if found := self._get(collection, ids[start : start + batch], fields):
+                    yield found
+
+    def _store(self, collection: str, rows: Sequence[Mapping[str, object]], vectors: np.ndarray) -> None:
+        """Store complete rows, replacing existing rows with the same ids."""
+        # In Milvus Lite an upsert merges with the existing row, which would keep removed fields; an insert replaces the
+        # row.
+        method = "insert" if self._lite else "upsert"
+        size = min(_ROWS, max(1, _BYTES // (4 * vectors.shape[1])))
+        for start in range(0, len(rows), size):
+            new = np.asarray(vectors[start : start + size], np.float32)
+            complete = [
+                {**row, self._schema.column: vector}
+                for row, vector in zip(rows[start : start + size], new, strict=True)
+            ]
+            for name in self._schema.json_fields:
+                for row in complete:
+                    if isinstance(row.get(name), str):
+                        row[name] = json.dumps(row[name])
+            self._ask(method, collection, complete)
 
     def info(self) -> DatabaseInfo:
-        """Return a description of the old vectors."""
-        place, file = self._place(), self._connection.file
-        metric, index = describe_index(self._connection, place.old, self._schema.column)
-        description = self._connection.call("describe_collection", place.old)
+        place = self._place()
+        metric, index = self._describe_index(place.old, self._schema.column)
+        description = self._ask("describe_collection", place.old)
         # The name must be the same before and after the switch.
         name = f"{place.old} (read as {self._table})" if place.alias else self._table
         return DatabaseInfo(
-            place=f"{self._connection.address.shown} {name}",
-            rows=self._rows.count(place.old, self._rows.rows),
+            place=f"{self._address.shown} {name}",
+            rows=self._count(place.old, self._rows),
             dim=self._schema.dim,
             distance=_DISTANCES.get(str(metric)),
             index=index,
             id_type="text" if self._schema.text_key else "int",
             columns=self._fields(place.old),
             space=space_in(description.get("properties"), place.old),
-            free_bytes=None if file is None else shutil.disk_usage(file).free,
+            free_bytes=free_bytes(self._file),
         )
 
     def _fields(self, collection: str) -> tuple[str, ...]:
         """Return the names of the other fields, including dynamic fields found in some rows."""
         if not self._schema.dynamic:
             return self._schema.fields
-        rows = self._rows.query(collection, "", ["$meta"], limit=_SAMPLE)
+        rows = self._query(collection, "", ["$meta"], limit=_SAMPLE)
         return (*self._schema.fields, *dict.fromkeys(key for row in rows for key in row if key != self._schema.key))
 
-    def stage(self) -> Stage:
-        """Return the state of the migration, according to the names of the collections."""
-        place = self._place()
-        return Stage.SWITCHED if place.switched else Stage.UNTOUCHED if place.new is None else Stage.PREPARED
-
-    def note(self) -> Mapping[str, str]:
-        """Return the note in the new collection's properties."""
-        return dict(self._place().mark.get("note") or {})
-
-    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        """Yield the rows in the order of their ids."""
+    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         collection, width = self._side(side)
         if collection is not None:
-            for page in self._rows.pages(collection, self._rows.block_fields, after=after, batch=batch):
-                yield self._rows.block(page, width)
+            for page in self._pages(collection, self._block_fields, after=after, batch=batch):
+                yield self._block(page, width)
 
-    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
-        """Return the rows of these ids that exist."""
+    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         collection, width = self._side(side)
-        found = [] if collection is None else self._rows.get(collection, ids.to_pylist(), self._rows.block_fields)
-        return self._rows.block(found, width)
+        found = [] if collection is None else self._get(collection, ids.to_pylist(), self._block_fields)
+        return self._block(found, width)
 
-    def count(self, side: Side = "old") -> int:
-        """Return how many rows there are."""
+    def count(self, side: VectorSide = "old") -> int:
         collection, _ = self._side(side)
-        return 0 if collection is None else self._rows.count(collection, self._rows.rows)
+        return 0 if collection is None else self._count(collection, self._rows)
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield the old side's rows with their new vectors; rows whose other fields have changed count as rows without."""
-        place, rows, schema = self._place(), self._rows, self._schema
+        """Yield paired rows; those whose other fields have changed count as rows without a new vector."""
+        place, schema = self._place(), self._schema
         width, everything = int(place.mark.get("dim", 0)), [*schema.without_vector, schema.column]
-        for page in rows.pages(place.old, everything, batch=batch):
-            block = rows.block(page, schema.dim)
+        for page in self._pages(place.old, everything, batch=batch):
+            block = self._block(page, schema.dim)
             ids = [row[schema.key] for row in page]
-            new_rows = [] if place.new is None else rows.get(place.new, ids, everything)
+            new_rows = [] if place.new is None else self._get(place.new, ids, everything)
             copies = {row[schema.key]: row for row in new_rows}
             new = np.zeros((len(page), width), np.float32)
             has_new = np.zeros(len(page), bool)
@@ -239,128 +588,150 @@ class Milvus(Database):
                 if copy is not None:
                     row.pop(schema.column)
                     new[k] = copy.pop(schema.column)
-                    has_new[k] = same_fields(row, copy)
+                    # NaN equals NaN in the second form.
+                    has_new[k] = row == copy or repr(sorted(row.items())) == repr(sorted(copy.items()))
             yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
 
-    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        """Return the ids of the ``k`` nearest rows of each query."""
-        return self._rows.search(self._place().old if side == "old" else self._place_with_new()[1], queries, k)
-
-    # ---- writing -----------------------------------------------------------------------------------------------------
+    def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
+        collection = self._place().old if side == "old" else self._place_with_new().new
+        self._load(collection)
+        found: list[pa.Array] = []
+        for start in range(0, len(queries), _QUERIES):
+            answers = self._ask(
+                "search",
+                collection,
+                data=list(np.asarray(queries[start : start + _QUERIES], np.float32)),
+                anns_field=self._schema.column,
+                limit=k,
+                filter=self._rows or "",
+                consistency_level="Strong",
+            )
+            found += [pa.array(list(answer.ids), self._id_type) for answer in answers]
+        return found
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        """Create the new collection and its indexes, and load it."""
         check_choice(element_type, self.capabilities.element_types, "element_type")
         place = self._place()
         self._refuse_switched(place)
         if place.new is None:
-            create(self._connection, place, self._schema, dim, note or {})
-        elif (place.mark.get("dim"), place.mark.get("note")) != (dim, dict(note or {})):
-            raise MigrationError(
-                f"Got new vectors of width {place.mark.get('dim')} for {self._table!r}, made with other settings or another map; "
-                f"expected width {dim} with this map and these settings. Discard them first."
-            )
-        copy_indexes(self._connection, place.old, place.new or place.new_name)
+            self._create(place, dim, note or {})
+        else:
+            have = (place.mark.get("dim"), "float32", place.mark.get("note"))
+            refusals.check_same(repr(self._table), have, (dim, "float32", dict(note or {})))
+        self._copy_indexes(place.old, place.new or place.new_name)
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store the new vectors of rows, with a copy of the current other fields from the collection that readers see."""
-        place, new = self._place_with_new()
+        """Store new vectors with a copy of the current other fields from the collection that readers see."""
+        new = (place := self._place_with_new()).new
         position = {id_: k for k, id_ in enumerate(ids.to_pylist())}
         source = new if place.switched else place.old
-        rows = self._rows.get(source, list(position), self._schema.without_vector)
-        self._rows.store(new, rows, vectors[[position[row[self._schema.key]] for row in rows]])
+        rows = self._get(source, list(position), self._schema.without_vector)
+        self._store(new, rows, vectors[[position[row[self._schema.key]] for row in rows]])
 
     def delete(self, ids: pa.Array) -> None:
-        """Remove rows from the new collection."""
-        place, new = self._place_with_new()
+        new = (place := self._place_with_new()).new
         self._refuse_switched(place)
-        self._rows.delete(new, ids.to_pylist())
+        names = ids.to_pylist()
+        for start in range(0, len(names), _IDS):
+            literals = ",".join(map(self._literal, names[start : start + _IDS]))
+            self._ask("delete", new, filter=f"{self._schema.key} in [{literals}]")
 
     def build_index(self) -> str | None:
         """Create the indexes of the old collection, and wait until the new vectors are indexed."""
-        place, new = self._place_with_new()
-        self._connection.call("flush", new)
-        copy_indexes(self._connection, place.old, new)
-        description = describe_index(self._connection, new, self._schema.column)[1]
-        until = time.monotonic() + _INDEX_SECONDS
-        while description and (pending := self._pending(new)):
-            if time.monotonic() > until:
-                raise DatabaseUnavailableError(
-                    f"Got {pending:,} rows of {new!r} not indexed after {_INDEX_SECONDS / 60:g} minutes; expected none. "
-                    "Wait until Milvus has indexed them, then run this step again."
-                )
-            time.sleep(_LOOK_SECONDS)
+        new = (place := self._place_with_new()).new
+        self._ask("flush", new)
+        self._copy_indexes(place.old, new)
+        description = self._describe_index(new, self._schema.column)[1]
+        if description:
+            wait_until_indexed(lambda: self._pending(new), repr(new))
         return description
 
     def _pending(self, collection: str) -> int:
-        """Return the number of rows that are not indexed yet. Raises DatabaseError if the build of the index failed."""
+        """Return the number of rows that are not indexed yet."""
         pending = 0
-        for name in self._connection.call("list_indexes", collection, field_name=self._schema.column):
-            description = self._connection.call("describe_index", collection, name)
+        for name in self._ask("list_indexes", collection, field_name=self._schema.column):
+            description = self._ask("describe_index", collection, name)
             if description.get("state") == "Failed":
-                raise DatabaseError(
-                    f"Got a failed build of the index of {collection!r} ({description.get('index_state_fail_reason')}); expected it to succeed. See Milvus's log."
-                )
+                reason = description.get("index_state_fail_reason")
+                raise DatabaseError(f"The index of {collection!r} could not be built ({reason}).", "See Milvus's log.")
             pending += int(description.get("pending_index_rows") or 0)
         return pending
 
-    # ---- switch and rollback -----------------------------------------------------------------------------------------
-
     def switch(self) -> None:
-        """Make readers see the new collection; complete an interrupted switch. Raises MigrationError if rows are missing."""
-        place, new = self._place_with_new()
+        """Make readers see the new collection; complete an interrupted switch."""
+        new = (place := self._place_with_new()).new
         if place.switched and not place.interrupted:
             return
         if not place.interrupted:
-            rows, expected = self._rows.count(new), self._rows.count(place.old)
-            if rows < expected:
-                raise MigrationError(
-                    f"Got {rows:,} of {expected:,} rows with a new vector in {self._table!r}; expected all, since readers would lose the others. "
-                    "Stop all writers, migrate the missing rows, then switch."
-                )
-            self._connection.load(new)
-        switch_names(self._connection, place)
-        self._connection.load(self._table)  # Milvus Lite drops a collection from memory when it renames it
+            rows, expected = self._count(new), self._count(place.old)
+            refusals.check_missing(max(expected - rows, 0), repr(self._table))
+            self._load(new)
+        self._switch_names(place)
+        self._load(self._table)  # Milvus Lite drops a collection from memory when it renames it
 
     def rollback(self) -> None:
         """Make readers see the old collection again; complete an interrupted rollback or switch."""
         place = self._place()
-        self._connection.load(place.old)
-        switch_names_back(self._connection, place)
-        self._connection.load(self._table)
+        self._load(place.old)
+        self._switch_names_back(place)
+        self._load(self._table)
 
     def drop_old(self) -> None:
         """Delete the old collection. An alias continues to point to the new one, which keeps its name."""
         place = self._place()
         if not place.switched or place.interrupted or place.new is None:
-            raise not_switched(repr(self._table))
-        refuse_readers(self._connection, place.old)
-        self._connection.call("drop_collection", place.old)
-        self._connection.call("drop_collection_properties", place.new, [MARK_KEY])
-        self._schema = schema_of(self._connection, place.new, self._schema.column)
-        self._rows.schema = self._schema
+            raise refusals.not_switched(repr(self._table))
+        self._refuse_readers(place.old)
+        self._ask("drop_collection", place.old)
+        self._ask("drop_collection_properties", place.new, [MARK_KEY])
+        self._schema = self._schema_of(place.new, self._schema.column)
 
     def discard(self) -> None:
-        """Delete the new collection."""
         place = self._place()
         if place.new is None:
             return
         self._refuse_switched(place)
-        switch_names_back(self._connection, place)  # completes an interrupted switch or rollback
-        refuse_readers(self._connection, place.new_name)
-        self._connection.call("drop_collection", place.new_name)
+        self._switch_names_back(place)  # completes an interrupted switch or rollback
+        self._refuse_readers(place.new_name)
+        self._ask("drop_collection", place.new_name)
 
     def close(self) -> None:
-        """Close the connection to a server. A Milvus Lite file stays open until the process ends, because all clients of a process share it."""
-        self._connection.client.close()
+        """Close the connection to a server. A file stays open until the process ends: all clients share it."""
+        self._client.close()
 
 
-class MilvusLite(Milvus):
-    """A file of Milvus Lite: ``milvus:///path/file.db``. Only one process may have it open."""
+def file_of(address: Address) -> Path | None:
+    """Return the path in an address of Milvus Lite, or None for a server."""
+    if address.scheme != "milvus":
+        return None
+    parts = urlsplit(address.text)
+    return Path(unquote(f"{parts.netloc}{parts.path}")).expanduser()
 
-    capabilities: ClassVar[Capabilities] = replace(Milvus.capabilities, concurrent_writes=False)
+
+def _params(index: Mapping[str, object]) -> dict[str, Any]:
+    return {key: value for key, value in index.items() if key not in _STATE}
 
 
-def open_milvus(address: Address, **options: str | None) -> Milvus:
-    """Open a file or a server; the parameters are those of :class:`Milvus`."""
-    return (Milvus if file_of(address) is None else MilvusLite)(address, **options)
+# ---- the client's log, to which it writes a traceback of each error that it raises -----------------------------------
+
+_own_calls = threading.local()
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    _own_calls.depth = getattr(_own_calls, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _own_calls.depth -= 1
+
+
+def _is_users(record: logging.LogRecord) -> bool:
+    """Return whether a log record comes from a call of the user rather than of this library."""
+    return not getattr(_own_calls, "depth", 0)
+
+
+def _silence_log() -> None:
+    """Suppress the client's log during calls by this library, whose errors are raised anyway."""
+    for name in ("pymilvus.decorators", "pymilvus.client.connection_manager", "milvus_lite.server_manager"):
+        logging.getLogger(name).addFilter(_is_users)  # adding the same filter twice has no effect

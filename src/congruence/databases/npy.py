@@ -11,43 +11,20 @@ import numpy as np
 import pyarrow as pa
 
 from congruence._utils.atomic import atomic_path
-from congruence.databases._address import Address
-from congruence.databases._base import Capabilities, DatabaseInfo, Stage
-from congruence.databases._file_pieces import Piece, copy_mode, label_array, path_of, refuse_options
-from congruence.databases._file_place import EXCHANGES
-from congruence.databases._file_rows import RowVectors
-from congruence.databases._files import FileDatabase
+from congruence.databases import _refusals as refusals
+from congruence.databases._base import Address, Capabilities, DatabaseInfo, Name, Stage
+from congruence.databases._files import EXCHANGES, FileDatabase, FilePiece, RowVectors, copy_mode, label_array, path_of
 from congruence.embeddings import Space
 from congruence.errors import IdError
 from congruence.stores import open_source, read_ids
 
-__all__ = ["Npy"]
-
 
 class Npy(FileDatabase):
-    """A matrix of vectors in a NumPy file.
+    """A matrix of vectors in a NumPy file, whose address is its path or ``npy://PATH``.
 
-    Parameters
-    ----------
-    address : Address
-        Path of the file, or ``npy://PATH``.
-    table, column, rows : None
-        Not supported: the file is a single matrix, and all of its rows are mapped.
-    ids : str, optional
-        Path of the ids, as for :func:`congruence.stores.read_ids`: ``ids.txt``, ``ids.npy``, ``items.parquet:name``. By default row
-        numbers from 0.
-    modality_column : str, optional
-        Path of the modality of each row, in the same form.
-
-    Raises
-    ------
-    ParameterError, FileError, CorruptFileError, IdError
-        If a parameter has an invalid value; a file cannot be read; a file is damaged; or ids are missing, or not one per row.
-
-    Notes
-    -----
-    The description of the vectors' space, ``NAME.npy.space.json``, is removed before the exchange and written again after it. In between, or if
-    the process is killed there, readers find no description instead of that of the other model.
+    ``ids`` and ``modality_column`` are files with one entry per row, such as ``ids.txt`` or ``items.parquet:name``. The
+    description of the space, ``NAME.npy.space.json``, is removed before the exchange and written again after it, so
+    that readers never find that of the other model.
     """
 
     kind = "npy"
@@ -55,33 +32,23 @@ class Npy(FileDatabase):
         container="file",
         atomic_switch=EXCHANGES,
         concurrent_writes=False,
-        follows_deletes=False,
         searches=False,
         writes_after_switch=False,
         element_types=("float32", "float16"),
     )
 
-    def __init__(
-        self,
-        address: Address,
-        *,
-        table: str | None = None,
-        column: str | None = None,
-        ids: str | None = None,
-        modality_column: str | None = None,
-        rows: str | None = None,
-    ) -> None:
+    def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         path = path_of(address, ("npy",))
-        options = {"table": table, "column": column, "rows": rows}
-        refuse_options(options, "an .npy file, which is a single matrix that is mapped as a whole")
-        super().__init__(path, path)
-        ids, modality_column = self._remember(ids, modality_column)
+        what = "an .npy file, which is a single matrix that is mapped as a whole"
+        refusals.check_options(what, table=table, column=column, rows=rows)
+        self._open_path(path)
+        ids, modality = self._remember(ids, modality)
         self._reopen()
         self._ids = None if ids is None else read_ids(ids)
-        self._labels = None if modality_column is None else label_array(modality_column, self.n)
+        self._labels = None if modality is None else label_array(modality, self.n)
         if self._ids is not None and len(self._ids) != self.n:
             raise IdError(
-                f"Got {len(self._ids)} ids for {self.n} rows of {path}; expected one per row. Pass ids=… of the same rows."
+                f"There are {len(self._ids)} ids for {self.n} rows of {path}.", "Pass `ids=…` of the same rows."
             )
 
     def _reopen(self) -> None:
@@ -94,7 +61,6 @@ class Npy(FileDatabase):
         return self._place.path if self._stage is Stage.SWITCHED else self._place.other
 
     def info(self) -> DatabaseInfo:
-        """Return a description of the matrix."""
         text = self._ids is not None and not pa.types.is_integer(self._ids.type)
         return DatabaseInfo(
             place=self._shown,
@@ -106,11 +72,11 @@ class Npy(FileDatabase):
             free_bytes=self._free_bytes(),
         )
 
-    def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[Piece]:
+    def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[FilePiece]:
         blocks = (block for _, block in self._source.scan(after, batch)) if vectors else None
         for start in range(after, self.n, batch):
             stop = min(start + batch, self.n)
-            yield Piece(
+            yield FilePiece(
                 start,
                 pa.array(np.arange(start, stop)) if self._ids is None else self._ids.slice(start, stop - start),
                 np.ones(stop - start, bool),
@@ -123,8 +89,6 @@ class Npy(FileDatabase):
 
     def _build(self, new: RowVectors) -> None:
         return  # the file of new vectors already is the complete new file
-
-    # ---- description of the space ------------------------------------------------------------------------------------
 
     @property
     def _space_file(self) -> Path:

@@ -3,59 +3,71 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from congruence._utils.ahead import run_ahead
 from congruence._utils.atomic import atomic_path
-from congruence.databases._address import Address
-from congruence.databases._base import Capabilities, DatabaseInfo, PairedBlock, Stage
-from congruence.databases._file_pieces import Piece, path_of, refuse_options
-from congruence.databases._file_place import EXCHANGES, FilePlace
-from congruence.databases._file_rows import RowVectors
-from congruence.databases._files import FileDatabase
-from congruence.databases._metadata import MARK_KEY, SPACE_KEY, space_in
-from congruence.databases._partitioned import Change, Partitioned, WrittenFile
-from congruence.databases._table_files import Part, find_parts, is_vectors, rewrite, rewrite_part
-from congruence.databases._uuids import is_uuids, uuid_texts
+from congruence.databases import _refusals as refusals
+from congruence.databases._base import (
+    MARK_KEY,
+    SPACE_KEY,
+    Address,
+    Capabilities,
+    Change,
+    DatabaseInfo,
+    Name,
+    PairedBlock,
+    Partitioned,
+    Stage,
+    WrittenFile,
+    as_ids,
+    space_in,
+)
+from congruence.databases._files import EXCHANGES, FileDatabase, FilePiece, HiddenFolder, RowVectors, copy_mode, path_of
 from congruence.embeddings import Space
-from congruence.errors import DatabaseError, ParameterError, ShapeError
-from congruence.stores import Columns, output_schema, parse_spec
+from congruence.errors import CorruptFileError, DatabaseError, FileError, ParameterError, ShapeError
+from congruence.stores import Columns, natural, output_schema, parse_spec
 from congruence.stores.reading import reading
 
-__all__ = ["Tables"]
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+#: File name suffixes of Parquet files, and of Arrow files and streams.
+SUFFIXES = (".parquet", ".arrow", ".feather")
+
+#: Exceptions that pyarrow raises for damaged files.
+_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
+
+#: First bytes of an Arrow file; an Arrow stream begins differently.
+_MAGIC = b"ARROW1"
+
+#: Target size in bytes of a row group when writing; a whole group is held in memory.
+_GROUP_BYTES = 64 * 2**20
+
+#: Files that describe the row groups of other files, which change in the new folder.
+_SUMMARIES = ("_metadata", "_common_metadata")
+
+#: Codecs whose name in a file footer differs from the name that the writer expects.
+_CODECS = {"UNCOMPRESSED": "none", "LZ4_RAW": "lz4", "LZO": "snappy"}
 
 
 class Tables(FileDatabase, Partitioned):
     """A table in a ``.parquet``, ``.arrow`` or ``.feather`` file, or in a folder of such files of one kind.
 
-    Parameters
-    ----------
-    address : Address
-        Path of the file or folder, ``PATH:COLUMN``, or ``parquet://PATH``.
-    table, rows : None
-        Not supported: the file or folder is a single table, and all of its rows are mapped.
-    column : str, optional
-        Column of the vectors, lists of floating-point numbers; may be omitted if there is only one such column.
-    ids : str, optional
-        Column of the ids (integers, strings or UUIDs); by default ``id`` or ``ids``, else row numbers from 0.
-    modality_column : str, optional
-
-    Raises
-    ------
-    ParameterError, FileError, DatabaseError, CorruptFileError, ShapeError
-        If a parameter has an invalid value; a file cannot be read; files have different columns or types; a file is damaged; or there are
-        no vectors.
-
-    Notes
-    -----
-    New files have the names, columns, metadata, codecs and row groups of the old ones (row groups over 64 MiB are split); their vectors are not
-    compressed. Other files in a folder are copied, except ``_metadata`` and ``_common_metadata``, which describe the old files.
+    The address is a path, ``PATH:COLUMN``, or ``parquet://PATH``. Ids are in a column ``id`` or ``ids``, or row numbers
+    from 0. New files have the names, columns, metadata, codecs and row groups of the old ones (groups over 64 MiB are
+    split); their vectors are not compressed. Other files are copied, except descriptions of the old ones
+    (``_metadata``).
     """
 
     kind = "parquet"
@@ -64,105 +76,89 @@ class Tables(FileDatabase, Partitioned):
         container="file",
         atomic_switch=EXCHANGES,
         concurrent_writes=False,
-        follows_deletes=False,
         searches=False,
         writes_after_switch=False,
         element_types=("float32", "float16"),
     )
 
-    def __init__(
-        self,
-        address: Address,
-        *,
-        table: str | None = None,
-        column: str | None = None,
-        ids: str | None = None,
-        modality_column: str | None = None,
-        rows: str | None = None,
-    ) -> None:
+    def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
         path, key = parse_spec(path_of(address, ("parquet", "arrow")))
-        refuse_options({"table": table, "rows": rows}, f"{path}, which is a single table that is mapped as a whole")
-        super().__init__(path, path)
+        refusals.check_options(f"{path}, which is a single table that is mapped as a whole", table=table, rows=rows)
+        self._open_path(path)
         #: Writes the new files on other workers; called with the number of each old file and the path of its new file.
         self.spread: Callable[[list[tuple[int, Path]]], None] | None = None
-        ids, modality_column = self._remember(ids, modality_column)
-        first = Part.open(find_parts(self._original)[0], 0, None, None).schema
+        ids, modality = self._remember(ids, modality)
+        first = TableFile.open(find_parts(self._original)[0], 0, None, None).schema
         self._column = _choose_column(first, column or key, path)
-        self._id_column = self._find_column(first, "ids", ids, ("id", "ids"), path)
-        self._modality = self._find_column(first, "modality_column", modality_column, (), path)
+        plain = [field.name for field in first if not pa.types.is_nested(field.type)]
+        for option, name in (("ids", ids), ("modality_column", modality)):
+            if name is not None:
+                refusals.check_name(name, plain, path, option)
+        self._id_column = ids or next((name for name in ("id", "ids") if name in plain), None)
+        self._modality = modality
         if sum(is_vectors(field.type) for field in first) > 1:
             self._shown = f"{path}:{self._column}"
         self._reopen()
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process may have another working directory.
-        place = FilePlace(str(self._place.path.absolute()))
+        place = HiddenFolder(str(self._place.path.absolute()))
         parts = [replace(part, path=part.path.absolute()) for part in self._parts]
         return {**super().__getstate__(), "spread": None, "_place": place, "_parts": parts}
 
-    @staticmethod
-    def _find_column(schema: pa.Schema, option: str, name: str | None, usual: tuple[str, ...], path: str) -> str | None:
-        plain = [field.name for field in schema if not pa.types.is_nested(field.type)]
-        if name is not None and name not in plain:
-            raise ParameterError(
-                f"Got {option}={name!r} for {path}; expected one of its scalar columns, {', '.join(plain) or 'of which there are none'}. Pass the name of one."
-            )
-        return name or next((column for column in usual if column in plain), None)
-
     def _reopen(self) -> None:
         files, start = find_parts(self._original), 0
-        self._parts: list[Part] = []
+        self._parts: list[TableFile] = []
         width: int | None = None
         kinds: set[str] = set()
         for path in files:
-            schema = Part.open(path, 0, None, None).schema if width is None else None
+            schema = TableFile.open(path, 0, None, None).schema if width is None else None
             if schema is not None:
                 width = self._width(path, schema)
-            part = Part.open(path, start, self._column, width)
+            part = TableFile.open(path, start, self._column, width)
             self._check(part, width)
             kinds.add(_id_kind(part.schema, self._id_column))
             self._parts.append(part)
             start += part.rows
         if width is None or not start:
-            raise ShapeError(f"Got no vectors in {self._shown}; expected at least one. Check the path and the column.")
+            raise ShapeError(f"{self._shown} has no vectors.", "Check the path and the column.")
         if len(kinds) > 1:
             raise DatabaseError(
-                f"Got ids of several types in {self._shown} ({', '.join(sorted(kinds))}); expected one type. Write its files with one schema."
+                f"{self._shown} has ids of several types ({', '.join(sorted(kinds))}).",
+                "Write its files with one schema.",
             )
         self.n, self.dim, self._id_type = start, width, kinds.pop()
 
     def _width(self, path: Path, schema: pa.Schema) -> int | None:
-        """Return the width of a file's vectors, or of its first vector if lists have no fixed size; None if no row has one."""
+        """Return the width of a file's vectors, or of its first one if lists have no fixed size; None without any."""
         if self._column not in schema.names:
             return None  # :meth:`_check` raises
         kind = schema.field(self._column).type
         if pa.types.is_fixed_size_list(kind):
             return int(kind.list_size)
-        rows = Part.open(path, 0, self._column, None)
+        rows = TableFile.open(path, 0, self._column, None)
         for _, piece in rows.pieces([self._column], 0, 1024):
             lengths = piece.column(0).drop_null().value_lengths()
             if len(lengths):
                 return int(lengths[0].as_py())
         return None
 
-    def _check(self, part: Part, width: int | None) -> None:
+    def _check(self, part: TableFile, width: int | None) -> None:
         names = [name for name in (self._column, self._id_column, self._modality) if name is not None]
         missing = [name for name in names if part.schema.names.count(name) != 1]
         if missing:
             raise DatabaseError(
-                f"Got {part.path} without exactly one column {missing[0]!r}; expected the same columns in all files. Write the files with one schema."
+                f"{part.path} is without exactly one column {missing[0]!r}, which other files have.",
+                "Write the files with one schema.",
             )
         kind = part.schema.field(self._column).type
         if not is_vectors(kind) or (pa.types.is_fixed_size_list(kind) and width not in (None, kind.list_size)):
             raise DatabaseError(
-                f"Got {kind} in {part.path}:{self._column}; expected lists of {width} floating-point numbers as in the first file. "
-                "Write the files with one schema."
+                f"{part.path}:{self._column} is of type {kind}, not lists of {width} numbers as in the first file.",
+                "Write the files with one schema.",
             )
 
-    # ---- reading -----------------------------------------------------------------------------------------------------
-
     def info(self) -> DatabaseInfo:
-        """Return a description of the table."""
         schema = self._parts[0].schema
         field = schema.field(self._column)
         raw = {**(schema.metadata or {}), **(field.metadata or {})}
@@ -180,7 +176,7 @@ class Tables(FileDatabase, Partitioned):
         )
 
     def note(self) -> Mapping[str, str]:
-        """Return the note from the hidden folder; after :meth:`drop_old`, the one that the new files keep in their metadata."""
+        """Return the note from the hidden folder; after :meth:`drop_old`, the one that the new files keep."""
         if self._stage is not Stage.UNTOUCHED:
             return super().note()
         try:
@@ -194,7 +190,7 @@ class Tables(FileDatabase, Partitioned):
             return sum(part.valid or 0 for part in self._parts)
         return sum(int(piece.valid.sum()) for piece in self._pieces(0, 1024, True))
 
-    def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[Piece]:
+    def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[FilePiece]:
         names = [name for name in (self._id_column, self._modality) if name is not None]
         names += [self._column] if vectors else []
         for part in self._parts:
@@ -204,7 +200,7 @@ class Tables(FileDatabase, Partitioned):
                 with reading(part.path, pa.ArrowException):  # damage may only show when values are read
                     yield self._piece(part, start, piece, vectors)
 
-    def _piece(self, part: Part, start: int, piece: pa.RecordBatch, vectors: bool) -> Piece:
+    def _piece(self, part: TableFile, start: int, piece: pa.RecordBatch, vectors: bool) -> FilePiece:
         column = piece.column(self._column) if vectors else None
         valid, matrix = np.ones(len(piece), bool), None
         if column is not None:
@@ -212,67 +208,66 @@ class Tables(FileDatabase, Partitioned):
         modalities = None
         if self._modality is not None:
             modalities = _decoded(piece.column(self._modality)).cast(pa.large_string())
-        return Piece(start, self._ids(part, start, piece), valid, matrix, modalities)
+        return FilePiece(start, self._ids(part, start, piece), valid, matrix, modalities)
 
-    def _ids(self, part: Part, start: int, piece: pa.RecordBatch) -> pa.Array:
+    def _ids(self, part: TableFile, start: int, piece: pa.RecordBatch) -> pa.Array:
         if self._id_column is None:
             return pa.array(np.arange(start, start + len(piece)))
         ids = _decoded(piece.column(self._id_column))
         if ids.null_count:
             row = start - part.start + int(np.flatnonzero(ids.is_null().to_numpy(zero_copy_only=False))[0])
             raise DatabaseError(
-                f"Got a row without id, row {row} of {part.path}; expected an id in each row. Fill it in, or pass another column as ids=…."
+                f"Row {row} of {part.path} is without id.", "Fill it in, or pass another column as `ids=…`."
             )
-        if self._id_type == "uuid":
-            return uuid_texts(ids)
-        if self._id_type == "text":
-            return ids.cast(pa.large_string())
-        return ids.cast(pa.uint64() if self._id_type == "uint64" else pa.int64())
+        return as_ids(ids)
 
-    def _matrix(self, part: Part, start: int, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    def _matrix(self, part: TableFile, start: int, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         valid = column.is_valid().to_numpy(zero_copy_only=False)
         column = column if valid.all() else column.drop_null()
         lengths = None if pa.types.is_fixed_size_list(column.type) else column.value_lengths()
         odd = None if lengths is None else np.flatnonzero(lengths.to_numpy(zero_copy_only=False) != self.dim)
         values = column.flatten()
         if values.null_count or (odd is not None and len(odd)):
+            first = start - part.start
             raise ShapeError(
-                f"Got a vector of another width than {self.dim}, or with missing numbers, among the rows {start - part.start} to "
-                f"{start - part.start + len(valid) - 1} of {part.path}:{self._column}; expected {self.dim} numbers in each row. Drop or re-encode such rows."
+                f"Among the rows {first} to {first + len(valid) - 1} of {part.path}:{self._column} is a vector "
+                f"with missing numbers, or with another number of them than {self.dim}.",
+                "Drop or re-encode such rows.",
             )
         flat = values.to_numpy(zero_copy_only=False).reshape(-1, self.dim)
         return valid, np.array(flat, np.float32)
-
-    # ---- writing -----------------------------------------------------------------------------------------------------
 
     def _needed_bytes(self, dim: int, size: int) -> int:
         return 2 * self.n * dim * size + sum(part.others for part in self._parts)
 
     def _build(self, new: RowVectors) -> None:
-        is_folder = self._place.path.is_dir()
-        with atomic_path(self._place.other, force=True, directory=is_folder, foreign=lambda folder: None) as temporary:
-            rewrite(self._place.path, temporary, self._parts, self._write_parts)
-
-    def _write_parts(self, new_files: list[tuple[Part, Path]]) -> None:
-        """Write the new files, in this process or with :attr:`spread`."""
+        root = self._place.path
         numbers = {part.path: number for number, part in enumerate(self._parts)}
-        jobs = [(numbers[part.path], target) for part, target in new_files]
-        if self.spread is not None:
-            self.spread(jobs)
-            return
-        for number, target in jobs:
-            self.write_part(number, target)
+        with atomic_path(
+            self._place.other, force=True, directory=root.is_dir(), foreign=lambda folder: None
+        ) as temporary:
+            jobs = [] if root.is_dir() else [(0, temporary)]
+            for folder, subfolders, names in os.walk(root):
+                for name in subfolders:
+                    if (path := Path(folder) / name).is_symlink():
+                        raise FileError(f"{path} is a link to a folder.", "Replace it by the folder itself.")
+                new_folder = temporary / Path(folder).relative_to(root)
+                new_folder.mkdir(exist_ok=True)
+                copy_mode(Path(folder), new_folder)
+                for name in names:
+                    path = Path(folder) / name
+                    if path in numbers:
+                        jobs.append((numbers[path], new_folder / name))
+                    elif name not in _SUMMARIES:
+                        shutil.copy2(path, new_folder / name, follow_symlinks=False)
+            if self.spread is not None:
+                self.spread(jobs)
+                return
+            for number, target in jobs:
+                self.write_part(number, target)
 
     def write_part(self, number: int, target: Path) -> int:
-        """Write the new version of one file of the data set, atomically; return its number of rows.
-
-        Parameters
-        ----------
-        number : int
-            Index of the file in the data set.
-        target : Path
-            Path of the new file.
-        """
+        """Write the new version of a file of the data set, by its number, to ``target``; return its number of rows."""
         part, new, note = self._parts[number], self._new_vectors(), self._record().note
         metadata = {MARK_KEY.encode(): json.dumps(dict(note)).encode()}
         space = Space(model=note.get("model") or None, dim=new.dim)
@@ -297,7 +292,7 @@ class Tables(FileDatabase, Partitioned):
         return part.rows
 
     def ranges(self, most: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges of rows: whole files, or some row groups of a file that is larger; see :meth:`Partitioned.ranges`."""
+        """Yield ranges of rows: whole files, or some row groups of a file that is larger."""
         for part in self._parts:
             start = part.start
             for rows in part.groups() if part.rows > most else ():
@@ -308,7 +303,7 @@ class Tables(FileDatabase, Partitioned):
                 yield start, part.start + part.rows
 
     def revise(self, start: int, stop: int, batch: int, change: Change) -> list[WrittenFile]:
-        """Write new vectors by row number, then mark the rows as written; see :meth:`Partitioned.revise`."""
+        """Write new vectors by row number, then mark the rows as written."""
 
         def changed() -> Iterator[tuple[PairedBlock, tuple[np.ndarray, np.ndarray] | None]]:
             for block in run_ahead(self.scan_pairs(batch=batch, after=start, stop=stop)):
@@ -327,21 +322,13 @@ class Tables(FileDatabase, Partitioned):
 
 
 def _choose_column(schema: pa.Schema, column: str | None, path: str) -> str:
-    """Return the name of the column of vectors. Raises ParameterError, DatabaseError."""
+    """Return the name of the column of vectors."""
     candidates: list[str] = [field.name for field in schema if is_vectors(field.type)]
     if column is None:
-        if len(candidates) != 1:
-            raise ParameterError(
-                f"Got {len(candidates)} columns of vectors in {path} ({', '.join(candidates) or 'none'}); expected exactly one, or the name of one. Pass column=…."
-            )
-        return candidates[0]
-    if column not in schema.names:
-        raise ParameterError(
-            f"Got column={column!r} for {path}; expected one of its columns of vectors, {', '.join(candidates) or 'of which there are none'}. Pass the name of one."
-        )
-    if column not in candidates:
+        return refusals.only_name(candidates, "columns of vectors", path, "column")
+    if refusals.check_name(column, schema.names, path, "column") not in candidates:
         raise DatabaseError(
-            f"Got {schema.field(column).type} in {path}:{column}; expected lists of floating-point numbers. Pass another column=…."
+            f"{path}:{column} is of type {schema.field(column).type}, not lists of numbers.", "Pass another `column=…`."
         )
     return column
 
@@ -353,13 +340,11 @@ def _id_kind(schema: pa.Schema, column: str | None) -> str:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if pa.types.is_integer(kind):
         return "uint64" if pa.types.is_uint64(kind) else "int"
-    if is_uuids(kind):
+    if kind in (pa.uuid(), pa.binary(16)):
         return "uuid"
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return "text"
-    raise DatabaseError(
-        f"Got ids of type {kind} in {column!r}; expected integers, strings or UUIDs. Pass another column as ids=…."
-    )
+    raise refusals.bad_ids(kind, column)
 
 
 def _decoded(column: pa.Array) -> pa.Array:
@@ -381,3 +366,254 @@ def _lists(vectors: np.ndarray, has_vector: np.ndarray, kind: pa.DataType) -> pa
     np.cumsum(has_vector * vectors.shape[1], out=ends[1:])
     make = pa.LargeListArray if large else pa.ListArray
     return make.from_arrays(pa.array(ends), pa.array(vectors.reshape(-1)), type=kind, mask=mask)
+
+
+def is_vectors(kind: pa.DataType) -> bool:
+    """Return whether a column of this type can contain vectors: lists of floating-point numbers."""
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return bool(lists and pa.types.is_floating(kind.value_type))
+
+
+def find_parts(root: Path) -> list[Path]:
+    """Return the files of a data set in natural order.
+
+    As in Spark and Arrow, files whose name, or a folder of whose path, begins with a dot or an underscore are not data.
+    """
+    if root.is_file():
+        return [root]
+    files = [
+        path
+        for path in root.rglob("*")
+        if path.suffix.lower() in SUFFIXES
+        and path.is_file()
+        and not any(part.startswith((".", "_")) for part in path.relative_to(root).parts)
+    ]
+    kinds = {path.suffix.lower() == ".parquet" for path in files}
+    if len(kinds) != 1:
+        what = "both Parquet and Arrow files" if kinds else f"no {', '.join(SUFFIXES)}"
+        raise ParameterError(f"The folder {root} has {what}.", "Pass a folder of Parquet files or of Arrow files.")
+    if (root / "state.json").is_file() and (root / "dataset_info.json").is_file():
+        raise DatabaseError(
+            f"{root} is a folder of the datasets library, which describes its columns in separate files.",
+            "Export it to Parquet (Dataset.to_parquet), and migrate the Parquet file.",
+        )
+    return sorted(files, key=lambda path: [natural(part) for part in path.relative_to(root).parts])
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A file of a data set."""
+
+    path: Path
+    start: int  # number of its first row in the data set
+    rows: int
+    schema: pa.Schema
+    valid: int | None  # number of rows with a vector, if it is known without reading the vectors
+    others: int  # size of the other columns in bytes
+
+    @classmethod
+    def open(cls, path: Path, start: int, column: str | None, dim: int | None) -> TableFile:
+        """Return the description of a file, from its metadata (Parquet) or its batches (Arrow)."""
+        if path.suffix.lower() != ".parquet":
+            with _arrow(path, pa.memory_map) as (schema, _, batches):
+                rows = missing = size = 0
+                for batch in batches:
+                    rows += len(batch)
+                    if column in schema.names:
+                        missing += batch.column(column).null_count
+                        size += sum(batch.column(name).nbytes for name in schema.names if name != column)
+            return cls(path, start, rows, schema, rows - missing, size)
+        with _parquet(path) as file:
+            schema, rows = file.schema_arrow, file.metadata.num_rows
+            others = values = 0
+            if any(name.startswith(f"{column}.") for name in schema.names):  # leaf columns would be ambiguous
+                dim = None
+            for k in range(file.num_row_groups):
+                group = file.metadata.row_group(k)
+                for j in range(group.num_columns):
+                    chunk = group.column(j)
+                    if column is not None and chunk.path_in_schema.startswith(f"{column}."):
+                        values += chunk.num_values
+                    else:
+                        others += chunk.total_compressed_size
+        return cls(path, start, rows, schema, _count_valid(rows, values, dim), others)
+
+    def pieces(self, names: list[str], after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield record batches of at most ``batch`` rows with the number of their first row, from row ``after`` on."""
+        skip = max(after - self.start, 0)
+        if self.path.suffix.lower() == ".parquet":
+            pieces = self._of_parquet(names, skip, batch)
+        else:
+            pieces = self._of_arrow(names, skip, batch)
+        stop = self.start + skip
+        for row, piece in pieces:
+            stop = self.start + row + len(piece)
+            yield self.start + row, piece
+        if stop != self.start + max(self.rows, skip):
+            raise CorruptFileError(
+                f"{self.path} no longer has the {self.rows:,} rows that it had when it was opened.",
+                "Copy or write it again.",
+            )
+
+    def groups(self) -> list[int]:
+        """Return the cumulative number of rows at the end of each row group; empty for Arrow files."""
+        if self.path.suffix.lower() != ".parquet":
+            return []
+        with _parquet(self.path) as file:
+            sizes = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
+        return list(accumulate(sizes))
+
+    def _of_parquet(self, names: list[str], skip: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        with _parquet(self.path) as file:
+            first = row = 0
+            while first < file.num_row_groups and row + file.metadata.row_group(first).num_rows <= skip:
+                row += file.metadata.row_group(first).num_rows
+                first += 1
+            if not names:
+                for start in range(skip, self.rows, batch):
+                    yield start, _placeholder(min(batch, self.rows - start))
+                return
+            groups = range(first, file.num_row_groups)
+            for piece in file.iter_batches(batch_size=batch, columns=names, row_groups=groups, use_threads=False):
+                stop = row + len(piece)
+                if stop > skip:
+                    piece = piece.slice(max(skip - row, 0))
+                    yield stop - len(piece), piece
+                row = stop
+
+    def _of_arrow(self, names: list[str], skip: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        with _arrow(self.path, pa.OSFile) as (_, _, batches):
+            row = 0
+            for whole in batches:
+                if row + len(whole) > skip:
+                    whole.validate(full=True)  # offsets of a damaged file may lead anywhere
+                    piece = whole.select(names) if names else _placeholder(len(whole))
+                    for start in range(max(skip - row, 0), len(piece), batch):
+                        yield row + start, piece.slice(start, batch)
+                row += len(whole)
+
+
+def _placeholder(rows: int) -> pa.RecordBatch:
+    """Return a batch of rows without data, since a batch without columns has no rows."""
+    return pa.record_batch([pa.nulls(rows)], names=[""])
+
+
+def _count_valid(rows: int, values: int, dim: int | None) -> int | None:
+    """Return how many rows have a vector (``dim`` values; without, 1), from the number of values; None if unknown."""
+    if dim is None or dim < 2 or (values - rows) % (dim - 1) or not 0 <= values - rows <= rows * (dim - 1):
+        return None
+    return (values - rows) // (dim - 1)
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
+    import pyarrow.parquet as pq
+
+    # Pre-buffering would read every row group ahead, the whole file in the end.
+    with reading(path, *_DAMAGE), pq.ParquetFile(path, memory_map=False, pre_buffer=False, buffer_size=2**20) as file:
+        yield file
+
+
+@contextmanager
+def _arrow(
+    path: Path, open_file: Callable[[str], AbstractContextManager[pa.NativeFile]]
+) -> Iterator[tuple[pa.Schema, bool, Iterator[pa.RecordBatch]]]:
+    """Yield the schema, whether the file is a stream, and an iterator over the record batches."""
+    with reading(path, *_DAMAGE):
+        if not path.stat().st_size:
+            raise CorruptFileError(f"{path} is empty.", "Copy or write it again.")
+        with open_file(str(path)) as stream:
+            magic = stream.read(len(_MAGIC))
+            stream.seek(0)
+            if magic == _MAGIC:
+                file = pa.ipc.open_file(stream)
+                yield file.schema, False, (file.get_batch(k) for k in range(file.num_record_batches))
+            else:
+                reader = pa.ipc.open_stream(stream)
+                yield reader.schema, True, iter(reader)
+
+
+# ---- rewriting -------------------------------------------------------------------------------------------------------
+
+
+def rewrite_part(
+    part: TableFile, target: Path, column: str, schema: pa.Schema, lists: Callable[[int, int, pa.DataType], pa.Array]
+) -> None:
+    """Write a new version of a file with the values that ``lists`` returns for a range of rows and a type."""
+    kind, place = schema.field(column).type, schema.get_field_index(column)
+    others = [name for name in schema.names if name != column]
+    row_bytes = kind.list_size * kind.value_type.bit_width // 8 if pa.types.is_fixed_size_list(kind) else 4096
+
+    def filled(start: int, piece: pa.RecordBatch) -> pa.RecordBatch:
+        arrays = [piece.column(name) for name in others]
+        arrays.insert(place, lists(start, start + len(piece), kind))
+        return pa.record_batch(arrays, schema=schema)
+
+    if part.path.suffix.lower() == ".parquet":
+        _write_parquet(part, target, schema, column, others, row_bytes, filled)
+    else:
+        with _arrow(part.path, pa.OSFile) as (_, streamed, _):
+            new_writer = pa.ipc.new_stream if streamed else pa.ipc.new_file
+        options, start = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True), part.start
+        with new_writer(str(target), schema, options=options) as writer:
+            for batch in _of_batches(part.path, others):
+                writer.write_batch(filled(start, batch))
+                start += len(batch)
+    copy_mode(part.path, target)
+
+
+def _write_parquet(
+    part: TableFile,
+    target: Path,
+    schema: pa.Schema,
+    column: str,
+    others: list[str],
+    row_bytes: int,
+    filled: Callable[[int, pa.RecordBatch], pa.RecordBatch],
+) -> None:
+    import pyarrow.parquet as pq
+
+    with _parquet(part.path) as file:
+        codecs, dictionaries, limits = {}, set(), []
+        for k in range(file.num_row_groups):
+            group = file.metadata.row_group(k)
+            width = max(row_bytes, group.total_byte_size // max(group.num_rows, 1))
+            limits.append((group.num_rows, max(256, _GROUP_BYTES // max(width, 1))))
+            for j in range(group.num_columns):
+                chunk = group.column(j)
+                if not chunk.path_in_schema.startswith(f"{column}."):
+                    codecs[chunk.path_in_schema] = _CODECS.get(chunk.compression, chunk.compression.lower())
+                    if any("DICTIONARY" in encoding for encoding in chunk.encodings):
+                        dictionaries.add(chunk.path_in_schema)
+    # Random mantissas do not compress: without a codec and a dictionary the vectors are smaller and several times
+    # faster.
+    with pq.ParquetWriter(
+        target,
+        schema,
+        compression=codecs or "none",
+        use_dictionary=sorted(dictionaries) or False,
+        write_statistics=sorted(codecs) or False,
+    ) as writer:
+        start = part.start
+        for piece in _of_groups(part.path, limits, others):
+            table = pa.Table.from_batches([filled(start, piece)], schema)
+            writer.write_table(table, row_group_size=max(len(piece), 1))
+            start += len(piece)
+
+
+def _of_groups(path: Path, limits: list[tuple[int, int]], names: list[str]) -> Iterator[pa.RecordBatch]:
+    """Yield each row group, divided if it is larger than its limit."""
+    with _parquet(path) as file:
+        for k, (rows, most) in enumerate(limits):
+            if names:
+                yield from file.iter_batches(batch_size=most, columns=names, row_groups=[k], use_threads=False)
+                continue
+            for start in range(0, rows, most):
+                yield _placeholder(min(most, rows - start))
+
+
+def _of_batches(path: Path, names: list[str]) -> Iterator[pa.RecordBatch]:
+    with _arrow(path, pa.OSFile) as (_, _, batches):
+        for batch in batches:
+            batch.validate(full=True)
+            yield batch.select(names) if names else _placeholder(len(batch))

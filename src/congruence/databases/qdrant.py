@@ -1,353 +1,635 @@
-"""Qdrant, as a server or a folder of its client: new vectors are written to a second collection, and the switch moves an alias."""
+"""Qdrant, a server or a folder of its client: new vectors are in a second collection; the switch moves an alias."""
 
 from __future__ import annotations
 
-import shutil
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+import os
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
 
+from congruence._utils.optional import require
 from congruence._utils.validation import check_choice
-from congruence.databases._address import Address
+from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
+    MARK_KEY,
+    SPACE_KEY,
+    UUID,
+    Address,
     Block,
     Capabilities,
+    CollectionDatabase,
     Cursor,
-    Database,
     DatabaseInfo,
+    Name,
     PairedBlock,
-    Side,
-    Stage,
+    VectorSide,
+    free_bytes,
+    refuse_secrets,
+    space_in,
+    texts,
+    wait_until_indexed,
 )
-from congruence.databases._metadata import MARK_KEY, space_in
-from congruence.databases._qdrant_client import connect, folder_of
-from congruence.databases._qdrant_place import (
-    Place,
-    copy_payload_indexes,
-    create,
-    describe_index,
-    find_place,
-    only_table,
-)
-from congruence.databases._qdrant_points import Points, dense_column
-from congruence.databases._stage_errors import already_switched, no_new_vectors, not_switched
 from congruence.embeddings import normalize_rows
-from congruence.errors import DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
+from congruence.errors import CongruenceError, DatabaseError, FileError, MigrationError, ParameterError
 
 if TYPE_CHECKING:
-    from qdrant_client.models import CollectionInfo
+    from qdrant_client.models import CollectionInfo, Filter, Record, VectorParams
 
-__all__ = ["Qdrant", "QdrantFolder", "open_qdrant"]
+#: Environment variable with the server's API key, which is not allowed in an address.
+API_KEY = "QDRANT_API_KEY"
 
-#: Maximum time to build an index, and interval between checks of its status, in seconds.
-_INDEX_SECONDS, _LOOK_SECONDS = 3600.0, 0.5
+#: Timeout of a request, in seconds.
+TIMEOUT = 60
+
+#: Maximum bytes of a request that writes points; servers refuse more than 32 MiB by default.
+_REQUEST_BYTES = 8 * 2**20
+
+#: Maximum bytes of a number in a request: a float32, written as the shortest text of a float64.
+_NUMBER_BYTES = 22
+
+#: Number of queries per request.
+_QUERIES = 64
+
+#: Number of points from which the names of payload fields are determined.
+_SAMPLE = 100
+
+_FIRST_UUID = "00000000-0000-0000-0000-000000000000"
 
 _DISTANCES = {"Cosine": "cosine", "Dot": "dot", "Euclid": "l2"}
 
+_FULL = re.compile(r"no space left|disk is full|not enough (disk )?space", re.IGNORECASE)
 
-class Qdrant(Database):
-    """The vectors of a Qdrant collection.
+#: Suffix of a new collection; a later migration of that collection writes ``…_new2``, and so on.
+_NEW_SUFFIX = re.compile(r"__congruence_new(\d*)$")
 
-    The new vectors are in a new collection, ``<collection>__congruence_new``, configured like the old one (distance, HNSW, quantization,
-    storage, shards, payload indexes), with copies of the points' payloads and other vectors. :meth:`switch` moves an alias to it
-    atomically; readers that use the collection's own name cannot be switched.
 
-    Parameters
-    ----------
-    address : Address
-        ``http://host:6333``, ``https://…`` or ``qdrant://host:port``. The server's key is read from the environment variable
-        ``QDRANT_API_KEY``.
-    table : str, optional
-        Alias that the application uses, or name of a collection; may be omitted if there is only one.
-    column : str, optional
-        Name of the vector; ``""`` is the unnamed one.
-    ids : None
-        A point in Qdrant has one id, a number or a UUID.
-    modality_column : str, optional
-        Field of the payload; dots separate nested fields.
-    rows : str, optional
-        A Qdrant filter as JSON, e.g. ``{"must": [{"key": "kind", "match": {"value": "image"}}]}``. Until all rows are migrated,
-        :meth:`switch` raises MigrationError, since readers would lose the other rows.
+@dataclass(frozen=True)
+class QdrantCollections:
+    """The collections of a migration, with the server's descriptions of both."""
 
-    Raises
-    ------
-    ParameterError
-        If a name does not exist or must be specified, the filter is invalid, or the address contains a key.
-    DatabaseError, DatabaseUnavailableError, FileError, CorruptFileError, MissingExtraError
-        If the database rejects the request; the database does not answer; a file cannot be read; a file is damaged; or an optional
-        dependency is not installed.
+    alias: str | None  # that readers use; None if the database was opened by a collection's own name
+    old: str
+    new: str
+    exists: bool  # whether the new collection exists
+    switched: bool  # whether the alias (any alias, if ``alias`` is None) points to the new collection
+    mark: Mapping[str, Any]  # data in the metadata of the new collection; empty if there is none
+    old_info: CollectionInfo
+    new_info: CollectionInfo | None
 
-    Notes
-    -----
-    A collection with cosine distance stores vectors of unit norm: old vectors are read as the collection stores them, and new ones are stored with
-    unit norm (:meth:`as_stored`). Since Qdrant 1.18, named vectors can be added to an existing collection; this is not used here, because readers
-    would have to use another vector name after the switch.
+
+class Qdrant(CollectionDatabase):
+    """The vectors of a Qdrant collection, on a server or in a folder of the Qdrant client (local mode).
+
+    The new vectors are in a new collection, ``<collection>__congruence_new``, configured like the old one, with copies
+    of the points' payloads and other vectors. :meth:`switch` moves an alias to it atomically; readers that use the
+    collection's own name cannot be switched. Vectors of a collection with cosine distance have unit norm.
+
+    The address is ``http://host:6333``, ``https://…`` or ``qdrant://host:port``, with the key in the environment
+    variable ``QDRANT_API_KEY``, or a folder, ``qdrant:///path``, which the client unpickles: open only one that you
+    trust. ``table`` is an alias or a collection, ``column`` the name of a vector (``""`` if it has none),
+    ``modality_column`` a field of the payload with dots between nested ones, ``rows`` a filter as JSON, such as
+    ``{"must": [{"key": "kind", "match": {"value": "image"}}]}``.
     """
 
     kind = "qdrant"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        container="collection",
-        atomic_switch=True,
-        concurrent_writes=True,
-        follows_deletes=False,
-        searches=True,
-        filters="a Qdrant filter as JSON",
-        element_types=("float32", "float16"),
+    capabilities = Capabilities(
+        container="collection", filters="a Qdrant filter as JSON", element_types=("float32", "float16")
     )
 
-    def __init__(
-        self,
-        address: Address,
-        *,
-        table: str | None = None,
-        column: str | None = None,
-        ids: str | None = None,
-        modality_column: str | None = None,
-        rows: str | None = None,
-    ) -> None:
-        if ids is not None:
-            raise ParameterError(
-                f"Got ids={ids!r}; expected none, since a Qdrant point has exactly one id, which is not a payload field. Leave ids out."
-            )
-        self._connection = connect(address)
+    def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
+        refusals.check_options("Qdrant, whose points have exactly one id, which is not a payload field", ids=ids)
+        refuse_secrets(address, API_KEY)
+        self._models = require("qdrant_client.models", extra="qdrant")
+        self._folder = folder_of(address)
+        self._address = address
+        if self._folder is not None:
+            self.capabilities = replace(self.capabilities, concurrent_writes=False)
+        self._client = self._open_server() if self._folder is None else self._open_folder(self._folder)
+        self._table = self._only_table() if table is None else table
+        self._column = self._find_column(self._find_collections(), column)
+        place = self._place()
+        self._rows = None if rows is None else self._filter_of(rows)
+        self._id_type = self._find_id_type(place.old)
+        self._modality = modality
+        if modality is not None:
+            self._check_field(place, modality)
+
+    def _open_server(self) -> Any:
+        key = os.environ.get(API_KEY) or None
+        if key is not None:
+            self._address = replace(self._address, secrets=(key,))
+        url = re.sub(r"^qdrant://", "http://", self._address.text, flags=re.IGNORECASE)
+        client = require("qdrant_client", extra="qdrant").QdrantClient
         try:
-            self._table = only_table(self._connection) if table is None else table
-            place = find_place(self._connection, self._table)
-            self._column = dense_column(place.old_info, place.old, column)
-            self._check(place)
-            self._points = Points(self._connection, place, self._column, rows, modality_column)
-        except BaseException:
-            self.close()
-            raise
+            return client(url=url, api_key=key, timeout=TIMEOUT, check_compatibility=False)
+        except ValueError as error:
+            raise ParameterError(
+                f"{self._address.shown} is no address of a server ({error}).",
+                "Pass one with host and port, such as http://localhost:6333.",
+            ) from error
 
-    def _place(self) -> Place:
-        place = find_place(self._connection, self._table)
-        self._check(place)
-        return place
+    def _open_folder(self, folder: Path) -> Any:
+        shown = self._address.shown
+        if not (folder / "meta.json").is_file():  # the client would create a new folder
+            raise FileError(f"{shown} has no meta.json.", "Pass a folder that QdrantClient(path=…) created.")
+        client = require("qdrant_client", extra="qdrant").QdrantClient
+        try:
+            return client(path=str(folder), force_disable_check_same_thread=True)
+        except RuntimeError as error:
+            if "already accessed" not in str(error):
+                raise
+            raise refusals.in_use(
+                shown, "only one client at a time can open a folder; a server takes several"
+            ) from error
+        except OSError as error:
+            raise FileError(
+                f"{shown} cannot be opened ({error}).", "Change its permissions, or pass another path."
+            ) from error
+        except Exception as error:  # JSON, SQLite, pickle and pydantic each raise their own exceptions
+            raise refusals.damaged(shown, f"{type(error).__name__}: {error}") from error
 
-    def _check(self, place: Place) -> None:
-        if place.exists and place.mark.get("column") != self._column:
-            other = place.mark.get("column")
-            raise MigrationError(
-                f"Got column={self._column!r} while a migration of column {other!r} is in progress; expected one migration of a collection at a time. "
-                f"Finish or discard that migration first (column={other!r})."
-            )
+    def _translate(self, error: Exception) -> CongruenceError | None:
+        where, source = self._address.shown, getattr(error, "source", None)
+        message = self._address.hide(str(source if source is not None else error) or type(error).__name__)
+        if _FULL.search(message):
+            return refusals.full_disk(where, message)
+        if type(error).__name__ == "ResourceExhaustedResponse":
+            return refusals.no_answer(where, f"too many requests: {message}", "Qdrant")
+        if source is not None:
+            if isinstance(source, ValueError):
+                return DatabaseError(
+                    f"The response from {where} is not Qdrant's ({message}).",
+                    "Pass the host and port of Qdrant's REST API.",
+                )
+            return refusals.no_answer(where, f"{type(source).__name__}: {message}", "Qdrant")
+        status = getattr(error, "status_code", None)
+        if status in (408, 425, 429, 500, 502, 503, 504) or isinstance(error, sqlite3.OperationalError):
+            return refusals.no_answer(where, message, "Qdrant")
+        if status in (401, 403):
+            return refusals.no_access(where, message, API_KEY)
+        if status is not None or isinstance(error, (ValueError, sqlite3.Error, OSError)):
+            return refusals.rejected(where, message)
+        return None
 
-    def _side(self, side: Side) -> tuple[str, CollectionInfo]:
-        """Return the name of a side's collection and the server's description of it, or None as the description if it does not exist."""
+    def _aliases(self) -> dict[str, str]:
+        """Return the collection of each alias."""
+        return {alias.alias_name: alias.collection_name for alias in self._call(self._client.get_aliases).aliases}
+
+    def _only_table(self) -> str:
+        """Return the only alias, or the only collection without one."""
+        aliases = self._aliases()
+        names: dict[str, str] = {}
+        for name in sorted(collection.name for collection in self._call(self._client.get_collections).collections):
+            names.setdefault(_NEW_SUFFIX.sub("", name), name)  # of an old collection and its new one, keep the old one
+        for target in aliases.values():
+            names.pop(_NEW_SUFFIX.sub("", target), None)
+        return refusals.only_name([*aliases, *names.values()], "aliases and collections", self._address.shown, "table")
+
+    def _find_collections(self) -> QdrantCollections:
+        """Find the collections of a migration by the name that readers use."""
+        aliases, table = self._aliases(), self._table
+        names = {collection.name for collection in self._call(self._client.get_collections).collections}
+        target = aliases.get(table, table)
+        if target not in names:
+            refusals.check_name(table, sorted({*aliases, *names} - {table}), self._address.shown, "table")
+        alias = table if table in aliases else None
+        info = self._info_of(target)
+        mark = _mark_of(target, info)
+        old = str(mark.get("of"))
+        if old in names and old != target:
+            if alias is None:
+                raise ParameterError(
+                    f"{table!r} is the collection that a migration of {old!r} writes.",
+                    f"Pass `table={old!r}` or an alias.",
+                )
+            return QdrantCollections(alias, old, target, True, True, mark, self._info_of(old), info)
+        new = f"{target}__congruence_new"
+        if (suffix := _NEW_SUFFIX.search(target)) is not None:
+            new = f"{target[: suffix.start()]}__congruence_new{int(suffix[1] or 1) + 1}"
+        if new not in names:
+            return QdrantCollections(alias, target, new, False, False, {}, info, None)
+        new_info = self._info_of(new)
+        mark = _mark_of(new, new_info)
+        if mark.get("of") != target:
+            raise refusals.not_ours(new)
+        # If the database was opened by the collection's name, its alias is unknown: any alias of the new one counts.
+        switched = alias is None and new in aliases.values()
+        return QdrantCollections(alias, target, new, True, switched, mark, info, new_info)
+
+    def _info_of(self, collection: str) -> CollectionInfo:
+        return self._call(self._client.get_collection, collection)
+
+    def _side(self, side: VectorSide) -> tuple[str, CollectionInfo | None]:
+        """Return the name of a side's collection and its description, which is None if it does not exist."""
         place = self._place()
         return (place.old, place.old_info) if side == "old" else (place.new, place.new_info)
 
-    def _place_with_new(self) -> Place:
-        """Return the old and the new collection. Raises MigrationError if there are no new vectors."""
-        place = self._place()
-        if not place.exists:
-            raise no_new_vectors(repr(place.old))
-        return place
+    def _find_column(self, place: QdrantCollections, column: str | None) -> str:
+        """Return the name of the dense vector, ``""`` for the unnamed one."""
+        dense = {name: vector for name, vector in _configs(place.old_info).items() if vector.multivector_config is None}
+        if column is None:
+            column = refusals.only_name(dense, "dense vectors per point", repr(place.old), "column")
+        check_choice(column, list(dense), "column")
+        datatype = getattr(dense[column].datatype, "value", None)
+        if datatype not in (None, "float32", "float16"):
+            raise ParameterError(
+                f"{place.old!r} stores vectors as {datatype}, not as float32 or float16.",
+                "Migrate a collection that stores them unquantized.",
+            )
+        return column
 
-    def _refuse_switched(self, place: Place) -> None:
-        """Raise MigrationError if readers already see the new vectors."""
-        if place.switched:
-            raise already_switched(repr(self._table))
+    def _filter_of(self, rows: str) -> Filter:
+        try:
+            return self._models.Filter.model_validate_json(rows)
+        except ValueError as error:
+            example = 'JSON, for example {"must": [{"key": "kind", "match": {"value": "image"}}]}'
+            raise refusals.bad_condition(rows, str(error).splitlines()[0], example) from error
 
-    # ---- reading -----------------------------------------------------------------------------------------------------
+    def _params(self, info: CollectionInfo | None) -> VectorParams:
+        """Return the parameters of the vector, such as size, distance and datatype."""
+        return _configs(info)[self._column]
+
+    def _element_type(self, info: CollectionInfo | None) -> str:
+        """Return the type in which the vector is stored."""
+        return getattr(self._params(info).datatype, "value", None) or "float32"
+
+    def _others(self, info: CollectionInfo) -> list[str]:
+        """Return the names of the points' other vectors, which are copied with the payload."""
+        names = [*_configs(info), *(info.config.params.sparse_vectors or {})]
+        return [name for name in names if name != self._column]
+
+    def _fields(self, place: QdrantCollections) -> tuple[str, ...]:
+        """Return the payload fields of the first points, and those with an index."""
+        records = self._scroll(place.old, limit=_SAMPLE, with_payload=True)[0]
+        fields = [key for record in records for key in record.payload or {}]
+        return tuple(dict.fromkeys([*fields, *place.old_info.payload_schema]))
+
+    def _find_id_type(self, collection: str) -> str:
+        """Return the type of the ids, from the first point and the first UUID; numbers are sorted before UUIDs."""
+        first = self._scroll(collection, limit=1)[0]
+        if not first or isinstance(first[0].id, str):
+            return "uuid" if first else "int"
+        return "text" if self._scroll(collection, limit=1, offset=_FIRST_UUID)[0] else "int"
+
+    def _check_field(self, place: QdrantCollections, field: str) -> None:
+        models = self._models
+        has_field = models.Filter(must_not=[models.IsEmptyCondition(is_empty=models.PayloadField(key=field))])
+        if not self._scroll(place.old, limit=1, scroll_filter=has_field)[0]:
+            refusals.check_name(
+                field, (name for name in self._fields(place) if name != field), place.old, "modality_column"
+            )
+
+    def _having(self, *, all_rows: bool = False) -> Filter:
+        """Return a filter for points that have the vector, among the selected rows or, if ``all_rows``, among all."""
+        has = self._models.HasVectorCondition(has_vector=self._column)
+        return self._models.Filter(must=[has] if self._rows is None or all_rows else [self._rows, has])
+
+    def _count(self, collection: str, condition: object) -> int:
+        """Return the exact number of points that match a filter."""
+        return int(self._call(self._client.count, collection, count_filter=condition, exact=True).count)
+
+    def _scroll(self, collection: str, **options: object) -> tuple[list[Record], int | str | None]:
+        """Return a page of points, and the first id of the next page, or None."""
+        found: tuple[list[Record], int | str | None] = self._call(
+            self._client.scroll, collection, **{"with_payload": False, "with_vectors": False, **options}
+        )
+        return found
+
+    def _pages(
+        self, collection: str, condition: object, *, after: Cursor | None = None, batch: int = BATCH, **options: object
+    ) -> Iterator[list[Record]]:
+        """Yield pages of points in the order of their ids, starting after the id ``after``, which need not exist."""
+        more = True
+        while more:
+            limit = batch if after is None else batch + 1  # the result includes the point at the offset, if it exists
+            records, following = self._scroll(collection, scroll_filter=condition, limit=limit, offset=after, **options)
+            if records and records[0].id == after:
+                del records[0]
+            more = following is not None or len(records) > batch
+            records = records[:batch]
+            if records:
+                after = records[-1].id
+                yield records
+
+    def _retrieve(self, collection: str, ids: Iterable[object], **options: object) -> list[Record]:
+        """Return the points of these ids that exist, ignoring None."""
+        known = [id_ for id_ in ids if id_ is not None]
+        records: list[Record] = self._call(self._client.retrieve, collection, ids=known, **options) if known else []
+        return records
+
+    def _block_fields(self) -> dict[str, object]:
+        """Return the options that request vector and modality; the unnamed vector cannot be requested by name."""
+        return {
+            "with_payload": [self._modality] if self._modality else False,
+            "with_vectors": [self._column] if self._column else True,
+        }
+
+    def _vector(self, record: Record) -> object:
+        """Return the vector of a point, or None if it has none."""
+        vector = record.vector
+        return (vector.get(self._column) if isinstance(vector, dict) else vector) or None
+
+    def _block(self, records: list[Record], width: int) -> Block:
+        """Convert points that all have the vector to a block."""
+        vectors = np.array([self._vector(record) for record in records], np.float32).reshape(len(records), width)
+        modalities = None
+        if self._modality is not None:
+            path = self._modality.split(".")
+            modalities = texts(_text_at(record.payload, path) for record in records)
+        cursor = records[-1].id if records else 0
+        return Block(self._arrow_ids([record.id for record in records]), vectors, modalities, cursor)
+
+    def _arrow_ids(self, ids: list[int | str]) -> pa.Array:
+        """Convert point ids to an Arrow array."""
+        try:
+            if self._id_type == "text":
+                return pa.array([str(id_) for id_ in ids], pa.large_string())
+            return pa.array(ids, pa.uint64() if self._id_type == "int" else pa.large_string())
+        except (TypeError, ValueError) as error:
+            raise DatabaseError(
+                "There are both numbers and UUIDs as ids since the collection was opened.", "Open the database again."
+            ) from error
+
+    def _point_ids(self, ids: pa.Array) -> list[int | str | None]:
+        """Convert ids to point ids; None for strings that cannot be one."""
+        if not pa.types.is_integer(ids.type):
+            return [int(id_) if id_.isdecimal() else id_ if UUID.fullmatch(id_) else None for id_ in ids.to_pylist()]
+        return list(ids.to_pylist())
+
+    def _same_others(self, record: Record, copy: Record) -> bool:
+        """Return whether a point and its copy have the same payload and the same other vectors."""
+        if (record.payload or {}) != (copy.payload or {}):
+            return False
+        ours, theirs = self._other_vectors(record), self._other_vectors(copy)
+        return ours.keys() == theirs.keys() and all(_same_vector(ours[name], theirs[name]) for name in ours)
+
+    def _other_vectors(self, record: Record) -> dict[str, object]:
+        if not isinstance(record.vector, dict):
+            return {}
+        return {name: vector for name, vector in record.vector.items() if name != self._column}
+
+    def _upsert(self, collection: str, records: list[Record], vectors: np.ndarray | None) -> None:
+        """Store points with the payloads and other vectors of ``records`` and, unless None, new vectors (b, dim)."""
+        start = 0
+        for part in _requests(records, 0 if vectors is None else vectors.shape[1]):
+            rows = None if vectors is None else vectors[start : start + len(part)].tolist()
+            self._call(self._client.upsert, collection, points=self._as_points(part, rows), wait=True)
+            start += len(part)
+
+    def _replace(self, collection: str, records: list[Record], vectors: np.ndarray) -> None:
+        """Replace the vector of existing points, shape (b, dim), keeping payloads and other vectors."""
+        models, start = self._models, 0
+        for part in _requests(records, vectors.shape[1]):
+            rows = vectors[start : start + len(part)].tolist()
+            points = [
+                models.PointVectors(id=record.id, vector={self._column: row} if self._column else row)
+                for record, row in zip(part, rows, strict=True)
+            ]
+            self._call(self._client.update_vectors, collection, points=points, wait=True)
+            start += len(part)
+
+    def _as_points(self, records: list[Record], vectors: list[object] | None) -> object:
+        models = self._models
+        ids, payloads = [record.id for record in records], [record.payload for record in records]
+        others = [record.vector if isinstance(record.vector, dict) else {} for record in records]
+        if vectors is not None and not any(others):
+            rows = {self._column: vectors} if self._column else vectors
+            # Without validation, which would visit every number again.
+            return models.Batch.model_construct(ids=ids, vectors=rows, payloads=payloads)
+        new: list[dict[str, object]] = (
+            [{} for _ in ids] if vectors is None else [{self._column: row} for row in vectors]
+        )
+        return [
+            models.PointStruct(id=id_, payload=payload, vector={**other, **vector})
+            for id_, payload, other, vector in zip(ids, payloads, others, new, strict=True)
+        ]
 
     def info(self) -> DatabaseInfo:
-        """Return a description of the old vectors."""
-        place, points = self._place(), self._points
-        config, params = place.old_info.config, points.params(place.old_info)
-        rows = points.count(place.old, points.having())
+        place = self._place()
+        config, params = place.old_info.config, self._params(place.old_info)
+        rows = self._count(place.old, self._having())
         alias = f" (read as {place.alias})" if place.alias else ""
-        folder = self._connection.folder
         return DatabaseInfo(
-            place=f"{self._connection.address.shown} {place.old}{alias}",
+            place=f"{self._address.shown} {place.old}{alias}",
             rows=rows,
-            rows_without=points.count(place.old, points.rows) - rows,
+            rows_without=self._count(place.old, self._rows) - rows,
             dim=params.size,
-            element_type=points.element_type(place.old_info),
+            element_type=self._element_type(place.old_info),
             distance=_DISTANCES.get(params.distance.value),
-            index=describe_index(config, params),
-            id_type=points.id_type,
-            columns=points.fields(place),
+            index=_describe_index(config, params),
+            id_type=self._id_type,
+            columns=self._fields(place),
             space=space_in(config.metadata, place.old),
-            free_bytes=None if folder is None else shutil.disk_usage(folder).free,
+            free_bytes=free_bytes(self._folder),
         )
 
-    def stage(self) -> Stage:
-        """Return the state of the migration: whether there is a new collection, and whether the alias points to it."""
-        place = self._place()
-        return Stage.SWITCHED if place.switched else Stage.PREPARED if place.exists else Stage.UNTOUCHED
-
-    def note(self) -> Mapping[str, str]:
-        """Return the note in the new collection's metadata."""
-        place = self._place()
-        return dict(place.mark.get("note") or {}) if place.exists else {}
-
-    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        """Yield the rows that have a vector in the order of their ids, numbers before UUIDs."""
+    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         collection, info = self._side(side)
         if info is None:
             return
-        points, width = self._points, self._points.params(info).size
-        for records in points.pages(collection, points.having(), after=after, batch=batch, **points.block_fields()):
-            yield points.block(records, width)
+        width = self._params(info).size
+        for records in self._pages(collection, self._having(), after=after, batch=batch, **self._block_fields()):
+            yield self._block(records, width)
 
-    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
-        """Return the rows of these ids that exist and have a vector."""
+    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         collection, info = self._side(side)
         if info is None:
-            return self._points.block([], 0)
-        records = self._points.retrieve(collection, self._points.point_ids(ids), **self._points.block_fields())
-        return self._points.block(
-            [record for record in records if self._points.vector(record)], self._points.params(info).size
-        )
+            return self._block([], 0)
+        records = self._retrieve(collection, self._point_ids(ids), **self._block_fields())
+        return self._block([record for record in records if self._vector(record)], self._params(info).size)
 
-    def count(self, side: Side = "old") -> int:
-        """Return how many rows have a vector."""
+    def count(self, side: VectorSide = "old") -> int:
         collection, info = self._side(side)
-        return 0 if info is None else self._points.count(collection, self._points.having())
+        return 0 if info is None else self._count(collection, self._having())
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield the old side's rows with their new vectors; rows whose payload or other vectors have changed count as rows without."""
-        place, points = self._place(), self._points
-        width, everything = points.params(place.old_info).size, {"with_payload": True, "with_vectors": True}
-        width_new = points.params(place.new_info).size if place.exists else width
-        for records in points.pages(place.old, points.having(), batch=batch, **everything):
-            block = points.block(records, width)
+        """Yield paired rows; those whose payload or other vectors have changed count as rows without a new vector."""
+        place = self._place()
+        width, everything = self._params(place.old_info).size, {"with_payload": True, "with_vectors": True}
+        width_new = self._params(place.new_info).size if place.exists else width
+        for records in self._pages(place.old, self._having(), batch=batch, **everything):
+            block = self._block(records, width)
             ids = [record.id for record in records] if place.exists else []
-            copies = {copy.id: copy for copy in points.retrieve(place.new, ids, **everything)}
+            copies = {copy.id: copy for copy in self._retrieve(place.new, ids, **everything)}
             new = np.zeros((len(records), width_new), np.float32)
             has_new = np.zeros(len(records), bool)
             for k, record in enumerate(records):
                 copy = copies.get(record.id)
-                if copy is not None and points.vector(copy):
-                    new[k] = points.vector(copy)
-                    has_new[k] = points.same_others(record, copy)
+                if copy is not None and self._vector(copy):
+                    new[k] = self._vector(copy)
+                    has_new[k] = self._same_others(record, copy)
             yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
 
-    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        """Return the ids of the ``k`` nearest rows of each query, best first."""
-        return self._points.search(self._place().old if side == "old" else self._place_with_new().new, queries, k)
-
-    # ---- writing -----------------------------------------------------------------------------------------------------
+    def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
+        collection = self._place().old if side == "old" else self._place_with_new().new
+        found: list[pa.Array] = []
+        for start in range(0, len(queries), _QUERIES):
+            requests = [
+                self._models.QueryRequest(query=query, using=self._column or None, filter=self._rows, limit=k)
+                for query in queries[start : start + _QUERIES].tolist()
+            ]
+            answers = self._call(self._client.query_batch_points, collection, requests=requests)
+            found += [self._arrow_ids([point.id for point in answer.points]) for answer in answers]
+        return found
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
-        """Create the new collection."""
         check_choice(element_type, self.capabilities.element_types, "element_type")
         place = self._place()
         self._refuse_switched(place)
         if not place.exists:
-            create(self._connection, place, self._column, dim, element_type, note or {})
+            self._create(place, dim, element_type, note or {})
         else:
-            info, points = place.new_info, self._points
-            existing = (points.params(info).size, points.element_type(info), place.mark.get("note"))
-            if existing != (dim, element_type, dict(note or {})):
-                raise MigrationError(
-                    f"Got new vectors of {existing[0]} × {existing[1]} in {place.new!r}, made with other settings or another map; "
-                    f"expected {dim} × {element_type} with this map and these settings. Discard them first."
-                )
-        copy_payload_indexes(self._connection, place)
+            have = (self._params(place.new_info).size, self._element_type(place.new_info), place.mark.get("note"))
+            refusals.check_same(repr(place.new), have, (dim, element_type, dict(note or {})))
+        self._copy_payload_indexes(place)
+
+    def _create(self, place: QdrantCollections, dim: int, element_type: str, note: Mapping[str, str]) -> None:
+        """Create the new collection, configured like the old one except for the width and the type of one vector."""
+        models, column = self._models, self._column
+        config = place.old_info.config
+        params = config.params
+        if getattr(params.sharding_method, "value", None) == "custom":
+            raise DatabaseError(
+                f"{place.old!r} has custom sharding, and a point's shard key cannot be read back.",
+                "Copy the collection into one without shard keys first.",
+            )
+        datatype = models.Datatype.FLOAT16 if element_type == "float16" else models.Datatype.FLOAT32
+        vectors = params.vectors
+        if column:
+            vectors = {**vectors, column: vectors[column].model_copy(update={"size": dim, "datatype": datatype})}
+        elif isinstance(vectors, dict):
+            vectors = {**vectors, "": vectors[""].model_copy(update={"size": dim, "datatype": datatype})}
+        else:
+            vectors = vectors.model_copy(update={"size": dim, "datatype": datatype})
+        metadata = {key: value for key, value in (config.metadata or {}).items() if key not in (SPACE_KEY, MARK_KEY)}
+        metadata[MARK_KEY] = {"of": place.old, "column": column, "note": dict(note)}
+        settings = {
+            "sparse_vectors_config": params.sparse_vectors,
+            "shard_number": params.shard_number,
+            "replication_factor": params.replication_factor,
+            "write_consistency_factor": params.write_consistency_factor,
+            "on_disk_payload": params.on_disk_payload,
+            "payload": getattr(params, "payload", None),
+            "id_tracker": getattr(params, "id_tracker", None),
+            "hnsw_config": _copied(models.HnswConfigDiff, config.hnsw_config),
+            "optimizers_config": _copied(models.OptimizersConfigDiff, config.optimizer_config),
+            "wal_config": _copied(models.WalConfigDiff, config.wal_config),
+            "quantization_config": config.quantization_config,
+            "strict_mode_config": _copied(models.StrictModeConfig, getattr(config, "strict_mode_config", None)),
+        }
+        self._call(
+            self._client.create_collection,
+            place.new,
+            vectors_config=vectors,
+            metadata=metadata,
+            **{key: value for key, value in settings.items() if value is not None},
+        )
+        if not _mark_of(place.new, self._info_of(place.new)):
+            self._call(self._client.delete_collection, place.new)
+            raise DatabaseError(
+                f"{self._address.shown} keeps no metadata of a collection, as Qdrant 1.16 and newer do.",
+                "Update the server.",
+            )
+
+    def _copy_payload_indexes(self, place: QdrantCollections) -> None:
+        """Index the payload of the new collection like that of the old one, keeping existing indexes."""
+        indexed = place.old_info.payload_schema
+        existing: Iterable[str] = self._info_of(place.new).payload_schema if indexed else ()
+        for field, index in indexed.items():
+            if field not in existing:
+                kind = index.data_type if index.params is None else index.params
+                self._call(self._client.create_payload_index, place.new, field_name=field, field_schema=kind, wait=True)
 
     def as_stored(self, vectors: np.ndarray) -> np.ndarray:
         """Return new vectors as they will be read back, up to rounding: with unit norm if the distance is cosine."""
-        if self._points.params(self._place().old_info).distance.value != "Cosine":
+        if self._params(self._place().old_info).distance.value != "Cosine":
             return vectors
         scaled: np.ndarray = normalize_rows(vectors)
         return scaled
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store the new vectors of rows, with a copy of their current payload and other vectors; after the switch, only the vectors."""
-        place, points = self._place_with_new(), self._points
-        if points.element_type(place.new_info) == "float16":
+        """Store new vectors with a copy of the current payload and other vectors; after the switch, without."""
+        place = self._place_with_new()
+        if self._element_type(place.new_info) == "float16":
             vectors = vectors.astype(np.float16).astype(np.float32)  # servers round to float16, folders do not
-        row = {id_: k for k, id_ in enumerate(points.point_ids(ids))}
+        row = {id_: k for k, id_ in enumerate(self._point_ids(ids))}
         if place.switched:  # readers and writers use the new collection by now, so its payload is current
-            existing = points.retrieve(place.new, row, with_payload=False, with_vectors=False)
-            points.replace(place.new, existing, vectors[[row[record.id] for record in existing]])
+            existing = self._retrieve(place.new, row, with_payload=False, with_vectors=False)
+            self._replace(place.new, existing, vectors[[row[record.id] for record in existing]])
             return
-        others = points.others(place.old_info)
-        records = points.retrieve(place.old, row, with_payload=True, with_vectors=others or False)
-        points.upsert(place.new, records, vectors[[row[record.id] for record in records]])
+        others = self._others(place.old_info)
+        records = self._retrieve(place.old, row, with_payload=True, with_vectors=others or False)
+        self._upsert(place.new, records, vectors[[row[record.id] for record in records]])
 
     def delete(self, ids: pa.Array) -> None:
-        """Remove points from the new collection."""
         place = self._place_with_new()
         self._refuse_switched(place)
-        points = [id_ for id_ in self._points.point_ids(ids) if id_ is not None]
+        points = [id_ for id_ in self._point_ids(ids) if id_ is not None]
         if points:
-            selector = self._points.models.PointIdsList(points=points)
-            self._connection.call("delete", place.new, points_selector=selector, wait=True)
+            selector = self._models.PointIdsList(points=points)
+            self._call(self._client.delete, place.new, points_selector=selector, wait=True)
 
     def build_index(self) -> str | None:
-        """Create the payload indexes of the old collection, and wait until the server has indexed the vectors, which it does by itself."""
+        """Create the payload indexes, and wait until the server has indexed the vectors by itself."""
         place = self._place_with_new()
-        copy_payload_indexes(self._connection, place)
-        until = time.monotonic() + _INDEX_SECONDS
-        while (info := self._connection.call("get_collection", place.new)).status.value == "yellow":
-            if time.monotonic() > until:
-                raise DatabaseUnavailableError(
-                    f"Got {place.new!r} still indexing after {_INDEX_SECONDS / 60:g} minutes; expected its status to turn green. "
-                    "Wait until it is green, then run this step again."
-                )
-            time.sleep(_LOOK_SECONDS)
-        if info.status.value == "red":
-            raise DatabaseError(
-                f"Got {place.new!r} in status red ({info.optimizer_status}); expected green. See the server's log."
-            )
-        return describe_index(info.config, self._points.params(info))
+        self._copy_payload_indexes(place)
 
-    # ---- switch and rollback -----------------------------------------------------------------------------------------
+        def pending() -> bool:
+            info = self._info_of(place.new)
+            if info.status.value == "red":
+                raise DatabaseError(
+                    f"{place.new!r} is in status red ({info.optimizer_status}).", "See the server's log."
+                )
+            return bool(info.status.value == "yellow")
+
+        wait_until_indexed(pending, repr(place.new))
+        info = self._info_of(place.new)
+        return _describe_index(info.config, self._params(info))
 
     def switch(self) -> None:
-        """Copy the points without a vector unchanged, then move the alias to the new collection atomically.
-
-        Raises
-        ------
-        MigrationError
-            If readers do not use an alias, or the new collection has fewer rows than the old one.
-        """
-        place, points = self._place_with_new(), self._points
+        """Copy the points without a vector unchanged, then move the alias to the new collection atomically."""
+        place = self._place_with_new()
         if place.switched:
             return
-        alias, lacking = self._alias_of(place), points.lacking()
-        stale = points.models.FilterSelector(filter=lacking)
-        self._connection.call("delete", place.new, points_selector=stale, wait=True)
-        others = points.others(place.old_info)
-        for records in points.pages(place.old, lacking, with_payload=True, with_vectors=others or False):
-            points.upsert(place.new, records, None)
-        having = points.having(all_rows=True)
-        rows, expected = points.count(place.new, having), points.count(place.old, having)
-        if rows < expected:
-            raise MigrationError(
-                f"Got {rows:,} of {expected:,} rows with a new vector in {place.new!r}; expected all, since readers would lose the others. "
-                "Stop all writers, migrate the missing rows, then switch."
-            )
-        copy_payload_indexes(self._connection, place)
+        models, alias = self._models, self._alias_of(place)
+        lacking = models.Filter(must_not=[models.HasVectorCondition(has_vector=self._column)])
+        stale = models.FilterSelector(filter=lacking)
+        self._call(self._client.delete, place.new, points_selector=stale, wait=True)
+        others = self._others(place.old_info)
+        for records in self._pages(place.old, lacking, with_payload=True, with_vectors=others or False):
+            self._upsert(place.new, records, None)
+        having = self._having(all_rows=True)
+        rows, expected = self._count(place.new, having), self._count(place.old, having)
+        refusals.check_missing(max(expected - rows, 0), repr(self._table))
+        self._copy_payload_indexes(place)
         self._move_alias(alias, place.new)
 
-    def _alias_of(self, place: Place) -> str:
+    def _alias_of(self, place: QdrantCollections) -> str:
         if place.alias is None:
             raise MigrationError(
-                f"Got {self._table!r}, which readers address by its own name; expected an alias, since Qdrant can switch only aliases atomically. "
-                f"Create an alias of {self._table!r} (update_collection_aliases), let the application read through it, and pass table=ALIAS."
+                f"Readers address {self._table!r} by its own name, and Qdrant can switch only aliases atomically.",
+                f"Create an alias of {self._table!r} (update_collection_aliases), let the application read through "
+                "it, and pass `table=ALIAS`.",
             )
         return place.alias
 
     def _move_alias(self, alias: str, collection: str) -> None:
-        models = self._points.models
+        models = self._models
         operations = [
             models.DeleteAliasOperation(delete_alias=models.DeleteAlias(alias_name=alias)),
             models.CreateAliasOperation(create_alias=models.CreateAlias(alias_name=alias, collection_name=collection)),
         ]
-        self._connection.call("update_collection_aliases", change_aliases_operations=operations)
+        self._call(self._client.update_collection_aliases, change_aliases_operations=operations)
 
     def rollback(self) -> None:
-        """Move the alias back to the old collection, atomically."""
         place = self._place()
         if place.switched:
             self._move_alias(self._alias_of(place), place.old)
@@ -356,43 +638,97 @@ class Qdrant(Database):
         """Delete the old collection. The alias continues to point to the new one, which keeps its name."""
         place = self._place()
         if not place.switched:
-            raise not_switched(repr(self._table))
+            raise refusals.not_switched(repr(self._table))
         self._alias_of(place)
         self._refuse_readers(place.old)
-        self._connection.call("delete_collection", place.old)
-        self._connection.call("update_collection", place.new, metadata={MARK_KEY: {}})
+        self._call(self._client.delete_collection, place.old)
+        self._call(self._client.update_collection, place.new, metadata={MARK_KEY: {}})
 
     def discard(self) -> None:
-        """Delete the new collection."""
         place = self._place()
         self._refuse_switched(place)
         if place.exists:
             self._refuse_readers(place.new)
-            self._connection.call("delete_collection", place.new)
+            self._call(self._client.delete_collection, place.new)
 
     def _refuse_readers(self, collection: str) -> None:
-        """Raise MigrationError if an alias points to a collection that is to be deleted; the server would delete the alias with it."""
-        aliases = [alias.alias_name for alias in self._connection.call("get_collection_aliases", collection).aliases]
-        if aliases:
-            raise MigrationError(
-                f"Got the alias {aliases[0]!r} on {collection!r}, which is to be deleted; expected no alias on it. Move or delete that alias first."
-            )
+        found = self._call(self._client.get_collection_aliases, collection).aliases
+        refusals.check_aliases([alias.alias_name for alias in found], collection)
 
     def close(self) -> None:
         """Close the connection, or release the folder's lock."""
-        self._connection.close()
+        self._client.close()
 
 
-class QdrantFolder(Qdrant):
-    """A folder of the Qdrant client (local mode): ``qdrant:///path`` or ``qdrant://./folder``.
+def folder_of(address: Address) -> Path | None:
+    """Return the folder of an address in local mode, or None for a server."""
+    if address.scheme != "qdrant":
+        return None
+    parts = urlsplit(address.text)
+    if parts.netloc in ("", ".", "..", "~"):
+        return Path(unquote(f"{parts.netloc}{parts.path}")).expanduser()
+    return None
 
-    The client reads the whole folder into memory and unpickles its content: open only folders that you trust. Local mode has no index, and only
-    one client at a time can open a folder.
-    """
 
-    capabilities: ClassVar[Capabilities] = replace(Qdrant.capabilities, concurrent_writes=False)
+def _configs(info: CollectionInfo | None) -> dict[str, VectorParams]:
+    vectors = None if info is None else info.config.params.vectors
+    return dict(vectors) if isinstance(vectors, dict) else {} if vectors is None else {"": vectors}
 
 
-def open_qdrant(address: Address, **options: str | None) -> Qdrant:
-    """Open a server or a folder (local mode); the parameters are those of :class:`Qdrant`."""
-    return (Qdrant if folder_of(address) is None else QdrantFolder)(address, **options)
+def _mark_of(name: str, info: CollectionInfo) -> Mapping[str, object]:
+    """Return the data that a migration stored in the metadata of a collection; empty for other collections."""
+    mark = (info.config.metadata or {}).get(MARK_KEY) if _NEW_SUFFIX.search(name) else None
+    return mark if isinstance(mark, dict) else {}
+
+
+def _copied(model: Any, value: Any) -> Any:
+    """Convert a part of a collection's description to the model for its creation, which lacks some of the fields."""
+    if value is None:
+        return None
+    fields = value.model_dump(exclude_none=True)
+    return model(**{key: field for key, field in fields.items() if key in model.model_fields})
+
+
+def _describe_index(config: Any, params: Any) -> str:
+    """Return a short description of the index over a vector, and of its quantization."""
+    own, general = params.hnsw_config, config.hnsw_config
+    m = general.m if own is None or own.m is None else own.m
+    ef = general.ef_construct if own is None or own.ef_construct is None else own.ef_construct
+    description = f"HNSW (m={m}, ef_construct={ef})" if m else "no graph"
+    quantization = params.quantization_config or config.quantization_config
+    if quantization is not None:
+        description += f", {next(iter(quantization.model_dump(exclude_none=True)))} quantization"
+    return description
+
+
+def _text_at(payload: object, path: list[str]) -> object:
+    """Return the value of a nested payload field, or None if it is missing."""
+    for key in path:
+        payload = payload.get(key) if isinstance(payload, dict) else None
+    return payload
+
+
+def _same_vector(vector: Any, copy: Any) -> bool:
+    """Return whether the dense, multi- or sparse vectors of a point and its copy are equal, up to rounding."""
+    if hasattr(vector, "indices"):
+        ours, theirs = (dict(zip(v.indices, v.values, strict=True)) for v in (vector, copy))
+        return ours.keys() == theirs.keys() and all(np.isclose(ours[key], theirs[key], atol=1e-6) for key in ours)
+    left, right = np.asarray(vector, np.float32), np.asarray(copy, np.float32)
+    return left.shape == right.shape and bool(np.allclose(left, right, rtol=1e-5, atol=1e-6))
+
+
+def _requests(records: list[Record], width: int) -> Iterator[list[Record]]:
+    """Divide points into requests of a size that a server accepts."""
+    part: list[Record] = []
+    part_bytes = 0
+    for record in records:
+        size = _NUMBER_BYTES * width + 2 * len(str(record.payload)) + 64
+        if record.vector:
+            size += len(str(record.vector))
+        if part and part_bytes + size > _REQUEST_BYTES:
+            yield part
+            part, part_bytes = [], 0
+        part.append(record)
+        part_bytes += size
+    if part:
+        yield part

@@ -1,132 +1,144 @@
-"""SQLite with sqlite-vec: new vectors are written to a second vec0 table, and the switch renames both tables in one transaction."""
+"""SQLite with sqlite-vec: new vectors are in a second vec0 table; the switch renames both in one transaction."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import RLock
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from congruence._utils.optional import require
 from congruence._utils.validation import check_choice
-from congruence.databases._address import Address
-from congruence.databases._base import BATCH, Block, Capabilities, Cursor, Database, DatabaseInfo, Side, Stage
-from congruence.databases._scratch import time_scratch
-from congruence.databases._sqlite_connection import Connection, make_scratch, quoted
-from congruence.databases._stage_errors import already_switched, no_new_vectors, not_switched
-from congruence.databases._vec0 import Vec0, rename
-from congruence.errors import FileError, MigrationError, ParameterError
-
-if TYPE_CHECKING:
-    from congruence.databases._client_types import Row, SQLConnection
-
-__all__ = ["SQLite"]
+from congruence.databases import _refusals as refusals
+from congruence.databases._base import (
+    BATCH,
+    NEW,
+    OLD,
+    Address,
+    Block,
+    Capabilities,
+    Cursor,
+    Database,
+    DatabaseInfo,
+    Name,
+    Stage,
+    VectorSide,
+    free_bytes,
+    pack,
+    quoted,
+    time_scratch,
+    unpack,
+)
+from congruence.errors import CongruenceError, DatabaseUnavailableError, FileError
 
 #: Seconds to wait for another writer.
 BUSY_SECONDS = 5.0
 
-#: Number of recently read rows whose other columns are cached: to return another column of a row, vec0 also reads the whole vector.
+#: Number of recently read rows whose other columns are cached: to return another column of a row, vec0 also reads the
+#: whole vector.
 _REMEMBERED = 2**17
+
+#: Size of the page cache. vec0 stores 1,024 vectors in one value, a chain of pages that SQLite follows for each vector
+#: it reads; without the cache, the chain would be read from disk again for each row.
+_CACHE_BYTES = 64 * 2**20
 
 _DISTANCES = {"cosine": "cosine", "l2": "l2"}
 
 
 class SQLite(Database):
-    """A vec0 table with float, int8 or bit vectors.
+    """A vec0 table with float, int8 or bit vectors, in a file whose address is its path or ``sqlite:///file``.
 
-    vec0 has no NULL, no UPSERT and no way to add a column, and its ``ALTER TABLE … RENAME`` does not rename the tables that hold its data;
-    the switch renames these too. The new table has copies of the other columns, which are updated at the switch.
-    After the switch, the application writes to the new table only, so a rollback shows the rows as they were at the switch.
-
-    Parameters
-    ----------
-    address : Address
-        Path of the file, or ``sqlite:///file``.
-    table, column, ids, modality_column : str, optional
-        See :func:`congruence.databases.open_database`.
-    rows : str, optional
-        Not supported: rows without a new vector would be missing from the new table.
-
-    Raises
-    ------
-    ParameterError, FileError, CorruptFileError, DatabaseError, DatabaseUnavailableError, MissingExtraError
-        If a parameter has an invalid value; a file cannot be read; a file is damaged; the database rejects the request; the database does
-        not answer; or an optional dependency is not installed.
+    vec0 has no NULL, no UPSERT and no way to add a column, and its ``ALTER TABLE … RENAME`` does not rename the tables
+    that hold its data; the switch renames these too. The new table has copies of the other columns, updated at the
+    switch. The application then writes to the new table only, so a rollback shows the rows as they were.
     """
 
     kind = "sqlite-vec"
-    capabilities = Capabilities(
-        container="table",
-        atomic_switch=True,
-        concurrent_writes=True,
-        follows_deletes=False,
-        searches=True,
-        element_types=("float32", "int8", "binary"),
-    )
+    capabilities = Capabilities(container="table", element_types=("float32", "int8", "binary"))
 
     _column: str | None = None
 
-    def __init__(
-        self,
-        address: Address,
-        *,
-        table: str | None = None,
-        column: str | None = None,
-        ids: str | None = None,
-        modality_column: str | None = None,
-        rows: str | None = None,
-    ) -> None:
-        if rows is not None:
-            raise ParameterError(
-                f"Got rows={rows!r} for a vec0 table; expected none, since rows that are left out would be missing after the switch. "
-                "Leave rows= out."
-            )
+    def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
+        refusals.check_options("a vec0 table, from which rows left out would be missing after the switch", rows=rows)
         self._path = Path(re.sub(r"^sqlite:///?", "", address.text))
         if not self._path.is_file():
-            raise FileError(
-                f"Got {self._path}, which is not a file; expected an SQLite database. Pass the path of one."
+            raise FileError(f"{self._path} is not a file.", "Pass the path of an SQLite database.")
+        self._module = sqlite_module()
+        self._lock = RLock()  # held during each query, and during a whole transaction
+        with self._errors():
+            # Autocommit: transactions are begun explicitly.
+            self._client = self._module.connect(
+                str(self._path), timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
-        self._connection = Connection(self._path, BUSY_SECONDS)
-        self._others: dict[int | str, Row] = {}
-        self._table = self._find_table(table)
+            load_vec(self._client)
+            self._client.execute(f"PRAGMA cache_size = -{_CACHE_BYTES // 1024}")
+            # With this, renaming a table does not change views: a view shows the table that currently has the name.
+            self._client.execute("PRAGMA legacy_alter_table = ON")
+        self._others: dict[int | str, tuple[Any, ...]] = {}
+        names = [name for name in self._statements() if not name.endswith((NEW, OLD))]
+        self._table = refusals.only_name(names, "vec0 tables", self._path, "table") if table is None else table
+        refusals.check_name(self._table, names, self._path, "table")
         self._place = f"{self._path} {self._table}"
         vec0 = self._vec0(column)
-        self._column, self._modality = vec0.column, modality_column
-        if ids not in (None, vec0.ids):
-            raise ParameterError(f"Got ids={ids!r}; expected {vec0.ids!r}, the primary key. Leave ids= out.")
-        if modality_column is not None and modality_column not in vec0.others:
-            raise ParameterError(
-                f"Got modality_column={modality_column!r}; expected one of {', '.join(vec0.others)}. "
-                "Pass the name of a column (modality_column=)."
+        self._column, self._modality = vec0.column, modality
+        if ids is not None:
+            refusals.check_name(ids, [vec0.ids], f"the primary key of {self._table!r}", "ids")
+        if modality is not None:
+            refusals.check_name(modality, vec0.others, self._table, "modality_column")
+
+    def _translate(self, error: Exception) -> CongruenceError | None:
+        if not isinstance(error, self._module.Error):
+            return None
+        text = str(error)
+        if "locked" in text or "busy" in text:
+            return DatabaseUnavailableError(
+                f"Got no lock on {self._path} within {BUSY_SECONDS:g} s ({text}).",
+                "Try again when no other process writes to it.",
             )
+        if "not a database" in text or "malformed" in text:
+            return refusals.damaged(self._path, text)
+        return refusals.full_disk(self._path, text) if "disk is full" in text else refusals.rejected(self._path, text)
+
+    def _read(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+        with self._lock, self._errors():
+            rows: list[tuple[Any, ...]] = self._client.execute(statement, values).fetchall()
+            return rows
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """Yield the client in a transaction that holds the write lock; commit it, or roll it back after an error."""
+        with self._lock, self._errors():
+            self._client.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._client
+                self._client.execute("COMMIT")
+            except BaseException:
+                if self._client.in_transaction:
+                    self._client.execute("ROLLBACK")
+                raise
 
     def _statements(self) -> dict[str, str]:
         """Return the vec0 tables with their CREATE statements."""
-        tables = self._connection.read(
+        tables = self._read(
             "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE VIRTUAL TABLE%'"
         )
         return {name: text for name, text in tables if re.search(r"\busing\s+vec0\s*\(", text, re.IGNORECASE)}
 
-    def _find_table(self, table: str | None) -> str:
-        names = [name for name in self._statements() if not re.search(r"__congruence_(old|new)$", name)]
-        if table is None and len(names) == 1:
-            return names[0]
-        if table not in names:
-            raise ParameterError(
-                f"Got table={table!r} for {self._path}; expected one of {', '.join(names) or 'none, since there is no vec0 table'}. "
-                "Pass the name of a vec0 table (table=)."
-            )
-        return table
-
-    def _vec0(self, column: str | None = None, side: Side = "old") -> Vec0:
+    def _vec0(self, column: str | None = None, side: VectorSide = "old") -> Vec0:
         name = self._name(side)
         return Vec0.parse(name, self._statements()[name], column or self._column)
 
-    def _name(self, side: Side) -> str:
+    def _name(self, side: VectorSide) -> str:
         """Return the current name of a side's table."""
         switched = self.stage() is Stage.SWITCHED
         if side == "old":
@@ -138,13 +150,10 @@ class SQLite(Database):
         return f"{self._table}__congruence_note"
 
     def _keys(self, table: str, vec0: Vec0) -> str:
-        """Return a subquery over the ordinary table of ids that vec0 keeps: a vec0 table itself cannot be read in a stable order."""
+        """Return a subquery over the ordinary table of ids that vec0 keeps, as vec0 has no stable order."""
         return f"(SELECT {'id' if vec0.id_type == 'text' else 'rowid'} AS id FROM {quoted(table + '_rowids')})"
 
-    # ---- reading -----------------------------------------------------------------------------------------------------
-
     def info(self) -> DatabaseInfo:
-        """Return a description of the table; sqlite-vec has no index and searches exactly."""
         vec0 = self._vec0()
         return DatabaseInfo(
             place=self._place,
@@ -154,38 +163,36 @@ class SQLite(Database):
             distance=None if vec0.element_type == "binary" else _DISTANCES.get(vec0.metric),
             id_type=vec0.id_type,
             columns=vec0.others,
-            free_bytes=shutil.disk_usage(self._path.resolve().parent).free,
+            free_bytes=free_bytes(self._path.resolve().parent),
         )
 
     def stage(self) -> Stage:
-        """Return the state of the migration, according to the names of the tables."""
         tables = self._statements()
         if f"{self._table}__congruence_old" in tables:
             return Stage.SWITCHED
         return Stage.PREPARED if f"{self._table}__congruence_new" in tables else Stage.UNTOUCHED
 
     def note(self) -> Mapping[str, str]:
-        """Return the note, which is stored in a separate table."""
-        if not self._connection.read("SELECT 1 FROM sqlite_master WHERE name = ?", [self._note_table]):
+        if not self._read("SELECT 1 FROM sqlite_master WHERE name = ?", [self._note_table]):
             return {}
-        rows = self._connection.read(f"SELECT note FROM {quoted(self._note_table)}")
+        rows = self._read(f"SELECT note FROM {quoted(self._note_table)}")
         return dict(json.loads(rows[0][0])) if rows else {}
 
-    def _read_rows(self, side: Side, id_query: str, values: Sequence[object]) -> list[Row]:
-        """Return modality, id, vector and the other columns of the rows whose ids a subquery returns, in the same order."""
+    def _read_rows(self, side: VectorSide, id_query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        """Return modality, id, vector and the other columns of the rows whose ids a subquery returns, in its order."""
         name, vec0 = self._name(side), self._vec0(side=side)
         modality = f"CAST(t.{quoted(self._modality)} AS TEXT)" if self._modality else "NULL"
         columns = ", ".join(f"t.{column}" for column in (vec0.ids, vec0.column, *vec0.others))
         # CROSS JOIN makes SQLite look up each row by its id instead of reading the whole vec0 table.
         join = f"CROSS JOIN {quoted(name)} AS t ON t.{vec0.ids} = k.id"
-        return self._connection.read(f"SELECT {modality}, {columns} FROM {id_query} AS k {join}", values)
+        return self._read(f"SELECT {modality}, {columns} FROM {id_query} AS k {join}", values)
 
-    def _read_block(self, side: Side, id_query: str, values: Sequence[object]) -> Block:
+    def _read_block(self, side: VectorSide, id_query: str, values: Sequence[object]) -> Block:
         """Return the rows whose ids a subquery returns, and cache the other columns of old ones."""
         vec0, rows = self._vec0(side=side), self._read_rows(side, id_query, values)
         # Not if there are other vector columns, which would need too much memory.
         if side == "old" and rows and not any(isinstance(value, bytes) for value in rows[0][3:]):
-            with self._connection.lock:
+            with self._lock:
                 self._others |= {row[1]: row[3:] for row in rows}
                 for id_ in list(self._others)[: max(0, len(self._others) - _REMEMBERED)]:
                     del self._others[id_]
@@ -197,8 +204,7 @@ class SQLite(Database):
             ids[-1] if ids else 0,
         )
 
-    def scan(self, side: Side = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        """Yield the rows in the order of their ids."""
+    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
         if side == "new" and self.stage() is Stage.UNTOUCHED:
             return
         while True:
@@ -214,35 +220,34 @@ class SQLite(Database):
             yield block
             after = block.cursor
 
-    def fetch(self, ids: pa.Array, side: Side = "old") -> Block:
-        """Return the rows of these ids that exist."""
+    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         if side == "new" and self.stage() is Stage.UNTOUCHED:
             vec0 = self._vec0()
             return Block(ids.slice(0, 0), np.empty((0, vec0.dim), np.float32), None, 0)
         return self._read_block(side, "(SELECT value AS id FROM json_each(?))", [json.dumps(ids.to_pylist())])
 
-    def count(self, side: Side = "old") -> int:
-        """Return how many rows there are; each has a vector."""
+    def count(self, side: VectorSide = "old") -> int:
         if side == "new" and self.stage() is Stage.UNTOUCHED:
             return 0
-        return int(self._connection.read(f"SELECT count(*) FROM {quoted(self._name(side) + '_rowids')}")[0][0])
+        return int(self._read(f"SELECT count(*) FROM {quoted(self._name(side) + '_rowids')}")[0][0])
 
-    def search(self, queries: np.ndarray, k: int, side: Side = "new") -> list[pa.Array]:
-        """Return the ids of the ``k`` nearest rows of each query, by vec0's exact search."""
+    def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
+        """Search exactly, as vec0 does: it has no index."""
         name, vec0 = self._name(side), self._vec0(side=side)
-        statement = f"SELECT {vec0.ids} FROM {quoted(name)} WHERE {vec0.column} MATCH {vec0.value} AND k = {int(k)} ORDER BY distance"
-        results = [self._connection.read(statement, [blob.tobytes()]) for blob in vec0.blobs(np.asarray(queries))]
+        where = f"{vec0.column} MATCH {vec0.value} AND k = {int(k)}"
+        statement = f"SELECT {vec0.ids} FROM {quoted(name)} WHERE {where} ORDER BY distance"
+        results = [self._read(statement, [blob.tobytes()]) for blob in vec0.blobs(np.asarray(queries))]
         return [pa.array([id_ for (id_,) in rows], vec0.id_array_type) for rows in results]
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
-        """Yield the ids of new vectors whose rows were deleted; nothing after the switch, because rows are then added to the new table only."""
+        """Yield the ids of new vectors whose rows were deleted; none after the switch."""
         if self.stage() is not Stage.PREPARED:
             return
         vec0, after = self._vec0(), None
         values: list[int | str]
         while True:
             condition, values = ("", []) if after is None else ("id > ? AND", [after])
-            rows = self._connection.read(f"{self._orphaned(vec0, condition)} ORDER BY id LIMIT {int(batch)}", values)
+            rows = self._read(f"{self._orphaned(vec0, condition)} ORDER BY id LIMIT {int(batch)}", values)
             if not rows:
                 return
             after = rows[-1][0]
@@ -253,20 +258,15 @@ class SQLite(Database):
         new, old = (self._keys(self._name(side), vec0) for side in ("new", "old"))
         return f"SELECT n.id FROM {new} AS n WHERE {condition} NOT EXISTS (SELECT 1 FROM {old} AS o WHERE o.id = n.id)"
 
-    # ---- writing -----------------------------------------------------------------------------------------------------
-
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
         """Create a table with the same columns and vectors of the new width and type."""
         check_choice(element_type, self.capabilities.element_types, "element_type")
         wanted_note = {str(key): str(value) for key, value in (note or {}).items()}
-        with self._connection.writing() as connection:
+        with self._writing() as connection:
             if self.stage() is not Stage.UNTOUCHED:
                 existing, existing_note = self._vec0(side="new"), dict(self.note())
-                if (existing.dim, existing.element_type, existing_note) != (dim, element_type, wanted_note):
-                    raise MigrationError(
-                        f"Got {element_type}[{dim}] with the note {wanted_note} for {self._place}, whose new table already has "
-                        f"{existing.type}[{existing.dim}] with {existing_note}; expected the same. Discard the new vectors first."
-                    )
+                have = (existing.dim, existing.element_type, existing_note)
+                refusals.check_same(self._place, have, (dim, element_type, wanted_note))
                 return
             connection.execute(self._vec0().create(self._name("new"), dim, element_type))
             connection.execute(f"CREATE TABLE {quoted(self._note_table)} (note TEXT NOT NULL)")
@@ -274,12 +274,12 @@ class SQLite(Database):
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Insert rows with the other columns of the user's table; each call is a transaction."""
-        with self._connection.writing() as connection:
+        with self._writing() as connection:
             self._write(connection, ids, vectors)
 
-    def _write(self, connection: SQLConnection, ids: pa.Array, vectors: np.ndarray) -> None:
+    def _write(self, connection: sqlite3.Connection, ids: pa.Array, vectors: np.ndarray) -> None:
         if self.stage() is Stage.UNTOUCHED:
-            raise no_new_vectors(self._place)
+            raise refusals.no_new_vectors(self._place)
         vec0, new, old = self._vec0(), self._name("new"), self._name("old")
         names: list[int | str] = ids.to_pylist()
         in_new = f"SELECT id FROM {self._keys(new, vec0)} WHERE id IN (SELECT value FROM json_each(?))"
@@ -302,50 +302,41 @@ class SQLite(Database):
         )
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
-        """Insert rows of an id and a vector into a temporary file next to this one; see :meth:`Database.time_write`."""
-
         def make(folder: Path, n: int) -> SQLite:
-            with self._connection.errors():
-                make_scratch(folder / "scratch.sqlite", n)
-            return SQLite(Address.parse(str(folder / "scratch.sqlite")))
+            path = str(folder / "scratch.sqlite")
+            with self._errors(), closing(self._module.connect(path, isolation_level=None)) as connection:
+                load_vec(connection)
+                connection.execute("CREATE VIRTUAL TABLE scratch USING vec0(id integer primary key, vector int8[8])")
+                connection.execute("BEGIN")
+                connection.executemany("INSERT INTO scratch VALUES (?, vec_int8(?))", ((k, bytes(8)) for k in range(n)))
+                connection.execute("COMMIT")
+            return SQLite(Address.parse(path))
 
         return time_scratch(self._path.resolve().parent, make, vectors, element_type)
 
     def delete(self, ids: pa.Array) -> None:
-        """Remove rows of the new table."""
         vec0, new = self._vec0(), self._name("new")
-        with self._connection.writing() as connection:
+        with self._writing() as connection:
             statement = f"DELETE FROM {quoted(new)} WHERE {vec0.ids} = ?"
             connection.executemany(statement, [(id_,) for id_ in ids.to_pylist()])
 
-    # ---- switch and rollback -----------------------------------------------------------------------------------------
-
     def switch(self) -> None:
-        """Rename both tables in one transaction, after updating the other columns.
-
-        Raises
-        ------
-        MigrationError
-            If there are no new vectors, or some rows have none.
-        """
-        with self._connection.writing() as connection:
+        """Rename both tables in one transaction, after updating the other columns."""
+        with self._writing() as connection:
             stage = self.stage()
             if stage is Stage.SWITCHED:
                 return
             if stage is Stage.UNTOUCHED:
-                raise no_new_vectors(self._place)
+                raise refusals.no_new_vectors(self._place)
             vec0, old, new = self._vec0(), self._name("old"), self._name("new")
             for orphan in connection.execute(self._orphaned(vec0)).fetchall():
                 connection.execute(f"DELETE FROM {quoted(new)} WHERE {vec0.ids} = ?", orphan)
-            missing = self.count("old") - self.count("new")
-            if missing:
-                raise MigrationError(
-                    f"Got {missing} rows of {self._place} without a new vector; expected one for each row. Write the missing vectors, then switch."
-                )
+            refusals.check_missing(self.count("old") - self.count("new"), self._place)
             if vec0.others:
                 differs = " OR ".join(f"o.{name} IS NOT n.{name}" for name in vec0.others)
                 changed = connection.execute(
-                    f"SELECT o.{vec0.ids} FROM {quoted(old)} AS o CROSS JOIN {quoted(new)} AS n ON n.{vec0.ids} = o.{vec0.ids} WHERE {differs}"
+                    f"SELECT o.{vec0.ids} FROM {quoted(old)} AS o CROSS JOIN {quoted(new)} AS n "
+                    f"ON n.{vec0.ids} = o.{vec0.ids} WHERE {differs}"
                 ).fetchall()
                 if changed:
                     self._others.clear()
@@ -355,32 +346,146 @@ class SQLite(Database):
             rename(connection, new, self._table)
 
     def rollback(self) -> None:
-        """Rename both tables back in one transaction."""
-        with self._connection.writing() as connection:
+        with self._writing() as connection:
             if self.stage() is Stage.SWITCHED:
                 rename(connection, self._table, f"{self._table}__congruence_new")
                 rename(connection, f"{self._table}__congruence_old", self._table)
 
     def drop_old(self) -> None:
-        """Drop the old table."""
-        with self._connection.writing() as connection:
+        with self._writing() as connection:
             if self.stage() is not Stage.SWITCHED:
-                raise not_switched(self._place)
+                raise refusals.not_switched(self._place)
             self._remove(connection, self._name("old"))
 
     def discard(self) -> None:
-        """Drop the new table."""
-        with self._connection.writing() as connection:
+        with self._writing() as connection:
             stage = self.stage()
             if stage is Stage.SWITCHED:
-                raise already_switched(self._place)
+                raise refusals.already_switched(self._place)
             if stage is Stage.PREPARED:
                 self._remove(connection, self._name("new"))
 
-    def _remove(self, connection: SQLConnection, name: str) -> None:
+    def _remove(self, connection: sqlite3.Connection, name: str) -> None:
         connection.execute(f"DROP TABLE {quoted(name)}")
         connection.execute(f"DROP TABLE {quoted(self._note_table)}")
 
     def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
+        self._client.close()
+
+
+def sqlite_module() -> ModuleType:
+    """Return an SQLite module that can load extensions; the standard library's often cannot."""
+    if hasattr(sqlite3.Connection, "enable_load_extension"):
+        return sqlite3
+    return require("pysqlite3.dbapi2", extra="sqlite-vec")
+
+
+def load_vec(connection: sqlite3.Connection) -> None:
+    """Load sqlite-vec into a connection."""
+    connection.enable_load_extension(True)
+    require("sqlite_vec", extra="sqlite-vec").load(connection)
+    connection.enable_load_extension(False)
+
+
+# ---- vec0 ------------------------------------------------------------------------------------------------------------
+
+_VECTOR = re.compile(r"(\w+)\s+(float|f32|int8|i8|bit)\s*\[\s*(\d+)\s*\](.*)", re.IGNORECASE | re.DOTALL)
+_METRIC = re.compile(r"distance_metric\s*=\s*(\w+)", re.IGNORECASE)
+_KEY = re.compile(r"(\w+)\s+(integer|int|text)\s+primary\s+key", re.IGNORECASE)
+_OTHER = re.compile(r"\+?\s*(\w+)\s+\w+(\s+partition\s+key)?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Vec0:
+    """A vec0 table, as declared by its CREATE statement."""
+
+    arguments: tuple[str, ...]  # of ``vec0(…)``
+    at: int  # position of the vectors' column among them
+    column: str
+    type: str
+    dim: int
+    metric: str
+    ids: str  # the primary key, or rowid
+    id_type: str  # int or text
+    others: tuple[str, ...]  # metadata columns, partition keys, auxiliary columns, and other columns of vectors
+
+    @classmethod
+    def parse(cls, table: str, statement: str, column: str | None) -> Vec0:
+        """Parse a CREATE statement."""
+        body = statement[statement.index("(") + 1 : statement.rindex(")")]
+        arguments = tuple(" ".join(argument.split()) for argument in body.split(",") if argument.strip())
+        vectors = {
+            match[1]: (k, match) for k, argument in enumerate(arguments) if (match := _VECTOR.fullmatch(argument))
+        }
+        column = refusals.only_name(vectors, "columns of vectors", table, "column") if column is None else column
+        refusals.check_name(column, vectors, table, "column")
+        at, declaration = vectors[column]
+        key = next((match for argument in arguments if (match := _KEY.fullmatch(argument))), None)
+        others = [
+            (_VECTOR.fullmatch(argument) or _OTHER.fullmatch(argument))
+            for argument in arguments
+            if not _KEY.fullmatch(argument) and "=" not in argument.split(" ")[0]
+        ]
+        metric = _METRIC.search(declaration[4])
+        return cls(
+            arguments,
+            at,
+            column,
+            declaration[2].lower(),
+            int(declaration[3]),
+            metric[1].lower() if metric else "l2",
+            key[1] if key else "rowid",
+            "text" if key and key[2].lower() == "text" else "int",
+            tuple(match[1] for match in others if match and match[1] != column),
+        )
+
+    @property
+    def id_array_type(self) -> pa.DataType:
+        """Arrow type of the ids in a block."""
+        return pa.int64() if self.id_type == "int" else pa.large_string()
+
+    @property
+    def element_type(self) -> str:
+        """Element type in the terms of :class:`congruence.databases.DatabaseInfo`."""
+        return {"int8": "int8", "i8": "int8", "bit": "binary"}.get(self.type, "float32")
+
+    @property
+    def value(self) -> str:
+        """SQL placeholder for a vector; sqlite-vec takes a blob for float32 unless it is wrapped in a function."""
+        return {"float32": "?", "int8": "vec_int8(?)", "binary": "vec_bit(?)"}[self.element_type]
+
+    def blobs(self, vectors: np.ndarray) -> np.ndarray:
+        """Encode vectors as blobs; the lowest bit is the first component, as in ``vec_quantize_binary``."""
+        if self.element_type == "binary":
+            return pack(vectors, "little")
+        return np.ascontiguousarray(vectors, "<f4" if self.element_type == "float32" else np.int8)
+
+    def numbers(self, blobs: Sequence[bytes]) -> np.ndarray:
+        """Decode blobs to vectors, float32 of shape (b, dim); bits become 1 and -1."""
+        joined = b"".join(blobs)
+        if self.element_type == "binary":
+            return unpack(np.frombuffer(joined, np.uint8).reshape(len(blobs), self.dim // 8), self.dim, "little")
+        kind = np.dtype("<f4" if self.element_type == "float32" else "i1")
+        return np.frombuffer(joined, kind).reshape(len(blobs), self.dim).astype(np.float32)
+
+    def create(self, name: str, dim: int, element_type: str) -> str:
+        """Return the statement that creates the same table with vectors of another width and type."""
+        declaration = _VECTOR.fullmatch(self.arguments[self.at])
+        options = declaration[4] if declaration else ""
+        if element_type == "binary":  # bits are compared by the Hamming distance, and accept no other metric
+            options = _METRIC.sub("", options).rstrip()
+        type_ = {"float32": "float", "int8": "int8", "binary": "bit"}[element_type]
+        vector = f"{self.column} {type_}[{int(dim)}]{options}"
+        arguments = [*self.arguments[: self.at], vector, *self.arguments[self.at + 1 :]]
+        return f"CREATE VIRTUAL TABLE {quoted(name)} USING vec0({', '.join(arguments)})"
+
+
+def rename(connection: sqlite3.Connection, old: str, new: str) -> None:
+    """Rename a vec0 table and its shadow tables, which vec0 locates by its own name but does not rename."""
+    connection.execute(f"ALTER TABLE {quoted(old)} RENAME TO {quoted(new)}")
+    shadow = re.compile(
+        re.escape(old) + r"(_(info|chunks|rowids|auxiliary|(vector_chunks|metadatachunks|metadatatext)\d+))"
+    )
+    for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+        if suffix := shadow.fullmatch(name):
+            connection.execute(f"ALTER TABLE {quoted(name)} RENAME TO {quoted(new + suffix[1])}")

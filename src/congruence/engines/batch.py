@@ -17,7 +17,7 @@ from congruence.errors import DtypeError
 from congruence.maps import Map, load
 from congruence.stores.fragments import SchemaSource
 from congruence.stores.layout import TableLayout, list_array
-from congruence.upgrade.blocks import BlockMap
+from congruence.upgrade.transform import BlockMap
 
 if TYPE_CHECKING:
     import pandas

@@ -19,7 +19,7 @@ from congruence.engines.places import Place
 from congruence.maps import OrthogonalMap
 from congruence.stores.fragments import TableFragment
 from congruence.stores.layout import TableLayout, parquet_options
-from congruence.upgrade.blocks import BlockMap
+from congruence.upgrade.transform import BlockMap
 
 __all__ = ["Check", "DataPlan", "Machines", "Rates", "measure_rates", "plan_rows"]
 

@@ -23,7 +23,7 @@ from congruence.errors import InputError
 from congruence.maps import Map
 from congruence.stores.fragments import TableFragment
 from congruence.stores.layout import TableLayout
-from congruence.upgrade.blocks import BlockMap
+from congruence.upgrade.transform import BlockMap
 
 __all__ = ["DataSetReport", "transform_dataset"]
 

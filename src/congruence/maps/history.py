@@ -11,7 +11,6 @@ from congruence._utils.validation import check_choice
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from congruence.plotting.data import TrainingRecord
 
 __all__ = ["History"]
 
@@ -71,7 +70,7 @@ class History:
             raise TypeError("losses that are not lists of numbers")
         return history
 
-    def to_dict(self) -> TrainingRecord:
+    def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain data."""
         return {
             "losses": {term: [*values] for term, values in self.losses.items()},

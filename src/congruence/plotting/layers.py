@@ -11,15 +11,14 @@ from matplotlib.patches import Rectangle
 
 from congruence.plotting.look import COLOR, canvas, words
 
-__all__ = ["MIDDLE", "STRONG", "draw_layers", "layer_notes", "layers_size"]
-
 #: Size of a cell, and average width of a letter, in points.
 _CELL_WIDTH, _CELL_HEIGHT, _LETTER = 52, 30, 7.4
 
 #: Maximum length of a layer's name.
 _NAME = 40
 
-#: Color strengths above which text switches to white in light mode, and to black in dark mode. The contrast is at least 4.5 for all strengths.
+#: Color strengths above which text switches to white in light mode, and to black in dark mode. The contrast is at least
+#: 4.5 for all strengths.
 STRONG = 0.86
 MIDDLE = 0.62
 
@@ -28,9 +27,10 @@ def layer_notes(data: dict[str, Any]) -> list[str]:
     """Return the notes that explain the plot, one line each."""
     return [
         f"{data['metric']}, {data['n']} items. Stronger color: more standard deviations closer than chance.",
-        f"Framed: best of {len(data['x_layers']) * len(data['y_layers'])}, {words(data['best'][0])} and {words(data['best'][1])}, {data['best_value']:.3f}.",
-        f"By chance the best is {data['best_null_mean']:.3f} ± {data['best_null_sd']:.3f} ({data['permutations']} re-pairings); "
-        f"p = {data['best_adjusted_p_value']:.3f}, corrected for the search.",
+        f"Framed: best of {len(data['x_layers']) * len(data['y_layers'])}, {words(data['best'][0])} and "
+        f"{words(data['best'][1])}, {data['best_value']:.3f}.",
+        f"By chance the best is {data['best_null_mean']:.3f} ± {data['best_null_sd']:.3f} ({data['permutations']} "
+        f"re-pairings); p = {data['best_adjusted_p_value']:.3f}, corrected for the search.",
     ]
 
 
@@ -48,21 +48,9 @@ def draw_layers(
 ) -> Axes:
     """Draw the scores of all pairs of layers as a heat map.
 
-    The color of a cell shows how far its score is above chance. The best score has a frame.
-
-    Parameters
-    ----------
-    data : dict
-        Result of :meth:`congruence.compare.layers.LayerComparison.to_dict`, plus ``strength``, the color strength of each cell from 0 to 1.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
-    title : str, default="Similarity of layers"
-    annotate : bool, default=True
-        Add the title, and the notes below the plot.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
+    The color of a cell shows how far its score is above chance; the best score has a frame. ``data``: that of
+    :meth:`congruence.compare.layers.LayerComparison.to_dict`, plus ``strength``, the color strength of each cell, 0 to
+    1.
     """
     with canvas(ax, layers_size(data, title)) as ax:
         strength, values = np.asarray(data["strength"]), data["values"]

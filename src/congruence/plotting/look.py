@@ -15,14 +15,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from congruence._utils.display import short, visible
 
-__all__ = ["COLOR", "COLORS", "HEIGHT", "WIDTH", "canvas", "explain", "new_axes", "style", "tick", "tidy", "words"]
-
 #: Size of a plot in points, which are pixels on a page: small enough that text is readable on a phone.
 WIDTH = 360
 HEIGHT = 250
 
-#: The colors by their meaning, for light and dark mode. The light colors are all different, and none is black, which matplotlib
-#: omits in SVG, so that a page can replace each by a CSS variable (:mod:`congruence.report.svg`).
+#: The colors by their meaning, for light and dark mode. The light colors are all different, and none is black, which
+#: matplotlib omits in SVG, so that a page can replace each by a CSS variable (:mod:`congruence.report.svg`).
 COLORS = {
     "ink": ("#1b1f24", "#e8eaed"),
     "soft": ("#57606a", "#a6aeb8"),
@@ -101,7 +99,7 @@ _STYLE: dict[Any, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Use the style of the reports while the block runs, independent of the user's settings, which are restored afterwards."""
+    """Use the style of the reports while the block runs; the user's settings do not count, and are restored."""
     with matplotlib.rc_context(), warnings.catch_warnings():
         # matplotlib's font only measures text: a browser draws characters that are missing from it in another font.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")

@@ -1,44 +1,27 @@
-"""Plots of a map: cosines of pairs, singular values, both models' points, similarities, and scores by number of anchors."""
+"""Plots of a map and of what its anchors determine: cosines, spectra, points, similarities, bounds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
-from congruence.plotting.data import CosineHistogram, FewAnchors, KernelPoints
 from congruence.plotting.look import COLOR, canvas, explain, tidy, words
-
-__all__ = ["draw_clouds", "draw_cosines", "draw_few_anchors", "draw_kernel", "draw_spectrum"]
 
 #: Dashes of random controls, and of reference lines.
 _DOTTED, _DASHED = (0, (3, 3)), (0, (4, 4))
 
-_NAMES = {
-    "before": "unmapped",
-    "after": "mapped",
-    "constant": "constant",
-    "random_rotation": "random rotation",
-}
+_NAMES = {"before": "unmapped", "after": "mapped", "constant": "constant", "random_rotation": "random rotation"}
 
 
-def draw_cosines(data: CosineHistogram, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+def draw_cosines(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw histograms of the cosines of pairs before and after mapping, with outlines for the controls.
 
-    Parameters
-    ----------
-    data : dict
-        One of ``histograms`` of :func:`congruence.report.summarize`: ``name``, ``edges``, and shares of pairs ``before``, ``after``,
-        ``constant`` and ``random_rotation``, of which any may be None.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
-    annotate : bool, default=True
-        Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
+    ``data``: one of ``histograms`` of :func:`congruence.report.summarize`: ``name``, ``edges``, and shares of pairs
+    ``before``, ``after``, ``constant`` and ``random_rotation``, each of which may be None.
     """
     with canvas(ax) as ax:
         edges = data["edges"]
@@ -61,18 +44,7 @@ def draw_cosines(data: CosineHistogram, ax: Axes | None = None, *, annotate: boo
 def draw_spectrum(data: Mapping[str, Sequence[float]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw the singular values of the anchors' cross-covariance, relative to the largest, and the gains.
 
-    Parameters
-    ----------
-    data : dict
-        ``singular_values`` and ``gains``, strongest direction first.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
-    annotate : bool, default=True
-        Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
+    ``data``: ``singular_values`` and ``gains``, strongest direction first.
     """
     with canvas(ax) as ax:
         values, n = data["singular_values"], len(data["singular_values"])
@@ -99,24 +71,9 @@ def draw_clouds(
 ) -> Axes:
     """Draw both models' images (dots) and texts (triangles) in two principal directions, pairs joined by lines.
 
-    Parameters
-    ----------
-    data : dict
-        Points, shape (n, 2), by name: ``source image``, ``source text``, ``target image``, ``target text``. Point i of a modality is the same
-        item on both sides.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
-    mapped : bool, default=False
-        Whether the source's points were mapped; they then have the color of mapped vectors.
-    names : mapping of str to str, optional
-        Labels of clouds in the legend; by default the names above.
-    title : str, default="Two principal directions"
-    annotate : bool, default=True
-        Add the title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
+    ``data``: points, shape (n, 2), by name: ``source image``, ``source text``, ``target image``, ``target text``; point
+    i of a modality is the same item on both sides. If the source's points are ``mapped``, they have the color of mapped
+    vectors. ``names`` are labels of clouds in the legend; by default the names above.
     """
     with canvas(ax) as ax:
         for modality in ("image", "text"):
@@ -141,7 +98,7 @@ def draw_clouds(
 
 
 def draw_kernel(
-    data: KernelPoints,
+    data: Mapping[str, Any],
     ax: Axes | None = None,
     *,
     color: str = "ink",
@@ -150,21 +107,8 @@ def draw_kernel(
 ) -> Axes:
     """Draw image–text similarities in one model against those in the other.
 
-    Parameters
-    ----------
-    data : dict
-        ``matched`` and ``other``: points of source and target similarity, shape (n, 2).
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
-    color : str, default="ink"
-        Color of matched pairs, which belong to both models.
-    title : str, default="Similarities"
-    annotate : bool, default=True
-        Add the title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
+    ``data``: ``matched`` and ``other``, points of source and target similarity, shape (n, 2). ``color`` is that of
+    matched pairs, which belong to both models.
     """
     with canvas(ax) as ax:
         points = [*data["other"], *data["matched"]]
@@ -186,25 +130,12 @@ def draw_kernel(
 
 
 def draw_few_anchors(
-    data: FewAnchors, measures: Sequence[str], ax: Axes | None = None, *, annotate: bool = True
+    data: Mapping[str, Any], measures: Sequence[str], ax: Axes | None = None, *, annotate: bool = True
 ) -> Axes:
     """Draw scores of maps fitted on few anchors, by number of anchors: means and ranges over several draws.
 
-    Parameters
-    ----------
-    data : dict
-        ``few_anchors`` of :func:`congruence.report.summarize`: ``n`` and ``curves``, each with ``measure``, ``items``, ``kind``,
-        ``mean``, ``low`` and ``high``.
-    measures : sequence of str
-        Which curves to draw: ``"classified"``, ``"retrieval"``, ``"cosine"``.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
-    annotate : bool, default=True
-        Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
+    ``data``: ``few_anchors`` of :func:`congruence.report.summarize`; curves of the ``measures`` ``"classified"``,
+    ``"retrieval"`` or ``"cosine"`` are drawn.
     """
     with canvas(ax) as ax:
         n = data["n"]
@@ -225,4 +156,120 @@ def draw_few_anchors(
         tidy(ax, x_ticks=n if len(n) < 8 else n[::2])
         if annotate:
             explain(ax, "Scores by number of anchors", columns=1)
+    return ax
+
+
+def draw_covered(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw the share of the rows' variance in the span of the first anchors, by number of anchors.
+
+    ``data``: ``shares``, for each order of the anchors the shares for the first 1, 2, … anchors; ``random`` is a
+    control.
+    """
+    with canvas(ax) as ax:
+        most = 1
+        for name, shares in sorted(data["shares"].items(), key=lambda item: item[0] == "random"):
+            is_random = name == "random"
+            style = {"color": COLOR["ink"], "linestyle": (0, (1, 2))} if is_random else {"color": COLOR["after"]}
+            ax.plot(range(1, len(shares) + 1), shares, label="in random order" if is_random else words(name), **style)
+            most = max(most, len(shares))
+        ax.set(xlim=(0, most), ylim=(0, 1.02), xlabel="anchors", ylabel="variance covered")
+        tidy(ax)
+        if annotate:
+            explain(ax, "Variance in the anchors' span")
+    return ax
+
+
+_DASHED = (0, (4, 4))
+
+
+def draw_singular_values(
+    values: Mapping[int, float],
+    ax: Axes | None = None,
+    *,
+    tolerance: float,
+    rank: int,
+    title: str = "Singular values",
+    annotate: bool = True,
+) -> Axes:
+    """Draw singular values on a logarithmic axis; a dashed line marks the tolerance.
+
+    ``values`` are in descending order, by their number from 1; zeros are drawn at the lower end of the axis. ``rank``
+    is the number of those above the ``tolerance``.
+    """
+    with canvas(ax) as ax:
+        numbers, sizes = np.array(list(values)), np.array(list(values.values()), dtype=float)
+        top = float(sizes.max()) or 1.0
+        positive = sizes[sizes > 0]
+        floor = min(float(positive.min()) if len(positive) else top, tolerance or top) / 10
+        consecutive = np.array_equal(np.diff(numbers), np.ones(len(numbers) - 1))
+        line = "-" if len(numbers) > 60 else "o-" if consecutive else "o"
+        ax.plot(numbers, np.maximum(sizes, floor), line, color=COLOR["after"], label="singular values")
+        if tolerance > 0:
+            ax.axhline(tolerance, color=COLOR["ink"], linewidth=1.2, linestyle=_DASHED, label="tolerance")
+        ax.axvline(rank, color=COLOR["faint"], linestyle=_DASHED, label=f"rank {rank:,}")
+        ax.set_yscale("log")
+        ax.set(xlim=(min(1.0, numbers[0]), max(2.0, float(numbers[-1]), 1.02 * rank)), ylim=(floor, 3 * top))
+        ax.set(xlabel="direction, strongest first", ylabel="singular value, logarithmic")
+        tidy(ax)
+        if annotate:
+            explain(ax, title)
+    return ax
+
+
+def draw_correlations(values: Sequence[float], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw canonical correlations, strongest first."""
+    with canvas(ax) as ax:
+        numbers = np.arange(1, len(values) + 1)
+        ax.fill_between(numbers, values, color=COLOR["after"], alpha=0.18, linewidth=0)
+        line = "o-" if len(numbers) <= 60 else "-"
+        ax.plot(numbers, values, line, color=COLOR["after"], label="in-sample correlation")
+        ax.set(xlim=(1, max(len(values), 2)), ylim=(0, 1.02), xlabel="direction, strongest first")
+        ax.set_ylabel("canonical correlation")
+        tidy(ax)
+        if annotate:
+            explain(ax, "Canonical correlations, in sample")
+    return ax
+
+
+def draw_rank_trade_off(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw the bound on the text error by the number of leading directions, its two terms, and the measured error.
+
+    ``data``: ``ranks``, for each rank ``sharp``, ``outside``, ``whole`` and ``measured``, and ``best``, the rank with
+    the least bound.
+    """
+    with canvas(ax) as ax:
+        ax.axvline(data["best"], color=COLOR["faint"], linestyle=_DASHED)
+        for name, color, dashes, label in (
+            ("whole", "after", "solid", "bound"),
+            ("sharp", "source", "solid", "bound within"),
+            ("outside", "target", "solid", "bound outside"),
+            ("measured", "ink", _DASHED, "measured within"),
+        ):
+            ax.plot(data["ranks"], data[name], color=COLOR[color], linestyle=dashes, label=label)
+        top = max(float(np.max(data[name])) for name in ("whole", "sharp", "outside", "measured"))
+        ax.set(xlim=(1, max(float(data["ranks"][-1]), 2.0)), ylim=(0, 1.05 * top or 1.0))
+        ax.set(xlabel=f"leading directions (least bound at {data['best']})", ylabel="text error")
+        tidy(ax)
+        if annotate:
+            explain(ax, "Bound on the text error")
+    return ax
+
+
+def draw_class_margins(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw the margin of each class against the margin it needs; classes above the line are certified.
+
+    ``data``: for each class, ``margins`` (γ_c), ``needed`` (2(η_c + s_c)), and ``right`` (whether it was retrieved).
+    """
+    with canvas(ax) as ax:
+        margins, needed = np.asarray(data["margins"], dtype=float), np.asarray(data["needed"], dtype=float)
+        right = np.asarray(data["right"], dtype=bool)
+        low, high = min(0.0, margins.min(), needed.min()), max(margins.max(), needed.max(), 1e-9)
+        span = (low - 0.04 * (high - low), high + 0.04 * (high - low))
+        ax.plot(span, span, color=COLOR["faint"], linestyle=_DASHED)
+        for kind, color, label in ((right, "after", "retrieved"), (~right, "source", "another class retrieved")):
+            ax.plot(needed[kind], margins[kind], "o", color=COLOR[color], label=label)
+        ax.set(xlim=span, ylim=span, xlabel="needed margin 2(η + s)", ylabel="margin γ")
+        tidy(ax)
+        if annotate:
+            explain(ax, "Margins of the classes")
     return ax

@@ -1,4 +1,4 @@
-"""Plots of scores and their chance levels: one line per score, with marks for the score, its interval and its controls."""
+"""Plots of scores with their intervals and chance levels."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from congruence.plotting.look import COLOR, WIDTH, canvas, explain, tidy, words
 
 if TYPE_CHECKING:
     from collections.abc import Sized
-
-__all__ = ["draw_pairing", "draw_scores", "draw_separations", "draw_shift", "draw_similarities"]
 
 #: Height in points of a line with its name, and of axis, title and legend.
 _LINE, _AROUND = 36, 96
@@ -33,18 +31,7 @@ _OTHERS = {
 def draw_similarities(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw similarity scores of two spaces with their intervals; bars show the range of random re-pairings.
 
-    Parameters
-    ----------
-    data : sequence of mapping
-        One entry per metric, from :meth:`congruence.compare.spaces.Similarity.to_dict`.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
-    annotate : bool, default=True
-        Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
+    ``data``: one entry per metric, from :meth:`congruence.compare.spaces.Similarity.to_dict`.
     """
     with canvas(ax, _size(data)) as ax:
         names = [row["metric"] + ("" if row["larger_is_closer"] else ", smaller is closer") for row in data]
@@ -61,18 +48,7 @@ def draw_similarities(data: Sequence[Mapping[str, Any]], ax: Axes | None = None,
 def draw_scores(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw a map's scores before and after mapping, with the target's own scores and those of the controls.
 
-    Parameters
-    ----------
-    data : sequence of mapping
-        Rows from :meth:`congruence.evaluation.Scores.to_dict`; distances, which have another scale, are left out.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
-    annotate : bool, default=True
-        Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
+    ``data``: rows from :meth:`congruence.evaluation.Scores.to_dict`; distances, which have another scale, are left out.
     """
     rows = [row for row in data if row["metric"] != "distance"]
     with canvas(ax, _size(rows)) as ax:
@@ -96,18 +72,8 @@ def draw_scores(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, an
 def draw_separations(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw scores of matching pairs and of non-matches: means and standard deviations over random subsets of the rows.
 
-    Parameters
-    ----------
-    data : sequence of mapping
-        From :meth:`congruence.compare.matching.Separation.to_dict`; entries of the same metric and formula share a line.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
-    annotate : bool, default=True
-        Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
+    ``data``: from :meth:`congruence.compare.matching.Separation.to_dict`; entries of the same metric and formula share
+    a line.
     """
     lines: dict[str, dict[str, Mapping[str, Any]]] = {}
     for row in data:
@@ -130,20 +96,9 @@ def draw_separations(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, 
 
 
 def draw_shift(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw distances between two collections with their standard deviations, next to the distance between samples of one collection.
+    """Draw distances between two collections with their standard deviations, and the distance of samples of one.
 
-    Parameters
-    ----------
-    data : mapping
-        From :meth:`congruence.transport.shift.DistributionShift.to_dict`.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
-    annotate : bool, default=True
-        Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
+    ``data``: from :meth:`congruence.transport.shift.DistributionShift.to_dict`.
     """
     kinds = {"vectors": data["total"]}
     if data["text"] is not None:
@@ -163,18 +118,7 @@ def draw_shift(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: boo
 def draw_pairing(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw the alignment of held-out pairs; a bar shows its range for random re-pairings.
 
-    Parameters
-    ----------
-    data : mapping
-        From :meth:`congruence.compare.pairing.PairingReport.to_dict`, with enough pairs for a null distribution.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
-    annotate : bool, default=True
-        Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
+    ``data``: from :meth:`congruence.compare.pairing.PairingReport.to_dict`, with enough pairs for a null distribution.
     """
     with canvas(ax, _size([data])) as ax:
         _bars(ax, [data], "re-paired, 95 %")
@@ -247,3 +191,103 @@ def _frame(ax: Axes, names: Sequence[str], label: str) -> None:
     ax.grid(visible=False, axis="y")
     ax.grid(axis="x", color=COLOR["rule"], linewidth=0.6)
     ax.set_yticks([])
+
+
+#: Label and color of each strategy, in their order.
+_LABELS = {
+    "keep": ("keep old", "source"),
+    "stored": ("map store", "after"),
+    "queries": ("map queries", "mid"),
+    "re-embed": ("re-embed", "target"),
+}
+
+_CONTROLS = {"chance": "a random list", "random_rotation": "random rotation"}
+
+
+def draw_strategies(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw the score of each strategy with its interval; dotted and dashed lines are the scores of the controls.
+
+    ``data``: ``task``; ``strategies``, ``(value, low, high)`` by strategy; ``controls``, score by control.
+    """
+    with canvas(ax) as ax:
+        shown = [strategy for strategy in _LABELS if strategy in data["strategies"]]
+        for name, label in _CONTROLS.items():
+            if name in data["controls"]:
+                dashes = (0, (1, 2)) if name == "chance" else (0, (3, 3))
+                ax.axhline(data["controls"][name], color=COLOR["ink"], linewidth=1.2, linestyle=dashes, label=label)
+        for k, strategy in enumerate(shown):
+            value, low, high = data["strategies"][strategy]
+            color = COLOR[_LABELS[strategy][1]]
+            ax.errorbar([k], [value], [[value - low], [high - value]], fmt="o", markersize=8, color=color)
+            ax.annotate(
+                f"{value:.3f}".replace("-", "−"), (k, value), xytext=(7, 0), textcoords="offset points",
+                va="center_baseline", color=COLOR["soft"],
+            )  # fmt: skip
+        lowest = min([0.0, *(low for _, low, _ in data["strategies"].values()), *data["controls"].values()])
+        ax.set(xlim=(-0.45, len(shown) - 0.35), ylim=(lowest * 1.05, 1), ylabel=words(data["task"]))
+        tidy(ax)
+        ax.set_xticks(range(len(shown)), [_LABELS[strategy][0] for strategy in shown], color=COLOR["ink"])
+        ax.tick_params(axis="x", length=0)
+        if annotate:
+            explain(ax, f"{words(data['task'])} of each strategy")
+    return ax
+
+
+def draw_learning_curve(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw the score by number of anchors, extrapolated to four times the present number.
+
+    ``data``: ``task``; ``n_anchors``; ``curve``: ``anchors``, ``mean``, ``sd``, ``repeats`` and the power ``law``
+    (``best``, ``drop``, ``exponent``); ``re-embed``, the score of re-embedding, or None.
+    """
+    with canvas(ax) as ax:
+        curve, now = data["curve"], data["n_anchors"]
+        sizes: list[float] = list(curve["anchors"])
+        mean, sd = np.array(curve["mean"]), np.array(curve["sd"])
+        law = curve["law"]
+        more = np.geomspace(sizes[-1], 4 * now, 20)
+        extrapolated = law["best"] - law["drop"] * more ** -law["exponent"]
+        ax.axvline(now, color=COLOR["faint"], linestyle=(0, (4, 4)))
+        ax.fill_between(sizes, mean - sd, mean + sd, color=COLOR["after"], alpha=0.18, linewidth=0)
+        ax.plot(sizes, mean, "o-", color=COLOR["after"], label=f"mean of {curve['repeats']} draws")
+        ax.plot(more, extrapolated, color=COLOR["faint"], linestyle=(0, (4, 4)), label="extrapolated")
+        if data["re-embed"] is not None:
+            ax.axhline(data["re-embed"], color=COLOR["target"], linewidth=1.6, label="re-embed")
+        ax.set_xscale("log")
+        ax.set(
+            xlim=(sizes[0] / 1.08, 4.8 * now),
+            ylim=(min(0.0, float((mean - sd).min())), max(1.0, float(extrapolated.max()), float((mean + sd).max()))),
+            xlabel="anchors (logarithmic)",
+            ylabel=words(data["task"]),
+        )
+        tidy(ax, x_ticks=[*sizes[::2], now, 4 * now] if sizes[-1] not in sizes[::2] else [*sizes[::2], 4 * now])
+        if annotate:
+            explain(ax, f"{words(data['task'])} by number of anchors")
+    return ax
+
+
+def draw_progress(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw quality by share re-embedded: each stage with its interval, the forecast, and the old and the new model.
+
+    ``data``: ``metric``; ``stages`` and ``forecast``, lists of ``share``, ``value``, ``low`` and ``high``; ``lines``,
+    values of ``"new model"`` and ``"old model"``, either of which may be missing.
+    """
+    with canvas(ax) as ax:
+        for name, value in data["lines"].items():
+            color = COLOR["target" if name == "new model" else "source"]
+            ax.axhline(value, color=color, linewidth=1.2, linestyle=(0, (3, 3)), label=name)
+        for part, color, label in ((data["forecast"], "faint", "forecast"), (data["stages"], "after", "measured")):
+            points = [point for point in part if point["value"] == point["value"]]  # without NaN
+            if not points:
+                continue
+            x = [100 * point["share"] for point in points]
+            low, high = [point["low"] for point in points], [point["high"] for point in points]
+            ax.fill_between(x, low, high, color=COLOR[color], alpha=0.2, linewidth=0)
+            dashes = (0, (1, 1.5)) if label == "forecast" else "solid"
+            ax.plot(x, [point["value"] for point in points], color=COLOR[color], linestyle=dashes, label=label)
+        last = data["stages"][-1]
+        ax.plot([100 * last["share"]], [last["value"]], "o", markersize=7, color=COLOR["after"])
+        ax.set(xlabel="% re-embedded", ylabel=words(data["metric"]))
+        tidy(ax)
+        if annotate:
+            explain(ax, f"{words(data['metric'])} while re-embedding")
+    return ax

@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from congruence.plotting.data import (
-    Curve,
-    LossCurves,
-    Margins,
-    Recalls,
-    TaskRecalls,
-    TermCurve,
-    TrainingRecord,
-    ValidationCurve,
-)
 from congruence.plotting.look import COLOR, HEIGHT, WIDTH, canvas, explain, tidy, words
-
-__all__ = [
-    "MARKS",
-    "draw_loss",
-    "draw_margins",
-    "draw_recalls",
-    "draw_validation",
-    "loss_curves",
-    "recalls_size",
-    "thin",
-    "validation_curve",
-]
 
 #: Largest number of points of a curve.
 MARKS = 300
@@ -56,30 +35,23 @@ _SIDES = {"": "after", "source": "source", "target": "target"}
 _DASHED = (0, (4, 4))
 
 
-def loss_curves(record: TrainingRecord) -> list[LossCurves]:
+def loss_curves(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the terms of the loss by step, ready for :func:`draw_loss`; terms of both sides share a plot.
 
-    Parameters
-    ----------
-    record : mapping
-        A training's history: ``losses``, ``best_step`` and ``steps``.
-
-    Returns
-    -------
-    list of dict
-        ``term``, ``name``, ``log`` (whether to use a logarithmic axis), ``best_step``, ``steps`` and ``lines``: list of dict with ``name``,
-        ``step``, ``value``. More than :data:`MARKS` records are averaged by :func:`thin`.
+    ``record`` is a training's history, with ``losses``, ``best_step`` and ``steps``. An entry has ``term``, ``name``,
+    ``log`` (whether to use a logarithmic axis), ``best_step``, ``steps`` and ``lines``, each with ``name``, ``step``
+    and ``value``.
     """
     losses = record.get("losses", {})
     steps = losses.get("step", [])
-    lines_of: dict[str, list[TermCurve]] = {}
+    lines_of: dict[str, list[dict[str, Any]]] = {}
     for term, values in losses.items():
         if term != "step" and len(values) == len(steps) > 0:
             stem, _, suffix = term.rpartition("_")
             name, side = (stem, suffix) if suffix in ("source", "target") else (term, "")
             step, value = thin(steps, values)
             lines_of.setdefault(name, []).append({"name": side, "step": step, "value": value})
-    out: list[LossCurves] = []
+    out: list[dict[str, Any]] = []
     for term, lines in lines_of.items():
         values = [value for line in lines for value in line["value"]]
         out.append(
@@ -95,20 +67,11 @@ def loss_curves(record: TrainingRecord) -> list[LossCurves]:
     return out
 
 
-def validation_curve(record: TrainingRecord, teacher: float | None = None) -> ValidationCurve | None:
+def validation_curve(record: Mapping[str, Any], teacher: float | None = None) -> dict[str, Any] | None:
     """Return the validation score by step, ready for :func:`draw_validation`; None if there was no validation.
 
-    Parameters
-    ----------
-    record : mapping
-        A training's history: ``validation``, ``best_step`` and ``steps``.
-    teacher : float, optional
-        Score of a linear teacher on the same rows.
-
-    Returns
-    -------
-    dict or None
-        ``step``, ``value``, ``best_step``, ``best``, ``teacher``, ``steps``.
+    ``record`` is a training's history, with ``validation``, ``best_step`` and ``steps``; ``teacher``, the score of a
+    linear teacher on the same rows.
     """
     scores = record.get("validation", [])
     if not scores:
@@ -133,21 +96,10 @@ def thin(steps: Sequence[float], values: Sequence[float]) -> tuple[list[float], 
     )  # type: ignore[return-value]
 
 
-def draw_loss(data: LossCurves, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw a term of the loss by step, for both sides if it has two; a dashed line marks the step whose weights were kept.
+def draw_loss(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw a term of the loss by step, for both sides if it has two; a dashed line marks the step that was kept.
 
-    Parameters
-    ----------
-    data : dict
-        One entry of :func:`loss_curves`.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
-    annotate : bool, default=True
-        Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
+    ``data``: one entry of :func:`loss_curves`.
     """
     with canvas(ax) as ax:
         values = [value for line in data["lines"] for value in line["value"]]
@@ -158,27 +110,16 @@ def draw_loss(data: LossCurves, ax: Axes | None = None, *, annotate: bool = True
     return ax
 
 
-def draw_validation(data: ValidationCurve, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+def draw_validation(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw the validation score by step, with the best step marked.
 
-    Parameters
-    ----------
-    data : dict
-        From :func:`validation_curve`.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
-    annotate : bool, default=True
-        Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
+    ``data``: from :func:`validation_curve`.
     """
     with canvas(ax) as ax:
-        lines: list[tuple[Curve, str, str]] = [(data, "target", "heads")]
+        lines: list[tuple[Mapping[str, Any], str, str]] = [(data, "target", "heads")]
         values = [*data["value"], data["best"]]
         if data["teacher"] is not None:
-            teacher: Curve = {"step": [0, data["steps"]], "value": [data["teacher"]] * 2}
+            teacher = {"step": [0, data["steps"]], "value": [data["teacher"]] * 2}
             lines.append((teacher, "source", "their linear teacher"))
             values.append(data["teacher"])
         _draw_curves(ax, data, "validation score", values, lines)
@@ -191,14 +132,14 @@ def draw_validation(data: ValidationCurve, ax: Axes | None = None, *, annotate: 
 
 def _draw_curves(
     ax: Axes,
-    data: LossCurves | ValidationCurve,
+    data: Mapping[str, Any],
     label: str,
     values: Sequence[float],
-    lines: Sequence[tuple[Curve, str, str]],
+    lines: Sequence[tuple[Mapping[str, Any], str, str]],
     *,
     log: bool = False,
 ) -> None:
-    """Draw lines by step, each with a color and a label; ``values`` determine the range of the axis, ``label`` its name."""
+    """Draw lines by step, each with a color and a label; ``values`` set the range of the axis, ``label`` its name."""
     low, high = min(values), max(values)
     if data["best_step"] is not None:
         ax.axvline(data["best_step"], color=COLOR["faint"], linestyle=_DASHED)
@@ -216,37 +157,26 @@ def _draw_curves(
     tidy(ax)
 
 
-def recalls_size(data: Recalls) -> tuple[float, float]:
+def recalls_size(data: Mapping[str, Any]) -> tuple[float, float]:
     """Return the size in points that :func:`draw_recalls` needs."""
     return WIDTH, 10 + _task_height(data) * len(_tasks(data))
 
 
-def _task_height(data: Recalls) -> int:
+def _task_height(data: Mapping[str, Any]) -> int:
     """Return the height of a task in points: its name, and one or two bars."""
     return 24 + 16 * (1 + (data["options"] is not None))
 
 
-def _tasks(data: Recalls) -> Sequence[TaskRecalls]:
-    """Return the tasks to draw: all or, if there are too many, the first ones and the last, which is that of all items."""
+def _tasks(data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the tasks to draw: all or, if there are too many, the first ones and the last, that of all items."""
     rows = data["rows"]
     return rows if len(rows) <= _TASKS else [*rows[: _TASKS - 1], rows[-1]]
 
 
-def draw_recalls(data: Recalls, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+def draw_recalls(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw both recalls of each task as horizontal bars, with chance as dashed lines.
 
-    Parameters
-    ----------
-    data : dict
-        ``by_task`` of :func:`congruence.report.summarize_training`.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
-    annotate : bool, default=True
-        Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
+    ``data``: ``by_task`` of :func:`congruence.report.summarize_training`.
     """
     size = recalls_size(data)
     with canvas(ax, (size[0], size[1] + (50 if annotate else 0))) as ax:
@@ -278,21 +208,11 @@ def draw_recalls(data: Recalls, ax: Axes | None = None, *, annotate: bool = True
     return ax
 
 
-def draw_margins(data: Margins, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw a histogram of the cosine of the caption minus that of the nearest wrong caption; a dashed line marks the mean.
+def draw_margins(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+    """Draw a histogram of the cosine of the caption minus that of the nearest wrong caption; a dashed line is the mean.
 
-    Parameters
-    ----------
-    data : dict
-        One of ``margins`` of :func:`congruence.report.summarize_training`: ``name``, ``edges`` (symmetric about zero), ``counts``, ``mean``.
-    ax : matplotlib.axes.Axes, optional
-        Axes to draw on; by default those of a new figure, which is not registered with pyplot.
-    annotate : bool, default=True
-        Add a title and labels that identify what is drawn.
-
-    Returns
-    -------
-    matplotlib.axes.Axes
+    ``data``: one of ``margins`` of :func:`congruence.report.summarize_training`: ``name``, ``edges`` (symmetric about
+    zero), ``counts``, ``mean``.
     """
     with canvas(ax, (WIDTH, HEIGHT)) as ax:
         edges, counts = data["edges"], data["counts"]

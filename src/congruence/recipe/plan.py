@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import has_fit_parameter
 
 from congruence._utils.yaml import parse_yaml, read_yaml
 from congruence.errors import CorruptFileError, ParameterError
@@ -30,6 +30,11 @@ _FIT_PARAMETERS = {
     "negatives": "negatives",
     "tasks": "negatives",
 }
+
+
+def takes(method: object, parameter: str) -> bool:
+    """Return whether a method, or its class, learns from an argument of this name."""
+    return parameter in inspect.signature(method.fit).parameters  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ class Recipe:
     def _check_rows(self) -> None:
         """Refuse entries that the method does not use, or that require another entry. Raises ParameterError."""
         for name, parameter in _FIT_PARAMETERS.items():
-            if getattr(self, name) and not has_fit_parameter(METHODS[self.method], parameter):
+            if getattr(self, name) and not takes(METHODS[self.method], parameter):
                 rows = {"unpaired": "unpaired rows", "negatives": "wrong captions, which are for jam"}[parameter]
                 raise ParameterError(
                     f"Got {name} for {self.method}, which does not learn from {rows}.", f"Leave out {name}=…."

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import has_fit_parameter
 
 from congruence.embeddings import Space
 from congruence.errors import TeacherWarning
 from congruence.evaluation.task_rows import recall_by_task
 from congruence.maps import TwoSidedMap
 from congruence.recipe.items import Items, Unpaired, hold_out, keep_some, read_items, read_unpaired
-from congruence.recipe.plan import Recipe
+from congruence.recipe.plan import Recipe, takes
 from congruence.splits import warn_duplicates
 from congruence.train import Method, make_method
 from congruence.train.retrieval import recalls, unique_pairs
@@ -147,14 +146,14 @@ def _fit(
 
 def _fit_arguments(method: Method, items: Items, unpaired: list[Unpaired]) -> dict[str, Any]:
     """Return the arguments of a method's ``fit`` in addition to the pairs."""
-    if has_fit_parameter(method, "negatives"):
+    if takes(method, "negatives"):
         return {"negatives": items.negatives, "groups": items.groups}
     return {"unpaired": tuple(unpaired)}
 
 
 def _validation(method: Method, heldout: Items) -> tuple[Any, ...]:
     """Return held-out pairs in the form that a method's ``score`` expects."""
-    if has_fit_parameter(method, "negatives"):
+    if takes(method, "negatives"):
         rows = heldout.captions()
         return rows.source, rows.target, rows.negatives, rows.groups
     if len(np.unique(heldout.groups)) < len(heldout):  # retrieving an identical row is not an error

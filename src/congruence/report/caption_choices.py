@@ -19,9 +19,6 @@ from congruence.encoders import open_image
 from congruence.errors import FileError, ParameterError, TooFewAnchorsError
 from congruence.evaluation.compositional import TIE, chosen, sugarcrepe_recall
 from congruence.evaluation.task_rows import recall_by_task
-from congruence.plotting.data import Margins
-
-__all__ = ["CaptionChoices", "by_task", "changed", "examples_of", "margins", "thumbnail"]
 
 #: Longer side of a thumbnail, in pixels.
 THUMBNAIL = 128
@@ -34,22 +31,10 @@ _HISTOGRAMS = 6
 class CaptionChoices:
     """Images with their captions and wrong captions, mapped to the joint space.
 
-    Attributes
-    ----------
-    images, captions : ndarray of float64, shape (n, d)
-        Unit rows.
-    wrong : ndarray of float64, shape (n, k, d)
-        Unit rows.
-    names, groups : ndarray of str, shape (n,)
-        Name of each row, and its image.
-    tasks : ndarray of str, shape (n,), or None
-        Kind of the wrong captions.
-    texts : tuple of ndarray of str, shapes (n,) and (n, k), or None
-        Texts of captions and wrong captions.
-    text_numbers : ndarray of int, shape (n, 1 + k)
-        Number of the text of each caption and wrong caption; equal texts have equal numbers.
-    items : SugarCrepe or None
-        SugarCrepe's items, if the rows belong to it.
+    ``images`` and ``captions`` (n, d) and ``wrong`` (n, k, d) are unit rows in float64. ``names`` (n,) are the rows'
+    names, ``groups`` (n,) their images, ``tasks`` (n,) the kinds of wrong captions. ``texts`` are those of captions
+    (n,) and wrong captions (n, k), and ``text_numbers`` (n, 1 + k) their numbers; equal texts have equal numbers.
+    ``items`` are SugarCrepe's, if the rows belong to it.
     """
 
     images: np.ndarray
@@ -69,16 +54,13 @@ class CaptionChoices:
         return right, np.einsum("nd,nkd->nk", self.images, self.wrong)
 
 
-def by_task(choices: CaptionChoices, options: int, random_state: int) -> dict[str, Any]:
-    """Measure recall between a caption and its wrong captions (``binary``), and with captions of other images as well (``choice``), by task.
+def choice_recalls(choices: CaptionChoices, options: int, random_state: int) -> dict[str, Any]:
+    """Measure recall between a caption and its wrong captions (``binary``), and with others too (``choice``).
 
-    Returns
-    -------
-    dict
-        ``rows``, one per task and, if there are several tasks, a last one for all items; ``wrong``, the number of wrong captions per
-        image; ``options``, the number of captions in ``choice``, or None if there are too few other images, for which ``note`` gives the
-        reason; ``chance``; ``images``, their number; and ``low`` and ``high``, a 95 % interval of ``binary`` over all items, which
-        treats images as the sampling units (None for a single image).
+    ``rows`` has one row per task and, if there are several tasks, a last one for all items; ``wrong`` is the number of
+    wrong captions per image; ``options``, the number of captions in ``choice``, or None if there are too few other
+    images, for which ``note`` gives the reason; ``low`` and ``high``, a 95 % interval of ``binary`` over all items,
+    which treats images as the sampling units (None for a single image).
     """
     right, wrong = choices.cosines
     k, binary = wrong.shape[1], chosen(right, wrong)
@@ -112,32 +94,32 @@ def by_task(choices: CaptionChoices, options: int, random_state: int) -> dict[st
 def _sugarcrepe_rows(
     choices: CaptionChoices, items: SugarCrepe, options: int, random_state: int
 ) -> tuple[list[dict[str, object]], str | None]:
-    """Return SugarCrepe's tasks and, if there are several, a last row for all items; and a note if there are too few captions for ``choice``."""
+    """Return SugarCrepe's tasks, with a last row for all items, and a note if captions for ``choice`` are too few."""
     sides, note = (choices.images, choices.captions, choices.wrong[:, 0]), None
     try:
         recalls = sugarcrepe_recall(items, *sides, options=options, random_state=random_state)
     except TooFewAnchorsError:
         recalls = sugarcrepe_recall(items, *sides, options=2, random_state=random_state)
         note = f"one of the tasks has fewer than {options - 2} captions of other images to draw."
-    lines: list[tuple[str, int, float, float, int, bool]] = [
-        (line.task, line.n, line.binary, line.choice, line.ties, ", " in line.task) for line in recalls
+    lines: list[dict[str, Any]] = [
+        {"task": line.task, "n": line.n, "binary": line.binary, "choice": None if note else line.choice}
+        | {"ties": line.ties, "part": ", " in line.task}
+        for line in recalls
     ]
-    tasks = [line for line in lines if not line[-1]]  # without parts of tasks, whose items would be counted twice
+    tasks = [line for line in lines if not line["part"]]  # items of parts would be counted twice
     if len(tasks) > 1:
-        n = sum(line[1] for line in tasks)
-        binary = sum(line[1] * line[2] for line in tasks) / n
-        choice = sum(line[1] * line[3] for line in tasks) / n
-        lines.append(("all", n, binary, choice, sum(line[4] for line in tasks), False))
-    return [
-        {
-            "task": task, "n": n, "binary": binary, "choice": None if note else choice, "ties": ties, "part": part,
-        }
-        for task, n, binary, choice, ties, part in lines
-    ], note  # fmt: skip
+        n = sum(line["n"] for line in tasks)
+        binary, choice = (
+            None if name == "choice" and note else sum(line["n"] * line[name] for line in tasks) / n
+            for name in ("binary", "choice")
+        )
+        ties = sum(line["ties"] for line in tasks)
+        lines.append({"task": "all", "n": n, "binary": binary, "choice": choice, "ties": ties, "part": False})
+    return lines, note
 
 
 def _interval(scores: np.ndarray, groups: np.ndarray) -> tuple[float | None, float | None]:
-    """Return Wilson's 95 % interval of a share, for the number of independent trials that would have the variance observed between groups."""
+    """Return Wilson's 95 % interval of a share, for independent trials with the variance observed between groups."""
     _, codes = np.unique(groups, return_inverse=True)
     share, n = float(scores.mean()), int(codes.max()) + 1
     if n < 2:
@@ -150,8 +132,8 @@ def _interval(scores: np.ndarray, groups: np.ndarray) -> tuple[float | None, flo
     return max(middle - float(half), 0.0), min(middle + float(half), 1.0)
 
 
-def margins(choices: CaptionChoices) -> list[Margins]:
-    """Return histograms of the cosine of the caption minus that of the nearest wrong caption, by task if there are few tasks."""
+def margins(choices: CaptionChoices) -> list[dict[str, Any]]:
+    """Return histograms of the caption's cosine minus that of the nearest wrong caption, by task if they are few."""
     right, wrong = choices.cosines
     margin = right - wrong.max(axis=1)
     largest = float(np.abs(margin).max()) or 1.0
@@ -174,7 +156,7 @@ def margins(choices: CaptionChoices) -> list[Margins]:
 def examples_of(
     choices: CaptionChoices, count: int, pictures: str | Path | Mapping[str, object] | None
 ) -> list[dict[str, object]]:
-    """Select examples of three kinds: correct with the largest margins, correct with the smallest, wrong with the largest; each image once."""
+    """Select examples, each image once: right with the largest margins, with the smallest, and most wrong."""
     right, wrong = choices.cosines
     nearest = wrong.argmax(axis=1)
     margin = right - wrong[np.arange(len(wrong)), nearest]
@@ -238,42 +220,22 @@ def changed(caption: str, other: str) -> list[list[Any]]:
 
 
 def thumbnail(pictures: str | Path | Mapping[str, object], name: str) -> str:
-    """Return a scaled-down picture as a data URI.
+    """Return a picture, scaled down to 128 pixels, as a data URI of a JPEG without the file's metadata.
 
-    Parameters
-    ----------
-    pictures : path-like or mapping
-        A folder of images, or a mapping from names to paths, bytes or ``PIL.Image``.
-    name : str
-        Name of the picture: the path of a file relative to the folder, or a key of the mapping.
-
-    Returns
-    -------
-    str
-        JPEG of at most 128 pixels, without the file's metadata; its EXIF rotation is not applied, as for the encoders.
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If the picture does not exist, or cannot be decoded.
-    DtypeError
-        If an item of the mapping has another type.
-    MissingExtraError
-        If Pillow is not installed.
-    ParameterError
-        If the name is an absolute path, or contains "..".
+    ``pictures`` is a folder of images, in which ``name`` is the path of a file, or a mapping from names to paths, bytes
+    or ``PIL.Image``. EXIF rotation is not applied, as for the encoders.
     """
     pil = require("PIL.Image", extra="images")
     if isinstance(pictures, Mapping):
         if name not in pictures:
-            raise FileError(f"Got no picture of {name!r}; expected one. Add it to pictures=…, or leave out pictures=….")
+            raise FileError(f"No picture of {name!r}.", "Add it to `pictures=…`, or leave out `pictures=…`.")
         item = pictures[name]
     else:
         path = Path(name)
         # Names may come from a file of others, and must not put files from outside of the folder on a page.
         if path.is_absolute() or ".." in path.parts:
             raise ParameterError(
-                f"Got the image {name!r}, which is outside of the folder of pictures; expected the name of a file in it. Remove the folders from the name."
+                f"The image {name!r} is outside of the folder of pictures.", "Leave folders out of names."
             )
         item = Path(pictures).expanduser() / path
     image = open_image(item)

@@ -7,14 +7,7 @@ from pathlib import Path
 from congruence.report.rendering import fill, svg, write_page
 from congruence.upgrade.certify import ACTIONS, Certificate
 
-__all__ = ["render_certificate", "write_certificate"]
-
-_NAMES = {
-    "keep": "keep the old model",
-    "stored": "map the store",
-    "queries": "map the queries",
-    "re-embed": "re-embed",
-}
+_NAMES = {"keep": "keep the old model", "stored": "map the store", "queries": "map the queries", "re-embed": "re-embed"}
 
 #: Names of the strategies in the table of costs.
 _STRATEGIES = {
@@ -27,7 +20,8 @@ _STRATEGIES = {
 #: The next step, by verdict.
 _NEXT = {
     "map": "fit the map ({fit}), write the mapped store (congruence transform), and query it with the target model.",
-    "queries": "fit the map ({fit}), leave the store as it is, and map each query of the target model to the source model's space.",
+    "queries": "fit the map ({fit}), leave the store as it is, and map each query of the target model to the source "
+    "model's space.",
     "progressive": "fit the map ({fit}), and run congruence migrate with it, --progressive and --share {share}.",
     "collect": "encode more items with both models, and certify again.",
     "re-embed": "encode the store again with the target model.",
@@ -36,21 +30,12 @@ _NEXT = {
 
 
 def render_certificate(certificate: Certificate) -> str:
-    """Return a certificate as one self-contained HTML page.
-
-    Parameters
-    ----------
-    certificate : Certificate
-
-    Returns
-    -------
-    str
-        HTML without scripts and without references to anything outside it. All text is escaped.
-    """
+    """Return a certificate as one page."""
     verdict = certificate.verdict
     level = {"map": "passes", "queries": "passes", "progressive": "passes", "collect": "partial"}.get(
         verdict.action, "fails"
     )
+    overlap = next((name for name in certificate.strategies if name.startswith("overlap@")), certificate.task)
     return fill(
         "certificate.html",
         c=certificate,
@@ -62,32 +47,13 @@ def render_certificate(certificate: Certificate) -> str:
         plots={
             "strategies": {
                 task: svg(certificate.plot, task=task, title=f"{task} of each strategy")
-                for task in _plotted_measures(certificate)
+                for task in dict.fromkeys([certificate.task, overlap])
             },
             "curve": svg(certificate.plot_learning_curve, title=f"{certificate.task} by number of anchors"),
         },
     )
 
 
-def _plotted_measures(certificate: Certificate) -> list[str]:
-    """Return the measures to plot: the one that the verdict is based on, and the overlap of result lists."""
-    overlap = next((name for name in certificate.strategies if name.startswith("overlap@")), certificate.task)
-    return list(dict.fromkeys([certificate.task, overlap]))
-
-
 def write_certificate(path: str | Path, certificate: Certificate, *, force: bool = False) -> None:
-    """Write a certificate's page, atomically.
-
-    Parameters
-    ----------
-    path : path-like
-    certificate : Certificate
-    force : bool, default=False
-        Replace an existing file.
-
-    Raises
-    ------
-    OutputExistsError, FileError, StorageError
-        If the output already exists, its folder does not exist, or it cannot be written.
-    """
+    """Write a certificate's page."""
     write_page(path, render_certificate(certificate), force=force)

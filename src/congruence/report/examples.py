@@ -16,8 +16,6 @@ from congruence.evaluation.controls import chance_at_k
 from congruence.maps import Map
 from congruence.report._base import map_rows, some_rows, unit
 
-__all__ = ["commuting", "data_uri", "edits"]
-
 _PICTURES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
 
 
@@ -34,10 +32,11 @@ def commuting(
     rng: np.random.Generator,
     examples: int,
 ) -> dict[str, Any] | None:
-    """Compare images retrieved by mapped images with those retrieved through texts (appendix E.12, figures 53 and 54)."""
+    """Compare images retrieved by mapped images with those retrieved through texts (E.12, figures 53 and 54)."""
     if not all(m in side for side in (source, target) for m in ("image", "text")):
         return None
-    # If both models have some pictures in common, the queries are drawn from these, since only they have a correct result.
+    # If both models have some pictures in common, the queries are drawn from these, since only they have a correct
+    # result.
     common = np.flatnonzero(is_in(source["image"].ids, target["image"].ids))
     common = common if len(common) else np.arange(len(source["image"]))
     queries = common[some_rows(len(common), 2_000, rng)]

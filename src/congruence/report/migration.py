@@ -6,17 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from congruence.errors import MigrationError
 from congruence.plotting import draw_progress
-from congruence.plotting.data import ProgressPicture
 from congruence.report.rendering import fill, svg, write_page
-from congruence.upgrade.migrate.journal import Journal
+from congruence.upgrade.migrate.journal import Journal, summarize
 from congruence.upgrade.migrate.native import read_stages
-from congruence.upgrade.migrate.summary import summarize
-
-__all__ = ["read_migration", "read_reembedding", "render_migration", "write_migration"]
 
 #: What readers see, by state.
 _SEEN = {
@@ -32,40 +26,17 @@ _LEVELS = {"filling": "partial", "filled": "partial", "rolled back": "partial"}
 
 
 def read_migration(folder: str | Path) -> dict[str, Any]:
-    """Return the summary of a migration from the folder of its journal.
-
-    Parameters
-    ----------
-    folder : path-like
-
-    Returns
-    -------
-    dict
-        As from :meth:`congruence.Migration.summary`.
-
-    Raises
-    ------
-    MigrationError
-        If the folder has no journal.
-    CorruptFileError, FileError
-        If a file is damaged, or cannot be read.
-    """
+    """Return the summary of a migration, as :meth:`congruence.Migration.summary`, from its journal's folder."""
     journal = Journal.read(Path(folder))
     if journal is None:
         raise MigrationError(
-            f"Got {folder}, which holds no journal of a migration; expected the folder that congruence migrate created. Pass that folder."
+            f"{folder} has no journal of a migration.", "Pass the folder that congruence migrate created."
         )
     return summarize(journal)
 
 
 def read_reembedding(folder: str | Path) -> dict[str, Any] | None:
-    """Return the quality at each stage of re-embedding, from the folder of a migration's journal; None if nothing was re-embedded.
-
-    Raises
-    ------
-    CorruptFileError, FileError, VersionError
-        If a file is damaged; a file cannot be read; or a file was written by a newer version.
-    """
+    """Return the quality at each stage of re-embedding, from a journal's folder; None if nothing was re-embedded."""
     return read_stages(Path(folder))
 
 
@@ -76,26 +47,24 @@ def render_migration(
     reembedding: Mapping[str, Any] | None = None,
     licenses: Sequence[str] = (),
 ) -> str:
-    """Return a migration as one self-contained HTML page.
+    """Return a migration as one page.
 
     Parameters
     ----------
     summary : mapping
         From :meth:`congruence.Migration.summary` or :func:`read_migration`.
     searches : mapping, optional
-        ``n`` (queries), ``gallery`` (rows searched), ``measures`` (names), ``steps``: for each step its ``name``, ``note``
-        and ``scores`` by measure; and ``examples``: ``text`` of a query, and for each step its ``found`` rows (``text``, ``picture`` as data
-        URI or None, ``wanted``).
+        ``n`` (queries), ``gallery`` (rows searched), ``measures`` (names), ``steps``: for each step its ``name``,
+        ``note``
+        and ``scores`` by measure; and ``examples``: ``text`` of a query, and for each step its ``found`` rows
+        (``text``,
+        ``picture`` as data URI or None, ``wanted``).
     reembedding : mapping, optional
         From :func:`read_reembedding`.
     licenses : sequence of str
         Sentences for the page's footer.
-
-    Returns
-    -------
-    str
-        HTML without scripts and without references to anything outside it. All text is escaped.
     """
+    picture = reembedding and reembedding["picture"]
     return fill(
         "migration.html",
         s=summary,
@@ -103,13 +72,9 @@ def render_migration(
         level=_LEVELS.get(summary["state"], "passes"),
         searches=searches,
         reembedding=reembedding,
-        picture=None if reembedding is None else _draw(reembedding["picture"]),
+        picture=picture and svg(draw_progress, picture, title=f"{picture['metric']} by share re-embedded"),
         licenses=licenses,
     )
-
-
-def _draw(picture: ProgressPicture | None) -> Markup | None:
-    return picture and svg(draw_progress, picture, title=f"{picture['metric']} by share re-embedded")
 
 
 def write_migration(
@@ -121,20 +86,6 @@ def write_migration(
     licenses: Sequence[str] = (),
     force: bool = False,
 ) -> None:
-    """Write a migration's page, atomically.
-
-    Parameters
-    ----------
-    path : path-like
-    summary, searches, reembedding, licenses
-        As for :func:`render_migration`.
-    force : bool, default=False
-        Replace an existing file.
-
-    Raises
-    ------
-    OutputExistsError, FileError, StorageError
-        If the output already exists, its folder does not exist, or it cannot be written.
-    """
+    """Write a migration's page; parameters as for :func:`render_migration`."""
     html = render_migration(summary, searches, reembedding=reembedding, licenses=licenses)
     write_page(path, html, force=force)

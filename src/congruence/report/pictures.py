@@ -8,11 +8,12 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from congruence._utils.atomic import atomic_path
+from congruence.compare.layers import LayerComparison
+from congruence.compare.spaces import Similarities
 from congruence.errors import ParameterError
-from congruence.plotting.look import style
+from congruence.plotting.layers import layer_notes
+from congruence.plotting.look import style, words
 from congruence.report.svg import to_document
-
-__all__ = ["check_suffix", "save_figure", "write_figure"]
 
 #: Metadata to leave out of each format: the program and the date.
 _METADATA: dict[str, dict[str, None]] = {
@@ -22,25 +23,12 @@ _METADATA: dict[str, dict[str, None]] = {
 
 
 def check_suffix(path: str | Path) -> str:
-    """Return the suffix of a figure's path in lower case; ``.svg`` if it has none.
-
-    Parameters
-    ----------
-    path : path-like
-
-    Returns
-    -------
-    str
-
-    Raises
-    ------
-    ParameterError
-        If the suffix is none of ``.svg``, ``.png`` and ``.pdf``.
-    """
+    """Return the suffix of a figure's path, ``.svg`` by default, ``.png`` or ``.pdf``, in lower case; refuse others."""
     suffix = Path(path).suffix.lower() or ".svg"
     if suffix not in (".svg", *_METADATA):
         raise ParameterError(
-            f"Got the path {Path(path).name} for a picture; expected one that ends in .svg, .png or .pdf. Choose one of these suffixes."
+            f"Got a picture named {Path(path).name}; expected one that ends in .svg, .png or .pdf.",
+            "Choose one of these suffixes.",
         )
     return suffix
 
@@ -54,24 +42,9 @@ def write_figure(
     tips: Mapping[str, Sequence[str]] | None = None,
     force: bool = False,
 ) -> None:
-    """Write a figure in the palette's colors, atomically.
+    """Write a figure in the palette's colors, atomically; the suffix determines the format.
 
-    Parameters
-    ----------
-    path : path-like
-        The suffix determines the format.
-    figure : matplotlib.figure.Figure
-    title, description, tips
-        Used in SVG only, as for :func:`congruence.report.svg.to_document`.
-    force : bool, default=False
-        Replace an existing file.
-
-    Raises
-    ------
-    ParameterError
-        If the suffix is none of ``.svg``, ``.png`` and ``.pdf``, or a color is not in the palette.
-    OutputExistsError, FileError, StorageError
-        If the output already exists, its folder does not exist, or it cannot be written.
+    ``title``, ``description`` and ``tips`` are used in SVG only, as for :func:`congruence.report.svg.to_document`.
     """
     suffix = check_suffix(path)
     with atomic_path(path, force=force) as temporary:
@@ -88,7 +61,7 @@ def save_figure(
     tips: Mapping[str, Sequence[str]] | None = None,
     pictures: Mapping[str, str] | None = None,
 ) -> None:
-    """Save a figure in place, without an atomic write; parameters as for :func:`write_figure` and :func:`congruence.report.svg.to_document`."""
+    """Save a figure in place, not atomically; parameters as for :func:`write_figure` and ``to_document``."""
     suffix = suffix or check_suffix(path)
     if suffix == ".svg":
         text = to_document(figure, title, description=description, tips=tips, pictures=pictures)
@@ -96,3 +69,32 @@ def save_figure(
         return
     with style():
         figure.savefig(path, format=suffix[1:], metadata=_METADATA[suffix])
+
+
+def write_layers(path: str | Path, comparison: LayerComparison, title: str, *, force: bool = False) -> None:
+    """Write the heat map of a comparison to ``.svg``, with a tooltip for each cell, ``.png`` or ``.pdf``.
+
+    ``title`` is shown above the plot, and read by screen readers.
+    """
+    figure = comparison.plot(title=title).figure
+    assert isinstance(figure, Figure)
+    tips = [
+        f"{words(name)} and {words(other)}: {comparison.values[i, j]:.3f}, by chance "
+        f"{comparison.null_mean[i, j]:.3f} ± {comparison.null_sd[i, j]:.3f}"
+        for i, name in enumerate(comparison.x_layers)
+        for j, other in enumerate(comparison.y_layers)
+    ]
+    notes = " ".join(layer_notes(comparison.to_dict()))
+    write_figure(path, figure, words(title), description=notes, tips={"cells": tips}, force=force)
+
+
+def write_similarities(path: str | Path, similarities: Similarities, title: str, *, force: bool = False) -> None:
+    """Write the plot of scores and their null distribution; ``title`` is read by screen readers, in SVG only."""
+    figure = similarities.plot().figure
+    assert isinstance(figure, Figure)
+    scores = "; ".join(
+        f"{row.metric} {row.value:.3f} ({row.low:.3f} to {row.high:.3f}), by chance {row.null_mean:.3f} ± "
+        f"{row.null_sd:.3f}"
+        for row in similarities
+    )
+    write_figure(path, figure, words(title), description=scores, force=force)

@@ -2,134 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 from congruence._version import __version__
 from congruence.plotting import draw_progress
-from congruence.plotting.data import ProgressPicture, ProgressPoint
 from congruence.report.rendering import fill, svg, write_page
 
-__all__ = [
-    "CertifiedStrategy",
-    "Found",
-    "MovedLibrary",
-    "Search",
-    "SearchStage",
-    "SearchedStep",
-    "StepResults",
-    "Story",
-    "StoryCertificate",
-    "render_story",
-    "write_story",
-]
 
-
-class SearchedStep(TypedDict):
-    """Scores at one step: share of photos whose nearest name is that of their class, and share of names whose first hit is of their class."""
-
-    name: str
-    note: str
-    accuracy: float
-    first: float | None
-
-
-class SearchStage(TypedDict):
-    """The accuracy after a share of the photos was re-embedded."""
-
-    share: float
-    value: float
-
-
-class Found(TypedDict):
-    """A photo found by a search: its class, a data URI, and whether it has the class searched for."""
-
-    text: str
-    picture: str | None
-    wanted: bool
-
-
-class StepResults(TypedDict):
-    """The results of a search at one step, and how many of them are correct."""
-
-    name: str
-    right: int
-    found: list[Found]
-
-
-class Search(TypedDict):
-    """A search that is shown, and whether it was chosen because mapping degrades it."""
-
-    text: str
-    harmed: bool
-    steps: list[StepResults]
-
-
-class CertifiedStrategy(TypedDict):
-    """The quality that the certificate expects of a strategy, with its interval; None if it was not measured."""
-
-    name: str
-    value: float | None
-    low: float | None
-    high: float | None
-    share: float
-
-
-class StoryCertificate(TypedDict):
-    """The certificate's verdict, and the quality that it expects of each strategy."""
-
-    anchors: int
-    headline: str
-    reason: str
-    costs: list[CertifiedStrategy]
-
-
-class MovedLibrary(TypedDict):
-    """The results of the demo without the certificate; see :func:`render_story`."""
-
-    rows: int
-    names: int
-    store: str
-    models: dict[str, str]
-    photos_of_each_model: int
-    share: float
-    embedded: int
-    steps: list[SearchedStep]
-    new_model: float
-    stages: list[SearchStage]
-    examples: list[Search]
-    identical: bool
-    same_lists: bool
-    licences: list[str]
-
-
-class Story(MovedLibrary):
-    """The results of the demo, with the certificate."""
-
-    certificate: StoryCertificate
-
-
-def render_story(story: Story) -> str:
-    """Return the demo as one self-contained HTML page.
+def render_story(story: Mapping[str, Any]) -> str:
+    """Return the demo as one page.
 
     Parameters
     ----------
     story : mapping
-        ``rows``, ``names`` and ``embedded`` (counts), ``share`` (re-embedded), ``store`` and ``models`` (text); ``certificate``: ``headline``,
-        ``reason``, ``anchors`` and ``costs``; ``steps``: before, encoder changed, mapped, re-embedded and rolled back, each with ``name``, ``note``,
-        ``accuracy`` and ``first``; ``new_model``: accuracy; ``stages``: ``share`` and ``value`` of accuracy; ``examples``: ``text``, ``harmed`` and
-        the ``found`` photos of each step; ``identical`` and ``same_lists``: whether the rollback restored the vectors and the results; ``licences``.
-
-    Returns
-    -------
-    str
-        HTML without scripts and without references to anything outside it. All text is escaped.
+        ``rows``, ``names`` and ``embedded`` (counts), ``share`` (re-embedded), ``store`` and ``models`` (text);
+        ``certificate``: ``headline``, ``reason``, ``anchors`` and ``costs``, the quality expected of each strategy;
+        ``steps``: before, encoder changed, mapped, re-embedded and rolled back, each with ``name``, ``note``,
+        ``accuracy``
+        (share of photos whose nearest name is that of their class) and ``first`` (share of names whose first hit is of
+        their
+        class); ``new_model``: accuracy; ``stages``: ``share`` re-embedded and ``value`` of accuracy; ``examples`` of
+        searches: ``text``, ``harmed`` (chosen because mapping degrades it) and the ``found`` photos of each step, each
+        with
+        ``text``, ``picture`` (data URI) and ``wanted``; ``identical`` and ``same_lists``: whether the rollback restored
+        the
+        vectors and the results; ``licences``.
     """
-    points: list[ProgressPoint] = [
+    points = [
         {"share": stage["share"], "value": stage["value"], "low": stage["value"], "high": stage["value"]}
         for stage in story["stages"]
     ]
-    picture: ProgressPicture = {
+    picture = {
         "metric": "accuracy",
         "stages": points,
         "forecast": [],
@@ -143,20 +48,6 @@ def render_story(story: Story) -> str:
     )
 
 
-def write_story(path: str | Path, story: Story, *, force: bool = False) -> None:
-    """Write the demo's page, atomically.
-
-    Parameters
-    ----------
-    path : path-like
-    story : mapping
-        As for :func:`render_story`.
-    force : bool, default=False
-        Replace an existing file.
-
-    Raises
-    ------
-    OutputExistsError, FileError, StorageError
-        If the output already exists, its folder does not exist, or it cannot be written.
-    """
+def write_story(path: str | Path, story: Mapping[str, Any], *, force: bool = False) -> None:
+    """Write the demo's page; ``story`` as for :func:`render_story`."""
     write_page(path, render_story(story), force=force)

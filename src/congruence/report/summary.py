@@ -1,30 +1,34 @@
-"""Compute the data of a report, as plain data, from a map and both models' embeddings."""
+"""The page of a map, and the computation of its data, as plain data, from the map and both models' embeddings."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from congruence._utils.ids import id_texts, is_in
 from congruence._utils.validation import check_seed
 from congruence._version import __version__
 from congruence.datasets import Bundle
-from congruence.embeddings import Embeddings
+from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import InputError, ParameterError
 from congruence.evaluation import Comparison, Score, Scores, evaluate
+from congruence.evaluation.controls import DRAWS, RANDOM_STATE, control_rows, cosine_controls
 from congruence.maps import Map, OrthogonalMap, TwoSidedMap
 from congruence.maps.evidence import choice_rows
-from congruence.report import examples as report_examples
-from congruence.report import plots
-from congruence.report._base import held_out_ids, map_rows
-from congruence.splits import Split
+from congruence.metrics import class_retrieval, paired_cosines, zero_shot_accuracy
+from congruence.plotting import draw_clouds, draw_cosines, draw_few_anchors, draw_kernel, draw_spectrum
+from congruence.report._base import held_out_ids, map_rows, some_rows, unit, with_means
+from congruence.report.examples import commuting, edits
+from congruence.report.rendering import fill, svg, write_page
+from congruence.splits import Split, duplicate_groups
 
 if TYPE_CHECKING:
     from congruence.embeddings import Space
-
-__all__ = ["summarize"]
 
 #: Smallest share of the model's own score that mapped vectors must reach for the levels "passes" and "partial".
 PASSES, PARTLY_PASSES = 0.8, 0.4
@@ -66,34 +70,27 @@ def summarize(
     -------
     dict
         JSON-able: numbers, text, lists, and thumbnails as data URIs.
-
-    Raises
-    ------
-    ParameterError
-        If the map is a joint-space map.
-    InputError
-        If ``held_out`` is set for a map fitted on all pairs, or nothing can be measured.
-    SpaceMismatchError, IdError, ShapeError
-        As in :func:`congruence.evaluate`.
     """
     check_seed(random_state)
     if isinstance(mapping, TwoSidedMap):
         raise ParameterError(
-            f"Got a joint-space map ({mapping.kind}); expected a map into the target's space. "
-            "Use summarize_training or evaluate for a joint-space map."
+            f"Got a joint-space map ({mapping.kind}); expected a map into the target's space.",
+            "Use summarize_training.",
         )
     rule = mapping.scores_.get("holdout")
     if held_out and rule is None:
-        raise InputError(
-            "Got held_out=True for a map fitted on all pairs; expected held-out ones. Fit with holdout=0.2, for example."
-        )
+        raise InputError("No held-out pairs: the map was fitted on all pairs.", "Fit with `holdout=0.2`, for example.")
     unseen = bundle
     if rule is not None and held_out is not False:
         unseen = bundle.take(held_out_ids(bundle, Split.from_dict(rule), mapping.source_space_.modality))
     rng = np.random.default_rng(random_state)
     source, target = unseen.side("source"), unseen.side("target")
     if scores is None:
-        scores = evaluate(mapping, source, target, labels=_classes(unseen, "image"), prompt_labels=None)
+        labels = None
+        if "image" in unseen.classes:
+            ids = {i for side in (source, target) if "image" in side for i in side["image"].ids.tolist()}
+            labels = {i: unseen.classes["image"].get(i, i) for i in ids}
+        scores = evaluate(mapping, source, target, labels=labels, prompt_labels=None)
     aligned = {m: map_rows(mapping, m, rows) for m, rows in source.items()}
     return {
         "version": __version__,
@@ -105,29 +102,34 @@ def summarize(
         "notes": list(scores.notes),
         "comparison": None if comparison is None else comparison.to_dict(),
         "covered": dict(scores.covered_share),
-        "histograms": plots.histograms(mapping, source, target, aligned, rng),
-        "spectrum": plots.spectrum(mapping),
-        "clouds": plots.clouds(source, target, aligned, rng),
-        "kernel": plots.kernel(unseen, source, target, rng),
-        "few_anchors": plots.few_anchors(mapping, bundle, rule, rng, repeats),
-        "commuting": report_examples.commuting(unseen, source, target, aligned, rng, examples),
-        "edits": report_examples.edits(mapping, bundle),
-        "info": _plain_info(bundle.info),
+        "histograms": _histograms(mapping, source, target, aligned, rng),
+        "spectrum": None
+        if not isinstance(mapping, OrthogonalMap)
+        else {
+            "singular_values": mapping.singular_values_.tolist(),
+            "gains": mapping.gains_.tolist(),
+            "rank": int(mapping.rank_),
+        },
+        "clouds": _clouds(source, target, aligned, rng),
+        "kernel": _kernel(unseen, source, target, rng),
+        "few_anchors": _few_anchors(mapping, bundle, rule, rng, repeats),
+        "commuting": commuting(unseen, source, target, aligned, rng, examples),
+        "edits": edits(mapping, bundle),
+        "info": {
+            "title": str(bundle.info.get("title", "")),
+            "licences": [str(line) for line in bundle.info.get("licences", [])],
+        },
     }
-
-
-def _classes(bundle: Bundle, kind: str) -> dict[str, str] | None:
-    if kind not in bundle.classes:
-        return None
-    ids = {i for side in (bundle.source, bundle.target) if kind in side for i in side[kind].ids.tolist()}
-    return {i: bundle.classes[kind].get(i, i) for i in ids}
 
 
 #: What to do, and the beginning of the sentence, for each level of the verdict.
 _ACTIONS = {
-    "passes": "Mapped vectors can stand in for re-embedded ones in search. Run congruence certify for intervals before you switch.",
-    "partial": "Add anchors (congruence anchors chooses them), or re-embed the items that matter most. Run congruence certify to see what more anchors would add.",
-    "fails": "Do not search with this map. Check that its anchors are paired (congruence fit reports this), add anchors, or re-embed.",
+    "passes": "Mapped vectors can stand in for re-embedded ones in search. Run congruence certify for intervals before "
+    "you switch.",
+    "partial": "Add anchors (congruence anchors chooses them), or re-embed the items that matter most. Run congruence "
+    "certify to see what more anchors would add.",
+    "fails": "Do not search with this map. Check that its anchors are paired (congruence fit reports this), add "
+    "anchors, or re-embed.",
     "unknown": "Pass images and texts, or the same items in both models, to measure retrieval.",
 }
 _OPENINGS = {
@@ -139,7 +141,7 @@ _OPENINGS = {
 
 
 def _verdict(scores: Scores, held_out: bool) -> dict[str, object]:
-    """Return the level, what to do, and a sentence with retrieval scores; without cosines, which say little without their controls."""
+    """Return the level, what to do, and a sentence with retrieval scores; cosines say little without controls."""
     by_key = {(row.metric, row.query, row.against): row for row in scores.rows}
     main = by_key.get(("zero_shot", "aligned image", "target text")) or by_key.get(
         ("zero_shot", "target image", "aligned text")
@@ -205,8 +207,253 @@ def _facts(mapping: Map, source: Mapping[str, Embeddings], target: Mapping[str, 
     return facts
 
 
-def _plain_info(info: Mapping[str, Any]) -> dict[str, object]:
-    return {
-        "title": str(info.get("title", "")),
-        "licences": [str(line) for line in info.get("licences", [])],
+def render(summary: dict[str, Any]) -> str:
+    """Return a report as one page, from the data of :func:`congruence.report.summarize`."""
+    spectrum, kernel, clouds, curves = (summary[name] for name in ("spectrum", "kernel", "clouds", "few_anchors"))
+    measured = {curve["measure"] for curve in curves["curves"]} if curves else set()
+    plots = {
+        "histograms": [
+            svg(draw_cosines, data, title=f"{data['name']}: cosines of pairs") for data in summary["histograms"]
+        ],
+        "spectrum": spectrum and svg(draw_spectrum, spectrum, title="singular values and gains"),
+        "kernel": kernel and svg(draw_kernel, kernel, title="image–text similarities in both models"),
+        "few_anchors": {
+            name: svg(draw_few_anchors, curves, measures, title=f"{name} by number of anchors")
+            for name, measures in (("retrieval", ("classified", "retrieval")), ("cosine", ("cosine",)))
+            if measured.intersection(measures)
+        },
+        "clouds": clouds
+        and {
+            when: svg(draw_clouds, clouds[when]["points"], title=f"both models {when} the map", mapped=when == "after")
+            for when in ("before", "after")
+        },
     }
+    return fill("report.html", s=summary, plots=plots)
+
+
+def write_report(path: str | Path, summary: dict[str, Any], *, force: bool = False) -> None:
+    """Write a report, from the data of :func:`congruence.report.summarize`."""
+    write_page(path, render(summary), force=force)
+
+
+#: Largest number of rows in a histogram, and of points in a scatter plot.
+_ROWS, _MARKS = 5_000, 400
+
+#: Largest number of rows that a fit of the few-anchor curve is scored on.
+_GALLERY = 2_000
+
+#: Measures of the few-anchor curves in their order, and names of the curves by measure and kind: the mapped rows or a
+#: control.
+_MEASURES = ("classified", "retrieval", "cosine")
+_NAMES = {
+    ("classified", "mapped"): "images classified by mapped text",
+    ("retrieval", "mapped"): "{0} → its {0}, at 1",
+    ("cosine", "mapped"): "{0}–{0} cosine",
+    ("cosine", "constant"): "{0}–{0} cosine, constant",
+    ("cosine", "random rotation"): "{0}–{0} cosine, random rotation",
+}
+
+
+def _histograms(
+    mapping: Map,
+    source: Mapping[str, Embeddings],
+    target: Mapping[str, Embeddings],
+    aligned: Mapping[str, Embeddings],
+    rng: np.random.Generator,
+) -> list[dict[str, object]]:
+    """Return histograms of the cosines of pairs, by modality: before and after mapping, and of the controls."""
+    out = []
+    for modality in source:
+        if modality not in target:
+            continue
+        raw, mapped = (Pairs.join(rows, target[modality]) for rows in (source[modality], aligned[modality]))
+        rows = some_rows(len(raw), _ROWS, rng)
+        after = paired_cosines(mapped.source.vectors[rows], mapped.target.vectors[rows])
+        before = None
+        if raw.source.dim == raw.target.dim:
+            before = paired_cosines(raw.source.vectors[rows], raw.target.vectors[rows])
+        cosines = {"after": after, "before": before, **_controls(with_means(mapping, modality), raw.take(rows))}
+        lowest = min(0.0, *[float(values.min()) for values in cosines.values() if values is not None])
+        edges = np.linspace(lowest, 1.0, 41)
+        entry: dict[str, object] = {"name": f"{modality}–{modality}", "edges": edges.tolist()}
+        for name, values in cosines.items():
+            entry[name] = None if values is None else (np.histogram(values, edges)[0] / len(values)).tolist()
+            entry[f"mean_{name}"] = None if values is None else float(values.mean())
+        out.append(entry)
+    return out
+
+
+def _controls(mapping: Map, pairs: Pairs) -> dict[str, np.ndarray | None]:
+    """Return the cosines of the target's rows with control rows, which depend on the target only through its mean."""
+    X, Y = pairs
+    rows, rng = control_rows(mapping, X, Y), np.random.default_rng(RANDOM_STATE)
+    constant, draws = rows.constant(), [rows.rotated(rng) for _ in range(DRAWS)]
+    rotated = [paired_cosines(draw, Y) for draw in draws if draw is not None]
+    return {
+        "constant": None if constant is None else paired_cosines(constant, Y),
+        "random_rotation": np.concatenate(rotated) if rotated else None,
+    }
+
+
+def _clouds(
+    source: Mapping[str, Embeddings],
+    target: Mapping[str, Embeddings],
+    aligned: Mapping[str, Embeddings],
+    rng: np.random.Generator,
+) -> dict[str, object] | None:
+    """Project both models' rows onto two principal directions, before and after mapping (figures 1, 2 and 9)."""
+    shared = [m for m in ("image", "text") if m in source and m in target]
+    if not shared:
+        return None
+    drawn_ids: dict[str, np.ndarray] = {}
+    for m in shared:
+        ids = id_texts(source[m].ids)
+        ids = ids[is_in(ids, target[m].ids)]
+        drawn_ids[m] = ids[some_rows(len(ids), 60, rng)]
+
+    def project(side: Mapping[str, Embeddings]) -> dict[str, object]:
+        clouds = {f"source {m}": unit(side[m].take(drawn_ids[m])) for m in shared}
+        clouds |= {f"target {m}": unit(target[m].take(drawn_ids[m])) for m in shared}
+        width = max(cloud.shape[1] for cloud in clouds.values())
+        # Rows of a narrower model are padded with zeros; before mapping, coordinates of different models are unrelated
+        # anyway.
+        stacked = np.vstack([np.pad(cloud, ((0, 0), (0, width - cloud.shape[1]))) for cloud in clouds.values()])
+        stacked = stacked.astype(np.float64)
+        centered = stacked - stacked.mean(axis=0)
+        _, s, vt = np.linalg.svd(centered, full_matrices=False)
+        # Signs of principal directions are arbitrary: fix them, so that equal data give equal plots.
+        vt = vt[:2] * np.sign(vt[:2][[0, 1], np.abs(vt[:2]).argmax(axis=1)])[:, None]
+        projected = centered @ vt.T
+        points, start = {}, 0
+        for name, cloud in clouds.items():
+            points[name] = np.round(projected[start : start + len(cloud)], 4).tolist()
+            start += len(cloud)
+        variance_share = float((s[:2] ** 2).sum() / (s**2).sum()) if s.any() else 0.0
+        return {"points": points, "variance_share": variance_share}
+
+    return {
+        "before": {**project(source), "gaps": {"source": _gap(source), "target": _gap(target)}},
+        "after": {**project(aligned), "gaps": {"mapped source": _gap(aligned), "target": _gap(target)}},
+    }
+
+
+def _gap(side: Mapping[str, Embeddings]) -> float | None:
+    """Return the modality gap, the distance between the mean image and the mean text (Liang et al. 2022)."""
+    if not {"image", "text"} <= {*side}:
+        return None
+    return float(np.linalg.norm(side["image"].mean - side["text"].mean))
+
+
+def _kernel(
+    bundle: Bundle, source: Mapping[str, Embeddings], target: Mapping[str, Embeddings], rng: np.random.Generator
+) -> dict[str, object] | None:
+    """Compare the similarities ⟨f(x), g(y)⟩ of the source with those of the target (figures 3 and 10)."""
+    if not all(m in side for side in (source, target) for m in ("image", "text")):
+        return None
+    images, texts = Pairs.join(source["image"], target["image"]), Pairs.join(source["text"], target["text"])
+    images, texts = images.take(some_rows(len(images), 1_000, rng)), texts.take(some_rows(len(texts), 1_000, rng))
+    source_kernel = unit(images.source) @ unit(texts.source).T
+    target_kernel = unit(images.target) @ unit(texts.target).T
+    same = bundle.class_of("image", images.ids)[:, None] == bundle.class_of("text", texts.ids)[None]
+    centered = [k - k.mean(0) - k.mean(1, keepdims=True) + k.mean() for k in (source_kernel, target_kernel)]
+    norms = np.linalg.norm(centered[0]) * np.linalg.norm(centered[1])
+
+    def draw(mask: np.ndarray, most: int) -> list[list[float]]:
+        a, b = source_kernel[mask], target_kernel[mask]
+        chosen = some_rows(len(a), most, rng)
+        points: list[list[float]] = np.round(np.stack([a[chosen], b[chosen]], 1), 4).tolist()
+        return points
+
+    return {
+        "matched": draw(same, _MARKS),
+        "other": draw(~same, 1_500),
+        "correlation": float(np.corrcoef(source_kernel.ravel(), target_kernel.ravel())[0, 1]),
+        "centered_alignment": float((centered[0] * centered[1]).sum() / norms) if norms else None,
+        "difference": float(np.sqrt(np.mean((source_kernel - target_kernel) ** 2))),
+        "n": int(source_kernel.size),
+    }
+
+
+def _few_anchors(
+    mapping: Map, bundle: Bundle, rule: Mapping[str, object] | None, rng: np.random.Generator, repeats: int
+) -> dict[str, Any] | None:
+    """Return the scores of maps fitted on small numbers of anchors (figure 5); None if they cannot be measured."""
+    fitted = mapping.source_space_.modality
+    if not isinstance(mapping, OrthogonalMap) or fitted not in bundle.source or fitted not in bundle.target:
+        return None
+    pairs = Pairs.join(bundle.source[fitted], bundle.target[fitted])
+    split = Split.from_dict(rule) if rule is not None else None
+    if split is None or not split.threshold:
+        split = Split.choose(pairs.ids, 0.5, random_state=0, groups=duplicate_groups(pairs.source, pairs.target))
+    heldout = split.held_out(pairs.ids)
+    pool, unseen = pairs.take(~heldout), bundle.take(held_out_ids(bundle, split, fitted))
+    if len(pool) < 10 or not heldout.any():
+        return None
+    sizes = [n for n in (5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000) if n < len(pool)] + [min(len(pool), 10_000)]
+    source, target = unseen.side("source"), unseen.side("target")
+    draws: dict[tuple[str, str, str], list[list[float]]] = {}
+    for n in sizes:
+        drawn: dict[tuple[str, str, str], list[float]] = {}
+        for k in range(repeats):
+            anchors = pool.take(rng.choice(len(pool), n, replace=False))
+            # Controls depend on the anchors only through their means, so the controls of one draw are enough.
+            for key, value in _small_fit(mapping, anchors, fitted, unseen, source, target, controls=k == 0).items():
+                drawn.setdefault(key, []).append(value)
+        for key, values in drawn.items():
+            draws.setdefault(key, []).append(values)
+    curves = [
+        {
+            "name": _NAMES[measure, kind].format(items),
+            "measure": measure,
+            "items": items,
+            "kind": kind,
+            "mean": [float(np.mean(values)) for values in drawn],
+            "low": [float(np.min(values)) for values in drawn],
+            "high": [float(np.max(values)) for values in drawn],
+        }
+        # Retrieval first, then cosines with their controls right after them.
+        for (measure, items, kind), drawn in sorted(draws.items(), key=lambda entry: _MEASURES.index(entry[0][0]))
+    ]
+    chance = 1 / min(int(heldout.sum()), _GALLERY)
+    return {"n": sizes, "repeats": repeats, "curves": curves, "chance": chance, "held_out": rule is not None}
+
+
+def _small_fit(
+    mapping: OrthogonalMap,
+    anchors: Pairs,
+    fitted: str,
+    unseen: Bundle,
+    source: Mapping[str, Embeddings],
+    target: Mapping[str, Embeddings],
+    controls: bool,
+) -> dict[tuple[str, str, str], float]:
+    """Fit a map on few anchors, and return its scores by measure, items, and "mapped" or the name of a control."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few anchors do not cover all directions, which is what the figure shows
+        small = OrthogonalMap(**mapping.get_params())
+        small.fit(anchors.source.vectors, anchors.target.vectors, modality=fitted)
+        for modality, (source_mean, target_mean) in mapping.modality_means_.items():
+            if modality != fitted:
+                small = small.recenter(source_mean, target_mean, modality=modality)
+    out: dict[tuple[str, str, str], float] = {}
+    for modality in source:
+        if modality in target and modality in small.modality_means_:
+            raw = Pairs.join(source[modality], target[modality])
+            raw = raw.take(some_rows(len(raw), _GALLERY, np.random.default_rng(0)))  # the same rows for every fit
+            mapped = map_rows(small, modality, raw.source).vectors
+            own = np.arange(len(raw))
+            out["retrieval", modality, "mapped"] = class_retrieval(mapped, raw.target.vectors, own)
+            out["cosine", modality, "mapped"] = float(paired_cosines(mapped, raw.target.vectors).mean())
+            if controls:
+                scores = cosine_controls(with_means(small, modality), *raw)
+                for kind, value in (("constant", scores.constant), ("random rotation", scores.random_rotation)):
+                    if value is not None:
+                        out["cosine", modality, kind] = value
+    if "text" in source and "image" in target and "text" in small.modality_means_:
+        texts = map_rows(small, "text", source["text"])
+        classes, images = unseen.class_of("text", texts.ids), unseen.class_of("image", target["image"].ids)
+        if len(np.unique(classes)) == len(classes) and is_in(images, classes).all():
+            out["classified", "image", "mapped"] = zero_shot_accuracy(
+                target["image"].vectors, texts.vectors, images, classes
+            )
+    return out

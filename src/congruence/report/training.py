@@ -1,11 +1,11 @@
-"""Compute the data of a joint-space map's page, its training and its retrieval scores, from the map and embeddings of both models."""
+"""The page of a trained joint-space map, and the computation of its data: its training and its retrieval scores."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -15,21 +15,23 @@ from congruence._utils.validation import check_positive, check_seed
 from congruence._version import __version__
 from congruence.datasets import SugarCrepe
 from congruence.embeddings import Embeddings, Space, normalize_rows
-from congruence.errors import FileError, InputError, ParameterError, ShapeError
+from congruence.errors import FileError, InputError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.maps import Map, TwoSidedMap
-from congruence.report import caption_choices, history
-from congruence.report.caption_choices import CaptionChoices
-from congruence.report.heldout import records_split, unseen_rows
-from congruence.splits import duplicate_groups
+from congruence.maps.history import History
+from congruence.plotting import draw_loss, draw_margins, draw_recalls, draw_validation
+from congruence.plotting.training import loss_curves, recalls_size, validation_curve
+from congruence.report.caption_choices import CaptionChoices, choice_recalls, examples_of, margins
+from congruence.report.rendering import fill, svg, write_page
+from congruence.splits import Split, duplicate_groups
+from congruence.train import split_by_group
 from congruence.train.captions import Captions, read_captions
-from congruence.train.retrieval import chance_recall, first_of_label, recalls
+from congruence.train.retrieval import chance_recall, first_of_label, recalls, unique_pairs
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from congruence._utils.typing import Labels, RowsLike
-
-__all__ = ["summarize_training"]
+    from congruence.maps import Map
 
 
 def summarize_training(
@@ -56,24 +58,26 @@ def summarize_training(
     mapping : TwoSidedMap
         A fitted map: JAM, SOTAlign, a baseline, or a closed form.
     images, captions, negatives, groups
-        As in :meth:`congruence.train.JAM.fit`: rows of the source, rows of the target, wrong rows of the target, and the image of each row.
-        Without ``groups``, rows with identical vectors belong to the same image. To measure on the test rows of the training, pass all rows
-        that it was given, including those it was trained on.
+        As in :meth:`congruence.train.JAM.fit`: rows of the source, rows of the target, wrong rows of the target, and
+        the image of each row. Without ``groups``, rows with identical vectors belong to the same image. To measure on
+        the test rows of the training, pass all rows that it was given, including those it was trained on.
     tasks : sequence of str, shape (n,), optional
         Kind of each wrong caption.
     texts : tuple, optional
         The texts of the captions, shape (n,), and of the wrong captions, shape (n,) or (n, k).
     items : SugarCrepe, optional
-        The items that the rows belong to, instead of ``groups``, ``tasks`` and ``texts``. All of these are in the order of ``captions``.
+        The items that the rows belong to, instead of ``groups``, ``tasks`` and ``texts``. All of these are in the order
+        of ``captions``.
     pictures : path-like or mapping, optional
-        Folder of images named as in ``groups``, or a mapping from these names to paths, bytes or ``PIL.Image``. Only the images shown are
-        opened, which needs the extra ``images``.
+        Folder of images named as in ``groups``, or a mapping from these names to paths, bytes or ``PIL.Image``. Only
+        the images shown are opened, which needs the extra ``images``.
     held_out : bool, optional
         Measure only on the rows that the map's training held out for testing. By default, if the map records the split.
     note : str, optional
         A sentence to show below the title.
     options : int, default=5
-        Number of captions to choose among in the second recall by task: the caption, one wrong caption, and captions of other images.
+        Number of captions to choose among in the second recall by task: the caption, one wrong caption, and captions of
+        other images.
     random_state : int, default=0
         Determines which captions of other images these are.
     examples : int, default=3
@@ -83,26 +87,11 @@ def summarize_training(
     -------
     dict
         JSON-able: numbers, text, lists, and thumbnails as data URIs.
-
-    Raises
-    ------
-    ParameterError
-        If the map is not a joint-space map, an option is out of range, or an argument is given without another one that it needs or together
-        with one that replaces it.
-    InputError
-        If ``held_out`` is set for a map that does not record a split, or the rows are split differently than in the training.
-    SpaceMismatchError, DirectionError
-        If the embeddings belong to other models, or source and target are exchanged.
-    FileError, CorruptFileError, MissingExtraError
-        If a picture is missing or cannot be decoded, or Pillow is not installed.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or ids are missing, repeated
-        or without a partner.
     """
     check_seed(random_state)
     if not isinstance(mapping, TwoSidedMap):
         raise ParameterError(
-            f"Got a map into the target's space ({mapping.kind}); expected a joint-space map. Use summarize for maps into the target's space."
+            f"Got a map into the target's space ({mapping.kind}); expected a joint-space map.", "Use summarize."
         )
     _check_options(negatives, groups, tasks, texts, items, pictures)
     check_positive(options, "options", integer=True)
@@ -121,23 +110,23 @@ def summarize_training(
         names = np.char.add("row ", ids)
     if items is not None:
         if len(items) != n:
-            raise ShapeError(
-                f"Got {len(items)} items for {n} captions; expected one item per caption. Pass items=… with one item per caption."
-            )
+            raise ShapeError(f"Got {len(items)} items for {n} captions.", "Pass `items=…` with one item per caption.")
         groups, texts = items.filenames, (items.captions, items.negative_captions)
         tasks = [category.partition("_")[0] for category in items.categories.tolist()]
     image_names = names if groups is None else _column(groups, n, "groups")
     if groups is None:  # grouped as in the training: by identical vectors, or each row on its own
         recipe = mapping.scores_.get("recipe")
         ungrouped = isinstance(recipe, Mapping) and recipe.get("groups") == "none"
-        numbers = np.arange(len(data)) if ungrouped else _duplicate_groups(mapping, data)
+        sides = ((data.source, mapping.source_space_), (data.target, mapping.target_space_))
+        rows = [Embeddings(vectors, space=Space(modality=space.modality)) for vectors, space in sides]
+        numbers = np.arange(len(data)) if ungrouped else duplicate_groups(*rows)
         data = replace(data, groups=numbers.astype(str))
     else:
         data = replace(data, groups=image_names[order])
     if held_out and not records_split(mapping):
         raise InputError(
-            "Got held_out=True for a map that does not record how its rows were split; expected a map trained with held-out test rows. "
-            "Leave out held_out=True, and pass rows that the map was not trained on."
+            "This map does not record how its rows were split.",
+            "Leave out `held_out=True`, and pass rows that the map was not trained on.",
         )
     heldout = records_split(mapping) and held_out is not False
     if heldout:
@@ -159,26 +148,29 @@ def summarize_training(
             items=None if items is None else items.take(order),
         )
     nouns = _nouns(mapping)
-    by_task = None if choices is None else caption_choices.by_task(choices, options, random_state)
+    facts = getattr(mapping, "facts_", {})
+    record = facts.get("history")
+    record = History.from_dict(record).to_dict() if isinstance(record, Mapping) else {}
+    by_task = None if choices is None else choice_recalls(choices, options, random_state)
     between = _retrieval(V, T, data)
     return {
         "version": __version__,
-        "title": _title(mapping),
+        "title": f"{mapping.source_space_.model or 'source model'} + {mapping.target_space_.model or 'target model'}",
         "note": note,
         "held_out": heldout,
-        "where": _measured_on(heldout, records_split(mapping)),
+        "where": _MEASURED_ON["held out" if heldout else "all" if records_split(mapping) else "unknown"],
         "nouns": nouns,
         "verdict": _verdict(by_task, between, len(data), heldout, nouns),
-        "facts": history.facts(mapping),
+        "facts": _facts(mapping),
         "by_task": by_task,
-        "margins": [] if choices is None else caption_choices.margins(choices),
-        "examples": [] if choices is None else caption_choices.examples_of(choices, examples, pictures),
+        "margins": [] if choices is None else margins(choices),
+        "examples": [] if choices is None else examples_of(choices, examples, pictures),
         "between": between,
-        "teacher": history.teacher(mapping) if heldout else {},
+        "teacher": _teacher(mapping) if heldout else {},
         "notes": [str(note) for note in mapping.scores_.get("notes", [])],
-        "method_source": history.source(mapping),
-        "curves": history.curves(mapping),
-        "validation": history.validation(mapping),
+        "method_source": _SOURCES.get(str(facts.get("method"))),
+        "curves": loss_curves(record),
+        "validation": validation_curve(record, mapping.scores_.get("teacher_validation_mean_recall_at_1")),
     }
 
 
@@ -193,62 +185,45 @@ def _check_options(
     if items is not None:
         for name, value in (("groups", groups), ("tasks", tasks), ("texts", texts)):
             if value is not None:
-                raise ParameterError(
-                    f"Got {name} together with items, which have their own; expected one of the two. Leave out {name}=…."
-                )
+                raise ParameterError(f"Got {name} together with items, which have their own.", f"Leave out `{name}=…`.")
     if negatives is None:
         for name, value in (("tasks", tasks), ("texts", texts), ("items", items), ("pictures", pictures)):
             if value is not None:
-                raise ParameterError(
-                    f"Got {name} without wrong captions; expected both, since {name} are only used with wrong captions. Pass negatives=…."
-                )
+                raise ParameterError(f"Got {name} without wrong captions.", "Pass `negatives=…`.")
     if pictures is not None:
         if groups is None and items is None:
             raise ParameterError(
-                "Got pictures without the names of the images; expected both. Pass groups=… or items=… with the names."
+                "Got pictures without the names of the images.", "Pass `groups=…` or `items=…` with the names."
             )
         if not isinstance(pictures, Mapping) and not Path(pictures).expanduser().is_dir():
-            raise FileError(
-                f"Got pictures={str(pictures)!r}, which is not a folder; expected a folder of images. Check the path."
-            )
+            raise FileError(f"{str(pictures)!r} is not a folder.", "Pass a folder as `pictures=…`.")
 
 
 def _column(values: object, n: int, name: str) -> np.ndarray:
     column = np.asarray(values)
     if column.shape != (n,):
         raise ShapeError(
-            f"Got {name} of shape {column.shape}; expected ({n},), one entry per caption. Pass {name}=… of that shape."
+            f"Got {name} of shape {column.shape}; expected ({n},).", f"Pass `{name}=…` with one entry per caption."
         )
     return column.astype(str)
 
 
 def _texts(texts: object, n: int, k: int, order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(texts, (tuple, list)) or len(texts) != 2:
-        raise ParameterError(
-            "Got texts that are not (captions, wrong captions); expected these two. Pass texts=(captions, wrong)."
-        )
+        raise ParameterError("Got texts other than (captions, wrong captions).", "Pass `texts=(captions, wrong)`.")
     wrong = np.asarray(texts[1])
     if wrong.shape == (n,):
         wrong = wrong[:, None]
     if wrong.shape != (n, k):
         raise ShapeError(
-            f"Got texts of wrong captions of shape {wrong.shape}; expected ({n}, {k}), one text per wrong caption. Pass texts=… whose second part has that shape."
+            f"Got texts of wrong captions of shape {wrong.shape}; expected ({n}, {k}).",
+            "Pass one text per wrong caption.",
         )
     return _column(texts[0], n, "texts")[order], wrong.astype(str)[order]
 
 
-def _duplicate_groups(mapping: TwoSidedMap, data: Captions) -> np.ndarray:
-    sides = ((data.source, mapping.source_space_), (data.target, mapping.target_space_))
-    return duplicate_groups(*(Embeddings(rows, space=Space(modality=space.modality)) for rows, space in sides))
-
-
 def _unit(rows: np.ndarray) -> np.ndarray:
     return normalize_rows(rows.astype(np.float64))
-
-
-def _title(mapping: TwoSidedMap) -> str:
-    source, target = mapping.source_space_.model, mapping.target_space_.model
-    return f"{source or 'source model'} + {target or 'target model'}"
 
 
 def _nouns(mapping: TwoSidedMap) -> dict[str, str]:
@@ -260,7 +235,10 @@ def _nouns(mapping: TwoSidedMap) -> dict[str, str]:
 
 
 def _retrieval(V: np.ndarray, T: np.ndarray, data: Captions) -> dict[str, object]:
-    """Measure recall at k in both directions. Identical rows of a side count once, since they would fill several of the k places."""
+    """Measure recall at k in both directions.
+
+    Identical rows of a side count once, since they would fill several of the k places.
+    """
     sides = [first_of_label(rows, data.groups) for rows in (data.source, data.target)]
     source, target = (data.groups[rows] for rows in sides)
     scores = recalls(V[sides[0]], T[sides[1]], source, target)
@@ -275,14 +253,6 @@ def _retrieval(V: np.ndarray, T: np.ndarray, data: Captions) -> dict[str, object
     return {"rows": rows, "source": len(source), "target": len(target), "groups": len(np.unique(data.groups))}
 
 
-def _measured_on(heldout: bool, split_known: bool) -> str:
-    if heldout:
-        return "Measured on the rows that the map’s training held out for testing: they were not used to train it or to choose parameters."
-    if split_known:
-        return "Measured on all rows given, which may include rows that the map was trained on."
-    return "Measured on the rows given; it is not known whether the map was trained on some of them."
-
-
 def _verdict(
     by_task: dict[str, Any] | None, between: dict[str, Any], n: int, heldout: bool, nouns: dict[str, str]
 ) -> dict[str, object]:
@@ -295,8 +265,9 @@ def _verdict(
             for way in ("source_to_target", "target_to_source")
         )
         sentence = (
-            f"On {n:,} pairs {unseen}, {_with_article(nouns['source'])} finds its own {nouns['target']} first of {between['target']:,} in "
-            f"{forth} of cases, and {_with_article(nouns['target'])} its own {nouns['source']} first of {between['source']:,} in {back}."
+            f"On {n:,} pairs {unseen}, {_with_article(nouns['source'])} finds its own {nouns['target']} first of "
+            f"{between['target']:,} in {forth} of cases, and {_with_article(nouns['target'])} its own "
+            f"{nouns['source']} first of {between['source']:,} in {back}."
         )
         return {"level": "", "sentence": sentence}
     total = [row for row in by_task["rows"] if not row["part"]][-1]
@@ -314,11 +285,197 @@ def _verdict(
     sentence = (
         f"On {n:,} captions of {between['groups']:,} images {unseen}, an image is nearer its caption than "
         f"{'the wrong one' if k == 1 else f'each of {k} wrong ones'} in {total['binary']:.1%} of cases (chance "
-        f"{chance['binary']:.1%}{interval}){among}. Among all {between['target']:,} captions, one of its own is first for "
-        f"{first['source_to_target']:.1%} of images (chance {first['source_to_target_chance']:.1%})."
+        f"{chance['binary']:.1%}{interval}){among}. Among all {between['target']:,} captions, one of its own is "
+        f"first for {first['source_to_target']:.1%} of images (chance {first['source_to_target_chance']:.1%})."
     )
     return {"level": level, "sentence": sentence}
 
 
 def _with_article(noun: str) -> str:
     return f"{'an' if noun[:1] in 'aeiou' else 'a'} {noun}"
+
+
+#: Which rows were measured.
+_MEASURED_ON = {
+    "held out": "Measured on the rows that the map’s training held out for testing: they were not used to train it or "
+    "to choose parameters.",
+    "all": "Measured on all rows given, which may include rows that the map was trained on.",
+    "unknown": "Measured on the rows given; it is not known whether the map was trained on some of them.",
+}
+
+#: Names of the training parameters that the page shows if a map has them.
+_PARAMETERS = {
+    "divergence_weight": "α",
+    "spread_mix": "α",
+    "temperature": "τ",
+    "teacher": "Teacher",
+    "divergence": "Divergence",
+    "pair_loss": "Loss on pairs",
+    "learning_rate": "Learning rate",
+    "random_state": "Seed",
+}
+
+#: Paper of each method.
+_SOURCES = {
+    "jam": "JAM after Yoon, Yue and Kim (2025), “Escaping Plato’s Cave”.",
+    "sotalign": "SOTAlign after Roschmann et al. (2026), “SOTAlign”.",
+}
+
+
+def _facts(mapping: TwoSidedMap) -> list[list[str]]:
+    """Return names and values of the relevant facts, as text."""
+    recorded = getattr(mapping, "facts_", {})
+    parameters = recorded.get("training", {})
+    out = [
+        [name, f"{space.model or 'unnamed'}, {width}-d"]
+        for name, space, width in (
+            ("Source", mapping.source_space_, mapping.n_features_in_),
+            ("Target", mapping.target_space_, mapping.d_target),
+        )
+    ]
+    method = str(recorded.get("method", mapping.kind))
+    out.append(["Method", f"{method}, loss {parameters['loss']}" if "loss" in parameters else method])
+    widths = [str(width) for width in [*_list(parameters.get("hidden")), mapping.d_out]]
+    out.append(["Widths, to the joint space", " → ".join(widths)])
+    size = recorded.get("size", {})
+    for side in ("source", "target"):
+        if f"{side}_parameters" in size:
+            weights, flops = size[f"{side}_parameters"] / 1e6, size[f"{side}_flops_per_row"] / 1e6
+            out.append([f"{side.capitalize()} autoencoder", f"{weights:.3g} M parameters, {flops:.3g} MFLOP per row"])
+    if "split" in recorded:
+        counts = ", ".join(f"{recorded['split'][part]:,}" for part in ("train", "validation", "test"))
+        out.append(["Training, validation and test rows", counts])
+    elif getattr(mapping, "n_pairs_", 0):
+        unpaired = [
+            f"{recorded[key]:,} unpaired {key.removeprefix('n_unpaired_')} rows"
+            for key in recorded
+            if key.startswith("n_unpaired_")
+        ]
+        out.append(["Trained on", ", ".join([f"{mapping.n_pairs_:,} pairs", *unpaired])])
+    if "steps" in recorded:
+        best = recorded.get("best_step")
+        out.append(["Steps", f"{recorded['steps']:,}" + ("" if best is None else f", weights of step {best:,} kept")])
+    for key, name in _PARAMETERS.items():
+        unused = key == "temperature" and parameters.get("pair_loss") == "siglip"
+        if parameters.get(key) is not None and not unused:
+            out.append([name, " → ".join(_text(value) for value in _list(parameters[key]))])
+    if "alpha_at_best" in recorded:
+        out.append(["α at the best step", _text(recorded["alpha_at_best"])])
+    if "temperature" in recorded:
+        out.append(["τ learned", _text(recorded["temperature"])])
+    if error := recorded.get("reconstruction_error"):
+        shares = ", ".join(f"{side} {error[side]:.1%}" for side in ("source", "target"))
+        out.append([f"Variance not reconstructed, {error['rows']} rows", shares])
+    return out
+
+
+def _teacher(mapping: TwoSidedMap) -> dict[int, dict[str, float]]:
+    """Return the recalls of the linear teacher on the training's test rows, by k; empty if there was none."""
+    scores, ways = mapping.scores_, ("source_to_target", "target_to_source")
+    return {
+        k: {way: float(scores[f"teacher_test_{way}@{k}"]) for way in ways}
+        for k in (1, 5, 10)
+        if all(f"teacher_test_{way}@{k}" in scores for way in ways)
+    }
+
+
+def _list(value: object) -> list[object]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+#: Largest relative difference of two equal reconstruction errors: other rows differ by more, other machines by less.
+_TOLERANCE = 1e-4
+
+_ADVICE = "Pass the same files, groups and order, or `held_out=False` to measure on all rows."
+
+
+def records_split(mapping: TwoSidedMap) -> bool:
+    """Return whether a map records how its training rows were split, and what is needed to check a repetition."""
+    facts = getattr(mapping, "facts_", {})
+    by_groups = all(isinstance(facts.get(name), Mapping) for name in ("split", "training", "reconstruction_error"))
+    return "holdout" in mapping.scores_ or by_groups
+
+
+def unseen_rows(mapping: TwoSidedMap, data: Captions, names: np.ndarray) -> np.ndarray:
+    """Return the numbers of the rows that a map's own training held out for testing; refuse rows split differently.
+
+    ``data`` has all n rows, including those that the map was trained on, and ``names`` (n,) their ids.
+    """
+    if "holdout" not in mapping.scores_:
+        return _group_test_rows(mapping, data)
+    rows = np.flatnonzero(Split.from_dict(mapping.scores_["holdout"]).held_out(names))
+    if not len(rows):
+        _refuse("none of them was held out")
+    if "test_pairs" in mapping.scores_:
+        _check_test_rows(mapping, data.take(rows))
+    return rows
+
+
+def _group_test_rows(mapping: Map, data: Captions) -> np.ndarray:
+    """Return the test rows of JAM's split by groups, after checking that it is the split of the training."""
+    facts = mapping.facts_
+    parameters, recorded_counts = facts["training"], facts["split"]
+    try:
+        parts = split_by_group(data.groups, random_state=parameters["random_state"])
+    except TooFewAnchorsError as error:
+        raise InputError(f"These rows cannot be split as in the training ({error}).", _ADVICE) from error
+    counts = dict(zip(("train", "validation", "test"), map(len, parts), strict=True))
+    if counts != dict(recorded_counts):
+        new, old = (", ".join(str(c.get(part, "–")) for part in counts) for c in (counts, recorded_counts))
+        _refuse(f"train, validation and test have {new} rows instead of {old}")
+    # Equal counts do not imply an equal split, because other labels may lead to the same counts. Reconstruction errors
+    # reveal it.
+    train, validation = (data.take(rows) for rows in parts[:2])
+    for side, reconstruct in (("source", mapping.reconstruct), ("target", mapping.reconstruct_target)):
+        rows = getattr(validation, side)
+        mean = getattr(train, side).mean(0, dtype=np.float64) if parameters["standardize"] else 0.0
+        spread = float(np.sum((rows - mean) ** 2))
+        relative_error = float(np.sum((reconstruct(rows).astype(np.float64) - rows) ** 2)) / spread if spread else 0.0
+        recorded = facts["reconstruction_error"][side]
+        if abs(relative_error - recorded) > _TOLERANCE * max(relative_error, recorded):
+            _refuse(
+                f"the {side} vectors are reconstructed with an error of {relative_error:.4f} instead of {recorded:.4f}"
+            )
+    return parts[2]
+
+
+def _check_test_rows(mapping: TwoSidedMap, test: Captions) -> None:
+    """Refuse test rows other than those that ``congruence train`` measured on."""
+    recorded_count = mapping.scores_["test_pairs"]
+    if len(test) != recorded_count:
+        _refuse(f"there are {len(test)} test rows instead of {recorded_count}")
+    sides = unique_pairs(test.source, test.target, test.groups)
+    for name, score in recalls(mapping.transform(sides[0]), mapping.transform_target(sides[1]), *sides[2:]).items():
+        recorded = mapping.scores_.get(f"test_{name}", score)
+        if abs(score - recorded) > 1.5 / len(test):  # rounding may change a rank
+            _refuse(f"there are as many test rows, but different ones: {name} is {score:.3f} instead of {recorded:.3f}")
+
+
+def _refuse(difference: str) -> NoReturn:
+    raise InputError(f"These rows are split differently than in the training ({difference}).", _ADVICE)
+
+
+def render_training(summary: dict[str, Any]) -> str:
+    """Return the page of a trained map, from the data of :func:`congruence.report.summarize_training`."""
+    tasks, validation = summary["by_task"], summary["validation"]
+    plots = {
+        "tasks": tasks and svg(draw_recalls, tasks, title="recall by task", size=recalls_size(tasks)),
+        "margins": [
+            svg(draw_margins, data, title=f"{data['name']}: cosine of the caption minus cosine of the wrong one")
+            for data in summary["margins"]
+        ],
+        "curves": [svg(draw_loss, data, title=f"{data['name']} by step") for data in summary["curves"]],
+        "validation": validation and svg(draw_validation, validation, title="validation score by step"),
+    }
+    return fill("training.html", s=summary, plots=plots)
+
+
+def write_training(path: str | Path, summary: dict[str, object], *, force: bool = False) -> None:
+    """Write the page of a trained map, from the data of :func:`congruence.report.summarize_training`."""
+    write_page(path, render_training(summary), force=force)

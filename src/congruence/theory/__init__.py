@@ -1,17 +1,29 @@
-"""The theorems of Gupta et al. (2026) as functions on arrays: each computes a theorem's bound and the measured value."""
+"""The theorems of Gupta et al. (2026) as functions on arrays: each computes a bound and the measured value."""
 
 from __future__ import annotations
 
 from congruence.theory._base import Bound
 from congruence.theory.agreement import KernelAgreement, gram_agreement, kernel_agreement
 from congruence.theory.covered import CoveredShare, CoveredSubspace, covered_share, covered_subspace
-from congruence.theory.critic import CriticGap, bayes_posterior, critic_gap, infonce_loss, pmi, sigmoid_loss
-from congruence.theory.critic_factors import CriticRank, DualEncoder, critic_rank, realize_critic
-from congruence.theory.curation import Curation, curate, independent_weights, latent_joint
+from congruence.theory.critic import (
+    CriticGap,
+    CriticRank,
+    Curation,
+    DualEncoder,
+    bayes_posterior,
+    critic_gap,
+    critic_rank,
+    curate,
+    independent_weights,
+    infonce_loss,
+    latent_joint,
+    pmi,
+    realize_critic,
+    sigmoid_loss,
+)
 from congruence.theory.linear_map import AnchorMap, TextError, anchor_map, linear_bound, linear_text_error
 from congruence.theory.margins import Margins, class_margins
-from congruence.theory.spanning import Spanning, anchors_needed, sym_spanning
-from congruence.theory.spanning_constant import Kappa, kappa
+from congruence.theory.spanning import Kappa, Spanning, anchors_needed, kappa, sym_spanning
 from congruence.theory.stability import (
     PolarRotation,
     RankTradeOff,

@@ -1,7 +1,7 @@
 """The result type of every bound in the paper, and the validation that theorems share.
 
-Rows are items here, as everywhere: F (n, d) holds f(x_i), and the paper's d × n matrix [f(x_1) … f(x_n)] is ``F.T``. Where the
-paper writes a map acting on columns (A, Q), functions return the matrix acting on rows, ``Aᵀ`` and ``Qᵀ``.
+Rows are items here, as everywhere: F (n, d) holds f(x_i), and the paper's d × n matrix [f(x_1) … f(x_n)] is ``F.T``.
+Where the paper writes a map acting on columns (A, Q), functions return the matrix acting on rows, ``Aᵀ`` and ``Qᵀ``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Bound:
     measured : float
         The left-hand side: the largest error over the given rows.
     trivial : float
-        The largest possible error of ``baseline``, which needs no knowledge of the models. A fitted map can be worse, so ``measured`` can be larger.
+        The largest possible error of ``baseline``, which needs no knowledge of the models. A fitted map can be worse,
+        so ``measured`` can be larger.
     conditions : dict of str to float
         The numbers from which the right-hand side is computed.
     baseline : str
@@ -81,23 +82,16 @@ class Bound:
 def unit_rows(X: RowsLike, name: str, *, min_rows: int = 1) -> np.ndarray:
     """Validate rows of unit norm, which the theorems assume, and return them in float64.
 
-    Norms are made exact in the returned copy: a bound that uses ‖g̃‖ = 1 must not fail because of half-precision rounding.
-
-    Raises
-    ------
-    InputError
-        If a row's norm differs from 1 by more than 1e-3, the largest error that half precision causes.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or there are fewer than
-        ``min_rows`` rows.
+    Norms are made exact in the returned copy: a bound that uses ‖g̃‖ = 1 must not fail because of half-precision
+    rounding.
     """
     A = as_matrix(X, name, min_rows=min_rows).astype(np.float64)
     norms = np.sqrt(np.einsum("ij,ij->i", A, A))
     worst = int(np.abs(norms - 1).argmax())
     if abs(norms[worst] - 1) > 1e-3:
         raise InputError(
-            f"Got a row of norm {norms[worst]:.4g} in {name} (row {worst}); expected unit rows, since the theorems are about "
-            "encoders on the sphere. Divide each row by its norm."
+            f"Got a row of norm {norms[worst]:.4g} in {name} (row {worst}); expected unit rows.",
+            "Divide each row by its norm.",
         )
     return A / norms[:, None]
 
@@ -105,16 +99,7 @@ def unit_rows(X: RowsLike, name: str, *, min_rows: int = 1) -> np.ndarray:
 def paired_models(
     source: RowsLike, target: RowsLike, names: tuple[str, str], *, unit: bool = True, min_rows: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Validate one modality in both models, with rows paired by position.
-
-    Raises
-    ------
-    InputError
-        If rows do not have unit norm and ``unit`` is True.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; there are fewer than
-        ``min_rows`` rows; or the two models have different numbers of rows.
-    """
+    """Validate one modality in both models, with rows paired by position."""
     if unit:
         A, B = (unit_rows(side, name, min_rows=min_rows) for side, name in zip((source, target), names, strict=True))
     else:
@@ -131,87 +116,50 @@ def paired_models(
 def dual_encoders(
     F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLike
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Validate images and texts of two models: the same items row by row, and one width per model.
-
-    Raises
-    ------
-    InputError
-        If rows do not have unit norm.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or if the images and texts of a model
-        differ in width.
-    """
+    """Validate images and texts of two models: the same items row by row, and one width per model."""
     F, F_target = paired_models(F, F_target, ("F", "F_target"))
     G, G_target = paired_models(G, G_target, ("G", "G_target"))
     for images, texts, which in ((F, G, "source"), (F_target, G_target, "target")):
         if images.shape[1] != texts.shape[1]:
             raise ShapeError(
-                f"Got images {images.shape[1]}-d and texts {texts.shape[1]}-d of the {which} model; "
-                "expected one width, since the kernel is their inner product. Pass the images and the texts of one model together."
+                f"Got images {images.shape[1]}-d and texts {texts.shape[1]}-d of the {which} model.",
+                "Pass those of one model together.",
             )
     return F, G, F_target, G_target
 
 
 def check_upwards(d: int, d_target: int) -> None:
-    """Check that the target is not narrower than the source; otherwise no matrix with QᵀQ = I exists.
-
-    Raises
-    ------
-    ParameterError
-        If d > d_target.
-    """
+    """Check that the target is not narrower than the source; otherwise no matrix with QᵀQ = I exists."""
     if d > d_target:
         raise ParameterError(
-            f"Got a source of {d} and a target of {d_target} dimensions; expected d ≤ d̃, since no map into fewer dimensions keeps all distances. Exchange source and target."
+            f"No map from {d} into fewer dimensions, {d_target}, keeps all distances.", "Exchange source and target."
         )
 
 
 def as_map(A: RowsLike, d: int, d_target: int, name: str) -> np.ndarray:
-    """Validate a matrix that acts on rows, (d, d_target), and return it in float64.
-
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError
-        If the matrix has another shape, is not real numbers or contains NaN or infinity.
-    """
+    """Validate a matrix that acts on rows, (d, d_target), and return it in float64."""
     matrix = as_matrix(A, name, allow_zero_rows=True).astype(np.float64)
     if matrix.shape != (d, d_target):
         hint = "Transpose it" if matrix.shape == (d_target, d) else "Pass a matrix fitted on these models"
-        raise ShapeError(f"Got {name} of shape {matrix.shape}; expected {(d, d_target)}, acting on rows. {hint}.")
+        raise ShapeError(f"Got {name} of shape {matrix.shape}; expected {(d, d_target)}, acting on rows.", f"{hint}.")
     return matrix
 
 
 def as_rotation(Q: RowsLike, d: int, d_target: int, name: str = "Q") -> np.ndarray:
-    """Validate a matrix on rows with orthonormal rows (the paper's QᵀQ = I), and return it in float64.
-
-    Raises
-    ------
-    InputError
-        If ‖QᵀQ − I‖₂ > 1e-3.
-    ParameterError
-        If d > d_target.
-    ShapeError, DtypeError, NotFiniteError
-        As for :func:`as_map`.
-    """
+    """Validate a matrix on rows with orthonormal rows (the paper's QᵀQ = I), and return it in float64."""
     check_upwards(d, d_target)
     matrix = as_map(Q, d, d_target, name)
     deviation = float(np.abs(np.linalg.svd(matrix, compute_uv=False) ** 2 - 1).max())
     if deviation > 1e-3:
         raise InputError(
-            f"Got {name} with ‖QᵀQ − I‖ = {deviation:.3g}; expected a rotation. "
-            "Pass polar_rotation(…).rotation, or the rotation_ of an OrthogonalMap with shrinkage='full'."
+            f"Got {name} with ‖QᵀQ − I‖ = {deviation:.3g}; expected a rotation.",
+            "Pass polar_rotation(…).rotation, or rotation_ of an OrthogonalMap(shrinkage='full').",
         )
     return matrix
 
 
 def numerical_rank(s: np.ndarray, shape: tuple[int, ...], rtol: float | None = None) -> int:
-    """Count the singular values, given in descending order, above ``rtol`` times the largest; by default, above rounding error.
-
-    Raises
-    ------
-    ParameterError
-        If ``rtol`` is negative.
-    """
+    """Count descending singular values above ``rtol`` times the largest; by default, above rounding error."""
     if rtol is None:
         rtol = max(shape) * float(np.finfo(np.float64).eps)
     else:
@@ -220,16 +168,10 @@ def numerical_rank(s: np.ndarray, shape: tuple[int, ...], rtol: float | None = N
 
 
 def check_levels(quantiles: Sequence[float]) -> list[float]:
-    """Return the quantile levels as floats between 0 and 1.
-
-    Raises
-    ------
-    ParameterError
-        If a level is outside [0, 1].
-    """
+    """Return the quantile levels as floats between 0 and 1."""
     levels = [float(level) for level in quantiles]
     if not all(0 <= level <= 1 for level in levels):
         raise ParameterError(
-            f"Got quantiles={levels}; expected numbers from 0 to 1. Pass quantiles=(0.5, 0.9), for example."
+            f"Got `quantiles={levels}`; expected numbers from 0 to 1.", "Pass `quantiles=(0.5, 0.9)`, for example."
         )
     return levels

@@ -1,22 +1,21 @@
 """Agreement of the kernels of two models, the starting point of every theorem of the paper.
 
-Contrastive training determines the image–text kernel ⟨f(x), g(y)⟩ up to a constant (Thm 5.1), and up to slope and constant if
-temperatures differ (Cor. C.6). The geometric theorems assume that the kernels themselves agree: |⟨f, g⟩ − ⟨f̃, g̃⟩| ≤ ε.
+Contrastive training determines the image–text kernel ⟨f(x), g(y)⟩ up to a constant (Thm 5.1), and up to slope and
+constant if temperatures differ (Cor. C.6). The geometric theorems assume that the kernels themselves agree: |⟨f, g⟩ −
+⟨f̃, g̃⟩| ≤ ε.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice
 from congruence.theory._base import check_levels, dual_encoders, paired_models
-from congruence.theory.lines import FLAT, Envelope, Line
-
-__all__ = ["KernelAgreement", "gram_agreement", "kernel_agreement"]
 
 RELATIONS = ("raw", "constant", "affine")
 
@@ -40,7 +39,8 @@ class KernelAgreement:
     pairs : int
         Number of entries compared.
     epsilon : float
-        max |K − line(K̃)| for the line that minimizes it, ``minimax``; with ``"raw"`` the ε of Assumptions C.20 and C.24.
+        max |K − line(K̃)| for the line that minimizes it, ``minimax``; with ``"raw"`` the ε of Assumptions C.20 and
+        C.24.
     minimax : Line
     least_squares : Line
         The line that minimizes the mean square; ``rmse`` and ``quantiles`` refer to it, since the minimax line
@@ -91,22 +91,12 @@ def kernel_agreement(
     quantiles : sequence of float, default=(0.5, 0.9, 0.99)
         Levels of the quantiles of the deviations, from 0 to 1.
 
-    Returns
-    -------
-    KernelAgreement
-
-    Raises
-    ------
-    InputError
-        If rows do not have unit norm.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, ParameterError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or a parameter has an invalid value.
-
     Notes
     -----
-    With all images and the text anchors, ``"raw"`` gives the ε of Assumption C.20; with the image anchors and all texts the ε′
-    of Assumption C.24. Two passes over tiles of both kernels, O(n·m·(d + d̃)) operations; memory does not grow with n·m. The
-    line of ``"affine"`` is the exact minimax (Chebyshev) line, from the convex hull of the points (K̃ᵢⱼ, Kᵢⱼ).
+    With all images and the text anchors, ``"raw"`` gives the ε of Assumption C.20; with the image anchors and all texts
+    the ε′ of Assumption C.24. Two passes over tiles of both kernels, O(n·m·(d + d̃)) operations; memory does not grow
+    with n·m. The line of ``"affine"`` is the exact minimax (Chebyshev) line, from the convex hull of the points (K̃ᵢⱼ,
+    Kᵢⱼ).
 
     References
     ----------
@@ -116,7 +106,8 @@ def kernel_agreement(
     --------
     >>> import numpy as np
     >>> from congruence.synthetic import random_rotation
-    >>> F, G, Q = random_rotation(5, random_state=0), random_rotation(5, random_state=1), random_rotation(5, 7, random_state=2)
+    >>> F, G = random_rotation(5, random_state=0), random_rotation(5, random_state=1)
+    >>> Q = random_rotation(5, 7, random_state=2)
     >>> round(kernel_agreement(F, G, F @ Q, G @ Q).epsilon, 12)
     0.0
     """
@@ -136,7 +127,8 @@ def gram_agreement(
     """Compare the kernels of one modality, ⟨f(xᵢ), f(xⱼ)⟩ and ⟨f̃(xᵢ), f̃(xⱼ)⟩, over all pairs i < j.
 
     A rotation preserves these inner products, so they can be compared even if the second modality is missing.
-    The paper makes no assumption about them: their agreement follows from its theorems, and does not imply their assumptions.
+    The paper makes no assumption about them: their agreement follows from its theorems, and does not imply their
+    assumptions.
 
     Parameters
     ----------
@@ -144,19 +136,6 @@ def gram_agreement(
         The same items in both models, unit rows, n ≥ 2.
     relation, quantiles
         As for :func:`kernel_agreement`.
-
-    Returns
-    -------
-    KernelAgreement
-
-    Raises
-    ------
-    InputError
-        If rows do not have unit norm.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, ParameterError
-        As for :func:`kernel_agreement`.
-    TooFewAnchorsError
-        If there are fewer than two rows.
     """
     F, F_target = paired_models(F, F_target, ("F", "F_target"), min_rows=2)
 
@@ -226,7 +205,7 @@ def _compare(pairs: _Pairs, count: int, relation: str, quantiles: Sequence[float
 def _residuals(
     pairs: _Pairs, count: int, line: Line, worst: float, levels: Sequence[float]
 ) -> tuple[float, list[float], float]:
-    """Return the root mean square and the quantiles of |y − line(x)|, and by how much the quantiles may be too large."""
+    """Return the root mean square and quantiles of |y − line(x)|, and by how much these may be too large."""
     exact = count <= _EXACT_PAIRS
     square, kept, histogram, width = 0.0, [], np.zeros(_BINS, np.int64), worst / _BINS
     for x, y in pairs():
@@ -243,3 +222,93 @@ def _residuals(
         return rmse, [0.0] * len(levels), 0.0
     rank = np.clip(np.ceil(np.array(levels) * count), 1, count)
     return rmse, ((np.searchsorted(np.cumsum(histogram), rank) + 1) * width).tolist(), width
+
+
+#: Differences in x up to this size are rounding error: such points do not determine a slope.
+FLAT = 1e-12
+
+
+@dataclass(frozen=True)
+class Line:
+    """A straight line, y = slope · x + intercept."""
+
+    slope: float
+    intercept: float
+
+
+class Envelope:
+    """Upper and lower convex hull of points in the plane, updated block by block, so that they need not fit in memory.
+
+    The residuals y − a·x of all points span max(y − a·x) − min(y − a·x), which depends only on the two hulls. That span
+    is convex and piecewise linear in the slope a, with a breakpoint at the slope of each edge of the hull. So the line
+    with the smallest maximum error is parallel to an edge, midway between it and the opposite vertex.
+    """
+
+    def __init__(self) -> None:
+        empty = np.empty(0)
+        self._upper, self._lower = (empty, empty), (empty, empty)
+
+    def add(self, x: np.ndarray, y: np.ndarray) -> None:
+        """Add points of coordinates x and y, shape (k,)."""
+        self._upper = _extend(self._upper, x, y)
+        self._lower = _extend(self._lower, x, -y)
+
+    def span(self, slope: float) -> tuple[float, float]:
+        """Return the smallest and the largest y − slope · x over all points added."""
+        (ux, uy), (lx, ly) = self._upper, self._lower
+        return float((-ly - slope * lx).min()), float((uy - slope * ux).max())
+
+    def best_slope(self) -> float:
+        """Return the slope at which the span is smallest; 0 if all points have the same x."""
+        (ux, uy), (lx, ly) = self._upper, self._lower
+        if ux[-1] - ux[0] <= FLAT:
+            return 0.0
+        with np.errstate(over="ignore"):
+            slopes = np.concatenate([np.diff(uy) / np.diff(ux), -np.diff(ly) / np.diff(lx)])
+        slopes = np.sort(slopes[np.isfinite(slopes)])
+        low, high = 0, len(slopes) - 1
+        while low < high:  # binary search for the first slope at which the convex span does not decrease
+            middle = (low + high) // 2
+            width, next_width = (np.ptp(self.span(float(a))) for a in slopes[middle : middle + 2])
+            low, high = (low, middle) if width <= next_width else (middle + 1, high)
+        return float(slopes[low])
+
+
+def _extend(chain: tuple[np.ndarray, np.ndarray], x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the upper hull of the points of a chain and of more points."""
+    cx, cy = chain
+    if len(cx):
+        outside = (y > np.interp(x, cx, cy)) | (x < cx[0]) | (x > cx[-1])
+        if not outside.any():
+            return chain
+        x, y = np.concatenate([cx, x[outside]]), np.concatenate([cy, y[outside]])
+    order = np.lexsort((y, x))
+    x, y = x[order], y[order]
+    top = np.append(x[1:] != x[:-1], True)  # the highest point for each x
+    x, y = x[top], y[top]
+    # A point on or below the chord of its neighbors is not a vertex. Dropping all such points at once is correct, since
+    # a vertex lies above every chord. This thins out a cloud quickly; the stack below processes the remaining points
+    # one by one.
+    while len(x) > 2:
+        corner = np.ones(len(x), bool)
+        corner[1:-1] = _orientation(x[:-2], y[:-2], x[1:-1], y[1:-1], x[2:], y[2:]) < 0
+        kept = int(corner.sum())
+        if kept > 0.9 * len(x):
+            break
+        x, y = x[corner], y[corner]
+    stack: list[tuple[float, float]] = []
+    for point in zip(x.tolist(), y.tolist(), strict=True):
+        while len(stack) > 1 and _orientation(*stack[-2], *stack[-1], *point) >= 0:
+            stack.pop()
+        stack.append(point)
+    hull = np.array(stack)
+    return hull[:, 0], hull[:, 1]
+
+
+_N = TypeVar("_N", float, np.ndarray)
+
+
+def _orientation(ax: _N, ay: _N, bx: _N, by: _N, cx: _N, cy: _N) -> _N:
+    """Return a positive number if c lies to the left of the line from a to b, and a negative one if to the right."""
+    turn: _N = (bx - ax) * (cy - ay) - (by - ay) * (cx - ax)
+    return turn

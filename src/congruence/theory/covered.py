@@ -16,8 +16,6 @@ from congruence.errors import ParameterError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["CoveredShare", "CoveredSubspace", "covered_share", "covered_subspace", "rounding_floor"]
-
 
 @dataclass(frozen=True)
 class CoveredSubspace:
@@ -41,39 +39,13 @@ class CoveredSubspace:
     tolerance: float
 
     def coordinates(self, X: RowsLike) -> np.ndarray:
-        """Return each row's coordinates in the basis, i.e. its projection onto the subspace.
-
-        Parameters
-        ----------
-        X : array_like, shape (m, d)
-
-        Returns
-        -------
-        ndarray of float64, shape (m, r)
-
-        Raises
-        ------
-        ShapeError, DtypeError, NotFiniteError
-            If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
-        """
+        """Return coordinates in the basis, shape (m, r), of rows X (m, d): their projection onto the subspace."""
         A = as_matrix(X, "X", allow_zero_rows=True)
         check_width(A.shape[1], self.basis.shape[1], "CoveredSubspace")
         return A.astype(np.float64) @ self.basis.T
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw the singular values and the tolerance; a sharp drop makes the choice of r clear.
-
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
-        annotate : bool, default=True
-            Add a title and labels that identify what is drawn.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-        """
+        """Draw the singular values and the tolerance on ``ax``; a sharp drop makes the choice of r clear."""
         from congruence.plotting import draw_singular_values
 
         values = dict(enumerate(self.singular_values.tolist(), start=1))
@@ -106,39 +78,24 @@ class CoveredShare:
 
 
 def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None = None) -> CoveredSubspace:
-    """Compute the subspace that a set of rows spans.
+    """Compute the subspace that a set of rows spans (appendix C.5.3 (Theorem C.16) and C.6.3 (Theorem C.28)).
 
     Parameters
     ----------
     S : array_like, shape (n, d)
         Anchors, one per row. Not centered: the theorems are about the span, not the affine hull.
     rtol : float, optional
-        Count directions whose singular value exceeds this share of the largest. By default, count those that cannot be due to
-        arithmetic rounding or to rounding to the precision in which ``S`` is stored.
+        Count directions whose singular value exceeds this share of the largest. By default, count those that cannot be
+        due to arithmetic rounding or to rounding to the precision in which ``S`` is stored.
     rank : int, optional
         Use this many leading directions, whatever their singular values.
 
-    Returns
-    -------
-    CoveredSubspace
-
-    Raises
-    ------
-    ParameterError
-        If both ``rtol`` and ``rank`` are given, or one of them is out of range.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
-
-    References
-    ----------
-    Gupta et al. (2026), appendix C.5.3 (Theorem C.16) and C.6.3 (Theorem C.28).
-
     Notes
     -----
-    For anchors that span less than R^d, the theorems hold in the subspace: express the anchors in the coordinates of ``basis`` and
-    apply the theorems there, with r in place of d. If the anchors are Sym(r)-spanning there (``sym_spanning``, r(r + 1)/2 anchors), Lemma C.14 makes the
-    map an isometry *on the span*, with the constant of Theorem C.23 for the coordinates as well. For the other modality, only the projection
-    onto the span is determined.
+    For anchors that span less than R^d, the theorems hold in the subspace: express the anchors in the coordinates of
+    ``basis`` and apply the theorems there, with r in place of d. If the anchors are Sym(r)-spanning there
+    (``sym_spanning``, r(r + 1)/2 anchors), Lemma C.14 makes the map an isometry *on the span*, with the constant of
+    Theorem C.23 for the coordinates as well. For the other modality, only the projection onto the span is determined.
 
     Examples
     --------
@@ -147,7 +104,7 @@ def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None
     2
     """
     if rtol is not None and rank is not None:
-        raise ParameterError("Got rtol and rank; expected one of them. Leave out rtol=… or rank=….")
+        raise ParameterError("Got rtol and rank; expected one of them.", "Leave out `rtol=…` or `rank=…`.")
     A = as_matrix(S, "S").astype(np.float64)
     n, d = A.shape
     if rtol is not None:
@@ -155,9 +112,7 @@ def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None
     if rank is not None:
         check_positive(rank, "rank", integer=True)
         if rank > min(n, d):
-            raise ParameterError(
-                f"Got rank={rank} for {n} rows of width {d}; expected at most {min(n, d)}. Pass rank={min(n, d)} or less."
-            )
+            raise ParameterError(f"Got `rank={rank}` for {n} rows of width {d}.", f"Pass `rank={min(n, d)}` or less.")
     _, s, vt = scipy.linalg.svd(A, full_matrices=False, check_finite=False)
     norm = float(np.sqrt(np.einsum("ij,ij->", A, A) / n))
     tolerance = rounding_floor(S, A.shape, norm, float(s[0])) if rtol is None else float(rtol * s[0])
@@ -168,7 +123,7 @@ def covered_subspace(S: RowsLike, *, rtol: float | None = None, rank: int | None
 def covered_share(
     S: RowsLike, queries: RowsLike, *, rtol: float | None = None, rank: int | None = None
 ) -> CoveredShare:
-    """Measure the share of each query in the subspace that the anchors cover.
+    """Measure the share of each query in the subspace that the anchors cover (Theorem C.16).
 
     The anchors determine how a map sends this component; they contain no information about the rest.
 
@@ -180,21 +135,6 @@ def covered_share(
         Rows to be mapped, of the same modality or another one.
     rtol, rank
         As for :func:`covered_subspace`.
-
-    Returns
-    -------
-    CoveredShare
-
-    Raises
-    ------
-    ParameterError
-        As for :func:`covered_subspace`.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or anchors and queries differ in width.
-
-    References
-    ----------
-    Gupta et al. (2026), Theorem C.16.
 
     Examples
     --------
@@ -213,23 +153,10 @@ def covered_share(
 def rounding_floor(original: object, shape: tuple[int, int], row_norm: float, top: float) -> float:
     """Return the size below which a singular value may be due to rounding only.
 
-    There are two kinds of rounding: in the decomposition, and of the stored entries. Independent errors of relative size ε in rows of norm
-    ``row_norm`` make a random matrix of spectral norm about ``ε · row_norm · (1 + √(rows / columns))``.
-
-    Parameters
-    ----------
-    original : array_like, of any shape
-        The array as passed by the caller; its dtype is the precision in which it was stored.
-    shape : tuple of int
-        Shape of the decomposed matrix.
-    row_norm : float
-        Root mean square of its row norms.
-    top : float
-        Its largest singular value.
-
-    Returns
-    -------
-    float
+    There are two kinds of rounding: in the decomposition of a matrix of this ``shape`` with largest singular value
+    ``top``, and of the entries, in the dtype of the ``original`` array. Independent errors of relative size ε in rows
+    of root-mean-square norm ``row_norm`` make a random matrix of spectral norm about ε · row_norm · (1 + √(rows /
+    columns)).
     """
     dtype = to_numpy(original).dtype
     stored = float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0

@@ -1,6 +1,7 @@
-"""The optimal scores of a contrastive loss: the log density ratio, up to a constant (section 5.2, appendices C.2 and C.3).
+"""The optimal scores of a contrastive loss: the log density ratio, up to a constant (section 5.2, C.2 to C.4).
 
-The distributions here are finite: n images, m texts, and the probability of each pair. Every expectation of the paper is then a sum, and its statements can be checked exactly.
+The distributions here are finite: n images, m texts, and the probability of each pair. Every expectation of the paper
+is then a sum, and its statements can be checked exactly.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ import numpy as np
 from scipy.special import logsumexp
 
 from congruence._utils.typing import RowsLike
-from congruence._utils.validation import as_matrix, check_positive
+from congruence._utils.validation import as_matrix, check_positive, check_seed
 from congruence.errors import InputError, ParameterError, ShapeError
-
-__all__ = ["CriticGap", "as_joint", "bayes_posterior", "critic_gap", "infonce_loss", "pmi", "sigmoid_loss"]
+from congruence.theory._base import numerical_rank
 
 #: Maximum number of sets of negatives over which a loss is summed, which takes seconds with 10 × 10 pairs.
 _MOST_SETS = 100_000
@@ -28,27 +28,19 @@ _WIDEST = 700.0
 
 
 def as_joint(P: RowsLike, name: str = "P") -> np.ndarray:
-    """Validate a joint distribution of images and texts, and return it in float64 with sum 1.
-
-    Raises
-    ------
-    InputError
-        If an entry is not positive (Assumption C.1).
-    ShapeError, DtypeError, NotFiniteError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
-    """
+    """Validate a joint distribution of images and texts, and return it in float64 with sum 1."""
     joint = as_matrix(P, name, allow_zero_rows=True).astype(np.float64)
     least = float(joint.min())
     if not least > 0:
         raise InputError(
-            f"Got {least:.3g} in {name}; expected positive entries, since the logarithm of a density ratio is needed for every pair (Assumption C.1). "
-            "Add a small number to counts of zero."
+            f"Got {least:.3g} in {name}; expected positive entries (Assumption C.1).",
+            "Add a small number to counts of zero.",
         )
     return np.asarray(joint / joint.sum())
 
 
 def pmi(P: RowsLike) -> np.ndarray:
-    """Return the pointwise mutual information of every image and text, log p(x, y) / (p(x) p(y)).
+    """Return the pointwise mutual information of every image and text, log p(x, y) / (p(x) p(y)) (Definition C.3).
 
     Parameters
     ----------
@@ -59,17 +51,6 @@ def pmi(P: RowsLike) -> np.ndarray:
     -------
     ndarray, shape (n, m)
         In nats.
-
-    Raises
-    ------
-    InputError
-        If an entry is not positive.
-    ShapeError, DtypeError, NotFiniteError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
-
-    References
-    ----------
-    Gupta et al. (2026), Definition C.3.
 
     Examples
     --------
@@ -83,7 +64,9 @@ def pmi(P: RowsLike) -> np.ndarray:
 
 
 def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.ndarray:
-    """Return the probability that each of several candidate texts is the one drawn with an image, if the others were drawn independently.
+    """Return the probability of each candidate text to be an image's own (Theorem C.4 (i)).
+
+    One was drawn with the image, the others independently.
 
     Parameters
     ----------
@@ -99,17 +82,6 @@ def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.nd
     ndarray, shape (len(candidates),)
         r(x, yⱼ) / Σₖ r(x, yₖ), with r the density ratio.
 
-    Raises
-    ------
-    ParameterError
-        If ``image`` or a candidate is not in ``P``.
-    InputError, ShapeError, DtypeError, NotFiniteError
-        As for :func:`pmi`.
-
-    References
-    ----------
-    Gupta et al. (2026), Theorem C.4 (i).
-
     Examples
     --------
     >>> bayes_posterior([[3, 1], [1, 3]], 0, [0, 1]).round(12).tolist()
@@ -120,14 +92,15 @@ def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.nd
     chosen = np.asarray(candidates)
     if not (0 <= image < n) or chosen.ndim != 1 or not len(chosen) or chosen.min() < 0 or chosen.max() >= m:
         raise ParameterError(
-            f"Got image={image} and candidates={list(candidates)} for {n} images and {m} texts; expected rows and columns of P. Pass numbers from 0."
+            f"Got `image={image}` and `candidates={list(candidates)}`; expected rows and columns of P.",
+            "Pass numbers from 0.",
         )
     own = K[image, chosen]
     return np.asarray(np.exp(own - logsumexp(own)))
 
 
 def infonce_loss(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> tuple[float, float]:
-    """Return the InfoNCE loss of scores on a complete distribution, for each direction: an exact expectation, without sampling.
+    """Return the InfoNCE loss of scores on a distribution, for each direction, without sampling (eq. (2), C.1).
 
     Parameters
     ----------
@@ -142,21 +115,6 @@ def infonce_loss(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> tuple[float
     -------
     images, texts : float
         In nats: L⁽ˣ⁾ of finding an image's text and L⁽ʸ⁾ of finding a text's image; the symmetric loss is their sum.
-
-    Raises
-    ------
-    ParameterError
-        If ``n_candidates`` is below 2, or there are more than 100,000 sets of negatives to sum over.
-    ShapeError
-        If ``S`` and ``P`` have different shapes.
-    InputError
-        If an entry of ``P`` is not positive, or scores in a row or column differ by more than 700.
-    DtypeError, NotFiniteError
-        If arrays are not real numbers or contain NaN or infinity.
-
-    References
-    ----------
-    Gupta et al. (2026), eq. (2), appendix C.1.
 
     Notes
     -----
@@ -174,7 +132,7 @@ def infonce_loss(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> tuple[float
     check_positive(n_candidates, "n_candidates", integer=True)
     if n_candidates < 2:
         raise ParameterError(
-            f"Got n_candidates={n_candidates}; expected at least 2, a positive and a negative. Pass a larger n_candidates=…."
+            f"Got `n_candidates={n_candidates}`; expected a positive and a negative.", "Pass `n_candidates=2` or more."
         )
     return _one_way(scores, joint, n_candidates), _one_way(scores.T, joint.T, n_candidates)
 
@@ -184,13 +142,14 @@ def _one_way(S: np.ndarray, joint: np.ndarray, n_candidates: int) -> float:
     count = comb(m + n_candidates - 2, n_candidates - 1)
     if count > _MOST_SETS:
         raise ParameterError(
-            f"Got {count:,} sets of {n_candidates - 1} negatives among {m}; expected at most {_MOST_SETS:,}, since the loss is summed over all of them. Pass a smaller n_candidates=…."
+            f"Got {count:,} sets of negatives; expected at most {_MOST_SETS:,}.", "Pass a smaller `n_candidates=…`."
         )
     marginal = joint.sum(axis=0)
     S = S - S.max(axis=1, keepdims=True)
     if (worst := -float(S.min())) > _WIDEST:
         raise InputError(
-            f"Got scores {worst:.3g} apart; expected at most {_WIDEST:.0f} within a row or a column, since the exponentials of larger differences underflow. Divide them by a temperature."
+            f"Got scores {worst:.3g} apart; exponentials of more than {_WIDEST:.0f} underflow.",
+            "Divide by a temperature.",
         )
     E = np.exp(S)
     expected = 0.0
@@ -212,9 +171,10 @@ def _negatives(m: int, size: int, marginal: np.ndarray) -> Iterator[tuple[np.nda
 
 
 def sigmoid_loss(S: RowsLike, P: RowsLike, negatives: float = 1.0) -> float:
-    """Return SigLIP's loss of scores on a complete distribution: the logistic loss of telling pairs from independent draws.
+    """Return SigLIP's loss of scores on a distribution: the logistic loss of telling pairs from independent draws.
 
-    Its only minimizer is log r − log k, with k negatives per pair: the same score as for InfoNCE, with the constant fixed.
+    Its only minimizer is log r − log k, with k negatives per pair: the same score as for InfoNCE, with the constant
+    fixed.
 
     Parameters
     ----------
@@ -227,15 +187,6 @@ def sigmoid_loss(S: RowsLike, P: RowsLike, negatives: float = 1.0) -> float:
     -------
     float
         E over pairs of −log σ(s), plus k times E over independent draws of −log σ(−s), in nats.
-
-    Raises
-    ------
-    ParameterError
-        If ``negatives`` is not positive.
-    InputError
-        If an entry of ``P`` is not positive.
-    ShapeError, DtypeError, NotFiniteError
-        If ``S`` and ``P`` have different shapes, are not real numbers or contain NaN or infinity.
 
     References
     ----------
@@ -265,8 +216,9 @@ class CriticGap:
     infimum : float
         The smallest loss that any scores attain: that of the pointwise mutual information.
     by_image, by_text : float
-        Largest range of S − log r among the texts of one image, and among the images of one text. A score minimizes the loss of its direction if and
-        only if this is 0: a function of the image alone, or for ``by_text`` of the text alone, may be added (Theorem C.4).
+        Largest range of S − log r among the texts of one image, and among the images of one text. A score minimizes the
+        loss of its direction if and only if this is 0: a function of the image alone, or for ``by_text`` of the text
+        alone, may be added (Theorem C.4).
     spread : float
         Range of S − log r over all pairs: 0 if and only if the score minimizes the symmetric loss (Theorem C.5).
     constant : float
@@ -288,8 +240,8 @@ class CriticGap:
     def in_words(self) -> str:
         """Return the result as one sentence, for display."""
         return (
-            f"The loss is {self.excess:.3g} nats above the smallest possible; scores are the pointwise mutual information plus "
-            f"{self.constant:.3g}, within {self.spread / 2:.3g}."
+            f"The loss is {self.excess:.3g} nats above the smallest possible; scores are the pointwise mutual "
+            f"information plus {self.constant:.3g}, within {self.spread / 2:.3g}."
         )
 
     def to_dict(self) -> dict[str, float]:
@@ -298,26 +250,13 @@ class CriticGap:
 
 
 def critic_gap(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> CriticGap:
-    """Compare scores with the optimal ones for a distribution: log r plus any constant.
+    """Compare scores with the optimal ones for a distribution: log r plus any constant (Theorems C.4 and C.5).
 
     Parameters
     ----------
     S, P : array_like, shape (n, m)
     n_candidates : int, default=2
         As in :func:`infonce_loss`.
-
-    Returns
-    -------
-    CriticGap
-
-    Raises
-    ------
-    ParameterError, InputError, ShapeError, DtypeError, NotFiniteError
-        As for :func:`infonce_loss`.
-
-    References
-    ----------
-    Gupta et al. (2026), Theorems C.4 and C.5.
 
     Examples
     --------
@@ -345,6 +284,395 @@ def _joint_and_scores(S: RowsLike, P: RowsLike) -> tuple[np.ndarray, np.ndarray]
     scores = as_matrix(S, "S", allow_zero_rows=True).astype(np.float64)
     if scores.shape != joint.shape:
         raise ShapeError(
-            f"Got S of shape {scores.shape} and P of shape {joint.shape}; expected the same: a row for each image, a column for each text. Pass the scores of all pairs."
+            f"Got S of shape {scores.shape} and P of shape {joint.shape}.", "Pass the scores of all pairs."
         )
     return joint, scores
+
+
+@dataclass(frozen=True)
+class CriticRank:
+    """The dimension that a dual encoder needs for given scores.
+
+    Attributes
+    ----------
+    shape : (int, int)
+        Numbers of images and texts.
+    rank : int
+        Smallest rank of K − c over all constants c: no encoder of fewer dimensions has these scores, whatever its
+        temperature and bias.
+    constant : float
+        A c at which this rank is reached.
+    singular_values : ndarray, shape (min(n, m),)
+        Singular values of K.
+    max_temperature : float
+        2 / (max K − min K): at a higher temperature, the scores of unit rows cannot differ this much.
+    """
+
+    shape: tuple[int, int]
+    rank: int
+    constant: float
+    singular_values: np.ndarray
+    max_temperature: float
+
+    @property
+    def enough(self) -> int:
+        """Number of dimensions in which :func:`realize_critic` attains these scores with unit rows: ``rank`` + 2."""
+        return self.rank + 2
+
+    def rms_error(self, d: int) -> float:
+        """Return a lower bound on the root mean square error of the scores of any dual encoder of d dimensions.
+
+        The bound is over all temperatures, biases and constants. Such scores have rank at most d + 1, so none are
+        nearer than the d + 1 leading singular directions (Eckart and Young, 1936). Unit rows may be unable to reach the
+        bound.
+        """
+        check_positive(d, "d", integer=True)
+        dropped = self.singular_values[d + 1 :]
+        return float(np.sqrt((dropped**2).sum() / (self.shape[0] * self.shape[1])))
+
+    def in_words(self) -> str:
+        """Return the result as one sentence, for display."""
+        return (
+            f"These scores of {self.shape[0]} images and {self.shape[1]} texts require a dual encoder of at least "
+            f"{self.rank} dimensions, and {self.enough} are enough; its temperature is at most "
+            f"{self.max_temperature:.3g}."
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """Return all fields as plain data."""
+        return {
+            "shape": list(self.shape),
+            "rank": self.rank,
+            "enough": self.enough,
+            "constant": self.constant,
+            "singular_values": self.singular_values.tolist(),
+            "max_temperature": self.max_temperature,
+        }
+
+
+@dataclass(frozen=True)
+class DualEncoder:
+    """A dual encoder on finitely many items.
+
+    Attributes
+    ----------
+    images : ndarray, shape (n, d)
+        Unit rows.
+    texts : ndarray, shape (m, d)
+        Unit rows.
+    temperature : float
+    bias : float
+    """
+
+    images: np.ndarray
+    texts: np.ndarray
+    temperature: float
+    bias: float
+
+    @property
+    def scores(self) -> np.ndarray:
+        """⟨f(x), g(y)⟩ / τ + b of every pair, shape (n, m)."""
+        return np.asarray(self.images @ self.texts.T / self.temperature + self.bias)
+
+
+def critic_rank(K: RowsLike, *, rtol: float | None = None) -> CriticRank:
+    """Determine the dimension that a dual encoder needs for given scores, up to a constant (Remark C.7).
+
+    For the optimal scores of a distribution, pass its :func:`pmi`.
+
+    Parameters
+    ----------
+    K : array_like, shape (n, m)
+        Score of every image and text.
+    rtol : float, optional
+        Singular values above this share of the largest count as nonzero; by default those above rounding error.
+
+    Notes
+    -----
+    The remark bounds the rank of the scores by d + 1. A sharper statement: scores minus their bias have rank at most d,
+    so no dual encoder has the scores K, up to a constant, unless some K − c has rank at most d. The smallest such rank
+    is one less than that of K, at c = 1/(1ᵀK⁺1), if the vector of ones is in the column space and in the row space of K
+    and 1ᵀK⁺1 ≠ 0 (Wedderburn's reduction); otherwise it is that of K.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> found = critic_rank(np.outer([1, 2, 3], [1, -1]) + 5)
+    >>> found.rank, round(found.constant, 12)
+    (1, 5.0)
+    """
+    scores = as_matrix(K, "K", allow_zero_rows=True).astype(np.float64)
+    if rtol is not None:
+        check_positive(rtol, "rtol", zero=True)
+    left, s, right = np.linalg.svd(scores, full_matrices=False)
+    rank = numerical_rank(s, scores.shape, rtol) if s[0] > 0 else 0
+    constant = 0.0
+    if rank:
+        floor = max(max(scores.shape) * float(np.finfo(np.float64).eps), rtol or 0.0)
+        a, b = left[:, :rank].sum(axis=0), right[:rank].sum(axis=1)
+        # Whether the vectors of ones are in the column space and in the row space: their projections have full norm.
+        in_span = all(
+            abs(float(ones @ ones) / count - 1) <= np.sqrt(floor)
+            for ones, count in zip((a, b), scores.shape, strict=True)
+        )
+        form = float((a / s[:rank]) @ b)  # 1ᵀK⁺1
+        if in_span and form != 0:
+            reduced = np.linalg.svd(scores - 1 / form, compute_uv=False)
+            lower = int((reduced > max(s[0], reduced[0]) * floor * 10).sum())
+            if lower < rank:
+                rank, constant = lower, 1 / form
+    spread = float(np.ptp(scores))
+    return CriticRank((scores.shape[0], scores.shape[1]), rank, constant, s, 2 / spread if spread > 0 else np.inf)
+
+
+def realize_critic(K: RowsLike, *, dim: int | None = None, random_state: int | None = None) -> DualEncoder:
+    """Return a dual encoder with unit rows that has the given scores, exactly if its dimension allows it.
+
+    Parameters
+    ----------
+    K : array_like, shape (n, m)
+        Scores, such as the :func:`pmi` of a distribution.
+    dim : int, optional
+        Dimension, at least 3 or ``critic_rank(K).enough``. By default ``critic_rank(K).enough``, for exact scores; with
+        fewer dimensions, the leading directions of K minus its mean are kept.
+    random_state : int, optional
+        Seed of a random rotation that is applied to images and texts; by default the axes are singular directions.
+
+    Notes
+    -----
+    K − c = A Bᵀ by the singular value decomposition. Divided by the largest row norm of A and of B, all rows have norm
+    at most 1. Two more coordinates, one that only images have and one that only texts have, make the norms 1. The
+    temperature is 1 over the product of the two largest norms.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from congruence.theory import pmi
+    >>> K = pmi([[3, 1, 2], [1, 3, 2]])
+    >>> encoder = realize_critic(K)
+    >>> np.allclose(encoder.scores, K), encoder.images.shape
+    (True, (2, 4))
+    """
+    scores = as_matrix(K, "K", allow_zero_rows=True).astype(np.float64)
+    needed = critic_rank(scores)
+    if dim is None:
+        dim = needed.enough
+    check_positive(dim, "dim", integer=True)
+    if dim < 3 and dim < needed.enough:
+        raise ParameterError(f"Got `dim={dim}`; two coordinates make row norms 1.", "Pass `dim=3` or more.")
+    exact = needed.enough <= dim
+    bias = needed.constant if exact else float(scores.mean())
+    kept = needed.rank if exact else dim - 2
+    left, s, right = np.linalg.svd(scores - bias, full_matrices=False)
+    images, texts = left[:, :kept] * np.sqrt(s[:kept]), right[:kept].T * np.sqrt(s[:kept])
+    scale = [float(np.linalg.norm(side, axis=1).max(initial=0)) or 1.0 for side in (images, texts)]
+    padded = []
+    for k, (side, longest) in enumerate(zip((images, texts), scale, strict=True)):
+        rows = np.zeros((len(side), dim))
+        rows[:, :kept] = side / longest
+        rows[:, kept + k] = np.sqrt(np.clip(1 - (rows**2).sum(axis=1), 0, None))
+        padded.append(rows)
+    if random_state is not None:
+        rotation, upper = np.linalg.qr(np.random.default_rng(random_state).standard_normal((dim, dim)))
+        padded = [rows @ (rotation * np.sign(np.diag(upper))) for rows in padded]
+    return DualEncoder(padded[0], padded[1], 1 / (scale[0] * scale[1]), bias)
+
+
+@dataclass(frozen=True)
+class Curation:
+    """A data set selected from a world by weights of images and of texts, and the effect on the optimal scores.
+
+    Attributes
+    ----------
+    joint : ndarray, shape (n, m)
+        Distribution of the data set.
+    normalizer : float
+        Z = E*[u(X) v(Y)].
+    image_factor : ndarray, shape (n,)
+        E*[v(Y) | X = x]: the average weight of the texts of an image.
+    text_factor : ndarray, shape (m,)
+        E*[u(X) | Y = y]: the average weight of the images of a text.
+    """
+
+    joint: np.ndarray
+    normalizer: float
+    image_factor: np.ndarray
+    text_factor: np.ndarray
+
+    @property
+    def shift(self) -> np.ndarray:
+        """K⁽ᵃ⁾ − K* by Lemma C.9, shape (n, m): the change of each pair's pointwise mutual information."""
+        by_pair = np.log(self.image_factor)[:, None] + np.log(self.text_factor)
+        return np.asarray(np.log(self.normalizer) - by_pair)
+
+    @property
+    def constant(self) -> float:
+        """The constant nearest to ``shift``; log(Z / (E*[u] E*[v])) if the curation is independent (Theorem C.11)."""
+        shift = self.shift
+        return float(shift.max() + shift.min()) / 2
+
+    @property
+    def departure(self) -> float:
+        """Largest |K⁽ᵃ⁾ − K* − constant|, in nats: 0 if and only if Assumption C.10 holds.
+
+        As the shift is a sum of a function of the image and one of the text, this is half the sum of the ranges of log
+        E*[v | x] and log E*[u | y].
+        """
+        return float(np.ptp(np.log(self.image_factor)) + np.ptp(np.log(self.text_factor))) / 2
+
+    def in_words(self) -> str:
+        """Return the result as one sentence, for display."""
+        return (
+            f"The optimal scores on the data set are those of the world plus {self.constant:.3g}, within "
+            f"{self.departure:.3g}; the log mean weight of an image's texts has a range of "
+            f"{np.ptp(np.log(self.image_factor)):.3g}, that of a text's images "
+            f"{np.ptp(np.log(self.text_factor)):.3g}."
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """Return all fields as plain data."""
+        arrays = {name: getattr(self, name).tolist() for name in ("joint", "image_factor", "text_factor")}
+        return {**arrays, "normalizer": self.normalizer, "constant": self.constant, "departure": self.departure}
+
+
+def curate(
+    P: RowsLike, image_weights: Sequence[float] | np.ndarray, text_weights: Sequence[float] | np.ndarray
+) -> Curation:
+    """Select a data set from a world: p⁽ᵃ⁾(x, y) ∝ u(x) v(y) p*(x, y) (eq. (3), Assumption C.8, Lemma C.9).
+
+    Parameters
+    ----------
+    P : array_like, shape (n, m)
+        The world: joint probabilities or counts, positive.
+    image_weights : array_like, shape (n,)
+        u, the positive weight with which each image is selected.
+    text_weights : array_like, shape (m,)
+        v, the positive weight with which each text is selected.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> chosen = curate([[3, 1], [1, 3]], [2, 1], [1, 1])  # the first image is selected twice as often as the second
+    >>> chosen.joint.tolist()
+    [[0.5, 0.16666666666666666], [0.08333333333333333, 0.25]]
+    >>> np.allclose(chosen.image_factor, 1), round(chosen.departure, 4)
+    (True, 0.1682)
+    """
+    joint = as_joint(P)
+    u, v = (
+        _weights(weights, name, count)
+        for weights, name, count in zip(
+            (image_weights, text_weights), ("image_weights", "text_weights"), joint.shape, strict=True
+        )
+    )
+    weighted = u[:, None] * v * joint
+    normalizer = float(weighted.sum())
+    return Curation(weighted / normalizer, normalizer, joint @ v / joint.sum(axis=1), u @ joint / joint.sum(axis=0))
+
+
+def _weights(weights: Sequence[float] | np.ndarray, name: str, count: int) -> np.ndarray:
+    """Return ``count`` positive weights in float64. Raises ShapeError or InputError."""
+    array = np.asarray(weights)
+    if array.shape != (count,):
+        raise ShapeError(f"Got {name} of shape {array.shape}; expected ({count},).", "Pass one weight for each.")
+    column = as_matrix(array[:, None], name, allow_zero_rows=True)[:, 0]
+    if not float(column.min()) > 0:
+        raise InputError(
+            f"Got {float(column.min()):.3g} in {name}; expected positive numbers.", "Leave out items of weight 0."
+        )
+    return np.asarray(column, dtype=np.float64)
+
+
+def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Draw weights of images and texts that curate a world independently (Assumption C.10).
+
+    Parameters
+    ----------
+    P : array_like, shape (n, m)
+        The world: joint probabilities or counts, positive.
+    strength : float, default=0.5
+        Largest deviation of a weight from 1, between 0 and 1.
+    random_state : int, default=0
+
+    Returns
+    -------
+    image_weights : ndarray, shape (n,)
+        u, with E*[u(X) | Y = y] = 1 for every text.
+    text_weights : ndarray, shape (m,)
+        v, with E*[v(Y) | X = x] = 1 for every image.
+
+    Notes
+    -----
+    E*[v(Y) | X = x] = c for all x means that P (v − c·1) = 0. So v differs from a constant by an element of the null
+    space of P, of dimension m − rank(P), and u by one of the null space of Pᵀ, of dimension n − rank(P): **a world of
+    full rank allows no independent curation**, and a world of k latent topics (rank k) allows weights with the same
+    mean for every topic. The paper does not state this.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> P = latent_joint(8, 9, 3)
+    >>> u, v = independent_weights(P)
+    >>> float(abs(u - 1).max()), float(abs(v - 1).max())
+    (0.5, 0.5)
+    >>> bool(np.ptp(P @ v / P.sum(axis=1)) < 1e-12)
+    True
+    """
+    joint = as_joint(P)
+    check_seed(random_state)
+    check_positive(strength, "strength")
+    if strength >= 1:
+        raise ParameterError(
+            f"Got `strength={strength}`; expected less than 1: weights are positive.",
+            "Pass `strength=0.5`, for example.",
+        )
+    rng = np.random.default_rng(random_state)
+    left, s, right = np.linalg.svd(joint)
+    rank = numerical_rank(s, joint.shape)
+    if rank == max(joint.shape):
+        raise InputError(
+            f"Only constant weights curate independently for P of full rank {rank}.",
+            "Pass a world with fewer latent topics.",
+        )
+    sides = []
+    for null, n in ((left.T[rank:], len(left)), (right[rank:], len(right))):
+        # A random vector is projected onto the null space, because the result must not depend on the basis that the SVD
+        # returns.
+        deviation = rng.standard_normal(n) @ null.T @ null
+        sides.append(1 + strength * deviation / np.abs(deviation).max() if len(null) else np.ones(n))
+    return sides[0], sides[1]
+
+
+def latent_joint(
+    n_images: int, n_texts: int, n_topics: int, *, concentration: float = 1.0, random_state: int = 0
+) -> np.ndarray:
+    """Return the joint distribution of images and texts that are independent given a topic: Σₖ πₖ p(x | k) p(y | k).
+
+    Parameters
+    ----------
+    n_images, n_texts, n_topics : int
+        n, m and the rank of the result, which must be below n or m for independent curation.
+    concentration : float, default=1.0
+        Concentration of the Dirichlet distributions of items given a topic; below 1, an item belongs mostly to one
+        topic.
+    random_state : int, default=0
+
+    Returns
+    -------
+    ndarray, shape (n_images, n_texts)
+        Positive, with sum 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> int(np.linalg.matrix_rank(latent_joint(8, 9, 3)))
+    3
+    """
+    for name, value in (("n_images", n_images), ("n_texts", n_texts), ("n_topics", n_topics)):
+        check_positive(value, name, integer=True)
+    check_positive(concentration, "concentration")
+    check_seed(random_state)
+    rng = np.random.default_rng(random_state)
+    images, texts = (0.9 * rng.dirichlet(np.full(n, concentration), n_topics) + 0.1 / n for n in (n_images, n_texts))
+    joint = np.einsum("k,kx,ky->xy", rng.dirichlet(np.full(n_topics, 5.0)), images, texts)
+    return np.asarray(joint / joint.sum())

@@ -1,8 +1,9 @@
-"""The linear map that agreeing kernels determine (Theorem 5.3), and its error if they agree only approximately (Theorem C.21).
+"""The linear map that agreeing kernels determine (Theorem 5.3), and its error if they do so only nearly (C.21).
 
-For m text anchors with rows G (m, d) and G̃ (m, d̃), an image x has the scores k(x) = G f(x) and k̃(x) = G̃ f̃(x). If these are
-equal and G̃ has rank d̃, f̃(x) = G̃⁺ k̃(x) = G̃⁺ G f(x): the map is A = G̃⁺ G, which for m = d̃ is the paper's G̃^{-⊤} Gᵀ (its
-matrices have items as columns). In general f̃ − A f = G̃⁺ (k̃ − k), so that with |k̃ − k| ≤ ε in each of m coordinates
+For m text anchors with rows G (m, d) and G̃ (m, d̃), an image x has the scores k(x) = G f(x) and k̃(x) = G̃ f̃(x). If
+these are equal and G̃ has rank d̃, f̃(x) = G̃⁺ k̃(x) = G̃⁺ G f(x): the map is A = G̃⁺ G, which for m = d̃ is the
+paper's G̃^{-⊤} Gᵀ (its matrices have items as columns). In general f̃ − A f = G̃⁺ (k̃ − k), so that with |k̃ − k| ≤ ε
+in each of m coordinates
 
     ‖f̃ − A f‖ ≤ ‖k̃ − k‖₂ / σ_min(G̃) ≤ √m ε / σ_min(G̃).
 
@@ -30,8 +31,6 @@ from congruence.theory._base import (
     numerical_rank,
     paired_models,
 )
-
-__all__ = ["AnchorMap", "TextError", "anchor_map", "linear_bound", "linear_text_error"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,8 @@ class TextError:
     quantiles : dict of float to float
         Quantiles of this error by level.
     sigma_min, sigma_max : float
-        Smallest and largest singular value of A. Texts are mapped by A^{-⊤}, so a small σ_min(A) amplifies their errors.
+        Smallest and largest singular value of A. Texts are mapped by A^{-⊤}, so a small σ_min(A) amplifies their
+        errors.
     """
 
     largest: float
@@ -84,37 +84,20 @@ class TextError:
 
 
 def anchor_map(G: RowsLike, G_target: RowsLike, *, allow_rank_deficient: bool = False) -> AnchorMap:
-    """Compute the linear map for images from texts alone, A = G̃⁺ G.
+    """Compute the linear map for images from texts alone, A = G̃⁺ G (Theorem 5.3, appendix C.5.1).
 
     Parameters
     ----------
     G, G_target : array_like, shape (m, d) and (m, d̃)
         Text anchors in the source and the target model, unit rows, with G̃ of rank d̃ and so m ≥ d̃.
     allow_rank_deficient : bool, default=False
-        Accept anchors that span fewer directions: A then maps into the span of the target's anchors only, and A f(x) estimates the component of
-        f̃(x) in this span.
-
-    Returns
-    -------
-    AnchorMap
-
-    Raises
-    ------
-    TooFewAnchorsError
-        If m < d̃.
-    InputError
-        If m ≥ d̃ anchors span fewer than d̃ directions, or rows do not have unit norm.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
+        Accept anchors that span fewer directions: A then maps into the span of the target's anchors only, and A f(x)
+        estimates the component of f̃(x) in this span.
 
     Notes
     -----
-    Works for any widths: d ≤ d̃ is not needed. This is the map of the proof, which assumes that the kernels agree exactly; for practical use, fit a map on
-    pairs of the same modality (``OrthogonalMap``, ``LinearMap``).
-
-    References
-    ----------
-    Gupta et al. (2026), Theorem 5.3, appendix C.5.1.
+    Works for any widths: d ≤ d̃ is not needed. This is the map of the proof, which assumes that the kernels agree
+    exactly; for practical use, fit a map on pairs of the same modality (``OrthogonalMap``, ``LinearMap``).
 
     Examples
     --------
@@ -129,10 +112,10 @@ def anchor_map(G: RowsLike, G_target: RowsLike, *, allow_rank_deficient: bool = 
     m, d_target = G_target.shape
     if solution.rank < d_target and not allow_rank_deficient:
         problem = f"Got {m} text anchors that span {solution.rank} of the target's {d_target} dimensions"
-        remedy = "or pass allow_rank_deficient=True for the map into their span"
+        remedy = "or pass `allow_rank_deficient=True` for the map into their span"
         if m < d_target:
-            raise TooFewAnchorsError(f"{problem}; expected at least {d_target} anchors. Add some, {remedy}.")
-        raise InputError(f"{problem}; expected all of them. Choose more varied anchors, {remedy}.")
+            raise TooFewAnchorsError(f"{problem}; expected at least {d_target} anchors.", f"Add some, {remedy}.")
+        raise InputError(f"{problem}.", f"Choose more varied anchors, {remedy}.")
     return solution
 
 
@@ -150,15 +133,9 @@ def linear_bound(F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLik
     -------
     Bound
         √m ε / σ_min(G̃), infinite if the anchors leave directions of the target uncovered. ``measured`` is Δ of
-        Theorem C.23. ``trivial`` is 1, the error of the map A = 0, since rows have unit norm; A can do worse. ``conditions``: ``epsilon``, ``sigma_min``,
-        ``n_anchors``, ``rank``, and ``sharp``, the step before the last, max ‖k̃(x) − k(x)‖₂ / σ_min(G̃).
-
-    Raises
-    ------
-    InputError
-        If rows do not have unit norm.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
+        Theorem C.23. ``trivial`` is 1, the error of the map A = 0, since rows have unit norm; A can do worse.
+        ``conditions``: ``epsilon``, ``sigma_min``, ``n_anchors``, ``rank``, and ``sharp``, the step before the last,
+        max ‖k̃(x) − k(x)‖₂ / σ_min(G̃).
 
     References
     ----------
@@ -194,7 +171,7 @@ def linear_bound(F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLik
 def linear_text_error(
     G: RowsLike, G_target: RowsLike, A: RowsLike, quantiles: Sequence[float] = (0.5, 0.9, 0.99)
 ) -> TextError:
-    """Measure the distance between Proj_{Im A} g̃(y) and A(AᵀA)⁻¹ g(y), which are equal according to Theorem 5.3.
+    """Measure the distance between Proj_{Im A} g̃(y) and A(AᵀA)⁻¹ g(y), which are equal by Theorem 5.3.
 
     They are equal if the kernels agree on image anchors that span the source space.
 
@@ -206,23 +183,6 @@ def linear_text_error(
         The linear map for images, acting on rows, e.g. ``anchor_map(…).matrix``.
     quantiles : sequence of float, default=(0.5, 0.9, 0.99)
         Levels of the quantiles to return, from 0 to 1.
-
-    Returns
-    -------
-    TextError
-
-    Raises
-    ------
-    InputError
-        If A does not have full column rank d, or rows do not have unit norm.
-    ParameterError
-        If d > d̃, or a quantile is outside [0, 1].
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
-
-    References
-    ----------
-    Gupta et al. (2026), Theorem 5.3.
     """
     G, G_target = paired_models(G, G_target, ("G", "G_target"))
     d, d_target = G.shape[1], G_target.shape[1]
@@ -234,16 +194,13 @@ def linear_text_error(
     W, s, Vt = svd.U, svd.s, svd.Vt
     if (rank := numerical_rank(s, matrix.shape)) < d:
         raise InputError(
-            f"Got A of rank {rank}; expected full column rank {d}, which mapping texts requires. Compute A from anchors that span the source space."
+            f"Got A of rank {rank}; expected full column rank {d}.",
+            "Compute A from anchors that span the source space.",
         )
     errors = np.linalg.norm(G_target @ Vt.T - (G @ W) / s, axis=1)
     values = np.quantile(errors, levels, method="inverted_cdf").tolist()
     return TextError(
-        float(errors.max()),
-        float(errors.mean()),
-        dict(zip(levels, values, strict=True)),
-        float(s[-1]),
-        float(s[0]),
+        float(errors.max()), float(errors.mean()), dict(zip(levels, values, strict=True)), float(s[-1]), float(s[0])
     )
 
 
@@ -253,6 +210,7 @@ def _solve(G: np.ndarray, G_target: np.ndarray) -> AnchorMap:
     rank = numerical_rank(svd.s, G_target.shape)
     U, s, Vt = svd.U[:, :rank], svd.s[:rank], svd.Vt[:rank]
     matrix = (G.T @ (U / s)) @ Vt
-    # The rank of A is that of Uᵀ G. In A itself, rounding error divided by a small singular value could count as a direction.
+    # The rank of A is that of Uᵀ G. In A itself, rounding error divided by a small singular value could count as a
+    # direction.
     full = numerical_rank(scipy.linalg.svdvals(U.T @ G), G.shape) == G.shape[1]
     return AnchorMap(matrix, float(s[-1]), rank, full, len(G))

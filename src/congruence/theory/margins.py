@@ -13,13 +13,12 @@ from congruence._utils.arrays import blocks
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_width
 from congruence.errors import ParameterError, ShapeError
-from congruence.theory._base import paired_models
+from congruence.theory._base import as_rotation, paired_models
 from congruence.theory.covered import covered_subspace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Margins", "class_margins"]
 
 #: A margin below this times the largest squared norm may be rounding error.
 _ROUNDING = 1e-12
@@ -36,14 +35,14 @@ class Margins:
     gamma, eta : float
         γ and η of Definition C.18: the smallest margin inside U_X, the largest product of the residuals outside it.
     rho : float
-        The largest ‖Proj_{QU_X} g̃ − Q Proj_{U_X} g‖ over the classes. The proposition supposes 0 (Assumption C.17); Theorem C.28
-        bounds it.
+        The largest ‖Proj_{QU_X} g̃ − Q Proj_{U_X} g‖ over the classes. The proposition supposes 0 (Assumption C.17);
+        Theorem C.28 bounds it.
     margins, residuals, errors : ndarray, shape (K,)
-        By class: γ_c = ‖u_c‖² − max ⟨u_c, u_c'⟩ over c' ≠ c, η_c = max |⟨Q w_c, w̃_c'⟩| and s_c = max |⟨Q u_c, e_c'⟩| over all c', where
-        g = u + w, g̃ = Q u + e + w̃ and e = Proj_{QU_X} g̃ − Q u is what the assumption neglects.
+        By class: γ_c = ‖u_c‖² − max ⟨u_c, u_c'⟩ over c' ≠ c, η_c = max |⟨Q w_c, w̃_c'⟩| and s_c = max |⟨Q u_c, e_c'⟩|
+        over all c', where g = u + w, g̃ = Q u + e + w̃ and e = Proj_{QU_X} g̃ − Q u is what the assumption neglects.
     offsets : ndarray, shape (K,)
-        By class: max over c' ≠ c of r(c, c') − r(c, c), where r(c, c') = ⟨Q u_c, e_c'⟩ + ⟨Q w_c, w̃_c'⟩ are the terms of the score that
-        γ does not include. Terms that all classes share cancel.
+        By class: max over c' ≠ c of r(c, c') − r(c, c), where r(c, c') = ⟨Q u_c, e_c'⟩ + ⟨Q w_c, w̃_c'⟩ are the terms
+        of the score that γ does not include. Terms that all classes share cancel.
     inside : ndarray, shape (K,)
         ‖u_c‖.
     retrieved : ndarray of int, shape (K,)
@@ -69,7 +68,7 @@ class Margins:
 
     @property
     def holds(self) -> bool:
-        """Whether γ > 2η, the condition of the proposition: all classes are retrieved correctly if its assumption holds too."""
+        """Whether γ > 2η: then all classes are retrieved correctly if the proposition's assumption holds too."""
         return self.gamma - 2 * self.eta > self.rounding
 
     @property
@@ -84,29 +83,16 @@ class Margins:
 
     @property
     def certified_by_difference(self) -> np.ndarray:
-        """Classes with γ_c > max r(c, c') − r(c, c), which are retrieved correctly for any models; they include all of ``certified``."""
+        """Classes with γ_c > max r(c, c') − r(c, c), retrieved correctly for any models; they include ``certified``."""
         return self._above(self.offsets)
 
     @property
     def right(self) -> np.ndarray:
         """Classes that are retrieved correctly."""
-        right: np.ndarray = self.retrieved == np.arange(len(self.retrieved))
-        return right
+        return np.asarray(self.retrieved == np.arange(len(self.retrieved)))
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw each class's margin γ_c against 2(η_c + s_c): classes above the line are certified.
-
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
-        annotate : bool, default=True
-            Add a title and labels that identify what is drawn.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-        """
+        """Draw each class's margin γ_c against 2(η_c + s_c) on ``ax``: classes above the line are certified."""
         from congruence.plotting import draw_class_margins
 
         needed = 2 * (self.residuals + self.errors)
@@ -115,46 +101,25 @@ class Margins:
         )
 
     def _above(self, threshold: np.ndarray) -> np.ndarray:
-        above: np.ndarray = self.margins - threshold > self.rounding
-        return above
+        return np.asarray(self.margins - threshold > self.rounding)
 
     def certified_within(self, rho: float | None = None) -> np.ndarray:
-        """Return the classes with γ_c > 2(η_c + ‖u_c‖ρ), which are retrieved correctly in any two models whose ‖e‖ is at most ρ.
+        """Return whether each class (K,) has γ_c > 2(η_c + ‖u_c‖ρ), and so is retrieved in any two models with ‖e‖ ≤ ρ.
 
-        Parameters
-        ----------
-        rho : float, optional
-            A bound on ‖e‖, e.g. from Theorem C.28; by default the largest measured value.
-
-        Returns
-        -------
-        ndarray of bool, shape (K,)
-
-        Raises
-        ------
-        ParameterError
-            If ``rho`` is below the measured value, and so not a bound.
+        ``rho`` is a bound on ‖e‖, e.g. from Theorem C.28; by default the largest measured value.
         """
         if rho is None:
             rho = self.rho
         if not rho >= self.rho * (1 - 1e-12):
             raise ParameterError(
-                f"Got rho={rho!r}, but an error of {self.rho:.6g} is measured; expected a bound on it. Pass rho={self.rho} or more."
+                f"Got `rho={rho!r}`, but an error of {self.rho:.6g} is measured.", f"Pass `rho={self.rho}` or more."
             )
         return self._above(2 * (self.residuals + self.inside * rho))
 
     def confusion(self, promised: np.ndarray | None = None) -> dict[str, int]:
-        """Count classes by the prediction and the outcome.
+        """Count classes by prediction and outcome: "safe & right", "safe & wrong", "unsafe & right", "unsafe & wrong".
 
-        Parameters
-        ----------
-        promised : ndarray of bool, shape (K,), optional
-            By default ``safe``.
-
-        Returns
-        -------
-        dict of str to int
-            Keys "safe & right", "safe & wrong", "unsafe & right", "unsafe & wrong".
+        ``promised`` has a boolean for each class (K,); by default it is ``safe``.
         """
         promised = self.safe if promised is None else promised
         return {
@@ -213,15 +178,16 @@ def class_margins(
     rtol: float | None = None,
     names: Sequence[str] | None = None,
 ) -> Margins:
-    """Test for each class prompt whether the map necessarily sends it nearest to its own class.
+    """Test whether a map must send each class prompt nearest to its own class (C.18, Proposition C.19).
 
     Parameters
     ----------
     F_anchors : array_like, shape (n, d)
         Anchors of the other modality in the source model. Only their span U_X is used.
     G_classes, G_target_classes : array_like, shapes (K, d) and (K, d_target)
-        One row per class in the source and the target model, paired by row. Ensemble several prompts of a class beforehand
-        (mean of unit rows, scaled to unit norm); rows are compared by inner product without further normalization.
+        One row per class in the source and the target model, paired by row. Ensemble several prompts of a class
+        beforehand (mean of unit rows, scaled to unit norm); rows are compared by inner product without further
+        normalization.
     Q : array_like, shape (d, d_target)
         The rotation acting on rows, such as ``OrthogonalMap(shrinkage="full").fit(…).rotation_``. Rows orthonormal to
         10⁻³; the nearest exactly orthonormal one is used.
@@ -230,23 +196,6 @@ def class_margins(
     names : sequence of str, optional
         Names of the classes.
 
-    Returns
-    -------
-    Margins
-
-    Raises
-    ------
-    ParameterError
-        If d > d_target, Q does not have orthonormal rows, or ``rank`` or ``rtol`` has an invalid value.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
-    TooFewAnchorsError
-        If there are fewer than two classes.
-
-    References
-    ----------
-    Gupta et al. (2026), Definition C.18 and Proposition C.19.
-
     Notes
     -----
     With Q written on columns, g = u + w for u in U_X and w orthogonal to it, and g̃ = Q u + e + w̃ for e in QU_X and w̃
@@ -254,13 +203,13 @@ def class_margins(
 
     ⟨Q g_c, g̃_c'⟩ = ⟨u_c, u_c'⟩ + ⟨Q u_c, e_c'⟩ + ⟨Q w_c, w̃_c'⟩.
 
-    The proposition assumes e = 0, so the first and the last term remain. From c to c' ≠ c the first term falls by at least γ_c, and the
-    last rises by at most 2η_c: class c is retrieved correctly if γ_c > 2η_c, and all classes if γ > 2η, since γ ≤ γ_c and η ≥ η_c.
-    (The last inequality of the printed proof has the wrong sign; the condition stands.) Real models have e ≠ 0. Then the middle term can
-    rise by 2s_c, and γ_c > 2(η_c + s_c) is sufficient without any assumption; since
-    s_c ≤ ‖u_c‖ρ for ‖e‖ ≤ ρ, so is γ_c > 2(η_c + ‖u_c‖ρ). All three conditions count a term in full even if it is nearly the same for every c',
-    as it is because of the gap between modalities. Only differences decide: with r the last two terms, γ_c > max r(c, c') − r(c, c) is the
-    weakest sufficient condition for a given γ_c.
+    The proposition assumes e = 0, so the first and the last term remain. From c to c' ≠ c the first term falls by at
+    least γ_c, and the last rises by at most 2η_c: class c is retrieved correctly if γ_c > 2η_c, and all classes if γ >
+    2η, since γ ≤ γ_c and η ≥ η_c. (The last inequality of the printed proof has the wrong sign; the condition stands.)
+    Real models have e ≠ 0. Then the middle term can rise by 2s_c, and γ_c > 2(η_c + s_c) is sufficient without any
+    assumption; since s_c ≤ ‖u_c‖ρ for ‖e‖ ≤ ρ, so is γ_c > 2(η_c + ‖u_c‖ρ). All three conditions count a term in full
+    even if it is nearly the same for every c', as it is because of the gap between modalities. Only differences decide:
+    with r the last two terms, γ_c > max r(c, c') − r(c, c) is the weakest sufficient condition for a given γ_c.
 
     Scores are compared block by block: memory is O(K·d), time O(K²·d).
 
@@ -275,11 +224,12 @@ def class_margins(
     """
     G, G_target = paired_models(G_classes, G_target_classes, ("G_classes", "G_target_classes"), unit=False, min_rows=2)
     (K, d), d_target = G.shape, G_target.shape[1]
-    R = _orthonormal(Q, d, d_target)
+    U, _, Vt = scipy.linalg.svd(as_rotation(Q, d, d_target), full_matrices=False, check_finite=False)
+    R = U @ Vt  # exactly orthonormal
     F = as_matrix(F_anchors, "F_anchors")
     check_width(F.shape[1], d, "class_margins")
     if names is not None and len(names) != K:
-        raise ShapeError(f"Got {len(names)} names for {K} classes; expected one each. Pass names=… with {K} entries.")
+        raise ShapeError(f"Got {len(names)} names for {K} classes.", f"Pass `names=…` with {K} entries.")
     basis = covered_subspace(F_anchors, rank=rank, rtol=rtol).basis
     # Coordinates of u and of Proj g̃ in the basis of U_X and its image: their inner products are those of the vectors.
     image = basis @ R
@@ -316,24 +266,3 @@ def class_margins(
         _ROUNDING * float(max(np.einsum("ij,ij->i", side, side).max() for side in (G, G_target))),
         None if names is None else tuple(map(str, names)),
     )
-
-
-def _orthonormal(Q: RowsLike, d: int, d_target: int) -> np.ndarray:
-    """Validate Q and return the nearest matrix with exactly orthonormal rows."""
-    R = as_matrix(Q, "Q", allow_zero_rows=True).astype(np.float64)
-    if R.shape != (d, d_target):
-        hint = "Pass its transpose, which acts on rows" if R.shape == (d_target, d) else "Fit it on these models"
-        raise ShapeError(f"Got Q of shape {R.shape}; expected ({d}, {d_target}), the widths of the classes. {hint}.")
-    if d > d_target:
-        raise ParameterError(
-            f"Got a map from {d} to {d_target} dimensions; expected d ≤ d_target, since no map into fewer dimensions is an isometry. "
-            "Exchange source and target."
-        )
-    deviation = float(np.abs(R @ R.T - np.eye(d)).max())
-    if deviation > 1e-3:
-        raise ParameterError(
-            f"Got Q whose rows are orthonormal only to {deviation:.3g}; expected at most 10⁻³. "
-            "Fit OrthogonalMap(shrinkage='full'), whose rotation_ is not damped."
-        )
-    U, _, Vt = scipy.linalg.svd(R, full_matrices=False, check_finite=False)
-    return U @ Vt

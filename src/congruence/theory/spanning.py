@@ -1,31 +1,102 @@
-"""Whether preserving the lengths of the anchors forces a linear map to be a rotation (Definition 5.4)."""
+"""Whether preserving the anchors' lengths forces a linear map to be a rotation (Definition 5.4, Theorem C.23)."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.linalg
+from scipy.optimize import linprog
 from scipy.sparse.linalg import LinearOperator, eigsh, lobpcg
 
-from congruence._utils.arrays import blocks
+from congruence._utils.arrays import blocks, normalize_rows
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_seed
-from congruence.theory._spanning import Spanning
+from congruence.theory._base import unit_rows
 from congruence.theory.covered import rounding_floor
 
-__all__ = [
-    "Spanning",
-    "analyze_spanning",
-    "anchors_needed",
-    "decompose",
-    "features",
-    "pack",
-    "quadratic_forms",
-    "sym_spanning",
-    "unpack",
-]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True)
+class Spanning:
+    """Whether the squares x xᵀ of a set of rows span the symmetric matrices.
+
+    Attributes
+    ----------
+    n, width : int
+        Number of rows, and their width d.
+    dimension : int
+        Dimension of the space of symmetric matrices, d(d + 1)/2. Fewer rows than this cannot span it.
+    rank : int
+        Number of dimensions that the squares span. If ``exact`` is False: a lower bound, or ``dimension`` if the
+        estimate is that they span.
+    spans : bool
+    exact : bool
+        Whether ``rank`` and ``spans`` come from a complete decomposition. If n < dimension, ``spans`` is certain in any
+        case.
+    sigma_min, sigma_max : float
+        The ``dimension``-th and the first singular value of the matrix whose rows are svec(x xᵀ). ``sigma_min`` is 0 if
+        n < dimension, and an upper bound from an iteration if ``exact`` is False.
+    tolerance : float
+        Singular values above this count as nonzero.
+    witness : ndarray, shape (d, d), or None
+        The symmetric M with ‖M‖_F = 1 that minimizes √(Σ (xᵀ M x)²), which is then ``sigma_min``. If the rows do not
+        span, xᵀ M x vanishes on every row, and A = (I + tM)^½ with a small t preserves the length of every anchor
+        without being a rotation. None if there are too many rows to compute it and too few to span.
+    singular_values : ndarray, shape (min(n, dimension),), or None
+        All singular values of that matrix, descending; None if ``exact`` is False.
+    """
+
+    n: int
+    width: int
+    dimension: int
+    rank: int
+    spans: bool
+    exact: bool
+    sigma_min: float
+    sigma_max: float
+    tolerance: float
+    witness: np.ndarray | None
+    singular_values: np.ndarray | None = None
+
+    def in_words(self) -> str:
+        """Return the result as one sentence, for display."""
+        if self.n < self.dimension:
+            return (
+                f"{self.n} anchors cannot span Sym({self.width}), which takes {self.dimension}: "
+                "their lengths alone do not force a linear map to be a rotation."
+            )
+        if self.spans:
+            estimated = "" if self.exact else " (by an iterative estimate)"
+            return (
+                f"The {self.n} anchors span Sym({self.width}){estimated}; smallest singular value {self.sigma_min:.3g}."
+            )
+        return (
+            f"The {self.n} anchors do not span Sym({self.width}): rank {self.rank} of {self.dimension}"
+            f"{'' if self.exact else ' at least'}."
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """Return all fields as plain data."""
+        arrays = {"witness": self.witness, "singular_values": self.singular_values}
+        return {**asdict(self), **{name: None if array is None else array.tolist() for name, array in arrays.items()}}
+
+    def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+        """Draw the singular values and the tolerance on ``ax``; if not all were computed, the first and the last."""
+        from congruence.plotting import draw_singular_values
+
+        ends = {1: self.sigma_max} | ({self.dimension: self.sigma_min} if self.n >= self.dimension else {})
+        values = ends if self.singular_values is None else dict(enumerate(self.singular_values.tolist(), start=1))
+        title = f"Squares of the anchors: rank {self.rank:,}{'' if self.exact else ' or more'} of {self.dimension:,}"
+        return draw_singular_values(
+            values, ax, tolerance=self.tolerance, rank=self.rank, title=title, annotate=annotate
+        )
+
 
 #: Matrices with at most this many rows or columns are decomposed completely.
 DENSE = 3_000
@@ -36,18 +107,9 @@ _LOBPCG_ITERATIONS = 300
 
 
 def anchors_needed(d: int) -> int:
-    """Return d(d + 1)/2, the fewest anchors that can be Sym(d)-spanning.
+    """Return d(d + 1)/2, the fewest anchors that can be Sym(d)-spanning (Definition 5.4).
 
     Almost every set of this many anchors is Sym(d)-spanning: the exceptions have measure zero.
-
-    Raises
-    ------
-    ParameterError
-        If ``d`` is not a positive integer.
-
-    References
-    ----------
-    Gupta et al. (2026), Definition 5.4.
 
     Examples
     --------
@@ -59,10 +121,10 @@ def anchors_needed(d: int) -> int:
 
 
 def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 0) -> Spanning:
-    """Test whether rows are Sym(d)-spanning: no symmetric M ≠ 0 has xᵀ M x = 0 on all of them.
+    """Test whether rows are Sym(d)-spanning: no symmetric M ≠ 0 has xᵀ M x = 0 on all of them (Definition 5.4).
 
-    If the anchors are, a linear map that preserves the length of each preserves all lengths and angles (Lemma C.14). If they are
-    not, some linear map preserves the length of each without being an isometry.
+    If the anchors are, a linear map that preserves the length of each preserves all lengths and angles (Lemma C.14). If
+    they are not, some linear map preserves the length of each without being an isometry.
 
     Parameters
     ----------
@@ -74,30 +136,15 @@ def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 
     random_state : int, default=0
         Seed of the starting vectors of the iteration, and of the choice of a witness.
 
-    Returns
-    -------
-    Spanning
-
-    Raises
-    ------
-    ParameterError
-        If ``rtol`` is negative, or ``random_state`` is not a valid seed.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If the array has the wrong shape, is not real numbers, contains NaN or infinity or has a row of zeros.
-
-    References
-    ----------
-    Gupta et al. (2026), Definition 5.4, Lemma C.14.
-
     Notes
     -----
-    The rank is that of the n × D matrix T with rows svec(x xᵀ), D = d(d + 1)/2: the entries on the diagonal and √2 times
-    those above, so that T svec(M) = (xᵀ M x)_x and ‖svec(M)‖ = ‖M‖_F. With n ≥ D it comes from QR by blocks and an SVD,
-    exact to rounding, up to D = 3,000 (d = 76). Above that, T is never formed (T svec(M) = diag(S M Sᵀ), Tᵀ c = Sᵀ diag(c) S,
-    each n·d²) and LOBPCG searches for its smallest singular value, preconditioned by M ↦ C⁻¹ M C⁻¹, C = SᵀS/n. Its result
-    is an upper bound, so "does not span" has a witness and "spans" is an estimate. With n < D rows cannot span; the
-    rank is that of T if T is small enough, and otherwise that of its n × n Gram matrix (S Sᵀ)∘², in which a singular value
-    below 10⁻⁷ of the largest cannot be told from zero, so that the rank is a lower bound.
+    The rank is that of the n × D matrix T with rows svec(x xᵀ), D = d(d + 1)/2: the entries on the diagonal and √2
+    times those above, so that T svec(M) = (xᵀ M x)_x and ‖svec(M)‖ = ‖M‖_F. With n ≥ D it comes from QR by blocks and
+    an SVD, exact to rounding, up to D = 3,000 (d = 76). Above that, T is never formed (T svec(M) = diag(S M Sᵀ), Tᵀ c =
+    Sᵀ diag(c) S, each n·d²) and LOBPCG searches for its smallest singular value, preconditioned by M ↦ C⁻¹ M C⁻¹, C =
+    SᵀS/n. Its result is an upper bound, so "does not span" has a witness and "spans" is an estimate. With n < D rows
+    cannot span; the rank is that of T if T is small enough, and otherwise that of its n × n Gram matrix (S Sᵀ)∘², in
+    which a singular value below 10⁻⁷ of the largest cannot be told from zero, so that the rank is a lower bound.
 
     Examples
     --------
@@ -115,27 +162,9 @@ def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 
 def analyze_spanning(
     S: RowsLike, A: np.ndarray, rtol: float | None, random_state: int
 ) -> tuple[Spanning, tuple[np.ndarray, np.ndarray] | None]:
-    """Return the result of :func:`sym_spanning`, and the decomposition that it computed, if any.
+    """Return the result of :func:`sym_spanning`, and what :func:`decompose` returned, if the features were decomposed.
 
-    Parameters
-    ----------
-    S : array_like, shape (n, d)
-        Anchors as passed by the caller; their dtype is used.
-    A : ndarray of float64, shape (n, d)
-        The anchors, validated.
-    rtol, random_state
-        As for :func:`sym_spanning`.
-
-    Returns
-    -------
-    Spanning
-    tuple of ndarray, or None
-        As returned by :func:`decompose`; None if the features were not decomposed as a whole.
-
-    Raises
-    ------
-    ParameterError
-        If ``rtol`` is negative.
+    ``A`` (n, d) are the validated anchors; ``S`` those that the caller passed, whose dtype is used.
     """
     if rtol is not None:
         check_positive(rtol, "rtol", zero=True)
@@ -245,48 +274,18 @@ def _columns(act: Callable[[np.ndarray], np.ndarray], X: np.ndarray, d: int) -> 
 
 
 def quadratic_forms(A: np.ndarray, M: np.ndarray) -> np.ndarray:
-    """Return xᵀ M x for each row x: the product T svec(M) without T.
-
-    Parameters
-    ----------
-    A : ndarray of float64, shape (n, d)
-    M : ndarray, shape (d, d)
-
-    Returns
-    -------
-    ndarray, shape (n,)
-    """
+    """Return xᵀ M x for each row x of A (n, d), shape (n,): the product T svec(M) without T."""
     return np.einsum("ij,ij->i", A @ M, A)
 
 
 def pack(M: np.ndarray) -> np.ndarray:
-    """Return svec(M): the entries on and above the diagonal, those above times √2, so that norms are preserved.
-
-    Parameters
-    ----------
-    M : ndarray, shape (d, d)
-        Symmetric.
-
-    Returns
-    -------
-    ndarray, shape (d(d + 1)/2,)
-    """
+    """Return svec(M), shape (d(d + 1)/2,): the entries on the diagonal, and those above times √2, to preserve norms."""
     i, j = np.triu_indices(len(M))
     return M[i, j] * np.where(i == j, 1, np.sqrt(2))
 
 
 def unpack(x: np.ndarray, d: int) -> np.ndarray:
-    """Return the symmetric matrix M with svec(M) = x.
-
-    Parameters
-    ----------
-    x : ndarray, shape (d(d + 1)/2,)
-    d : int
-
-    Returns
-    -------
-    ndarray, shape (d, d)
-    """
+    """Return the symmetric matrix M, shape (d, d), with svec(M) = x."""
     i, j = np.triu_indices(d)
     M = np.empty((d, d))
     M[i, j] = x * np.where(i == j, 1, np.sqrt(0.5))
@@ -295,16 +294,7 @@ def unpack(x: np.ndarray, d: int) -> np.ndarray:
 
 
 def features(A: np.ndarray) -> np.ndarray:
-    """Return svec(x xᵀ) of each row.
-
-    Parameters
-    ----------
-    A : ndarray of float64, shape (n, d)
-
-    Returns
-    -------
-    ndarray, shape (n, d(d + 1)/2)
-    """
+    """Return svec(x xᵀ) of each row of A (n, d), shape (n, d(d + 1)/2)."""
     i, j = np.triu_indices(A.shape[1])
     out: np.ndarray = A[:, i] * A[:, j]
     out *= np.where(i == j, 1, np.sqrt(2))
@@ -312,18 +302,9 @@ def features(A: np.ndarray) -> np.ndarray:
 
 
 def decompose(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Decompose the features of n ≥ D rows, a block at a time: QR by blocks, then the SVD of R.
+    """Return singular values (D,), descending, and right singular vectors (D, D) of the features of n ≥ D rows.
 
-    Parameters
-    ----------
-    A : ndarray of float64, shape (n, d)
-
-    Returns
-    -------
-    ndarray, shape (D,)
-        Singular values, descending.
-    ndarray, shape (D, D)
-        Right singular vectors as rows.
+    QR by blocks, then the SVD of R.
     """
     D = anchors_needed(A.shape[1])
     R = np.empty((0, D))
@@ -332,3 +313,243 @@ def decompose(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         R = scipy.linalg.qr(stacked, mode="r", overwrite_a=True, check_finite=False)[0][:D]
     _, s, vt = scipy.linalg.svd(R, check_finite=False)
     return s, vt
+
+
+#: Linear programs are solved for at most this many features of all rows together, which takes about a second each.
+_LP_FEATURES = 100_000
+#: Maximum number of steps from one direction in the search for the lower bound.
+_STEPS = 50
+
+
+@dataclass(frozen=True)
+class Kappa:
+    """Bounds on κ_S = sup over symmetric M ≠ 0 of ‖M‖₂ / max over anchors u of |uᵀ M u|.
+
+    Attributes
+    ----------
+    lower, upper : float
+        κ_S lies between them; both are infinite if the anchors are not Sym(d)-spanning.
+    certified : bool
+        Whether ``upper`` is proven. ``lower`` is always proven, by ``witness``.
+    witness : ndarray, shape (d, d), or None
+        A symmetric M with |uᵀ M u| ≤ 1 on every anchor and ‖M‖₂ = ``lower``. If ``lower`` is infinite, an M with
+        ‖M‖_F = 1 and uᵀ M u = 0 on every anchor, or None if there are too many rows to compute one.
+    direction : ndarray, shape (d,), or None
+        The unit vector v with |vᵀ M v| = ‖M‖₂: the direction whose length the anchors constrain least.
+    """
+
+    lower: float
+    upper: float
+    certified: bool
+    witness: np.ndarray | None
+    direction: np.ndarray | None
+
+    @property
+    def exact(self) -> bool:
+        """Whether the bounds meet."""
+        return self.certified and (self.lower == self.upper or self.upper - self.lower <= 1e-9 * self.upper)
+
+    def in_words(self) -> str:
+        """Return the result as one sentence, for display."""
+        if np.isinf(self.lower):
+            return "κ is infinite: the anchors' lengths allow linear maps that are far from every rotation."
+        if self.exact:
+            return f"κ is {self.lower:.3g}."
+        return (
+            f"κ is at least {self.lower:.3g} and {'at most' if self.certified else 'by estimate at most'} "
+            f"{self.upper:.3g}: if the anchors' squared lengths are preserved to within ε, those of other unit "
+            "vectors are to within κ·ε."
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """Return all fields as plain data."""
+        arrays = {
+            name: None if array is None else array.tolist()
+            for name, array in (("witness", self.witness), ("direction", self.direction))
+        }
+        return {**asdict(self), **arrays, "exact": self.exact}
+
+
+def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_state: int = 0) -> Kappa:
+    """Bound the constant κ_S of Theorem C.23 from both sides (appendix C.6.2 (Theorem C.23)).
+
+    If a linear map A preserves the squared length of every anchor to within ε, then ‖AᵀA − I‖₂ ≤ κ_S ε, and κ_S is the
+    smallest such constant.
+
+    Parameters
+    ----------
+    S : array_like, shape (n, d)
+        Anchors: unit rows.
+    rtol : float, optional
+        As in :func:`congruence.theory.sym_spanning`, which decides whether κ is finite.
+    starts : int, default=8
+        Number of directions from which the lower bound is improved: by linear programs if n·d(d + 1)/2 ≤ 100,000,
+        otherwise by least squares up to d = 76.
+    random_state : int, default=0
+        Seed of these directions.
+
+    Notes
+    -----
+    By duality κ_S = max over unit v of h(v), h(v) = min{‖c‖₁ : Σ cᵢ uᵢuᵢᵀ = vvᵀ}: the squared length in direction v is
+    a signed combination of the anchors' squared lengths, and κ is the ℓ₁ norm of its coefficients in the worst
+    direction. If v is an anchor, h(v) = 1.
+
+    *In the plane* (d = 2) κ is exact: it is attained at a vertex of the polar of a prism, one for each gap between
+    neighboring anchors. O(n log n).
+
+    *Upper bound*, with T as in :func:`congruence.theory.sym_spanning`, the smallest of three: √n/σ_min(T), since ‖M‖₂ ≤
+    ‖M‖_F ≤ ‖T svec(M)‖₂/σ_min(T); the same with anchors weighted towards the D-optimal design, if linear programs are
+    solved; and ‖Σ|Gᵢ|‖₂ with svec(Gᵢ) = (TᵀT)⁻¹svec(uᵢuᵢᵀ), which bounds the ℓ₁ norm of the least-squares c in the
+    worst direction, up to d = 76. The last is the tightest with few anchors, the second with many; as anchors fill the
+    sphere and κ falls to 1, both stay near d/√2.
+
+    *Lower bound*: any M gives one. For a fixed v, h(v) and its M are the solution of a linear program (HiGHS);
+    replacing v by the eigenvector of M with the largest |eigenvalue| never lowers h, so the two steps alternate until h
+    no longer rises. If the program is too large, it is replaced by least squares: M = argmin ‖T svec(M)‖₂ with vᵀMv =
+    1. κ is the maximum of a convex function, so neither is certain to find it. In our experiments the bounds were a
+    factor of 1 to 2.1 apart with linear programs and 4 to 9 without.
+
+    ‖M‖₂ is at least max|uᵀMu| on unit rows, so κ ≥ 1; more anchors never raise it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> angles = np.arange(8) * np.pi / 8
+    >>> k = kappa(np.c_[np.cos(angles), np.sin(angles)])
+    >>> round(k.lower, 6), round(float(1 / np.cos(np.pi / 8)), 6)
+    (1.082392, 1.082392)
+    """
+    check_seed(random_state)
+    A = unit_rows(S, "S")
+    check_positive(starts, "starts", integer=True)
+    n, d = A.shape
+    if d == 1:  # M is a number
+        value = float(1 / (A**2).max())
+        return Kappa(value, value, True, np.array([[value]]), np.ones(1))
+    D = anchors_needed(d)
+    spanning, factors = analyze_spanning(S, A, rtol, random_state)
+    if not spanning.spans:
+        M = spanning.witness
+        return Kappa(np.inf, np.inf, True, M, None if M is None else _longest(M)[1])
+    assert spanning.witness is not None  # None only if the anchors do not span
+    if d == 2:
+        value, M, v = in_the_plane(A)
+        return Kappa(value, value, True, M, v)
+    upper = float(np.sqrt(n) / spanning.sigma_min)
+    best = max((_scaled(A, M) for M in (spanning.witness, np.eye(d))), key=lambda candidate: candidate[0])
+    if factors is not None:
+        s, vt = factors
+        T = features(A) if n * D <= _LP_FEATURES else None
+        upper = min(upper, combination_bound(A, T, s, vt), np.inf if T is None else design_bound(T))
+        first = best[2]
+        others = np.random.default_rng(random_state).standard_normal((starts - 1, d))
+        for v in [first, *normalize_rows(others)]:
+            last = 0.0
+            for _ in range(_STEPS):
+                f = pack(np.outer(v, v))
+                m = _linear_program(T, f) if T is not None else vt.T @ ((vt @ f) / s**2)
+                if m is None:
+                    break
+                candidate = _scaled(A, unpack(m, d))
+                best = max(best, candidate, key=lambda candidate: candidate[0])
+                value = candidate[0]
+                if T is None:
+                    value /= float(np.linalg.norm(quadratic_forms(A, candidate[1])))
+                if value <= last * (1 + 1e-9):
+                    break
+                last, v = value, candidate[2]
+    lower, M, v = best
+    return Kappa(lower, max(upper, lower), spanning.exact, M, v)
+
+
+def _longest(M: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return ‖M‖₂ and the unit eigenvector that attains it."""
+    values, vectors = scipy.linalg.eigh(M)
+    k = int(np.abs(values).argmax())
+    return float(abs(values[k])), vectors[:, k]
+
+
+def _scaled(A: np.ndarray, M: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    """Scale M so that |uᵀMu| ≤ 1 on every anchor; return ‖M‖₂, M and the unit eigenvector that attains ‖M‖₂."""
+    M = M / np.abs(quadratic_forms(A, M)).max()
+    length, v = _longest(M)
+    return length, M, v
+
+
+def _linear_program(T: np.ndarray, f: np.ndarray) -> np.ndarray | None:
+    """Return the m that maximizes ⟨f, m⟩ subject to |T m| ≤ 1; None if the solver fails."""
+    solved = linprog(-f, A_ub=np.vstack([T, -T]), b_ub=np.ones(2 * len(T)), bounds=(None, None), method="highs")
+    x: np.ndarray | None = solved.x
+    return x
+
+
+#: Iterations of the weights of anchors; the bound decreases little after ten.
+_ITERATIONS = 12
+
+
+def in_the_plane(A: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    """Return κ of anchors (n, 2) that span Sym(2), an M (2, 2) that attains it and the unit v (2,) with |vᵀMv| = κ.
+
+    Write M = aI + b · (reflection at angle w/2). For an anchor u at angle θ, uᵀMu = a + b cos(2θ − w), and ‖M‖₂ = |a| +
+    |b|. So {M : |uᵀMu| ≤ 1} is the polar of the convex hull of a polygon, the points at angle 2θ of the unit circle at
+    height 1, and its mirror image through the origin. ‖M‖₂ is convex, hence largest at a vertex of the polar, i.e. at a
+    facet of the hull. Each facet, apart from the polygons themselves, contains an edge of one polygon and the vertex of
+    the other that is extreme in the direction w of the edge's normal: a + b cos(g/2) = 1 for an edge between neighbors
+    at a gap g, and a + b cos δ = −1 for the anchor nearest to w + π, at angle δ from w.
+    """
+    circle = 2 * np.pi
+    t = np.sort(2 * np.arctan2(A[:, 1], A[:, 0]) % circle)
+    half_gap = np.diff(t, append=t[0] + circle) / 2
+    w = t + half_gap
+    opposite = (w + np.pi) % circle
+    after = np.searchsorted(t, opposite) % len(t)
+    delta = np.max([np.abs((t[k] - w + np.pi) % circle - np.pi) for k in (after, after - 1)], axis=0)
+    # cos(g/2) − cos δ as a product, which loses no digits if the two are close.
+    b = 1 / (np.sin((delta + half_gap) / 2) * np.sin((delta - half_gap) / 2))
+    a = 1 - b * np.cos(half_gap)
+    k = int((np.abs(a) + b).argmax())
+    M = a[k] * np.eye(2) + b[k] * np.array([[np.cos(w[k]), np.sin(w[k])], [np.sin(w[k]), -np.cos(w[k])]])
+    angle = w[k] / 2 if a[k] >= 0 else (w[k] + np.pi) / 2
+    return float(abs(a[k]) + b[k]), M, np.array([np.cos(angle), np.sin(angle)])
+
+
+def combination_bound(A: np.ndarray, T: np.ndarray | None, s: np.ndarray, vt: np.ndarray) -> float:
+    """Return an upper bound on κ: the ℓ₁ norm of the least-squares combination of anchors, maximized over directions.
+
+    κ = max over unit v of min{‖c‖₁ : Σ cᵢ uᵢuᵢᵀ = vvᵀ}. The c of least squares is cᵢ = vᵀGᵢv with svec(Gᵢ) = (TᵀT)⁻¹
+    svec(uᵢuᵢᵀ), so κ ≤ max Σ |vᵀGᵢv| ≤ ‖Σ |Gᵢ|‖₂, with the absolute value |G| of a symmetric matrix. T (n, D) has the
+    features of A (n, d), which are computed block by block if it is None; ``s`` and ``vt`` are those of
+    :func:`decompose`.
+    """
+    n, d = A.shape
+    i, j = np.triu_indices(d)
+    inverse = (vt.T / s**2) @ vt
+    total = np.zeros((d, d))
+    for rows in blocks(n, 8 * (len(s) + 4 * d * d)):
+        packed = (features(A[rows]) if T is None else T[rows]) @ inverse
+        packed *= np.where(i == j, 1, np.sqrt(0.5))
+        G = np.zeros((len(packed), d, d))
+        G[:, i, j] = packed
+        G[:, j, i] = packed
+        values, V = np.linalg.eigh(G)
+        total += np.einsum("kai,ki,kbi->ab", V, np.abs(values), V, optimize=True)
+    return float(np.linalg.eigvalsh(total)[-1])
+
+
+def design_bound(T: np.ndarray) -> float:
+    """Return an upper bound on κ: the smallest 1/σ_min(√w T) over weights w that approach the D-optimal design.
+
+    For weights w ≥ 0 of sum 1, ‖M‖₂ ≤ ‖M‖_F ≤ ‖√w T svec(M)‖₂/σ_min(√w T) ≤ max |uᵀMu|/σ_min(√w T). Equal weights give
+    √n/σ_min(T). The multiplicative step wᵢ ← wᵢ · tᵢᵀ(TᵀWT)⁻¹tᵢ/D increases the determinant (Titterington, 1976); the
+    bound holds at every step. T (n, D) has the anchors' features, of full column rank.
+    """
+    n, D = T.shape
+    w, bound = np.full(n, 1 / n), np.inf
+    for _ in range(_ITERATIONS):
+        values, V = np.linalg.eigh(T.T @ (w[:, None] * T))
+        if values[0] <= 0:
+            break
+        bound = min(bound, float(values[0] ** -0.5))
+        w = w * ((T @ (V / np.sqrt(values))) ** 2).sum(axis=1) / D
+        w /= w.sum()
+    return bound

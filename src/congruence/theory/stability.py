@@ -1,16 +1,17 @@
-"""From a linear map to a rotation, and from images to texts: the bounds of Theorems C.23, C.25 and C.28, and the measured errors.
+"""From a linear map to a rotation, and from images to texts: Theorems C.23, C.25 and C.28, and measured errors.
 
 Rows are items, so that F (n, d) here is the paper's Fᵀ, and Q (d, d̃) acts on rows: f̃ ≈ f @ Q, g ≈ g̃ @ Qᵀ.
 
-Texts are bounded through n image anchors. For h(y) = g(y) − Qᵀ g̃(y) and each anchor, ⟨f(xⱼ), h⟩ is the disagreement of the
-kernels, at most ε′, and ⟨f̃(xⱼ) − Q f(xⱼ), g̃(y)⟩, at most δ_f. Hence ‖F h‖₂ ≤ √n (ε′ + δ_f), with the number of anchors
-under the root (the paper has n = d anchors and prints √d̃, which is looser). Let σ₁ ≥ σ₂ ≥ … be the singular values of F, v₁, v₂, …
-its right singular vectors, and U_r the span of the first r of them. Then
+Texts are bounded through n image anchors. For h(y) = g(y) − Qᵀ g̃(y) and each anchor, ⟨f(xⱼ), h⟩ is the disagreement of
+the kernels, at most ε′, and ⟨f̃(xⱼ) − Q f(xⱼ), g̃(y)⟩, at most δ_f. Hence ‖F h‖₂ ≤ √n (ε′ + δ_f), with the number of
+anchors under the root (the paper has n = d anchors and prints √d̃, which is looser). Let σ₁ ≥ σ₂ ≥ … be the singular
+values of F, v₁, v₂, … its right singular vectors, and U_r the span of the first r of them. Then
 
     ‖F h‖² = Σᵢ σᵢ² ⟨vᵢ, h⟩² ≥ σ_r² Σ_{i ≤ r} ⟨vᵢ, h⟩² = σ_r² ‖Proj_{U_r} h‖²,
 
-so that ‖Proj_{U_r} h‖ ≤ ρ(r) = √n (ε′ + δ_f) / σ_r for *every* r up to the rank of F. With r the rank, U_r is the span of the
-anchors and this is Theorem C.28; with r = d it is Theorem C.25. For smaller r it says more about fewer directions.
+so that ‖Proj_{U_r} h‖ ≤ ρ(r) = √n (ε′ + δ_f) / σ_r for *every* r up to the rank of F. With r the rank, U_r is the span
+of the anchors and this is Theorem C.28; with r = d it is Theorem C.25. For smaller r it says more about fewer
+directions.
 """
 
 from __future__ import annotations
@@ -39,16 +40,6 @@ from congruence.theory._base import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = [
-    "PolarRotation",
-    "RankTradeOff",
-    "orthogonal_bound",
-    "polar_rotation",
-    "projected_text_bound",
-    "rank_trade_off",
-    "text_bound",
-]
 
 
 @dataclass(frozen=True)
@@ -106,26 +97,14 @@ class RankTradeOff:
         return int(self.ranks[self.whole.argmin()])
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw the bound on the text error by r, its two parts, and the error measured within U_r; a dashed line marks the best r.
-
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
-        annotate : bool, default=True
-            Add a title and labels that identify what is drawn.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-        """
+        """Draw the bound on the text error by r, its two parts, the error measured within U_r, and the best r."""
         from congruence.plotting import draw_rank_trade_off
 
         return draw_rank_trade_off({**vars(self), "best": self.best}, ax, annotate=annotate)
 
 
 def polar_rotation(A: RowsLike, *, rtol: float | None = None) -> PolarRotation:
-    """Compute the rotation nearest to a linear map, its polar factor, and its distance.
+    """Compute the rotation nearest to a linear map, its polar factor, and its distance (proof of Theorem C.23).
 
     Parameters
     ----------
@@ -133,21 +112,6 @@ def polar_rotation(A: RowsLike, *, rtol: float | None = None) -> PolarRotation:
         Acts on rows, d ≤ d̃.
     rtol : float, optional
         Singular values up to this share of the largest count as zero; by default, those within rounding error.
-
-    Returns
-    -------
-    PolarRotation
-
-    Raises
-    ------
-    ParameterError
-        If d > d̃, or ``rtol`` is negative.
-    ShapeError, DtypeError, NotFiniteError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
-
-    References
-    ----------
-    Gupta et al. (2026), proof of Theorem C.23.
 
     Examples
     --------
@@ -171,7 +135,7 @@ def polar_rotation(A: RowsLike, *, rtol: float | None = None) -> PolarRotation:
 
 
 def orthogonal_bound(F: RowsLike, F_target: RowsLike, A: RowsLike, kappa: float) -> Bound:
-    """Bound ‖f̃(x) − Q f(x)‖ for the polar factor Q of a linear map A, and measure it.
+    """Bound ‖f̃(x) − Q f(x)‖ for the polar factor Q of a linear map A, and measure it (Theorem C.23).
 
     Parameters
     ----------
@@ -188,28 +152,21 @@ def orthogonal_bound(F: RowsLike, F_target: RowsLike, A: RowsLike, kappa: float)
         Δ + κ (2 + Δ) Δ with Δ = max ‖f̃ − A f‖. ``conditions``: ``delta``, ``kappa``, ``polar_distance`` ‖A − Q‖₂,
         ``gram_distance`` ‖AᵀA − I‖₂, and ``sharp``, the step before the last, Δ + ‖A − Q‖₂, which needs no κ.
 
-    Raises
-    ------
-    ParameterError
-        If d > d̃, or κ is below 1.
-    InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If rows do not have unit norm, or arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
-
     Notes
     -----
     The theorem assumes full column rank, so that Q is unique; the inequality holds without it.
-
-    References
-    ----------
-    Gupta et al. (2026), Theorem C.23.
     """
     F, F_target = paired_models(F, F_target, ("F", "F_target"))
     check_upwards(F.shape[1], F_target.shape[1])
     matrix = as_map(A, F.shape[1], F_target.shape[1], "A")
     if not kappa >= 1 - 1e-9:  # also refuses NaN
-        raise ParameterError(f"Got kappa={kappa!r}; expected at least 1, since |uᵀMu| ≤ ‖M‖. Pass kappa=1.0 or more.")
+        raise ParameterError(
+            f"Got `kappa={kappa!r}`; expected at least 1, since |uᵀMu| ≤ ‖M‖.", "Pass `kappa=1.0` or more."
+        )
     polar = polar_rotation(matrix)
-    delta, measured = _farthest(F @ matrix, F_target), _farthest(F @ polar.rotation, F_target)
+    delta, measured = (
+        float(np.linalg.norm(F @ linear - F_target, axis=1).max()) for linear in (matrix, polar.rotation)
+    )
     value = delta + kappa * (2 + delta) * delta if np.isfinite(kappa) else float("inf")
     return Bound(
         "Thm C.23",
@@ -239,7 +196,8 @@ def text_bound(
     G, G_target : array_like, shape (m, d) and (m, d̃)
         Texts in the source and the target model, unit rows.
     Q : array_like, shape (d, d̃)
-        Any rotation, acting on rows, such as that of :func:`polar_rotation`, or ``rotation_`` of an ``OrthogonalMap`` with ``center=False``.
+        Any rotation, acting on rows, such as that of :func:`polar_rotation`, or ``rotation_`` of an ``OrthogonalMap``
+        with ``center=False``.
     rtol : float, optional
         Singular values of F up to this share of the largest count as zero; by default, those within rounding error.
 
@@ -248,16 +206,8 @@ def text_bound(
     Bound
         √n (ε′ + δ_f) / σ_min(F), infinite if the anchors leave directions of the source uncovered.
         ``conditions``: ``epsilon``, ``delta_f``, ``sigma_min``, ``n_anchors``, ``rank``, and ``sharp``,
-        (max ‖k(y) − k̃(y)‖₂ + ‖F̃ − F Q‖₂) / σ_min(F), which uses largest norms where the theorem uses √n times largest entries.
-
-    Raises
-    ------
-    ParameterError
-        If d > d̃, or ``rtol`` is negative.
-    InputError
-        If Q does not have orthonormal rows, or rows of the other arrays do not have unit norm.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
+        (max ‖k(y) − k̃(y)‖₂ + ‖F̃ − F Q‖₂) / σ_min(F), which uses largest norms where the theorem uses √n times largest
+        entries.
 
     References
     ----------
@@ -291,14 +241,8 @@ def projected_text_bound(
     Returns
     -------
     Bound
-        ρ(r) = √n (ε + δ_f) / σ_r(F) for ‖Proj_{U_r} (g − Qᵀ g̃)‖. ``conditions`` as in :func:`text_bound`, with ``sigma_min`` = σ_r.
-
-    Raises
-    ------
-    ParameterError
-        If ``rank`` is above the rank of the anchors, and as for :func:`text_bound`.
-    InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        As for :func:`text_bound`.
+        ρ(r) = √n (ε + δ_f) / σ_r(F) for ‖Proj_{U_r} (g − Qᵀ g̃)‖. ``conditions`` as in :func:`text_bound`, with
+        ``sigma_min`` = σ_r.
 
     References
     ----------
@@ -308,7 +252,8 @@ def projected_text_bound(
     r = errors.rank if rank is None else int(check_positive(rank, "rank", integer=True))
     if r > errors.rank:
         raise ParameterError(
-            f"Got rank={r}; expected at most {errors.rank}, the rank of the image anchors. Pass rank={errors.rank} or less, or more anchors."
+            f"Got `rank={r}`, above the rank of the image anchors.",
+            f"Pass `rank={errors.rank}` or less, or more anchors.",
         )
     quantity = f"‖Proj (g(y) − Qᵀ g̃(y))‖, the error on texts along {r} directions of the image anchors"
     return errors.bound("Thm C.28", quantity, float(errors.s[r - 1]), r, float(errors.within[r - 1]))
@@ -324,20 +269,12 @@ def rank_trade_off(
     F, G, F_target, G_target, Q, rtol
         As in :func:`projected_text_bound`.
 
-    Returns
-    -------
-    RankTradeOff
-
-    Raises
-    ------
-    ParameterError, InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        As for :func:`text_bound`.
-
     Notes
     -----
-    ρ(r) alone is smallest at r = 1, where it does not bound the error in the other directions. The error outside U_r is bounded by the norms of the
-    components of both models' texts there, for any two models: ‖h‖² ≤ ρ(r)² + (‖(I−P)g‖ + ‖(I−P)Qᵀg̃‖)²,
-    here with the sharp form of ρ. ``best`` is the r that minimizes this sum. This step is not in the paper.
+    ρ(r) alone is smallest at r = 1, where it does not bound the error in the other directions. The error outside U_r is
+    bounded by the norms of the components of both models' texts there, for any two models: ‖h‖² ≤ ρ(r)² + (‖(I−P)g‖ +
+    ‖(I−P)Qᵀg̃‖)², here with the sharp form of ρ. ``best`` is the r that minimizes this sum. This step is not in the
+    paper.
     """
     errors = _TextErrors(F, G, F_target, G_target, Q, rtol)
     r, s = errors.rank, errors.s[: errors.rank]
@@ -394,7 +331,3 @@ class _TextErrors:
 def _squared_projections(Z: np.ndarray, Vt: np.ndarray) -> np.ndarray:
     """Return ‖Proj_{U_r} z‖² for each row z and each r."""
     return np.cumsum((Z @ Vt.T) ** 2, axis=1)
-
-
-def _farthest(A: np.ndarray, B: np.ndarray) -> float:
-    return float(np.linalg.norm(A - B, axis=1).max())

@@ -22,8 +22,7 @@ from congruence.train.losses import cka_divergence, generalized_infonce
 from congruence.train.retrieval import mean_recall
 from congruence.train.sail import SAIL
 from congruence.transport import klot_features, solve_teacher
-from congruence.transport.convergence import GRADIENT_ERROR, warn_unconverged
-from congruence.transport.divergence import Side
+from congruence.transport.divergence import GRADIENT_ERROR, Side, warn_unconverged
 from congruence.transport.unbalanced import check_rho
 
 if TYPE_CHECKING:

@@ -1,18 +1,16 @@
 """Optimal transport: distances between collections whose rows are not paired, and plans between them."""
 
 from congruence.transport.balanced import SinkhornResult, sinkhorn
-from congruence.transport.convergence import Convergence
-from congruence.transport.divergence import klot, klot_features, solve_teacher
+from congruence.transport.divergence import Convergence, klot, klot_features, solve_teacher
 from congruence.transport.shift import Distance, DistributionShift, distribution_shift
 from congruence.transport.sliced import random_frames, sliced_wasserstein_sphere
-from congruence.transport.unbalanced import UnbalancedResult, sinkhorn_unbalanced
+from congruence.transport.unbalanced import sinkhorn_unbalanced
 
 __all__ = [
     "Convergence",
     "Distance",
     "DistributionShift",
     "SinkhornResult",
-    "UnbalancedResult",
     "distribution_shift",
     "klot",
     "klot_features",

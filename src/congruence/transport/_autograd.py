@@ -1,4 +1,7 @@
-"""Autograd functions with the explicit gradient of the KLOT loss. Imports torch; import this module only if torch is installed."""
+"""Autograd functions with the explicit gradient of the KLOT loss.
+
+Imports torch; import this module only if torch is installed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from congruence.transport._comparison import Side, compare
 
 
 class Klot(torch.autograd.Function):
-    """The divergence as a function of the student's affinities; the backward pass computes the gradient from the potentials."""
+    """The divergence as a function of the student's affinities; the gradient is computed from the potentials."""
 
     @staticmethod
     def forward(
@@ -42,7 +45,7 @@ class Klot(torch.autograd.Function):
 
 
 class KlotFeatures(torch.autograd.Function):
-    """The divergence as a function of the student's vectors; the forward pass computes the gradients together with the value."""
+    """The divergence as a function of the student's vectors; the gradients are computed with the value."""
 
     @staticmethod
     def forward(
@@ -74,7 +77,7 @@ class KlotFeatures(torch.autograd.Function):
 def _from_strips(
     X: Tensor, Y: Tensor, student: Side, teacher: Side, factor: float, memory: int, needs: tuple[bool, ...]
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Return the divergence, ‖P − P*‖₁, and ``factor`` times (P − P*)·Y and (P − P*)ᵀ·X, each None unless ``needs`` asks for it."""
+    """Return the divergence, ‖P − P*‖₁, and ``factor`` times (P − P*)·Y and (P − P*)ᵀ·X where needed, or None."""
     dtype, (needs_X, needs_Y) = student.affinity.dtype, needs
     Y = Y.to(dtype)
     dX = torch.empty_like(X) if needs_X else None

@@ -9,7 +9,7 @@ from typing import TypeVar
 from congruence._utils.arrays import blocks
 from congruence._utils.typing import Array
 from congruence.transport._kernel import Affinity, Scratch, exponential, fits, strip_bytes, strip_pool_for, width
-from congruence.transport._scaling import Potentials
+from congruence.transport.balanced import Potentials
 
 T = TypeVar("T")
 
@@ -37,23 +37,12 @@ def compare(
 ) -> list[tuple[Array, T]]:
     """Return, for each strip of rows, its part of the divergence and the result of ``use`` on P − P*.
 
-    Parameters
-    ----------
-    student, teacher : Side
-        The sides whose plans are P and P*, both of mass 1.
-    memory : int
-        Maximum bytes of a kernel to keep in memory. If a whole kernel fits, threads process small strips, which stay in the cache.
-    use : callable
-        Called with a slice of rows and the strip of P − P* for these rows, which is scratch memory, valid only during this call and that of
-        ``then``. Several threads may call it at the same time.
-    then : callable, optional
-        Called with the same slice and strip after ``use``, in the order of the rows and one call at a time.
-
-    Returns
-    -------
-    list of (scalar array of float64, object)
-        The sum of P* log(P*/P) − P* + P over the rows of a strip, and the return value of ``use``. Over all rows the last two terms of the
-        sum cancel up to rounding; with them it is never negative, and the gradient P − P* is exact at any potentials.
+    A part is the sum of P* log(P*/P) − P* + P over the rows, a float64 scalar. Over all rows the last two terms cancel
+    up to rounding; with them the sum is never negative, and the gradient P − P* is exact at any potentials. If a whole
+    kernel fits in ``memory`` bytes, threads process small strips, which stay in the cache. ``use`` gets a slice of rows
+    and the strip of P − P* for them, which is scratch memory, valid only during this call and that of ``then``; several
+    threads may call it at the same time. ``then`` gets the same after ``use``, in the order of the rows and one call at
+    a time.
     """
     affinity = student.affinity
     xp, n = affinity.xp, affinity.shape[0]

@@ -19,19 +19,20 @@ from congruence.transport._strip_pool import CALLING_THREAD, StripPool, times_co
 
 T = TypeVar("T")
 
-#: Bytes of one strip. A held strip is read twice in a row and should stay in the cache. A computed strip is the result of a matrix product,
-#: which needs some hundred rows to be efficient. On a GPU each strip costs a kernel launch. A small matrix is divided into SHARES held strips
-#: of at least LEAST_BYTES, so that threads can share the work.
+#: Bytes of one strip. A held strip is read twice in a row and should stay in the cache. A computed strip is the result
+#: of a matrix product, which needs some hundred rows to be efficient. On a GPU each strip costs a kernel launch. A
+#: small matrix is divided into SHARES held strips of at least LEAST_BYTES, so that threads can share the work.
 HELD_BYTES = 4 * 2**20
 LEAST_BYTES = 2**20
 SHARES = 8
 COMPUTED_BYTES = 48 * 2**20
 REMOTE_BYTES = 2**30
-#: Lower bound of exponents, by bytes per number. It keeps entries times scalings above the subnormal numbers, for which exp and
-#: products are several times slower.
+#: Lower bound of exponents, by bytes per number. It keeps entries times scalings above the subnormal numbers, for which
+#: exp and products are several times slower.
 FLOOR = {4: -65.0, 8: -650.0}
-#: Largest max |log a| + max |log b| of scalings for which a sparse kernel is accurate, and the largest share of nonzero entries for which one is
-#: used, because a multiplication with a sparse entry takes about ten times as long as with a dense one.
+#: Largest max |log a| + max |log b| of scalings for which a sparse kernel is accurate, and the largest share of nonzero
+#: entries for which one is used, because a multiplication with a sparse entry takes about ten times as long as with a
+#: dense one.
 GROWTH = 8.0
 SPARSE = 0.05
 
@@ -56,14 +57,7 @@ def remote(where: object) -> bool:
 
 
 class Dense:
-    """Affinities given as a matrix.
-
-    Parameters
-    ----------
-    A : array or tensor, shape (n, m)
-    dtype : dtype
-        Data type of the computation.
-    """
+    """Affinities A given as a matrix (n, m), for a computation in ``dtype``."""
 
     def __init__(self, A: Array, dtype: DType) -> None:
         self.A, self.dtype, self.shape = A, dtype, tuple(A.shape)
@@ -88,15 +82,7 @@ class Dense:
 
 
 class Products:
-    """Affinities that are inner products of the rows of two matrices; the full matrix is never formed.
-
-    Parameters
-    ----------
-    X : array or tensor, shape (n, d)
-    Y : array or tensor, shape (m, d)
-    dtype : dtype
-        Data type of the computation.
-    """
+    """Affinities that are inner products of the rows of X (n, d) and Y (m, d); the full matrix is never formed."""
 
     def __init__(self, X: Array, Y: Array, dtype: DType) -> None:
         self.X, self.Y, self.dtype, self.shape = X, Y, dtype, (X.shape[0], Y.shape[0])
@@ -130,30 +116,13 @@ Affinity: TypeAlias = Dense | Products
 
 
 class Kernel:
-    """The kernel exp(u_i + A_ij/ε + v_j) for base potentials u and v, with as many rows kept in memory as allowed.
+    """The kernel exp(u_i + A_ij/ε + v_j) for base potentials u and v, with rows kept in up to ``memory`` bytes.
 
-    Rows with very few significant entries are kept as a sparse matrix: with marginals r, c, entries below r_i·min(c)·e^-CUT are dropped, where
-    CUT is GROWTH plus the negative logarithm of the unit roundoff. For scalings with max |log a| + max |log b| ≤ GROWTH, this changes the row and
-    column sums of the scaled kernel by at most a rounding error of their marginals.
-
-    Parameters
-    ----------
-    affinity : Dense or Products
-    epsilon : float
-        Entropic regularization ε.
-    memory : int
-        Maximum bytes of the kernel to keep in memory. The remaining rows are recomputed on each use.
-    pool : StripPool
-        Thread pool that processes the strips.
-
-    Attributes
-    ----------
-    u, v : array, shapes (n,) and (m,)
-        Base potentials.
-    fits : bool
-        Whether the whole kernel fits in ``memory``.
-    reach : float or None
-        Largest max |log a| + max |log b| for which the kernel is accurate; None if it is accurate for any scalings.
+    Rows with very few significant entries are kept as a sparse matrix: with marginals r, c, entries below
+    r_i·min(c)·e^-CUT are dropped, where CUT is GROWTH plus the negative logarithm of the unit roundoff. For scalings
+    with max |log a| + max |log b| ≤ GROWTH, this changes the row and column sums of the scaled kernel by at most a
+    rounding error of their marginals. ``reach`` is the largest such growth for which the kernel is accurate; None if it
+    is for any scalings.
     """
 
     def __init__(self, affinity: Affinity, epsilon: float, memory: int, pool: StripPool) -> None:
@@ -187,14 +156,9 @@ class Kernel:
         return in_exponents(work, self._builders(), self.affinity, self.epsilon, u, v, parts)
 
     def rebase(self, u: Array, v: Array, marginals: tuple[Array, Array] | None = None) -> None:
-        """Set new base potentials, and recompute the rows kept in memory.
+        """Set new base potentials u (n,) and v (m,), and recompute the rows kept in memory.
 
-        Parameters
-        ----------
-        u, v : array, shapes (n,) and (m,)
-            New base potentials.
-        marginals : tuple of array, optional
-            Row and column marginals. Rows are kept as a sparse matrix only if they are given.
+        Rows are kept as a sparse matrix only if the row and column ``marginals`` are given.
         """
         self.u, self.v = u, v
         self._held, self._held_parts, self._sparse, self._parts, self.reach = {}, [], None, [], None
@@ -217,12 +181,15 @@ class Kernel:
         return strip_bytes(self.affinity.device, held, self.affinity.shape[0] * self._width)
 
     def _builders(self) -> StripPool:
-        """Return the pool that computes strips. Matrix products run on the calling thread if the library would start threads of its own."""
+        """Return the pool that computes strips.
+
+        Matrix products run on the calling thread if the library would start threads of its own.
+        """
         avoid_blas = self._strip_pool.avoid_blas and isinstance(self.affinity, Products)
         return CALLING_THREAD if avoid_blas else self._strip_pool
 
     def _hold_sparse(self, r: Array, c: Array) -> int:
-        """Keep leading rows as a sparse matrix, up to the first strip that is dense or exceeds the memory; return the bytes used."""
+        """Keep rows up to the first dense strip as a sparse matrix, within the memory; return the bytes used."""
         least = self.xp.log(r * self.xp.min(c)) + math.log(self.xp.finfo(self.affinity.dtype).eps / 2) - GROWTH
         entry_bytes = self._width // self.affinity.shape[1] + 4
         # Set at the first dense strip: strips are taken in order, so later ones can be skipped.
@@ -253,7 +220,7 @@ class Kernel:
         return int(K.nnz * entry_bytes)
 
     def strips(self, work: Callable[[slice, Strip], T]) -> Iterator[T]:
-        """Yield the results of ``work`` on each slice of rows and its strip of the kernel, which must not be modified."""
+        """Yield the results of ``work`` on each slice of rows and its strip of the kernel, which it must not modify."""
         if self._sparse is not None:
             part, sparse = self._sparse
             yield work(part, sparse)
@@ -272,14 +239,7 @@ class Kernel:
 
 
 class DenseStrip:
-    """Rows of the kernel as a dense array.
-
-    Parameters
-    ----------
-    entries : array or tensor
-    avoid_blas : bool, default=False
-        Whether to avoid the library's own matrix products; see :class:`StripPool`.
-    """
+    """Rows of the kernel as a dense array; ``avoid_blas`` as for :class:`StripPool`."""
 
     def __init__(self, entries: Array, avoid_blas: bool = False) -> None:
         self.entries, self._avoid_blas = entries, avoid_blas
@@ -353,7 +313,7 @@ def in_exponents(
     v: Array,
     parts: list[slice],
 ) -> Iterator[T]:
-    """Yield the results of ``work`` on each part and the exponents u_i + A_ij/ε + v_j of its rows, in scratch memory."""
+    """Yield the results of ``work`` on each part and the exponents u_i + A_ij/ε + v_j, in scratch memory."""
     scratch = Scratch(affinity)
     return pool.each(
         lambda part: work(part, affinity.exponent(part, u, v, epsilon, scratch.rows(part.stop - part.start))), parts
@@ -371,6 +331,9 @@ def fits(affinity: Affinity, memory: int) -> bool:
 
 
 def strip_pool_for(affinity: Affinity, memory: int) -> StripPool:
-    """Return the thread pool for an affinity. If its kernel does not fit in memory, strips are large, and the library's own threads are used."""
+    """Return the thread pool for an affinity.
+
+    If its kernel does not fit in memory, strips are large, and the library's own threads are used.
+    """
     n, m = affinity.shape
     return StripPool(affinity.A if isinstance(affinity, Dense) else affinity.X, n * m, fits(affinity, memory))

@@ -1,10 +1,11 @@
 """A thread pool for the strips of a matrix, in which each thread computes a whole strip single-threaded.
 
-A linear algebra library splits every operation among its threads and waits for the slowest of them, some hundred times in a solve. If another
-process keeps a core busy, the scheduler repeatedly preempts a thread for milliseconds, and the others spin while they wait, in operations that
-take a tenth of a millisecond. Here a thread takes a strip, does all the work on it, and takes the next: a preempted thread delays only its own
-strip, and a thread that never gets to run delays nothing. The result for a strip does not depend on the thread that computed it, and results are
-combined in the order of the strips. So they are bitwise identical for any number of threads above one, and for tensors also for one thread.
+A linear algebra library splits every operation among its threads and waits for the slowest of them, some hundred times
+in a solve. If another process keeps a core busy, the scheduler repeatedly preempts a thread for milliseconds, and the
+others spin while they wait, in operations that take a tenth of a millisecond. Here a thread takes a strip, does all the
+work on it, and takes the next: a preempted thread delays only its own strip, and a thread that never gets to run delays
+nothing. The result for a strip does not depend on the thread that computed it, and results are combined in the order of
+the strips. So they are bitwise identical for any number of threads above one, and for tensors also for one thread.
 """
 
 from __future__ import annotations
@@ -28,35 +29,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Minimum number of matrix entries for which a second thread pays off: with fewer, an iteration takes no longer than waking a thread.
+#: Minimum number of matrix entries for which a second thread pays off: with fewer, an iteration takes no longer than
+#: waking a thread.
 LEAST = 2**19
 #: Maximum number of terms for which OpenBLAS computes a dot product on the calling thread alone.
 DOT_TERMS = 8192
 
 
 class StripPool:
-    """Thread pool for the strips of one matrix, active inside a ``with`` block.
+    """Thread pool for the strips of one matrix of ``entries`` numbers, like ``like``; active inside a ``with`` block.
 
-    Inside the block, each thread of the pool, including the caller's, runs torch single-threaded; torch's setting in all other threads, and
-    after the block, is unchanged.
-
-    Parameters
-    ----------
-    like : array or tensor
-        Array of the same library and on the same device as the matrix.
-    entries : int
-        Number of entries of the matrix.
-    held : bool
-        Whether strips are small, because the whole matrix is kept in memory. If not, or on a device with its own memory, the caller's
-        thread does all the work, with the library's own multithreading.
-
-    Attributes
-    ----------
-    size : int
-        Number of threads, including the caller's.
-    avoid_blas : bool
-        Whether to avoid the library's own matrix products because they would start threads of their own: true for NumPy arrays with small
-        strips if BLAS uses more than one thread.
+    Inside the block, each thread of the pool, including the caller's, runs torch single-threaded; torch's setting in
+    all other threads, and after the block, is unchanged. ``held``: strips are small, because the whole matrix is kept
+    in memory. If not, or on a device with its own memory, the caller's thread does all the work, with the library's own
+    multithreading. ``size`` is the number of threads, including the caller's; ``avoid_blas``, whether to avoid the
+    library's own matrix products because they would start threads of their own: for NumPy arrays with small strips if
+    BLAS uses more than one thread.
     """
 
     def __init__(self, like: Array, entries: int, held: bool = True) -> None:
@@ -87,21 +75,11 @@ class StripPool:
     def each(
         self, work: Callable[[slice], T], parts: Sequence[slice], then: Callable[[slice, T], None] | None = None
     ) -> Iterator[T]:
-        """Yield the results of ``work`` for the parts, in the order of the parts; a single thread computes each on demand.
+        """Yield the results of ``work`` for the parts, in their order; a single thread computes each on demand.
 
-        Parameters
-        ----------
-        work : callable
-            Called with each part.
-        parts : sequence of slice
-        then : callable, optional
-            Called with a part and the result of ``work`` for it, in the order of the parts and one call at a time, by the thread that computed the
-            part and before that thread takes another: for sums too large to be kept for every part.
-
-        Raises
-        ------
-        Exception
-            Whatever ``work`` or ``then`` raises, after all threads have returned from these functions.
+        ``then`` is called with a part and its result, in the order of the parts and one call at a time, by the thread
+        that computed the part and before that thread takes another: for sums too large to be kept for every part. What
+        ``work`` or ``then`` raises is raised after all threads have returned from these functions.
         """
         if self._pool is None or len(parts) < 2:
             for part in parts:
@@ -131,7 +109,7 @@ class _Queue(Generic[T]):
         self._turn, self._next, self._failed = threading.Condition(), 0, False
 
     def run(self, pool: ThreadPoolExecutor, helper: Callable[[], None], helpers: int) -> Iterator[T]:
-        """Process all strips in this thread and in up to ``helpers`` threads of the pool, and return the results in order."""
+        """Process all strips here and in up to ``helpers`` threads of the pool, and return the results in order."""
         submitted: list[Future[None]] = [pool.submit(helper) for _ in range(min(helpers, len(self._left) - 1))]
         try:
             self.process()
@@ -171,7 +149,7 @@ class _Queue(Generic[T]):
 
 
 def threads(tensors: bool) -> int:
-    """Return the number of threads that torch (``tensors``) or NumPy's BLAS would currently use for a call from this thread."""
+    """Return the number of threads that torch (``tensors``) or NumPy's BLAS would now use in this thread."""
     if tensors:
         import torch
 
@@ -197,7 +175,7 @@ def _openmp() -> ThreadpoolController:
 
 @contextmanager
 def single_threaded(*arrays: object) -> Iterator[None]:
-    """Make torch single-threaded in the calling thread if one of the arrays is a tensor: waiting for other threads would slow short operations."""
+    """Make torch single-threaded here if an array is a tensor: waiting for threads would slow short operations."""
     if any(is_tensor(array) for array in arrays) and threads(True) > 1:
         with _openmp().limit(limits=1):
             yield
@@ -212,10 +190,10 @@ def _limit_torch_to_one_thread() -> None:
 
 
 def _without_gradients(process: Callable[[], None]) -> Callable[[], None]:
-    """Return ``process`` for a worker thread: without gradient tracking, and in inference mode if the calling thread is.
+    """Return ``process`` for a worker thread, without gradients, and in inference mode if the caller's thread is.
 
-    Both modes are thread-local, and a new thread tracks gradients. The strips of a differentiable function's forward pass would then join its
-    graph, and two threads that write into the same tensor would occasionally raise an error.
+    Both modes are thread-local, and a new thread tracks gradients. The strips of a differentiable function's forward
+    pass would then join its graph, and two threads that write into the same tensor would occasionally raise an error.
     """
     import torch
 
@@ -229,7 +207,7 @@ def _without_gradients(process: Callable[[], None]) -> Callable[[], None]:
 
 
 def times_columns(K: Array, b: Array, avoid_blas: bool) -> Array:
-    """Return K b; with ``avoid_blas``, from dot products short enough for BLAS to compute them on the calling thread alone."""
+    """Return K b; with ``avoid_blas``, from dot products that BLAS computes on the calling thread alone."""
     if not avoid_blas:
         return K @ b
     entries, vector = to_numpy(K), to_numpy(b)

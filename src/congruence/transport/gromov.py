@@ -10,23 +10,14 @@ from congruence._utils.validation import check_positive
 from congruence.errors import ShapeError
 from congruence.transport.balanced import sinkhorn
 
-__all__ = ["GromovResult", "gromov_wasserstein", "local_distributions"]
-
 
 @dataclass(frozen=True)
 class GromovResult:
     """A coupling of the rows of two spaces.
 
-    Attributes
-    ----------
-    plan : ndarray, shape (n, m)
-        Mass 1, uniform marginals.
-    objective : float
-        ‖Xᵀ P Y‖²_F, which is maximized up to the entropy term: larger if matched pairs of rows have more similar inner products.
-    n_iter : int
-        Number of linearizations.
-    converged : bool
-        Whether the last linearization moved at most ``tol`` of the mass.
+    ``plan`` (n, m); ``objective``: ‖Xᵀ P Y‖²_F, which is maximized up to the entropy term: larger if matched pairs of
+    rows have more similar inner products; ``converged``: whether the last linearization moved at most ``tol`` of the
+    mass.
     """
 
     plan: np.ndarray = field(repr=False)
@@ -46,44 +37,20 @@ def gromov_wasserstein(
     sinkhorn_iter: int = 100,
     tol: float = 1e-6,
 ) -> GromovResult:
-    """Couple rows such that inner products within X match inner products within Y: entropic Gromov–Wasserstein with square loss.
+    """Couple rows so that inner products match within X and Y: entropic Gromov–Wasserstein with square loss.
 
-    Parameters
-    ----------
-    X : ndarray of float32 or float64, shape (n, d_source)
-    Y : ndarray of float32 or float64, shape (m, d_target)
-        Widths may differ.
-    epsilon : float
-        Weight of the entropy, in units of the loss Σ (⟨x_i, x_k⟩ − ⟨y_j, y_l⟩)² P_ij P_kl or, with ``relative``, of the
-        standard deviation of each linearized problem's affinities.
-    start : ndarray, shape (n, m), optional
-        Initial plan; by default the independent coupling, which is a stationary point if rows are centered.
-    relative : bool, default=False
-        See ``epsilon``.
-    max_iter : int, default=50
-        Largest number of linearizations.
-    sinkhorn_iter : int, default=100
-        Iterations per linearized problem.
-    tol : float, default=1e-6
-        Stop when a linearization moves at most this share of the mass.
-
-    Returns
-    -------
-    GromovResult
-        A local optimum, which depends on ``start``, because the problem is not convex.
-
-    Raises
-    ------
-    ParameterError
-        If ``epsilon``, ``max_iter`` or ``sinkhorn_iter`` is not positive, or ``epsilon`` is too small for the precision.
-    ShapeError
-        If ``start`` has the wrong shape.
+    ``X`` (n, d_source); ``Y`` (m, d_target); ``epsilon``: weight of the entropy, in units of the loss Σ (⟨x_i, x_k⟩ −
+    ⟨y_j, y_l⟩)² P_ij P_kl or, with ``relative``, of the standard deviation of each linearized problem's affinities;
+    ``start`` (n, m): initial plan; by default the independent coupling, which is a stationary point if rows are
+    centered; ``tol``: stop when a linearization moves at most this share of the mass. The result is a local optimum,
+    which depends on ``start``, because the problem is not convex.
 
     Notes
     -----
-    Under fixed marginals the loss is a constant minus 2 ‖Xᵀ P Y‖²_F, whose linearization has the affinities 4 X (Xᵀ P Y) Yᵀ: O(n m d)
-    operations and no n × n or m × m matrix (Vayer 2020, §4.2; Scetbon, Peyré and Cuturi 2022). Each linearized problem is solved by
-    :func:`congruence.transport.sinkhorn` (the projected gradient of Peyré, Cuturi and Solomon 2016, with steps of 1/ε).
+    Under fixed marginals the loss is a constant minus 2 ‖Xᵀ P Y‖²_F, whose linearization has the affinities 4 X (Xᵀ P
+    Y) Yᵀ: O(n m d) operations and no n × n or m × m matrix (Vayer 2020, §4.2; Scetbon, Peyré and Cuturi 2022). Each
+    linearized problem is solved by :func:`congruence.transport.sinkhorn` (the projected gradient of Peyré, Cuturi and
+    Solomon 2016, with steps of 1/ε).
 
     References
     ----------
@@ -96,7 +63,7 @@ def gromov_wasserstein(
     plan = np.full((n, m), 1 / (n * m), X.dtype) if start is None else start
     if plan.shape != (n, m):
         raise ShapeError(
-            f"Got a start of shape {plan.shape} for {n} and {m} rows; expected ({n}, {m}). Pass start=… of this shape."
+            f"Got a start of shape {plan.shape} for {n} and {m} rows.", f"Pass `start=…` of shape ({n}, {m})."
         )
     moved, n_iter, cross = np.inf, 0, X.T @ plan @ Y
     while n_iter < max_iter and moved > tol:
@@ -110,28 +77,13 @@ def gromov_wasserstein(
 
 
 def local_distributions(X: np.ndarray, n_quantiles: int = 256) -> np.ndarray:
-    """Return, for each row, quantiles of its inner products with all rows, which do not change under rotations.
+    """Return, for each row of X (n, d), ascending quantiles of its inner products with all rows: (n, n_quantiles).
 
-    Parameters
-    ----------
-    X : ndarray, shape (n, d)
-    n_quantiles : int, default=256
-        The same for both spaces, so that the numbers of rows may differ.
-
-    Returns
-    -------
-    ndarray, shape (n, n_quantiles)
-        Ascending in each row.
-
-    Notes
-    -----
-    The transport cost between such distributions is the third lower bound of the Gromov–Wasserstein distance (Mémoli 2011, §6). It does not
-    depend on which rows are near each other; a plan based on it serves as the initial plan of the full problem.
-
-    References
-    ----------
-    Mémoli (2011), "Gromov–Wasserstein distances and the metric approach to object matching", definition 6.3.
-    Artetxe, Labaka and Agirre (2018), §3.2, start a dictionary from the same sorted similarities.
+    They do not change under rotations, and numbers of rows may differ between the two spaces. The transport cost
+    between such distributions is the third lower bound of the Gromov–Wasserstein distance (Mémoli 2011,
+    "Gromov–Wasserstein distances and the metric approach to object matching", definition 6.3); a plan based on it
+    serves as the initial plan of the full problem. Artetxe, Labaka and Agirre (2018), §3.2, start a dictionary from the
+    same sorted similarities.
     """
     check_positive(n_quantiles, "n_quantiles", integer=True)
     return np.asarray(np.quantile(X @ X.T, (np.arange(n_quantiles) + 0.5) / n_quantiles, axis=1).T)

@@ -16,8 +16,6 @@ from congruence.transport.sliced import choose_cost, circle_costs, random_frames
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Distance", "DistributionShift", "distribution_shift"]
-
 
 @dataclass(frozen=True)
 class Distance:
@@ -28,8 +26,8 @@ class Distance:
     value, sd : float
         Mean and standard deviation over the draws of rows and circles; sd is 0 for one draw.
     floor : float
-        The mean of the same distance between two clouds of the same sizes into which all sampled rows are split at random: the distance expected
-        between two samples of one collection.
+        The mean of the same distance between two clouds of the same sizes into which all sampled rows are split at
+        random: the distance expected between two samples of one collection.
     """
 
     value: float
@@ -59,19 +57,7 @@ class DistributionShift:
         return asdict(self)
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw the distances with their standard deviations, and the distance between samples of one collection.
-
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
-        annotate : bool, default=True
-            Add a title and labels that identify what is drawn.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-        """
+        """Draw the distances with their standard deviations, and those between samples of one collection, on ``ax``."""
         from congruence.plotting import draw_shift
 
         return draw_shift(self.to_dict(), ax, annotate=annotate)
@@ -93,7 +79,7 @@ def distribution_shift(
     random_state: int = 0,
     callback: Callable[[int], None] | None = None,
 ) -> DistributionShift:
-    """Measure the distance of unpaired data from paired data: SSW(X, A) + SSW(Y, B), where SSW is the sliced distance on the sphere.
+    """Measure the distance of unpaired from paired data: SSW(X, A) + SSW(Y, B), sliced distances on the sphere.
 
     Parameters
     ----------
@@ -118,13 +104,6 @@ def distribution_shift(
     DistributionShift
         In turns of the circle.
 
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
-    ParameterError
-        If only one of ``Y`` and ``B`` is passed, rows do not have unit norm, or an option is out of range.
-
     References
     ----------
     SOTAlign, equations 14 and 22, appendices B.4 (p = 2, 500 projections, 100,000 rows, 20 seeds) and C.2.
@@ -147,7 +126,8 @@ def distribution_shift(
     check_positive(repeats, "repeats", integer=True)
     if (Y is None) != (B is None):
         raise ParameterError(
-            f"Got texts of the {'paired' if Y is None else 'unpaired'} side only; expected both or none. Pass both Y=… and B=…, or neither."
+            f"Got texts of the {'paired' if Y is None else 'unpaired'} side only.",
+            "Pass both `Y=…` and `B=…`, or neither.",
         )
     sides = [sphere_pair(X, A, ("X", "A"), normalize)]
     if Y is not None and B is not None:

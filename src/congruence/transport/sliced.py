@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -12,16 +13,14 @@ from congruence._utils.arrays import blocks, normalize_rows, to_numpy
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_positive, check_seed
 from congruence.errors import DtypeError, NotFiniteError, ParameterError, ShapeError, ZeroRowError
-from congruence.transport._circle import circular_cost, gridded_linear_cost, linear_cost
-
-__all__ = ["choose_cost", "circle_costs", "random_frames", "sliced_wasserstein_sphere", "sphere_pair"]
 
 Cost = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 VARIANTS = ("circular", "linear")
 #: Largest deviation of a row's norm from 1: rounding a unit row to float16 changes its norm by up to 0.0005.
 TOLERANCE = 1e-3
-#: Number of atoms whose circles are solved together: large enough to amortize NumPy's calls, small enough for the cache.
+#: Number of atoms whose circles are solved together: large enough to amortize NumPy's calls, small enough for the
+#: cache.
 ATOMS = 2**17
 
 
@@ -38,11 +37,6 @@ def random_frames(n_projections: int, d: int, random_state: int | np.random.Gene
     Returns
     -------
     ndarray of float64, shape (n_projections, d, 2)
-
-    Raises
-    ------
-    ParameterError
-        If ``n_projections`` is not a positive integer, ``d`` is below 2, or the seed is invalid.
 
     Notes
     -----
@@ -61,7 +55,7 @@ def random_frames(n_projections: int, d: int, random_state: int | np.random.Gene
     if not isinstance(random_state, np.random.Generator):
         check_seed(random_state)
     if d < 2:
-        raise ParameterError(f"Got d={d}; expected at least 2, since a great circle lies in a plane. Pass d=2 or more.")
+        raise ParameterError(f"Got `d={d}`; a great circle needs two dimensions.", "Pass `d=2` or more.")
     Z = np.random.default_rng(random_state).standard_normal((n_projections, 2, d))
     first, second = Z[:, 0], Z[:, 1]
     first[:] = normalize_rows(first)
@@ -92,17 +86,20 @@ def sliced_wasserstein_sphere(
     Parameters
     ----------
     X : array_like, shape (n, d)
-        NumPy or torch; computed on the host, with projections in the input's precision (float16 in float32) and sums in float64.
+        NumPy or torch; computed on the host, with projections in the input's precision (float16 in float32) and sums in
+        float64.
     Y : array_like, shape (m, d)
     p : float, default=2
         At least 1. The linear variant is defined for 2 only.
     n_projections : int, default=50
         Number of great circles.
     variant : {"circular", "linear"}, default="circular"
-        ``"circular"`` is the Wasserstein distance on each circle (Bonet et al. 2023). ``"linear"`` couples the clouds through the
-        uniform distribution instead of directly (Liu et al. 2025): it is never smaller, and needs no search.
+        ``"circular"`` is the Wasserstein distance on each circle (Bonet et al. 2023). ``"linear"`` couples the clouds
+        through the uniform distribution instead of directly (Liu et al. 2025): it is never smaller, and needs no
+        search.
     grid : int, optional
-        For ``"linear"``: average over this many points of the reference, as the published code does (100), instead of computing the integral.
+        For ``"linear"``: average over this many points of the reference, as the published code does (100), instead of
+        computing the integral.
     normalize : bool, default=False
         Scale rows to unit norm. Otherwise rows whose norm differs from 1 by more than 0.001 are refused.
     projections : array_like, shape (N, d, 2), optional
@@ -117,19 +114,10 @@ def sliced_wasserstein_sphere(
     float
         In turns of the circle, from 0 to 1/2: multiply by 2π for radians.
 
-    Raises
-    ------
-    ShapeError
-        If the widths differ, or are 1, or ``projections`` has the wrong shape.
-    ZeroRowError, DtypeError, NotFiniteError
-        If a row is all zeros, or rows or projections are not real numbers or contain NaN or infinity.
-    ParameterError
-        If rows do not have unit norm, projections are not orthonormal, or an option is out of range.
-
     Notes
     -----
-    O(N · (n + m) · (d + log(n + m))) operations and O(batch · (n + m)) memory. A row orthogonal to the plane of a circle, which has
-    probability zero, is placed at the circle's origin.
+    O(N · (n + m) · (d + log(n + m))) operations and O(batch · (n + m)) memory. A row orthogonal to the plane of a
+    circle, which has probability zero, is placed at the circle's origin.
 
     References
     ----------
@@ -157,26 +145,20 @@ def sliced_wasserstein_sphere(
 
 
 def choose_cost(variant: str, p: float, grid: int | None) -> Cost:
-    """Return the function that solves the problem on each circle.
-
-    Raises
-    ------
-    ParameterError
-        If the variant is unknown, ``p`` is below 1, or ``p`` or ``grid`` does not apply to the variant.
-    """
+    """Return the function that solves the problem on each circle."""
     check_choice(variant, VARIANTS, "variant")
     check_positive(p, "p")
     if p < 1:
-        raise ParameterError(f"Got p={p}; expected at least 1, since transport cost must be convex. Pass p=1 or p=2.")
+        raise ParameterError(f"Got `p={p}`; expected at least 1, where the cost is convex.", "Pass `p=1` or `p=2`.")
     if variant == "circular":
         if grid is not None:
             raise ParameterError(
-                f"Got grid={grid} with variant='circular'; expected None, since that is solved exactly. Leave out grid=…."
+                f"Got `grid={grid}` with `variant='circular'`, which is solved exactly.", "Leave out `grid=…`."
             )
         return partial(circular_cost, p=p)
     if p != 2:
         raise ParameterError(
-            f"Got p={p} with variant='linear'; expected 2, for which it is defined. Pass p=2, or variant='circular'."
+            f"Got `p={p}` with `variant='linear'`, which is defined for 2.", "Pass `p=2`, or `variant='circular'`."
         )
     if grid is None:
         return linear_cost
@@ -184,20 +166,14 @@ def choose_cost(variant: str, p: float, grid: int | None) -> Cost:
 
 
 def sphere_pair(X: RowsLike, Y: RowsLike, names: tuple[str, str], normalize: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Validate two clouds on a sphere; with ``normalize`` rows may have any length, since only the angles of their projections are used.
+    """Validate two clouds on a sphere.
 
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape or different widths, are not real numbers, contain NaN or infinity, or have a row of zeros.
-    ParameterError
-        If rows do not have unit norm, without ``normalize``.
+    With ``normalize`` rows may have any length, since only the angles of their projections are used.
     """
     A, B = (_on_sphere(side, name, normalize) for side, name in zip((X, Y), names, strict=True))
     if A.shape[1] != B.shape[1]:
         raise ShapeError(
-            f"Got widths {A.shape[1]} of {names[0]} and {B.shape[1]} of {names[1]}; expected vectors of one space. "
-            "Encode both with one model."
+            f"Got widths {A.shape[1]} of {names[0]} and {B.shape[1]} of {names[1]}.", "Encode both with one model."
         )
     return A, B
 
@@ -207,14 +183,12 @@ def _on_sphere(X: RowsLike, name: str, normalize: bool) -> np.ndarray:
     n, d = A.shape
     if d < 2:
         raise ShapeError(
-            f"Got {name} of width 1; expected at least 2, since a great circle lies in a plane. Pass vectors with more columns."
+            f"Got {name} of width 1; a great circle needs two dimensions.", "Pass vectors with more columns."
         )
     parts = list(blocks(n, d * 8))
     largest = np.concatenate([np.abs(A[part]).max(axis=1) for part in parts])
     if not largest.all():
-        raise ZeroRowError(
-            f"Got a row of zeros in {name} (row {np.flatnonzero(largest == 0)[0]}); expected a direction. Drop such rows."
-        )
+        raise ZeroRowError(f"Got a row of zeros in {name} (row {np.flatnonzero(largest == 0)[0]}).", "Drop such rows.")
     if normalize:
         # Angles do not depend on the length of rows: scale them only if a product could overflow or underflow.
         return A if largest.min() > 1e-12 and largest.max() < 1e12 else A / largest[:, None]
@@ -223,8 +197,8 @@ def _on_sphere(X: RowsLike, name: str, normalize: bool) -> np.ndarray:
     off = np.flatnonzero(np.abs(norms - 1) > TOLERANCE)
     if len(off):
         raise ParameterError(
-            f"Got {len(off)} of {n} rows of {name} not on the unit sphere (row {off[0]} has norm {norms[off[0]]:.4g}); "
-            f"expected norms within {TOLERANCE} of 1. Normalize the rows (normalize=True) if only directions matter."
+            f"Got {len(off)} of {n} rows of {name} not on the unit sphere (row {off[0]} has norm {norms[off[0]]:.4g}).",
+            "Pass `normalize=True` if only directions matter.",
         )
     return A
 
@@ -232,19 +206,17 @@ def _on_sphere(X: RowsLike, name: str, normalize: bool) -> np.ndarray:
 def _check_frames(projections: ArrayLike, d: int) -> np.ndarray:
     frames = to_numpy(projections)
     if frames.dtype.kind not in "fiu":
-        raise DtypeError(f"Got projections of dtype {frames.dtype}; expected real numbers. Convert them to float32.")
+        raise DtypeError(f"Got projections of dtype {frames.dtype}; expected real numbers.", "Convert them to float32.")
     if frames.ndim != 3 or frames.shape[1:] != (d, 2) or not len(frames):
-        raise ShapeError(
-            f"Got projections of shape {frames.shape}; expected (N, {d}, 2), a frame of two vectors each. Use random_frames."
-        )
+        raise ShapeError(f"Got projections of shape {frames.shape}; expected (N, {d}, 2).", "Use random_frames.")
     frames = frames.astype(np.float64)
     if not np.isfinite(frames).all():
-        raise NotFiniteError("Got NaN or inf in projections; expected orthonormal frames. Use random_frames.")
+        raise NotFiniteError("Got NaN or inf in projections.", "Use random_frames.")
     error = np.abs(np.einsum("nij,nik->njk", frames, frames) - np.eye(2)).max()
     if error > TOLERANCE:
         raise ParameterError(
-            f"Got projections that are not orthonormal (off by {error:.3g}); expected orthonormal frames. "
-            "Use random_frames, or a QR decomposition."
+            f"Got projections that are not orthonormal (off by {error:.3g}).",
+            "Use random_frames, or a QR decomposition.",
         )
     return frames
 
@@ -258,22 +230,10 @@ def circle_costs(
     batch: int | None = None,
     order: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return the cost on each circle and, with ``order``, also that between the clouds after exchanging rows.
+    """Return the cost on each circle, shape (1, N), of clouds A (n, d) and B (m, d) for frames (N, d, 2).
 
-    Parameters
-    ----------
-    A : ndarray, shape (n, d)
-    B : ndarray, shape (m, d)
-    frames : ndarray, shape (N, d, 2)
-    cost : callable
-        From :func:`choose_cost`.
-    batch : int, optional
-    order : ndarray of int, shape (n + m,), optional
-        A permutation of the concatenated rows of A and B, of which the first n make the first cloud.
-
-    Returns
-    -------
-    ndarray, shape (1, N) or (2, N)
+    With ``order``, a permutation of the concatenated rows, a second row has the cost between the clouds whose first
+    one has its first n rows. ``cost`` is that of :func:`choose_cost`.
     """
     n, total = len(A), len(A) + len(B)
     if batch is not None:
@@ -307,3 +267,141 @@ def _solve(turns: np.ndarray, n: int, cost: Cost) -> np.ndarray:
         positions = turns[part].astype(np.float64)
         costs.append(cost(positions[:, :n], positions[:, n:]))
     return np.concatenate(costs)
+
+
+# ------------------------------------------------------------------ transport on circles of circumference 1
+# Equally weighted atoms; positions are in turns, sorted along the last axis, and all within one turn. With Q the
+# quantile function, extended by Q(q + 1) = Q(q) + 1, every monotone plan pairs Q_u(q) with Q_v(q − θ) for some shift θ.
+# Between n and m atoms the cost is convex and piecewise linear in θ, with breakpoints at multiples of 1/lcm(n, m)
+# (Delon, Salomon and Sobolevski 2010, "Fast transport optimization for Monge costs on the circle", sections 5 and 6).
+# So shifts are integers, in a small enough unit.
+
+
+def circular_cost(u: np.ndarray, v: np.ndarray, p: float) -> np.ndarray:
+    """Return W_p^p of each pair of rows of u (b, n) and v (b, m), minimized over all shifts: shape (b,)."""
+    if u.shape[1] < v.shape[1]:  # each step of the search costs one term per atom of v
+        u, v = v, u
+    unit = math.lcm(u.shape[1], v.shape[1])
+    wide = _unrolled(u)
+    shift = _best_shift(wide, v, unit, p)
+    if u.shape == v.shape:
+        return _power(_ahead(wide, v.shape[1], unit, shift - 1) - v, p).mean(axis=1)
+    return _integral(wide, v, unit, shift, lambda gap: _power(gap, p))
+
+
+def linear_cost(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """Return the squared linear circular distance of each pair of rows of u (b, n) and v (b, m), shape (b,).
+
+    It is linearized at the uniform distribution. The optimal shift to that is known (mean − 1/2), so the shift between
+    u and v follows without a search.
+    """
+    multiple = math.lcm(u.shape[1], v.shape[1])
+    unit = multiple * -(-(2**51) // multiple)  # the shift is a real number: use a unit below its rounding error
+    shift = np.rint((v.mean(axis=1) - u.mean(axis=1)) * unit).astype(np.int64)
+    return _integral(_unrolled(u), v, unit, shift, _squared_arc)
+
+
+def gridded_linear_cost(u: np.ndarray, v: np.ndarray, grid: int) -> np.ndarray:
+    """Return :func:`linear_cost` with a mean over ``grid`` points of the reference instead of the integral."""
+    sides = []
+    for side in (u, v):
+        n = side.shape[1]
+        q = (np.arange(grid) / grid - side.mean(axis=1, keepdims=True) + 0.5) % 1
+        index = np.clip(np.ceil(q * n).astype(np.int64) - 1, 0, n - 1)
+        sides.append(np.take_along_axis(side, index, axis=1))
+    return _squared_arc(sides[0] - sides[1]).mean(axis=1)
+
+
+def _power(gap: np.ndarray, p: float) -> np.ndarray:
+    """Return |gap|^p."""
+    return gap * gap if p == 2 else np.abs(gap) if p == 1 else np.abs(gap) ** p
+
+
+def _squared_arc(gap: np.ndarray) -> np.ndarray:
+    """Return the squared length of the shorter arc."""
+    gap = gap - np.rint(gap)
+    return gap * gap
+
+
+def _unrolled(u: np.ndarray) -> np.ndarray:
+    """Return the atoms over three turns: column n + i contains the value of Q on its step i, for −n ≤ i ≤ 2n."""
+    return np.concatenate([u - 1, u, u + 1, u[:, :1] + 2], axis=1)
+
+
+def _ahead(wide: np.ndarray, m: int, unit: int, shift: np.ndarray) -> np.ndarray:
+    """Return Q_u just after the end of each of the m steps of v, shape (b, m)."""
+    b, n = len(wide), wide.shape[1] // 3
+    if n == m:
+        windows = np.lib.stride_tricks.sliding_window_view(wide, m, axis=1)
+        return windows[np.arange(b), n + 1 + shift]
+    ends = np.arange(1, m + 1) * (unit // m) + shift[:, None]
+    return _pick(wide, ends // (unit // n) + n)
+
+
+def _pick(wide: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Return ``np.take_along_axis(wide, index, axis=1)``, several times faster; overwrites ``index``."""
+    index += np.arange(0, wide.size, wide.shape[1])[:, None]
+    return wide.take(index)
+
+
+def _best_shift(wide: np.ndarray, v: np.ndarray, unit: int, p: float) -> np.ndarray:
+    """Return a shift of minimal cost for each row, as a number of units.
+
+    The slope of a convex function changes sign once. The sign change is bracketed and located by false position
+    (Illinois), with a bisection every third step to guarantee progress. Shifts of one turn bracket it: there all of u
+    lies on one side of v.
+    """
+    b, m = v.shape
+    after = np.concatenate([v[:, 1:], v[:, :1] + 1], axis=1)
+    if p == 2:  # (a − v)² − (a − v')² = (v' − v)(2a − v − v'), and v'² − v² telescopes
+        gaps, level = after - v, v[:, 0] + 0.5
+        slope: Callable[[np.ndarray], np.ndarray] = lambda k: (  # noqa: E731
+            np.einsum("bj,bj->b", gaps, _ahead(wide, m, unit, k)) - level
+        )
+    else:
+
+        def slope(k: np.ndarray) -> np.ndarray:
+            a = _ahead(wide, m, unit, k)
+            return (_power(a - v, p) - _power(a - after, p)).sum(axis=1)
+
+    low, high = np.full(b, -unit), np.full(b, unit)
+    at_low, at_high = slope(low), slope(high)
+    high = np.where(at_low < 0, high, low)  # the minimum may lie at the lower end
+    last_left = np.zeros(b, dtype=bool)
+    step = 0
+    while (searching := high - low > 1).any():
+        step += 1
+        if step % 3:
+            share = at_low / np.where(at_low < at_high, at_low - at_high, -np.inf)
+        else:
+            share = np.full(b, 0.5)
+        width = high - low
+        offset = np.minimum(np.maximum(np.rint(share * width).astype(np.int64), 1), width - 1)
+        middle = np.where(searching, low + offset, high)
+        at_middle = slope(middle)
+        left = at_middle < 0
+        repeated = left == last_left  # the same end moved twice in a row: Illinois halves the slope at the other end
+        at_high = np.where(left, np.where(repeated, at_high / 2, at_high), at_middle)
+        at_low = np.where(left, at_middle, np.where(repeated, at_low / 2, at_low))
+        low, high, last_left = np.where(left, middle, low), np.where(left, high, middle), left
+        low = np.where(at_middle == 0, high, low)
+    return high
+
+
+def _integral(
+    wide: np.ndarray, v: np.ndarray, unit: int, shift: np.ndarray, cost: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """Return the exact integral of ``cost(Q_u(q) − Q_v(q − θ))``: both are constant between merged breakpoints."""
+    (b, m), n = v.shape, wide.shape[1] // 3
+    step_u, step_v = unit // n, unit // m
+    start = np.arange(m) * step_v + shift[:, None]
+    first = start // step_u  # step of u in which each step of v begins
+    is_v = np.zeros((b, n + m), dtype=bool)
+    np.put_along_axis(is_v, first - first[:, :1] + np.arange(m), True, axis=1)
+    index_v = np.cumsum(is_v, axis=1, dtype=np.int64) - 1
+    index_u = first[:, :1] + np.arange(n + m) - index_v
+    cuts = np.empty((b, n + m + 1), dtype=np.int64)
+    cuts[:, :-1] = np.where(is_v, index_v * step_v + shift[:, None], index_u * step_u)
+    cuts[:, -1] = shift + unit
+    gap = _pick(wide, index_u + n) - _pick(v, index_v)
+    return np.einsum("bk,bk->b", np.diff(cuts, axis=1), cost(gap)) / unit

@@ -3,50 +3,31 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from numpy.typing import ArrayLike
 
-from congruence._utils.typing import Array, RowsLike, Tensor
+from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor
 from congruence._utils.validation import check_positive
-from congruence.transport._inputs import check_epsilon
-from congruence.transport._relaxed import Relaxed, relax
-from congruence.transport._scaling import iterate
-from congruence.transport._scaling import marginals as plan_marginals
+from congruence.transport._kernel import Affinity, Kernel, Strip, strip_pool_for
 from congruence.transport.balanced import (
     CONVERGED,
+    GROWTH,
     MEMORY,
+    SETTLED,
+    Potentials,
     SinkhornResult,
+    check_epsilon,
     check_marginals,
     check_options,
     choose_affinity,
+    kernel_marginals,
+    log_domain_pass,
+    sinkhorn,
 )
 
-__all__ = ["UnbalancedResult", "check_rho", "sinkhorn_unbalanced"]
-
-
-@dataclass(frozen=True)
-class UnbalancedResult(SinkhornResult):
-    """An unbalanced plan divided by its mass, stored in O(n + m) numbers; other attributes are as in :class:`SinkhornResult`.
-
-    Attributes
-    ----------
-    marginal_error : float
-        Distance of the plan from the optimum: L1 distance of its row sums from r·exp(−ε(u_i − log r_i)/ρ), with u of the unnormalized plan,
-        plus the same for columns, as a share of the mass. For ρ = ∞ it is the error of a balanced plan.
-    rho : float
-        Strength of the marginal constraints, in units of affinity.
-    log_mass : float
-        Natural logarithm of the plan's sum before normalization.
-    row_marginal : array of float64, shape (n,)
-        Row sums of the normalized plan: rows without a near partner have little mass.
-    column_marginal : array of float64, shape (m,)
-    """
-
-    rho: float = math.inf
-    log_mass: float = 0.0
-    row_marginal: Array | None = None
-    column_marginal: Array | None = None
+#: Largest |log a| + |log b| after an iteration. Beyond it, entries of K that were raised to the floor (see GROWTH)
+#: would matter, and exp would overflow.
+LEAP = 2 * GROWTH
 
 
 def sinkhorn_unbalanced(
@@ -60,53 +41,39 @@ def sinkhorn_unbalanced(
     Y: RowsLike | None = None,
     marginals: tuple[ArrayLike | Tensor | None, ArrayLike | Tensor | None] | None = None,
     memory: int = MEMORY,
-) -> UnbalancedResult:
+) -> SinkhornResult:
     """Transport one collection to another when some rows have no partner: marginals are soft constraints of strength ρ.
 
-    The optimal plan is that of argmax ⟨P, A⟩ − ε KL(P | r cᵀ) − ρ KL(P1 | r) − ρ KL(Pᵀ1 | c), and the result is this plan divided by its mass.
+    The optimal plan is that of argmax ⟨P, A⟩ − ε KL(P | r cᵀ) − ρ KL(P1 | r) − ρ KL(Pᵀ1 | c), and the result is this
+    plan divided by its mass.
 
     Parameters
     ----------
-    affinity : array_like, shape (n, m), optional
-        As for :func:`sinkhorn`.
     rho : float, default=0.1
-        Cost of leaving mass unmatched, in units of affinity: with a smaller value, more of the plan's mass is where affinities are high.
-        ``math.inf`` gives the result of :func:`sinkhorn`, to the bit.
-    epsilon, max_iter : optional
-        As for :func:`sinkhorn`.
+        Cost of leaving mass unmatched, in units of affinity: with a smaller value, more of the plan's mass is where
+        affinities are high. ``math.inf`` gives the result of :func:`sinkhorn`, to the bit.
     tol : float, optional
-        Stop when the row sums are within this L1 distance, as a share of the mass, of the values implied by the potentials.
-    X, Y : array_like, shapes (n, d) and (m, d), optional
-        As for :func:`sinkhorn`; computed in strips.
+        Stop when the row sums are within this L1 distance, as a share of the mass, of those that the potentials imply.
     marginals : tuple of array_like, shapes (n,) and (m,), optional
         r and c, each summing to 1. Uniform by default.
-    memory : int, default=2**30
+    affinity, epsilon, max_iter, X, Y, memory
         As for :func:`sinkhorn`.
-
-    Returns
-    -------
-    UnbalancedResult
-
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
-    ParameterError
-        If ``rho`` is not positive, or as for :func:`sinkhorn`.
 
     Notes
     -----
-    Adding a constant k to all affinities multiplies the plan by exp(k/(ε + 2ρ)), so it changes ``log_mass`` but not the normalized plan. Unlike in
-    balanced transport, adding a vector to all rows or columns changes the plan.
+    Adding a constant k to all affinities multiplies the plan by exp(k/(ε + 2ρ)), so it changes ``log_mass`` but not the
+    normalized plan. Unlike in balanced transport, adding a vector to all rows or columns changes the plan.
 
-    The entropy is relative to r cᵀ (POT's ``reg_type="kl"``). Row potentials are updated by u ← log r − λ log Σ_j exp(A_ij/ε + v_j) with
-    λ = ρ/(ρ + ε). Each iteration converges at the balanced rate or faster; the balance between u and v, for which the plain iteration
-    needs about ρ/ε iterations, is set in closed form. All entries of a kernel are kept, without the sparse form of :func:`sinkhorn`.
+    The entropy is relative to r cᵀ (POT's ``reg_type="kl"``). Row potentials are updated by u ← log r − λ log Σ_j
+    exp(A_ij/ε + v_j) with λ = ρ/(ρ + ε). Each iteration converges at the balanced rate or faster; the balance between u
+    and v, for which the plain iteration needs about ρ/ε iterations, is set in closed form. All entries of a kernel are
+    kept, without the sparse form of :func:`sinkhorn`.
 
     References
     ----------
     Chizat, Peyré, Schmitzer and Vialard (2018), "Scaling algorithms for unbalanced optimal transport problems".
-    Séjourné, Vialard and Peyré (2022), "Faster unbalanced optimal transport: translation invariant Sinkhorn and 1-D Frank-Wolfe".
+    Séjourné, Vialard and Peyré (2022), "Faster unbalanced optimal transport: translation invariant Sinkhorn and 1-D
+    Frank-Wolfe".
 
     Examples
     --------
@@ -118,20 +85,14 @@ def sinkhorn_unbalanced(
     >>> sinkhorn_unbalanced(A, rho=0.1, epsilon=0.05).row_marginal.round(3)
     array([0.5  , 0.5  , 0.001])
     """
-    check_rho(rho, "rho")
+    if math.isinf(check_rho(rho, "rho")):
+        return sinkhorn(affinity, epsilon, max_iter, tol, X=X, Y=Y, marginals=marginals, memory=memory)
     check_options(max_iter, tol, memory)
     A, memory = choose_affinity(affinity, X, Y, memory)
     check_epsilon(A, epsilon, "epsilon")
     r, c = check_marginals(marginals, A)
-    xp = A.xp
-    if math.isinf(rho):
-        balanced = iterate(A, float(epsilon), r, c, max_iter, tol, memory)
-        rows, columns = plan_marginals(A, float(epsilon), balanced.u, balanced.v, memory)
-        error = float(xp.sum(xp.abs(rows - r)) + xp.sum(xp.abs(columns - c)))
-        solved = Relaxed(balanced.u, balanced.v, balanced.n_iter, error, 0.0, rows, columns)
-    else:
-        solved = relax(A, float(epsilon), float(rho), r, c, max_iter, tol, memory)
-    return UnbalancedResult(
+    solved, sums = relax(A, float(epsilon), float(rho), r, c, max_iter, tol, memory)
+    return SinkhornResult(
         solved.u,
         solved.v,
         float(epsilon),
@@ -139,20 +100,134 @@ def sinkhorn_unbalanced(
         solved.error,
         solved.n_iter,
         solved.error <= (CONVERGED if tol is None else tol),
+        *sums,
         A,
         rho=float(rho),
         log_mass=solved.log_mass,
-        row_marginal=solved.rows,
-        column_marginal=solved.columns,
     )
 
 
 def check_rho(rho: float, name: str) -> float:
-    """Return a strength of the marginal constraints, positive or infinite.
-
-    Raises
-    ------
-    ParameterError
-        If ``rho`` is not a positive number or infinity.
-    """
+    """Return a strength of the marginal constraints, positive or infinite."""
     return rho if isinstance(rho, float) and rho == math.inf else check_positive(rho, name)
+
+
+def relax(
+    affinity: Affinity, epsilon: float, rho: float, r: Array, c: Array, max_iter: int, tol: float | None, memory: int
+) -> tuple[Potentials, tuple[Array, Array]]:
+    """Return potentials and marginals of the optimal plan divided by its mass, after iterations from v = log c.
+
+    With P = exp(u_i + A_ij/ε + v_j) and λ = ρ/(ρ + ε), one iteration is u ← log r − λ log Σ_j exp(A_ij/ε + v_j), then
+    the same for columns. As in :func:`~congruence.transport.balanced.iterate` it is written with scalings a, b of a
+    stored kernel K = exp(U_i + A_ij/ε + V_j). But since λ < 1 damps the whole potential and not only the scaling, the
+    update contains the kernel's potential: log a = log r − λ log(K b) − (1 − λ) U − (1 + λ) h. The scalar h keeps the
+    mass of K near 1, so that neither a large offset of the affinities nor a small plan leaves the range of float32: u =
+    U + log a + h.
+
+    Two things differ from the balanced iteration. First, (u + t, v − t) gives the same plan but not the same dual
+    value, and the plain iteration converges to the optimal t only at the rate λ²; that t is known in closed form, and
+    is applied after every iteration (Séjourné, Vialard and Peyré 2022). Second, a row without a partner may correctly
+    have a sum far below its marginal, so the rule for dropping entries in ``_kernel`` does not apply.
+    """
+    with strip_pool_for(affinity, memory) as pool:
+        return _relax(Kernel(affinity, epsilon, memory, pool), epsilon / rho, r, c, max_iter, tol)
+
+
+def _relax(
+    kernel: Kernel, ratio: float, r: Array, c: Array, max_iter: int, tol: float | None
+) -> tuple[Potentials, tuple[Array, Array]]:
+    """Run the iteration of :func:`relax`, with ``ratio`` = ε/ρ."""
+    xp = kernel.xp
+    lam, damp = 1 / (1 + ratio), ratio / (1 + ratio)  # damp = 1 − λ, without cancellation
+    log_r, log_c = xp.log(r), xp.log(c)
+    h = _log_domain_iteration(kernel, lam, ratio, log_r, log_c, log_c)
+    log_a, log_b = kernel.zeros(len(r)), kernel.zeros(len(c))
+    settled = max(tol or 0.0, SETTLED * float(xp.finfo(kernel.affinity.dtype).eps))
+    n_iter = 1
+    while n_iter < max_iter:
+        a, b, sums = xp.exp(log_a), xp.exp(log_b), kernel.zeros(len(c))
+        change = mass = 0.0
+        row_terms = log_r - damp * kernel.u - (1 + lam) * h
+        new_log_a = kernel.zeros(len(r))
+
+        def scale(
+            part: slice,
+            K: Strip,
+            a: Array = a,
+            b: Array = b,
+            row_terms: Array = row_terms,
+            new_log_a: Array = new_log_a,
+        ) -> tuple[Array, Array, Array]:
+            row = K.times(b)
+            new_log_a[part] = row_terms[part] - lam * xp.log(row)
+            new_a = xp.exp(new_log_a[part])
+            return xp.sum(xp.abs(a[part] - new_a) * row), xp.sum(new_a * row), K.transposed_times(new_a)
+
+        for strip_change, strip_mass, columns in kernel.strips(scale):
+            change, mass, sums = change + float(strip_change), mass + float(strip_mass), sums + columns
+        new_log_b = log_c - damp * kernel.v - (1 + lam) * h - lam * xp.log(sums)
+        grown = float(xp.max(xp.abs(new_log_a)) + xp.max(xp.abs(new_log_b)))
+        n_iter += 1
+        # The potentials may change by thousands in an early iteration: repeat this one in the log domain, like the
+        # first.
+        if not grown <= LEAP:
+            h = _log_domain_iteration(kernel, lam, ratio, log_r, log_c, kernel.v + log_b + h)
+            log_a, log_b = kernel.zeros(len(r)), kernel.zeros(len(c))
+            continue
+        log_a, log_b = new_log_a, new_log_b
+        t = _shift(xp, ratio, kernel.u + log_a - log_r + h, kernel.v + log_b - log_c + h, log_r, log_c)
+        kernel.u, kernel.v = kernel.u + t, kernel.v - t  # the kernel depends on u + v only, so its entries stay valid
+        # An update changes a potential by λ times the logarithmic error of its sum.
+        if change <= lam * settled * mass:
+            break
+        if n_iter < max_iter and grown > GROWTH:
+            half = 0.5 * math.log(float(xp.sum(xp.exp(log_b) * sums)))
+            h += half
+            kernel.rebase(kernel.u + (log_a - half), kernel.v + (log_b - half))
+            log_a, log_b = kernel.zeros(len(r)), kernel.zeros(len(c))
+    return _result(kernel, kernel.u + log_a, kernel.v + log_b, h, ratio, log_r, log_c, n_iter)
+
+
+def _result(
+    kernel: Kernel, u: Array, v: Array, h: float, ratio: float, log_r: Array, log_c: Array, n_iter: int
+) -> tuple[Potentials, tuple[Array, Array]]:
+    """Normalize the plan, and measure its distance from the optimality conditions."""
+    xp = kernel.xp
+    rows, columns = kernel_marginals(kernel, u, v)
+    log_mass = math.log(float(xp.sum(rows)))
+    h += 0.5 * log_mass
+    u, v = u - 0.5 * log_mass, v - 0.5 * log_mass
+    rows, columns = kernel_marginals(kernel, u, v)
+    error = 0.0
+    for potential, log_weight, sums in ((u, log_r, rows), (v, log_c, columns)):
+        log_weight = xp.astype(log_weight, xp.float64)
+        log_implied = log_weight - ratio * (xp.astype(potential, xp.float64) + h - log_weight) - 2 * h
+        # Far from convergence the exponent may be arbitrarily large: clip it to avoid overflow.
+        error += float(xp.sum(xp.abs(sums - xp.exp(xp.clip(log_implied, -700.0, 700.0)))))
+    return Potentials(u, v, n_iter, error, 2 * h), (rows, columns)
+
+
+def _log_domain_iteration(kernel: Kernel, lam: float, ratio: float, log_r: Array, log_c: Array, start: Array) -> float:
+    """Run one log-domain iteration from the column potentials ``start``, rebase to mass 1, and return h."""
+    xp = kernel.xp
+    u, largest, log_sums = log_domain_pass(
+        kernel, start, lambda part, largest, log_sums: log_r[part] - lam * (largest + log_sums)
+    )
+    log_column_sums = largest + log_sums - start  # log of the sums of exp(u + A/ε) over rows
+    v = log_c - lam * log_column_sums
+    half = 0.5 * _log_sum(xp, v + log_column_sums)
+    t = _shift(xp, ratio, u - log_r, v - log_c, log_r, log_c)
+    kernel.rebase(u + (t - half), v - (t + half))
+    return half
+
+
+def _shift(xp: ArrayNamespace, ratio: float, f: Array, g: Array, log_r: Array, log_c: Array) -> float:
+    """Return the t that maximizes the dual value of (f + t, g − t); f and g are potentials divided by ε."""
+    return (_log_sum(xp, log_r - ratio * f) - _log_sum(xp, log_c - ratio * g)) / (2 * ratio)
+
+
+def _log_sum(xp: ArrayNamespace, L: Array) -> float:
+    """Return log Σ exp(L), in float64."""
+    wide = xp.astype(L, xp.float64)
+    largest = float(xp.max(wide))
+    return largest + math.log(float(xp.sum(xp.exp(wide - largest))))

@@ -1,3 +1,3 @@
-"""Change the model of a store: fit a map, transform stored vectors, bridge queries, migrate a database, and certify which of these to do."""
+"""Change the model of a store: fit, transform, bridge, migrate, re-embed progressively, and certify which to do."""
 
 __all__ = ["bridge", "certify", "fit", "migrate", "progressive", "transform"]

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
     from congruence._utils.typing import Labels, RowsLike
 
-__all__ = ["METHODS", "Anchors", "check_anchors_output", "choose_anchors"]
 
-#: λ of ``variance``, ``volume`` and ``leverage`` as a multiple of the rows' mean squared norm: about the share of the variance that a rotation
-#: leaves unexplained between the models in docs/anchors.md, where values from 0.1 to 1 give the same results.
+#: λ of ``variance``, ``volume`` and ``leverage`` as a multiple of the rows' mean squared norm: about the share of the
+#: variance that a rotation leaves unexplained between the models in docs/anchors.md, where values from 0.1 to 1 give
+#: the same results.
 _RIDGE = 0.3
 
-#: Functions of centered rows, a number of anchors and a generator that return the chosen rows in order; ``random`` and ``balanced`` keep the order
-#: of the draw.
+#: Functions of centered rows, a number of anchors and a generator that return the chosen rows in order; ``random`` and
+#: ``balanced`` keep the order of the draw.
 METHODS: dict[str, Callable[[np.ndarray, int, np.random.Generator], np.ndarray]] = {
     "variance": lambda X, n, rng: selection.greedy_variance(X, n, _RIDGE),
     "facility": lambda X, n, rng: selection.facility_location(X, n),
@@ -55,39 +55,18 @@ METHODS: dict[str, Callable[[np.ndarray, int, np.random.Generator], np.ndarray]]
 
 @dataclass(frozen=True, eq=False)
 class Anchors:
-    """Rows of a store to encode with both models, the most informative first: for any k, the first k are a choice of k anchors.
+    """Rows of a store to encode with both models, the most informative first: any first k are a choice of k anchors."""
 
-    Attributes
-    ----------
-    embeddings : Embeddings, shape (n, d)
-        Their vectors in the source model, in order, with the store's ids or, if it has none, row numbers.
-    rows : ndarray of int64, shape (n,)
-        Their row numbers in the store.
-    covered : ndarray, shape (n,)
-        Share of the candidates' variance, about their mean, in the span of the first k anchors, k = 1 … n.
-    covered_by_random : ndarray, shape (n,)
-        The same for candidates in random order, for comparison.
-    method : str
-    n_rows : int
-        Number of rows of the store.
-    n_candidates : int
-        Number of candidate rows: distinct rows, sampled at random if the store has more than ``max_rows``.
-    n_identical, n_zero : int
-        Numbers of sampled rows that were not candidates because their vector repeats another row's or is zero.
-    has_ids : bool
-        Whether the ids come from the store.
-    """
-
-    embeddings: Embeddings
-    rows: np.ndarray
-    covered: np.ndarray
-    covered_by_random: np.ndarray
+    embeddings: Embeddings  # (n, d), in order, with the store's ids or row numbers
+    rows: np.ndarray  # (n,), row numbers in the store
+    covered: np.ndarray  # (n,), share of the variance in the span of the first k anchors
+    covered_by_random: np.ndarray  # (n,), the same in random order
     method: str
-    n_rows: int
-    n_candidates: int
-    n_identical: int
-    n_zero: int
-    has_ids: bool
+    n_rows: int  # of the store
+    n_candidates: int  # distinct rows, or a sample of them
+    n_identical: int  # rows that repeat another candidate's vector
+    n_zero: int  # rows of zeros
+    has_ids: bool  # whether the ids come from the store
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -99,17 +78,14 @@ class Anchors:
 
     def to_dict(self) -> dict[str, object]:
         """Return all fields except the vectors as plain data."""
+        lists = {"rows": self.rows, "covered": self.covered, "covered_by_random": self.covered_by_random}
+        counts = ("n_rows", "n_candidates", "n_identical", "n_zero")
         return {
             "method": self.method,
             "n": len(self),
             "ids": self.ids.tolist() if self.has_ids else None,
-            "rows": self.rows.tolist(),
-            "covered": self.covered.tolist(),
-            "covered_by_random": self.covered_by_random.tolist(),
-            "n_rows": self.n_rows,
-            "n_candidates": self.n_candidates,
-            "n_identical": self.n_identical,
-            "n_zero": self.n_zero,
+            **{name: values.tolist() for name, values in lists.items()},
+            **{name: getattr(self, name) for name in counts},
         }
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -122,22 +98,8 @@ class Anchors:
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the anchors in order, atomically.
 
-        Parameters
-        ----------
-        path : path-like
-            ``.txt``: one id or row number per line. Any other suffix of :data:`congruence.stores.FORMATS`: vectors and ids, which
-            ``congruence fit`` and :func:`congruence.fit` accept as the source.
-        force : bool, default=False
-            Replace existing output.
-
-        Raises
-        ------
-        IdError
-            If an id contains a line break and the output is a ``.txt``.
-        ParameterError
-            If the suffix is not supported.
-        OutputExistsError, FileError, StorageError
-            If the output already exists; a file cannot be read; or the output cannot be written.
+        ``path``: ``.txt``: one id or row number per line. Any other suffix of :data:`congruence.stores.FORMATS`:
+        vectors and ids, which ``congruence fit`` and :func:`congruence.fit` accept as the source.
         """
         check_anchors_output(path)
         if Path(path).suffix.lower() != ".txt":
@@ -152,18 +114,16 @@ class Anchors:
         lines = [str(name) for name in self.ids.tolist()]
         broken = next((name for name in lines if "\n" in name or "\r" in name), None)
         if broken is not None:
-            raise IdError(
-                f"Got the id {shorten(repr(broken))} with a line break for {path}; expected ids of one line each. Pass a path=… that ends in .parquet."
-            )
+            raise IdError(f"The id {shorten(repr(broken))} has a line break.", "Pass a `path=…` that ends in .parquet.")
         with atomic_path(path, force=force) as temporary:
             temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def check_anchors_output(path: str | Path) -> None:
-    """Refuse a path that :meth:`Anchors.save` cannot write to: a format of vectors that cannot hold ids. Raises ParameterError."""
+    """Refuse a path that :meth:`Anchors.save` cannot write to: a format of vectors that cannot hold ids."""
     if Path(path).suffix.lower() != ".txt" and not find_format(path, "anchors").keeps_ids:
         raise ParameterError(
-            f"Got {str(path)!r} for anchors; expected a format with ids, which identify the items to encode. Pass a path that ends in .parquet or .txt."
+            f"{path} cannot hold ids, which identify the items to encode.", "Pass a path that ends in .parquet or .txt."
         )
 
 
@@ -181,40 +141,31 @@ def choose_anchors(
     Parameters
     ----------
     X : Embeddings, array_like or Source, shape (m, d)
-        The store in the source model. For a :class:`~congruence.stores.Source`, as returned by ``open_source``, only the sampled rows are kept in memory.
+        The store in the source model. For a :class:`~congruence.stores.Source`, as returned by ``open_source``, only
+        the sampled rows are kept in memory.
     n : int
         Number of anchors.
     method : {"variance", "facility", "volume", "kmeans++", "leverage", "random", "balanced"}, default="variance"
-        A key of :data:`METHODS`. Choose the rows that: most reduce the expected error over all rows of a linear map fitted on them
-        ("variance"); are nearest to all rows ("facility"); are each farthest from the span of those before ("volume"); are drawn by D² sampling
-        ("kmeans++") or by leverage score ("leverage"); are random; or take the classes of ``labels`` in turn. docs/anchors.md compares them.
+        A key of :data:`METHODS`. Choose the rows that: most reduce the expected error over all rows of a linear map
+        fitted on them ("variance"); are nearest to all rows ("facility"); are each farthest from the span of those
+        before ("volume"); are drawn by D² sampling ("kmeans++") or by leverage score ("leverage"); are random; or take
+        the classes of ``labels`` in turn. docs/anchors.md compares them.
     labels : sequence of length m, optional
         Class of each row, for ``"balanced"``.
     max_rows : int, default=10_000
-        If the store is larger, anchors are chosen among a random sample of this many rows (taking classes in turn for ``"balanced"``), or of twice
-        ``n`` if that is more.
+        If the store is larger, anchors are chosen among a random sample of this many rows (taking classes in turn for
+        ``"balanced"``), or of twice ``n`` if that is more.
     random_state : int, default=0
         Random seed of the sample and of the methods that are random.
 
-    Returns
-    -------
-    Anchors
-
     Raises
     ------
-    ParameterError
-        If the method is unknown, ``n`` or ``max_rows`` is below 1, ``n`` exceeds the number of rows, or labels are passed
-        without ``"balanced"`` or missing for it.
     TooFewAnchorsError
         If there are fewer than ``n`` different rows.
-    ShapeError
-        If the numbers of labels and rows differ.
-    DtypeError, NotFiniteError, IdError, CorruptFileError
-        If arrays are not real numbers or contain NaN or infinity; ids are missing, repeated or without a partner; or a file is damaged.
 
     Notes
     -----
-    A row of zeros, which usually comes from a failed encoding, is never chosen, and of rows with equal vectors only one is.
+    A row of zeros, which usually comes from a failed encoding, is never chosen, and of equal rows only one is.
 
     Examples
     --------
@@ -230,16 +181,15 @@ def choose_anchors(
     check_positive(max_rows, "max_rows", integer=True)
     check_seed(random_state)
     if (labels is None) == (method == "balanced"):
-        passed = "no labels" if labels is None else "labels"
-        raise ParameterError(
-            f"Got {passed} for method={method!r}; expected labels for 'balanced', and for no other. "
-            + ("Pass labels=…." if labels is None else "Pass method='balanced', or leave out labels=….")
-        )
+        fix = "Pass `labels=…`." if labels is None else "Pass `method='balanced'`, or leave out `labels=…`."
+        raise ParameterError(f"Method 'balanced' takes labels, and no other does; got {method!r}.", fix)
     if not isinstance(X, Source):
         X = as_embeddings(X, "X", allow_zero_rows=True)
     m = X.n if isinstance(X, Source) else len(X)
     if n > m:
-        raise ParameterError(f"Got n={n:,} for {m:,} rows; expected no more than there are. Pass n={m} or less.")
+        raise ParameterError(
+            f"Got `n={n:,}` for {m:,} rows; expected no more than there are.", f"Pass `n={m}` or less."
+        )
     rng = np.random.default_rng(random_state)
     drawn = rng.permutation(m) if labels is None else _in_turn(labels, m, rng)
     drawn = drawn[: max(max_rows, 2 * n)]
@@ -252,8 +202,8 @@ def choose_anchors(
     if len(candidates) < n:
         sample = f" of the {len(drawn):,} drawn from {m:,}" if len(drawn) < m else ""
         raise TooFewAnchorsError(
-            f"Got {len(candidates):,} different rows that are not all zeros{sample}; expected n={n:,}. Pass n={len(candidates)} or less"
-            + (f", or max_rows={m}." if sample else ".")
+            f"Got {len(candidates):,} different rows that are not all zeros{sample}; expected n={n:,}. Pass "
+            f"n={len(candidates)} or less" + (f", or max_rows={m}." if sample else ".")
         )
     A = pool.vectors[candidates].astype(np.float64)
     check_scale(A, "X")
@@ -280,7 +230,9 @@ def _in_turn(labels: Labels, m: int, rng: np.random.Generator) -> np.ndarray:
     """Return all rows in an order that takes one row of each class, then the next of each, in random order."""
     labels = np.asarray(labels)
     if labels.ndim != 1:
-        raise ShapeError(f"Got labels of shape {labels.shape}; expected one per row. Pass labels=… with {m} entries.")
+        raise ShapeError(
+            f"Got labels of shape {labels.shape}; expected one per row.", f"Pass `labels=…` with {m} entries."
+        )
     check_same_rows(m, len(labels), "X", "labels")
     codes = np.unique(labels.astype(str), return_inverse=True)[1].reshape(-1)
     rows = rng.permutation(m)

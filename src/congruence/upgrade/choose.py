@@ -1,13 +1,12 @@
-"""Choose a map by cross-validated retrieval of the pairs; only rotations are candidates if nothing is known about other modalities.
+"""Choose a map by cross-validated retrieval of the pairs; other modalities decide which are candidates.
 
-A rotation fitted on texts also maps images. A linear map may retrieve texts better but degrade images. Maps other than rotations are therefore
-candidates only if rows of another modality, paired with the anchors by id, show how much they degrade it, or if the caller declares that
-there is no other modality.
+A rotation fitted on texts also maps images; a linear map may retrieve texts better but degrade images. It is therefore
+a candidate only if rows of another modality, paired with the anchors by id, show how much, or if there is none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -16,24 +15,180 @@ import numpy as np
 from congruence._utils.arrays import blocks
 from congruence.embeddings import normalize_rows
 from congruence.errors import InputError, ParameterError
-from congruence.maps import OrthogonalMap
+from congruence.linalg.moments import CrossMoments
+from congruence.linalg.procrustes import CrossSVD, half_svd
+from congruence.linalg.shrinkage import choose_gains, mean_isometry
+from congruence.maps import OrthogonalMap, make_map
 from congruence.splits import duplicate_groups
-from congruence.upgrade._candidates import LINEAR, ROTATIONS, Candidate, Pairs, moves
 
-__all__ = ["FEWEST", "Choice", "Other", "choose_map"]
+#: Share of the anchors' offset μ_B − μ_A @ rotation that is used for a modality whose target mean is unknown;
+#: docs/means.md gives the reason and the data on which it was chosen.
+OFFSET = 0.5
+
+#: Functions from rows to mapped rows: for the anchors' modality, and for another one, whose source mean and target mean
+#: (or None) are passed.
+Moves = tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray, np.ndarray, np.ndarray | None], np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A candidate map: its description, its method and its parameters."""
+
+    name: str
+    method: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+#: In order of preference.
+ROTATIONS = (
+    Candidate("rotation about the means", "orthogonal"),
+    Candidate("rotation about the means, no direction damped", "orthogonal", {"shrinkage": "covered"}),
+    Candidate(
+        "rotation about the means, weak directions damped more",
+        "orthogonal",
+        {"shrinkage": "wiener", "shrinkage_strength": 1.0},
+    ),
+    Candidate("rotation about the origin", "orthogonal", {"center": False}),
+)
+LINEAR = (
+    Candidate("ridge regression", "linear"),
+    Candidate("ridge regression without intercept", "linear", {"center": False}),
+    Candidate("least squares with intercept", "linear", {"ridge": 0.0}),
+)
+
+
+class CandidatePairs:
+    """Paired rows (n, d_source) and (n, d_target), and their moments."""
+
+    def __init__(self, X: np.ndarray, Y: np.ndarray) -> None:
+        self.X, self.Y = X, Y
+        self._moments: CrossMoments | None = None
+
+    def without(self, test: np.ndarray) -> FittedPairs:
+        """Return all pairs except those in the given rows."""
+        kept = np.ones(len(self.X), dtype=bool)
+        kept[test] = False
+        k = min(self.X.shape[1], self.Y.shape[1])
+        if np.count_nonzero(kept) <= k:  # a product of thin matrices is decomposed faster than their cross-covariance
+            return FittedPairs(self, kept, None)
+        if self._moments is None:
+            self._moments = CrossMoments.of(self.X, self.Y)
+        left = self._moments.without(CrossMoments.of(self.X[test], self.Y[test]))
+        return FittedPairs(self, kept, left)
+
+
+class FittedPairs:
+    """The pairs that candidates are fitted on; what several candidates need is computed once."""
+
+    def __init__(self, pairs: CandidatePairs, which: np.ndarray, moments: CrossMoments | None) -> None:
+        self._pairs, self._which = pairs, which
+        self.moments = moments
+        self.means = (
+            (moments.source_mean, moments.target_mean)
+            if moments is not None
+            else (self.X.mean(axis=0, dtype=np.float64), self.Y.mean(axis=0, dtype=np.float64))
+        )
+        self._solved: dict[bool, tuple[CrossSVD, float]] = {}
+
+    @property
+    def X(self) -> np.ndarray:
+        """The source rows, shape (n, d_source): a copy, made only if rows themselves are needed."""
+        return np.asarray(self._pairs.X[self._which])
+
+    @property
+    def Y(self) -> np.ndarray:
+        """The target rows, shape (n, d_target)."""
+        return np.asarray(self._pairs.Y[self._which])
+
+    def solved(self, center: bool) -> tuple[CrossSVD, float]:
+        """Return the SVD of the mean cross-covariance, singular values padded with zeros, and its alignment."""
+        if center not in self._solved:
+            self._solved[center] = self._thin(center) if self.moments is None else self._whole(center)
+        return self._solved[center]
+
+    def span(self) -> np.ndarray | None:
+        """Return a basis of the source rows' span, (d_source, n), in which ridge regression is the same, or None."""
+        if np.count_nonzero(self._which) >= self._pairs.X.shape[1]:
+            return None
+        return np.asarray(np.linalg.qr(self.X.T.astype(np.float64))[0])
+
+    def _thin(self, center: bool) -> tuple[CrossSVD, float]:
+        """Return :meth:`solved` from the rows, if there are fewer pairs than dimensions."""
+        a, b = self.means if center else (0.0, 0.0)
+        x, y = self.X.astype(np.float64) - a, self.Y.astype(np.float64) - b
+        n, most = len(x), min(x.shape[1], y.shape[1])
+        (qx, rx), (qy, ry) = np.linalg.qr(x.T), np.linalg.qr(y.T)
+        U, s, Vt = np.linalg.svd(rx @ ry.T / n)
+        size = float(np.linalg.norm(x) * np.linalg.norm(y)) / n
+        rank = int(np.count_nonzero(s > 4 * max(x.shape[1], y.shape[1]) * np.finfo(np.float64).eps * max(size, 1e-300)))
+        rank = min(rank, n - center)
+        whole = np.zeros(most)
+        whole[:rank] = s[:rank]
+        return CrossSVD(qx @ U[:, :rank], whole, Vt[:rank] @ qy.T, rank), float(s.sum() / size) if size else 0.0
+
+    def _whole(self, center: bool) -> tuple[CrossSVD, float]:
+        """Return :meth:`solved` from the moments."""
+        m = self.moments
+        assert m is not None
+        cross = (m.cross if center else m.uncentered_cross()) / m.weight
+        svd = half_svd(cross)
+        source, target = m.source_scatter, m.target_scatter
+        if not center:
+            source += m.weight * float(m.source_mean @ m.source_mean)
+            target += m.weight * float(m.target_mean @ m.target_mean)
+        size = float(np.sqrt(source * target)) / m.weight
+        return svd, float(svd.s.sum() / size) if size else 0.0
+
+
+def moves(candidate: Candidate, kept: FittedPairs) -> Moves:
+    """Fit a candidate, and return functions that map rows of the anchors' modality and of another one."""
+    if candidate.method != "orthogonal":
+        fitted: Any = make_map(candidate.method, **candidate.parameters)
+        basis = kept.span()
+        fitted.solve(kept.X @ basis if basis is not None else kept.X, kept.Y)
+
+        def own(rows: np.ndarray) -> np.ndarray:
+            return np.asarray(fitted.transform(rows if basis is None else rows @ basis))
+
+        return own, lambda rows, *means: own(rows)
+    center = candidate.parameters.get("center", True)
+    shrinkage = candidate.parameters.get("shrinkage", "wiener")
+    svd, alignment = kept.solved(center)
+    if svd.rank == 0:
+        gains, extra = np.zeros(0), None
+    else:
+        gains = choose_gains(shrinkage, svd, alignment, candidate.parameters.get("shrinkage_strength"))[1][: svd.rank]
+        extra = None
+        if center and shrinkage == "wiener" and svd.rank < len(svd.s):
+            matrix, count = mean_isometry(svd, [kept.means])
+            extra = matrix if count else None
+    a, b = kept.means if center else tuple(np.zeros_like(mean) for mean in kept.means)
+
+    def rotate(rows: np.ndarray) -> np.ndarray:
+        rotated = (rows @ svd.U * gains) @ svd.Vt
+        return np.asarray(rotated if extra is None else rotated + rows @ extra)
+
+    def other(rows: np.ndarray, source_mean: np.ndarray, target_mean: np.ndarray | None) -> np.ndarray:
+        if target_mean is not None:
+            return np.asarray(rotate(rows - source_mean) + target_mean)
+        return np.asarray(rotate(rows) + OFFSET * (b - rotate(a[None])[0]))
+
+    return lambda rows: rotate(rows - a) + b, other
+
 
 #: Minimum number of different pairs for cross-validation; with fewer, the preferred map is taken without comparison.
 FEWEST = 12
 
-#: Number of folds, and numbers of repeats below a number of pairs: with few pairs, the result depends more on how they are split.
+#: Number of folds, and numbers of repeats below a number of pairs: with few pairs, the result depends more on how they
+#: are split.
 FOLDS = 3
 REPEATS = ((60, 8), (150, 4), (400, 2))
 
-#: From this many pairs, of more than this many dimensions, only one fold is scored, so that the cost stays that of one or two fits.
+#: From this many pairs, of more than this many dimensions, only one fold is scored, so that the cost stays that of one
+#: or two fits.
 MANY, WIDE = 400, 128
 
-#: Largest number of pairs scored per fold.
-MOST_SCORED = 1000
+MOST_SCORED = 1000  # largest number of pairs scored per fold
 
 #: Difference of mean reciprocal ranks too small to prefer another map, even if it is statistically significant.
 WORTH = 0.005
@@ -41,61 +196,29 @@ WORTH = 0.005
 
 @dataclass(frozen=True)
 class Other:
-    """Rows of another modality, some of which belong to the anchors' items.
-
-    Attributes
-    ----------
-    modality : str
-    anchors : ndarray of int, shape (m,)
-        Anchor of each row, −1 for rows without an anchor.
-    vectors : ndarray, shape (m, d_source)
-        Vectors in the source model.
-    target_mean : ndarray, shape (d_target,), or None
-        Mean of this modality in the target model, if known.
-    """
+    """Rows of another modality, some of which belong to the anchors' items."""
 
     modality: str
-    anchors: np.ndarray
-    vectors: np.ndarray
-    target_mean: np.ndarray | None = None
+    anchors: np.ndarray  # (m,): anchor of each row, −1 for none
+    vectors: np.ndarray  # (m, d_source)
+    target_mean: np.ndarray | None = None  # (d_target,), if known
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The map that was chosen, and the evidence for the choice.
+    """The map that was chosen, and the evidence for the choice."""
 
-    Attributes
-    ----------
-    name : str
-        Description of the map in words.
-    method : str
-        A key of :data:`congruence.maps.METHODS`.
-    parameters : dict
-        Parameters of the method.
-    evidence : str
-        Which rows determined the choice, or why nothing was compared.
-    n_pairs, folds, repeats : int
-        Number of pairs that were held out and scored, number of folds, and number of repeated splits; 0 if nothing was compared.
-    lead, lead_error : float or None
-        Score of the chosen map minus that of the first candidate, and the standard error of this difference.
-    tried : list of dict
-        For each candidate: ``name``, ``score``, ``retrieval_at_1``, ``behind`` (the best candidate's score minus this one's) with its
-        ``error``, and ``other``, the score on each other modality. Scores are mean reciprocal ranks.
-    not_tried : str
-        Why other kinds of map were not candidates; empty if all were.
-    """
-
-    name: str
+    name: str  # the map in words
     method: str
     parameters: dict[str, Any]
-    evidence: str
-    n_pairs: int = 0
+    evidence: str  # which rows decided, or why nothing was compared
+    n_pairs: int = 0  # held out and scored; 0 if nothing was compared
     folds: int = 0
     repeats: int = 0
-    lead: float | None = None
+    lead: float | None = None  # score minus that of the first candidate
     lead_error: float | None = None
-    tried: list[dict[str, Any]] = field(default_factory=list)
-    not_tried: str = ""
+    tried: list[dict[str, Any]] = field(default_factory=list)  # scores of each candidate, and its distance to the best
+    not_tried: str = ""  # why other kinds of map were no candidates
 
     def to_dict(self) -> dict[str, object]:
         """Return all fields as plain data."""
@@ -115,61 +238,31 @@ def choose_map(
 ) -> Choice:
     """Choose a map by cross-validated retrieval, with the one-standard-error rule.
 
-    Parameters
-    ----------
-    X : ndarray, shape (n, d_source)
-    Y : ndarray, shape (n, d_target)
-        Paired with X by row.
-    others : sequence of Other, optional
-        Rows of other modalities in the source model, which the map should not degrade.
-    fixed : mapping, optional
-        Parameters of :class:`~congruence.OrthogonalMap` set by the caller. If only ``center`` is set, the choice is among such
-        rotations; if any other parameter is set, there is no choice.
-    single_modality : bool, default=False
-        Only rows of the anchors' modality will be mapped, so no other modality can be degraded.
-    rotations_only : bool, default=False
-        Exclude linear maps, which cannot be fitted on several modalities together.
-    groups : ndarray of int, shape (n,), optional
-        Pairs of one group share a fold; by default pairs with identical vectors do.
-    random_state : int, default=0
-        Determines the folds.
-
-    Returns
-    -------
-    Choice
-
-    Raises
-    ------
-    ParameterError
-        If ``fixed`` has a parameter that a rotation does not have.
-    InputError
-        If all rows of one side are equal.
+    ``others`` are rows of other modalities, which the map should not degrade; ``fixed`` holds parameters of
+    :class:`~congruence.OrthogonalMap`: if only ``center`` is set, the choice is among such rotations, otherwise there
+    is none. With ``single_modality`` no other modality can be degraded; ``rotations_only`` excludes linear maps. Pairs
+    of one of the ``groups`` (n,) share a fold; by default pairs with identical vectors do.
 
     Notes
     -----
-    A candidate is fitted without one fold, whose pairs are then searched in both directions: target rows among mapped rows and mapped rows
-    among target rows. A pair's score is its mean reciprocal rank over both directions, averaged over repeats. With ``others`` it is the mean
-    over modalities, where rows of another modality are searched against the target rows of their items. Candidates are in order of preference.
-    The first one is taken whose score is within one standard error of the best (of the paired difference, where the pairs of a group count
-    once), or within 0.005 of it.
-
-    References
-    ----------
-    Breiman et al. (1984), "Classification and regression trees", §3.4.3 (the one-standard-error rule).
+    A candidate is fitted without one fold, whose pairs are then searched in both directions. A pair's score is its mean
+    reciprocal rank, averaged over directions and repeats; with ``others`` it is the mean over modalities, where rows of
+    another modality are searched against the target rows of their items. Of the candidates, in order of preference, the
+    first is taken whose score is within one standard error of the best (of the paired difference, where the pairs of a
+    group count once), or within 0.005 of it (Breiman et al. 1984, "Classification and regression trees", §3.4.3).
     """
     fixed = dict(fixed or {})
     foreign = sorted(set(fixed) - set(OrthogonalMap().get_params()))
     if foreign:
         raise ParameterError(
-            f"Got {foreign[0]}=… for method='auto'; expected parameters of a rotation. Pass method='linear', for example, or leave out {foreign[0]}=…."
+            f"Got {foreign[0]}=… for method='auto'; expected parameters of a rotation.",
+            f"Pass `method='linear'`, for example, or leave out `{foreign[0]}=…`.",
         )
     if set(fixed) - {"center"}:
         return Choice("rotation as given", "orthogonal", fixed, "its parameters were given, so nothing was compared")
     for side, rows in (("source", X), ("target", Y)):
         if fixed.get("center", True) and len(rows) > 1 and (rows == rows[:1]).all():
-            raise InputError(
-                f"Got {len(rows)} pairs whose {side} rows are all equal; expected anchors that vary. Pass other anchors."
-            )
+            raise InputError(f"All {side} rows of {len(rows)} pairs are equal.", "Pass anchors that vary.")
     free = (single_modality or bool(others)) and not rotations_only
     candidates = [kind for kind in ROTATIONS if kind.parameters.get("center", True) == fixed.get("center", True)]
     if not fixed:
@@ -195,7 +288,7 @@ def choose_map(
         return Choice(first.name, first.method, dict(first.parameters), evidence, not_tried=not_tried)
     others = () if single_modality else others
     repeats = next((times for most, times in REPEATS if different < most), 1)
-    pairs = Pairs(X, Y)
+    pairs = CandidatePairs(X, Y)
     scores = _CandidateScores(len(candidates), 1 + len(others), len(X))
     parts = 1 if len(X) >= MANY and min(X.shape[1], Y.shape[1]) > WIDE else FOLDS
     for test in _held_out(groups, parts, repeats, random_state):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
@@ -18,10 +18,9 @@ from congruence.errors import ModalityError, ParameterError
 from congruence.maps import METHODS, Map, OrthogonalMap, RefinedMap, TwoSidedMap, make_map
 from congruence.maps.refinement import read_pools
 from congruence.splits import Split, duplicate_groups, warn_duplicates
-from congruence.upgrade._candidates import OFFSET
-from congruence.upgrade.choose import FEWEST, Other, choose_map
+from congruence.upgrade.choose import FEWEST, OFFSET, Other, choose_map
 
-__all__ = ["fit"]
+Means: TypeAlias = dict[str, tuple[Embeddings, Embeddings | None]]
 
 
 def fit(
@@ -46,29 +45,33 @@ def fit(
     Parameters
     ----------
     source, target : Embeddings or array_like, shapes (n, d_source) and (m, d_target)
-        Anchors of one modality in both models; for joint-space methods the modalities may differ (e.g. images and their captions).
-        :class:`~congruence.Embeddings` with ids on both sides are paired by id, and two pandas objects by their indexes unless both are the
-        default 0, 1, 2, …. Other arrays, tensors, lists and columns of vectors are paired by position and must be equally long.
+        Anchors of one modality in both models; for joint-space methods the modalities may differ (e.g. images and their
+        captions). :class:`~congruence.Embeddings` with ids on both sides are paired by id, and two pandas objects by
+        their indexes unless both are the default 0, 1, 2, …. Other arrays, tensors, lists and columns of vectors are
+        paired by position and must be equally long.
     method : str, default="auto"
-        A key of :data:`congruence.maps.METHODS`, or ``"auto"``: a rotation, about the means or about the origin, chosen by cross-validated
-        retrieval of the pairs (:func:`congruence.upgrade.choose.choose_map`). Linear maps are candidates only if ``means`` holds rows of another
-        modality with the anchors' ids, which shows whether a linear map degrades that modality, or with ``single_modality``.
+        A key of :data:`congruence.maps.METHODS`, or ``"auto"``: a rotation, about the means or about the origin, chosen
+        by cross-validated retrieval of the pairs (:func:`congruence.upgrade.choose.choose_map`). Linear maps are
+        candidates only if ``means`` holds rows of another modality with the anchors' ids, which shows whether a linear
+        map degrades that modality, or with ``single_modality``.
     modality : str, optional
         Modality of the anchors, on both sides; by default the modality the embeddings declare.
     means : mapping of str to (Embeddings or array_like, Embeddings or array_like or None), optional
-        Rows of other modalities, of which only the means are used, so that the map can also be applied to these modalities. If the target has
-        no rows, the map about the anchors' means is used, with ``"auto"`` minus half of its offset (:meth:`~congruence.OrthogonalMap.recenter`).
+        Rows of other modalities, of which only the means are used, so that the map can also be applied to these
+        modalities. If the target has no rows, the map about the anchors' means is used, with ``"auto"`` minus half of
+        its offset (:meth:`~congruence.OrthogonalMap.recenter`).
     unpaired : (Embeddings or array_like, Embeddings or array_like), shapes (p, d_source) and (q, d_target), optional
-        Further rows of source and target, of the anchors' modality and in any order. Matches found between them are added to the anchors if this
-        improves maps on left-out anchors (:func:`congruence.refine`). ``method`` must then be "auto" or "orthogonal", and no choice among maps
-        is made. ``scores_["refinement"]`` holds the evidence. Held-out items are removed from these rows.
+        Further rows of source and target, of the anchors' modality and in any order, without held-out items. Matches
+        found between them are added to the anchors if this improves maps on left-out anchors
+        (:func:`congruence.refine`; evidence in ``scores_["refinement"]``). The map is then orthogonal.
     holdout : float or int, default=0
         Share (below 1) or number of pairs kept out of the fit. They can be found again by their ids.
     random_state : int, default=0
         Random seed of the held-out pairs, and of the folds of ``"auto"``.
     groups : "identical", sequence of length n_source, or None, default="identical"
         Which pairs are held out together: those with identical vectors on either side
-        (:func:`congruence.splits.duplicate_groups`), those whose source rows have equal labels, or (None) each pair on its own.
+        (:func:`congruence.splits.duplicate_groups`), those whose source rows have equal labels, or (None) each pair on
+        its own.
     check : bool, default=True
         Compare the alignment with random re-pairings, and look for individual wrong pairs.
     strict : bool, default=False
@@ -76,48 +79,43 @@ def fit(
     missing : {"drop", "error"}, default="drop"
         What to do with ids found in only one of the two.
     single_modality : bool, default=False
-        Declare that only rows of the anchors' modality will be mapped. ``"auto"`` may then choose a map that degrades other modalities.
+        Declare that only rows of the anchors' modality will be mapped. ``"auto"`` may then choose a map that degrades
+        other modalities.
     **parameters
-        Parameters of the map. With ``"auto"``, those of :class:`~congruence.OrthogonalMap`; parameters given here are not chosen automatically.
+        Parameters of the map. With ``"auto"``, those of :class:`~congruence.OrthogonalMap`; parameters given here are
+        not chosen automatically.
 
     Returns
     -------
     Map
-        With ``source_space_``, ``target_space_`` and ``scores_`` set. ``scores_["choice"]`` records what ``"auto"`` chose and on what
-        evidence (:class:`congruence.upgrade.choose.Choice`).
+        With ``source_space_``, ``target_space_`` and ``scores_`` set. ``scores_["choice"]`` records what ``"auto"``
+        chose and on what evidence (:class:`congruence.upgrade.choose.Choice`).
 
     Raises
     ------
-    InputError
-        If the embeddings cannot be used, e.g. because of NaN, zero rows, or ids without partners; see :mod:`congruence.errors`.
-    ParameterError
-        If a parameter has an invalid value, or does not go together with another one.
-    ModalityError
-        If the modalities passed and declared contradict each other.
     UnpairedError
         With ``strict``, if the anchors do not pass the pairing check.
 
     Warns
     -----
-    PairingWarning
-        If the anchors do not look paired, some pairs look wrong, or the check cannot tell.
-    DuplicateWarning
-        If pairs with identical vectors were kept together in the split.
-    AlignmentWarning
-        If unpaired rows did not improve the map, which was then fitted on the anchors alone.
+    PairingWarning, DuplicateWarning, AlignmentWarning
+        If the anchors, or some of them, do not look paired, or the check cannot tell; if identical pairs were kept
+        together in the split; if unpaired rows did not improve the map, which was then fitted on the anchors alone.
     """
     check_seed(random_state)
     check_choice(method, ("auto", *METHODS), "method")
     if unpaired is not None and method == "auto":
         method = "orthogonal"
     if method != "auto" and single_modality:
+        raise ParameterError(f"Got `single_modality=True` for method={method!r}; it is for choices.", "Leave it out.")
+    if unpaired is not None and method != "orthogonal":
         raise ParameterError(
-            f"Got single_modality=True for method={method!r}; expected method='auto', the only one that chooses. Leave out single_modality=True."
+            f"Only an orthogonal map is refined with unpaired rows; got method={method!r}.",
+            "Pass `method='orthogonal'`, or leave out `unpaired=…`.",
         )
+    model: Map = OrthogonalMap() if method == "auto" else make_map(method, **parameters)
     if unpaired is not None:
-        model: Map = _refined(method, parameters)
-    else:
-        model = OrthogonalMap() if method == "auto" else make_map(method, **parameters)
+        model = RefinedMap(**parameters)  # type: ignore[arg-type]
     source, target = as_pair(source, target)
     ours, theirs = _modalities(model, source, target, modality)
     joined = Pairs.join(source, target, missing=missing)
@@ -128,6 +126,7 @@ def fit(
     split = Split.choose(pairs.ids, holdout, random_state, group)
     heldout = split.held_out(pairs.ids)
     train = pairs.take(~heldout)
+    others = _read_means(means or {}, split)
     scores: dict[str, object] = {"n_pairs": len(train)}
     if len(joined.only_source) or len(joined.only_target):
         scores["unpaired_source"], scores["unpaired_target"] = len(joined.only_source), len(joined.only_target)
@@ -142,10 +141,10 @@ def fit(
         if report.decided:
             scores["cross_validated_alignment"] = report.alignment
     if method == "auto":
-        _check_means(means or {}, ours)
+        _check_means(others, ours)
         choice = choose_map(
             *train,
-            others=_others(means or {}, train, split),
+            others=_of_items(others, train),
             fixed=parameters,
             single_modality=single_modality,
             groups=None if group is None else group[~heldout],
@@ -163,23 +162,13 @@ def fit(
         model.fit(train.source.vectors, train.target.vectors)
     model.source_space_ = replace(source.space, modality=ours)
     model.target_space_ = replace(target.space, modality=theirs)
-    if means and (method != "auto" or isinstance(model, OrthogonalMap)):
-        model = _add_means(model, means, split, ours, OFFSET if method == "auto" else 1.0)
+    if others and (method != "auto" or isinstance(model, OrthogonalMap)):
+        model = _add_means(model, others, ours, OFFSET if method == "auto" else 1.0)
     if heldout.any():
         scores["holdout"] = split.to_dict()
         scores.update(_held_out_scores(model.for_modality(ours), pairs.take(heldout)))
     model.scores_ = scores
     return model
-
-
-def _refined(method: str, parameters: dict[str, Any]) -> RefinedMap:
-    """Return the map that is fitted with unpaired rows. Raises ParameterError."""
-    if method != "orthogonal":
-        raise ParameterError(
-            f"Got unpaired rows for method={method!r}; expected an orthogonal map, the only one that can be refined with them. "
-            "Pass method='orthogonal', or leave out unpaired=…."
-        )
-    return RefinedMap(**parameters)
 
 
 def _outside(unpaired: tuple[RowsLike, RowsLike], heldout: Pairs) -> tuple[np.ndarray, np.ndarray]:
@@ -224,67 +213,55 @@ def _modalities(
     declared = [m for m in (modality, source.space.modality, target.space.modality) if m is not None]
     if len(set(declared)) > 1:
         raise ModalityError(
-            f"Got anchors of different modalities ({', '.join(declared)}); expected one modality in both models. "
-            "Fit on images or on texts, and pass the other as means=…; or use a joint-space method: method='cca' or method='procrustes'."
+            f"Got anchors of different modalities ({', '.join(declared)}).",
+            "Fit on one and pass the other as `means=…`, or use `method='cca'` or `method='procrustes'`.",
         )
     return (declared[0], declared[0]) if declared else (None, None)
 
 
-def _add_means(
-    model: Map,
-    means: Mapping[str, tuple[RowsLike, RowsLike | None]],
-    split: Split,
-    fitted: str | None,
-    offset: float,
-) -> OrthogonalMap:
-    """Return the map with the means of other modalities, without held-out items. Raises ParameterError."""
+def _read_means(means: Mapping[str, tuple[RowsLike, RowsLike | None]], split: Split) -> Means:
+    """Return rows of other modalities without held-out items, which must stay unseen and count in no mean."""
+    out: Means = {}
+    for name, (a, b) in means.items():
+        ours = as_embeddings(a, f"means[{name!r}][0]")
+        theirs = None if b is None else as_embeddings(b, f"means[{name!r}][1]")
+        kept = None if theirs is None else theirs.take(~split.held_out(theirs.ids))
+        out[name] = ours.take(~split.held_out(ours.ids)), kept
+    return out
+
+
+def _add_means(model: Map, means: Means, fitted: str | None, offset: float) -> OrthogonalMap:
+    """Return the map with the means of other modalities."""
     if not isinstance(model, OrthogonalMap):
         raise ParameterError(
-            f"Got means of other modalities for {type(model).__name__}; expected an orthogonal map, the only one whose "
-            'rotation is shared by modalities. Pass method="orthogonal", or leave out means=….'
+            f"Got means of other modalities for {type(model).__name__}; only a rotation is shared by modalities.",
+            'Pass `method="orthogonal"`, or leave out `means=…`.',
         )
     _check_means(means, fitted)
-    for name, (a, b) in means.items():
-        a = as_embeddings(a, f"means[{name!r}][0]")
-        b = None if b is None else as_embeddings(b, f"means[{name!r}][1]")
-        # Held-out items must stay unseen, so they do not count in the means either.
-        ours = a.take(~split.held_out(a.ids))
-        theirs = None if b is None else b.take(~split.held_out(b.ids))
+    for name, (ours, theirs) in means.items():
         if not len(ours) or (theirs is not None and not len(theirs)):
-            raise ParameterError(
-                f"Got no {name} rows outside the held-out items; expected some. Pass a smaller holdout=…."
-            )
+            raise ParameterError(f"No {name} rows outside the held-out items.", "Pass a smaller `holdout=…`.")
         model = model.recenter(ours, theirs, modality=name, offset=offset).for_modality(fitted)
     return model
 
 
-def _check_means(means: Mapping[str, tuple[RowsLike, RowsLike | None]], fitted: str | None) -> None:
-    """Refuse means if the anchors' modality is unknown, or is among them. Raises ParameterError."""
+def _check_means(means: Means, fitted: str | None) -> None:
+    """Refuse means if the anchors' modality is unknown, or is among them."""
     if means and fitted is None:
-        raise ParameterError(
-            "Got means of other modalities, but not the modality of the anchors; expected it, to tell them apart. "
-            "Pass modality=…."
-        )
+        raise ParameterError("Got means of other modalities, but not the anchors' modality.", "Pass `modality=…`.")
     if fitted in means:
-        raise ParameterError(
-            f"Got means for {fitted!r}, the modality of the anchors; expected another. Remove {fitted!r} from means=…."
-        )
+        raise ParameterError(f"Got means for {fitted!r}, the anchors' modality.", f"Remove {fitted!r} from `means=…`.")
 
 
-def _others(means: Mapping[str, tuple[RowsLike, RowsLike | None]], train: Pairs, split: Split) -> list[Other]:
+def _of_items(means: Means, train: Pairs) -> list[Other]:
     """Return those rows of other modalities that belong to the anchors' items, matched by id."""
     out = []
     place = {name: row for row, name in enumerate(id_texts(train.ids).tolist())}
-    for name, (a, b) in means.items():
-        rows = as_embeddings(a, f"means[{name!r}][0]")
-        theirs = None if b is None else as_embeddings(b, f"means[{name!r}][1]")
-        if rows.dim != train.source.dim or not (rows.has_ids and train.source.has_ids):
-            continue
-        rows = rows.take(~split.held_out(rows.ids))
-        anchors = np.array([place.get(item, -1) for item in id_texts(rows.ids).tolist()], dtype=np.intp)
-        if np.count_nonzero(anchors >= 0) >= FEWEST:
-            known = None if theirs is None else theirs.take(~split.held_out(theirs.ids)).mean
-            out.append(Other(name, anchors, rows.vectors, known))
+    for name, (rows, theirs) in means.items():
+        if rows.dim == train.source.dim and rows.has_ids and train.source.has_ids:
+            anchors = np.array([place.get(item, -1) for item in id_texts(rows.ids).tolist()], dtype=np.intp)
+            if np.count_nonzero(anchors >= 0) >= FEWEST:
+                out.append(Other(name, anchors, rows.vectors, None if theirs is None else theirs.mean))
     return out
 
 

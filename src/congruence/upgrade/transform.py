@@ -1,7 +1,9 @@
-"""Map a file of vectors to another file, in bounded memory."""
+"""Map a file of vectors to another file in bounded memory, or blocks of rows in this process or in others."""
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,48 +16,159 @@ import pyarrow as pa
 from numpy.typing import DTypeLike
 
 from congruence._utils.ahead import run_ahead
-from congruence._utils.validation import RowNames
-from congruence.errors import ColumnsWarning
-from congruence.maps import Map, OrthogonalMap
+from congruence._utils.arrays import as_dtype
+from congruence._utils.validation import RowNames, check_rows
+from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
+from congruence.errors import ColumnsWarning, ParameterError
+from congruence.maps import AffineMap, Map, OrthogonalMap, TwoSidedMap
 from congruence.stores import Rows, Source, check_output_place, open_sink
-from congruence.upgrade.blocks import BlockMap
 
-__all__ = ["TransformReport", "transform_file"]
 
-#: Number of rows from which the share of variance in covered directions is estimated.
-_COVERED_ROWS = 1000
+def block_function(mapped: Map, compute: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function of blocks (b, d_source) to (b, d_out); one matrix product if the map is affine."""
+    if not isinstance(mapped, AffineMap):
+        return mapped.transform
+    # Converted once, not for each block.
+    matrix = np.ascontiguousarray(mapped.matrix, dtype=compute)
+    offset = mapped.offset.astype(compute)
 
-#: Ids, vectors, and the table rows they belong to.
-_Block: TypeAlias = tuple[pa.Array | None, np.ndarray, Rows | None]
+    def transform(block: np.ndarray) -> np.ndarray:
+        out: np.ndarray = block @ matrix
+        out += offset
+        return out
+
+    return transform
+
+
+_GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # device files of the drivers of NVIDIA, of WSL and of AMD
+BLOCK_BYTES = 8 * 2**20  # bytes of source vectors in a block; a few blocks are in memory at a time
+
+
+class BlockMap:
+    """A map applied to blocks of rows, with fixed side, means, precision and normalization.
+
+    It can be pickled, which is how engines send it to their workers; prepared products are computed again there.
+    ``space`` and ``source_dtype`` are those of the stored vectors, and as attributes ``space`` and ``dtype`` those of
+    the mapped ones; ``compute`` is the type of the product. With ``device`` "cpu" or "cuda" torch computes it, with
+    "auto" if it sees a GPU.
+    """
+
+    def __init__(
+        self,
+        mapping: Map,
+        space: Space,
+        source_dtype: DTypeLike,
+        *,
+        modality: str | None = None,
+        normalize: bool | str = "auto",
+        dtype: DTypeLike | None = None,
+        side: str | None = None,
+        check: bool = True,
+        allow_zero_rows: bool = False,
+        device: str | None = None,
+    ) -> None:
+        assert space.dim is not None
+        wanted = modality or space.modality
+        self.mapped = mapping.for_modality(wanted)
+        # A width that does not fit is caught here too, before any work.
+        known = replace(space, modality=wanted) if check else Space(dim=space.dim)
+        self.expected, output, self.head = _sides(self.mapped, known, side)
+        self.source_dtype = as_dtype(source_dtype)
+        self.compute = as_dtype("float64" if self.source_dtype == np.float64 else "float32")
+        self.dtype = as_dtype(dtype) if dtype is not None else self.source_dtype
+        self.unit = self.mapped.gives_unit_rows(normalize)
+        self.dim_in, self.dim = space.dim, self.mapped.d_out
+        self.space = replace(output, dim=self.dim, modality=wanted, normalized=True if self.unit else None)
+        self.check, self.allow_zero_rows, self.device = check, allow_zero_rows, device
+        self._function: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def rows_of_block(self, row_bytes: int | None = None) -> int:
+        """Return the number of rows per block, the same for every kind of run so that all compute the same products."""
+        rows = max(256, BLOCK_BYTES // (self.dim_in * self.compute.itemsize))
+        return rows if row_bytes is None else max(1, min(rows, BLOCK_BYTES // row_bytes))
+
+    def check_block(self, block: np.ndarray, name: str, names: RowNames | None = None, *, first: bool = False) -> None:
+        """Refuse rows of NaN, infinity or zeros, and in the first block norms unlike those at the fit."""
+        check_rows(block, name, ids=names, allow_zero_rows=self.allow_zero_rows)
+        if first and self.check:
+            check_space(Space(normalized=has_unit_rows(block)), self.expected, Space(), modality=False)
+
+    def __call__(self, block: np.ndarray) -> np.ndarray:
+        """Map rows (b, d_source) to (b, d_out)."""
+        if self._function is None:
+            self._function = self._prepare()
+        out = self._function(block.astype(self.compute, copy=False))
+        return normalize_rows(out) if self.unit else out
+
+    def _prepare(self) -> Callable[[np.ndarray], np.ndarray]:
+        if self.head is not None:
+            return self.mapped.transform if self.head == "source" else self.mapped.transform_target
+        if self.device is not None and isinstance(self.mapped, AffineMap) and (self.device != "auto" or _sees_gpu()):
+            return _torch_function(self.mapped, self.compute, "cuda" if self.device == "auto" else self.device)
+        return block_function(self.mapped, self.compute)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_function": None}
+
+
+def _sides(mapped: Map, space: Space, side: str | None) -> tuple[Space, Space, str | None]:
+    """Return the vectors' space, the space of the mapped ones, and the head that maps them if there are two."""
+    if isinstance(mapped, TwoSidedMap):
+        if mapped.side_of(space, side) == "source":
+            return mapped.source_space_, mapped.joint_space(), "source"
+        return mapped.target_space_, mapped.joint_space(), "target"
+    if side not in (None, "source"):
+        raise ParameterError(
+            f"Got `side={side!r}` for a {mapped.kind} map, which has one side.", "Leave out `side=…`, or invert it."
+        )
+    check_space(space, mapped.source_space_, mapped.target_space_, modality=False)
+    return mapped.source_space_, mapped.target_space_, None
+
+
+def _sees_gpu() -> bool:
+    """Return whether torch is installed and sees a GPU; torch is not imported on Linux without a device file."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        return False
+    if sys.platform == "linux" and not any(map(os.path.exists, _GPU_DEVICES)):
+        return False
+    try:
+        import torch
+    except ImportError:
+        return False
+    return bool(torch.cuda.is_available())
+
+
+def _torch_function(mapped: AffineMap, compute: np.dtype, device: str) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the product on a device, in the precision of ``compute``: torch rounds to TF32 only if that is enabled."""
+    import torch
+
+    matrix = torch.from_numpy(np.ascontiguousarray(mapped.matrix, dtype=compute)).to(device)
+    offset = torch.from_numpy(mapped.offset.astype(compute)).to(device)
+
+    def transform(block: np.ndarray) -> np.ndarray:
+        rows = torch.from_numpy(np.require(block, requirements=["C", "W"])).to(device)
+        out: np.ndarray = torch.addmm(offset, rows, matrix).cpu().numpy()
+        return out
+
+    return transform
+
+
+_COVERED_ROWS = 1000  # number of rows from which the share of variance in covered directions is estimated
+_Block: TypeAlias = tuple[pa.Array | None, np.ndarray, Rows | None]  # Ids, vectors, and the table rows they belong to
 
 
 @dataclass(frozen=True)
 class TransformReport:
-    """Summary of a call to :func:`transform_file`.
-
-    Attributes
-    ----------
-    output : str
-    rows, dim : int
-        Size of the output.
-    dtype : str
-    seconds : float
-    covered_share : float or None
-        Mean share of the first rows' variance (norm²) in directions that the anchors cover.
-    normalized : bool
-        Whether the mapped rows were scaled to unit norm.
-    left_out : list of str
-        Columns of the source table that the output cannot hold.
-    """
+    """Summary of a call to :func:`transform_file`."""
 
     output: str
     rows: int
     dim: int
     dtype: str
     seconds: float
-    covered_share: float | None
+    covered_share: float | None  # of the first rows' variance, in directions that the anchors cover
     normalized: bool = False
-    left_out: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)  # columns that the output cannot hold
 
     def to_dict(self) -> dict[str, object]:
         """Return the report as plain data."""
@@ -80,7 +193,8 @@ def transform_file(
     """Map a file of vectors into another file.
 
     Reading, mapping and writing overlap; rows keep their order and their ids. All columns of a table are kept, with
-    their names, types, order and metadata; the column of vectors holds the mapped ones. The output appears only once it is complete.
+    their names, types, order and metadata; the column of vectors holds the mapped ones. The output appears only once it
+    is complete.
 
     Parameters
     ----------
@@ -88,7 +202,8 @@ def transform_file(
         A fitted map; to map back, pass its ``inverse()``.
     source : Source
     output : path-like
-        The suffix determines the format (:data:`congruence.stores.FORMATS`). Must not be the source itself, not even with ``force``.
+        The suffix determines the format (:data:`congruence.stores.FORMATS`). Must not be the source itself, not even
+        with ``force``.
     modality : str, optional
         Modality whose means are used; by default the source's own modality.
     normalize : {"auto", True, False}, default="auto"
@@ -102,26 +217,19 @@ def transform_file(
         Refuse vectors that are known to belong to another space than the map's source.
     allow_zero_rows : bool, default=False
     side : {"source", "target"}, optional
-        Which head of a joint-space map to use; by default the one whose space the vectors belong to. Other maps can map source
-        rows only.
+        Which head of a joint-space map to use; by default the one whose space the vectors belong to. Other maps can map
+        source rows only.
     column_out : str, optional
         Write the mapped vectors to a new column of this name, and keep the source's column of vectors.
     callback : callable, optional
         Called with the number of rows of each block after it is written.
 
-    Returns
-    -------
-    TransformReport
-
     Raises
     ------
     SpaceMismatchError, DirectionError, ModalityError
         If the vectors do not belong to the map's source; raised before anything is written.
-    ParameterError
-        If ``side`` is missing although the vectors could belong to either side, or is "target" for a map without a second head; if the output
-        is the source; if ``column_out`` already exists, or the output format has no columns.
-    NotFiniteError, ZeroRowError, StorageError, CorruptFileError
-        If a row contains NaN or infinity, a row is zero, the output cannot be written, or the source is damaged. No partial output is left.
+    CorruptFileError
+        If the source is damaged; as after other errors, no partial output is left.
 
     Warns
     -----
@@ -158,9 +266,10 @@ def transform_file(
     )
     if sink.left_out:
         warnings.warn(
-            f"Got columns that {output} cannot hold; expected a format that holds all. These are left out: {', '.join(sink.left_out)}. "
-            "Write a .parquet to keep them.",
-            ColumnsWarning,
+            ColumnsWarning(
+                f"{output} cannot hold these columns, which are left out: {', '.join(sink.left_out)}.",
+                "Write a .parquet to keep them.",
+            ),
             stacklevel=2,
         )
     shares: list[float] = []

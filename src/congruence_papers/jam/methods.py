@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
 
 from congruence.datasets import SugarCrepe
 from congruence.errors import InputError
@@ -125,6 +124,7 @@ def fit_text_only(parts: JAMParts) -> Callable[[np.ndarray], np.ndarray]:
     Returns: function of text embeddings, shape (n, e), that returns scores, shape (n,). A higher score means that a
     text is more likely a correct caption.
     """
+    from sklearn.base import clone
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GridSearchCV, GroupKFold
     from sklearn.pipeline import make_pipeline

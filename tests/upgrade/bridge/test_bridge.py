@@ -136,7 +136,7 @@ def test_the_inverse_of_a_map_bridges_the_other_direction(mapping):
         (NEW[:3] * 2, SpaceMismatchError, "Divide each query by its norm"),
         (NEW[0] * 2, SpaceMismatchError, "not unit rows"),
         (np.vstack([NEW[:2], 3 * NEW[:1]]), SpaceMismatchError, r"1 of 3 queries.*rows 2"),
-        (np.zeros(8, np.float32), ZeroRowError, "Encode these queries again"),
+        (np.zeros(8, np.float32), ZeroRowError, "Encode them again"),
         (np.vstack([NEW[:2], np.zeros((1, 8), np.float32)]), ZeroRowError, "rows 2"),
         (np.full((1, 8), np.nan, np.float32), NotFiniteError, "NaN"),
         (np.vstack([NEW[:2], np.full((1, 8), np.inf, np.float32)]), NotFiniteError, "rows 2"),
@@ -172,7 +172,7 @@ def test_modalities_that_the_map_does_not_know_are_refused(two, mapping):
     with pytest.raises(ModalityError, match="agree"):
         Bridge(two).transform(Embeddings(NEW[:2], space=Space(modality="image")), "text")
     linear = congruence.fit(NEW, OLD, "linear", modality="image")
-    with pytest.raises(ModalityError, match=r"text queries; expected image.*method='orthogonal'"):
+    with pytest.raises(ModalityError, match=r"text queries; expected image.*rotation"):
         Bridge(linear).transform(NEW[:2], "text")
 
 

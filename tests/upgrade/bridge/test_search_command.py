@@ -1,4 +1,6 @@
-"""``congruence search``: the hits of a bridge, of an old index or of one that is half old and half new, and what is refused."""
+"""``congruence search``: the hits of a bridge, of an old index or of one that is half old and half new, and what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,13 @@ def embeddings(rows, which, model=None):
 @pytest.fixture
 def files(tmp_path):
     BRIDGE.save(tmp_path / "bridge")
-    parts = {"q": (NEW, QUERIES), "old": (OLD, IN_OLD), "new": (NEW, IN_NEW), "p_old": (OLD, PAIRED), "p_new": (NEW, PAIRED)}  # fmt: skip
+    parts = {
+        "q": (NEW, QUERIES),
+        "old": (OLD, IN_OLD),
+        "new": (NEW, IN_NEW),
+        "p_old": (OLD, PAIRED),
+        "p_new": (NEW, PAIRED),
+    }
     for name, (rows, which) in parts.items():
         np.savez(tmp_path / f"{name}.npz", v=rows[which], ids=np.array(IDS)[which])
     return tmp_path
@@ -131,16 +139,16 @@ def test_the_table_shows_the_first_hits_and_says_what_was_left_out(here, files):
         (("--queries", "nan.npz"), "of nan.npz:v"),
         (("--old", "nan.npz"), "of nan.npz:v"),
         (("--queries", "wide.npz"), "Got 9-d vectors; expected 8-d"),
-        (("--old", "wide.npz"), "Got 9-d rows for --old; expected 8-d ones, of the old model. Pass --old with"),
-        (("--new", "wide.npz"), "Got 9-d rows for --new; expected 8-d ones, of the new model"),
+        (("--old", "wide.npz"), "old part has 9-d rows; expected 8-d. Pass --old with"),
+        (("--new", "wide.npz"), "new part has 9-d rows; expected 8-d. Pass --new with"),
         (("--new", "empty.npz"), "Got an empty array"),
         (("--queries", "twice.npz"), "Got 30 duplicate ids"),
-        (("--old", "new_named", "--new", "old_named"), "Got vectors of 'new' for --old; expected those of 'old'"),
+        (("--old", "new_named", "--new", "old_named"), "the old one has 'new' vectors. Exchange --old and --new"),
         (("--queries", "old_named"), "index's side of the map"),
         (("--modality", "audio"), "audio"),
         (("--modality", "smell"), "smell"),
         (("--queries", "raw.npz"), "Divide each query by its norm first"),
-        (("--new", "few.npz"), "Got 5 rows of the new part to standardize scores by; expected at least 20. Pass --background-old and --background-new, "),
+        (("--new", "few.npz"), "new part has 5 rows to standardize by; 20 are needed. Pass --background-old and --background-new, "),
         (("--background-old", "p_old.npz"), "Got one of --background-old and --background-new"),
         (("--background-old", "p_new.npz", "--background-new", "wide.npz"), "9-d background rows for the new part"),
         (("--merge", "mean"), "--merge mean"),
@@ -172,7 +180,7 @@ def test_what_cannot_be_searched_is_refused_in_one_sentence(here, files, flags, 
     done = here(*given, *(["--force"] if "--force" in flags else []))
     assert done.code == 2, done.out
     assert said in done.err
-    assert done.err.startswith("error: Got ")
+    assert done.err.startswith("error: ")
     assert done.err.count("\n") == 1
     assert not (files / "hits.txt").exists()
     assert pq.read_table(files / "parted.parquet").num_rows == 160

@@ -77,14 +77,12 @@ def test_few_anchors_of_a_true_rotation_ask_for_more():
 def test_estimates_are_near_what_other_items_show():
     p = problem(n=2300, source_noise=1.0, target_noise=0.7, shared=0.5)
     certificate = certify(*sides(p, slice(0, 300)), **QUICK)
-    from congruence.upgrade.certify.evaluation_set import EvaluationSet
-    from congruence.upgrade.certify.recipe import Recipe
-    from congruence.upgrade.certify.scoring import score
-    from congruence.upgrade.certify.strategies import vectors_of
-    from congruence.upgrade.certify.tables import make_tables
+    from congruence.upgrade.certify.design import EvaluationSet, make_tables
+    from congruence.upgrade.certify.recipe import MapRecipe
+    from congruence.upgrade.certify.scoring import score, vectors_of
 
     tables = make_tables(*sides(p, slice(0, 300)), None)
-    mapping = Recipe(certificate.fitted, random_state=0).fit(tables, np.arange(300))
+    mapping = MapRecipe(certificate.fitted, random_state=0).fit(tables, np.arange(300))
     others = [make_tables(*sides(p, slice(k, k + 300)), None, what="queries") for k in range(300, 2100, 300)]
     others = [EvaluationSet(other) for other in others]
     for way, estimate in certificate.strategies["recall@1"].items():
@@ -196,9 +194,9 @@ def test_labels_turn_texts_into_classes():
         **QUICK,
     )
     assert on_text.strategies["zero_shot"]["keep"] != certificate.strategies["zero_shot"]["re-embed"]
-    with pytest.raises(IdError, match="no label for"):
+    with pytest.raises(IdError, match="have no label"):
         certify(source | {"text": prompts[0]}, target | {"text": prompts[1]}, labels={"0": "class 0"}, **QUICK)
-    with pytest.raises(IdError, match="labels without a text"):
+    with pytest.raises(IdError, match="No text has the id of these labels"):
         certify(
             source | {"text": prompts[0]},
             target | {"text": prompts[1]},
@@ -232,7 +230,7 @@ def test_a_target_without_images_says_nothing_of_re_embedding():
     assert set(certificate.retention) == {"stored/keep", "queries/keep"}
     assert certificate.verdict.action in ("map", "queries", "collect", "keep")
     assert any("unknown" in note for note in certificate.notes)
-    with pytest.raises(InputError, match="no text rows in the target"):
+    with pytest.raises(InputError, match="has no text rows"):
         certify(source, {"image": target["image"]}, **QUICK)
 
 
@@ -257,9 +255,9 @@ def test_float16_and_rows_in_another_order_change_nothing_much():
 def test_bad_input():
     p = problem(n=60)
     source, target = sides(p)
-    with pytest.raises(InputError, match="one modality at least in both"):
+    with pytest.raises(InputError, match="in the source and"):
         certify({}, target)
-    with pytest.raises(InputError, match="one modality at least in both"):
+    with pytest.raises(InputError, match="in the source and"):
         certify({"image": source["image"]}, {"text": target["text"]})
     with pytest.raises(TooFewAnchorsError, match="10 anchors"):
         certify(*sides(p, slice(0, 10)))
@@ -271,16 +269,16 @@ def test_bad_input():
         certify({"image": source["image"]}, {"image": embed(p.target_images, [f"x{i}" for i in range(60)])})
     with pytest.raises(ModalityError, match="text vectors as image"):
         certify({"image": embed(p.source_images, modality="text")}, {"image": target["image"]})
-    with pytest.raises(SpaceMismatchError, match="as one source model"):
+    with pytest.raises(SpaceMismatchError, match="as source"):
         certify(
             {"image": embed(p.source_images, model="a"), "text": embed(p.source_texts, model="b")},
             {"image": embed(p.target_images), "text": embed(p.target_texts)},
         )
-    with pytest.raises(ShapeError, match="one space"):
+    with pytest.raises(ShapeError, match="modalities of widths"):
         certify({"image": source["image"], "text": embed(p.source_texts[:, :5], source["text"].ids.tolist())}, target)
     with pytest.raises(InputError, match="are anchors too"):
         certify(source, target, queries=(source, target))
-    with pytest.raises(ModalityError, match="the anchors' modalities"):
+    with pytest.raises(ModalityError, match="unlike the anchors"):
         certify(source, target, queries=({"image": source["image"]}, {"image": target["image"]}))
     for bad in ({"folds": 2}, {"repeats": 0}, {"fitted": "audio"}, {"draws": 0}):
         with pytest.raises(ParameterError):

@@ -1,4 +1,6 @@
-"""Stores of which a part is re-embedded: the forecast against stores that are really made so, and against a progressive migration."""
+"""Stores of which a part is re-embedded: the forecast against stores that are really made so, and against a progressive
+migration.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,8 @@ import pytest
 from congruence import Embeddings, fit
 from congruence.report import render_certificate
 from congruence.synthetic import upgrade_problem
-from congruence.upgrade.certify import Thresholds, certification, certify
-from congruence.upgrade.certify.mixed import METER, SHARES, first_rows, measure_mixed, reached
-from congruence.upgrade.certify.refitted import refit_unseen
+from congruence.upgrade.certify import Thresholds, certify
+from congruence.upgrade.certify.mixed import METER, SHARES, first_rows, measure_mixed, reached, refit_unseen
 from congruence.upgrade.progressive import Progressive
 from congruence.upgrade.progressive.forecast import make_forecast
 from congruence.upgrade.progressive.refit import Refit
@@ -121,7 +122,7 @@ def test_without_the_stores_size_no_costs_are_made_up():
 def test_it_takes_its_draws_from_re_embedding_alone(big, retention, monkeypatch):
     level = Thresholds(retention=retention)
     found = certified(big, 160, thresholds=level)
-    monkeypatch.setattr(certification, "measure_mixed", lambda *given: None)
+    monkeypatch.setattr("congruence.upgrade.certify.certificate.measure_mixed", lambda *given: None)
     before = certified(big, 160, thresholds=level)
     share = dict(found.verdict.confidence)
     share["re-embed"] = share.get("re-embed", 0) + share.pop("progressive", 0)
@@ -139,7 +140,9 @@ def test_it_takes_its_draws_from_re_embedding_alone(big, retention, monkeypatch)
 
 
 def test_class_by_class_it_is_the_forecast_of_a_progressive_migration(big):
-    """With rows that do not crowd each other out the share is that of ``make_forecast``, which adds up rows' own losses."""
+    """With rows that do not crowd each other out the share is that of ``make_forecast``, which adds up rows' own
+    losses.
+    """
     rng = np.random.default_rng(0)
     values, rank = (rng.random(400) < 0.8).astype(float), rng.permutation(400)
     order, shuffled = np.argsort(rank), rng.permutation(400)
@@ -178,7 +181,8 @@ def test_each_form_of_data_has_its_forecast(kind):
         labels = {one: str(k) for one, k in zip(ids, p.labels, strict=True)} if kind == "labels" else None
         found = certify({"image": images[0]}, {"image": images[1]}, labels=labels, **options)
     ahead = found.progressive
-    # As a plan would: captions of which the scores say that more than half of the pictures have none of their own are no vocabulary.
+    # As a plan would: captions of which the scores say that more than half of the pictures have none of their own are
+    # no vocabulary.
     assert ahead["order"] == ("entropy" if kind == "queries" else "random")
     assert ahead["value"][0] == pytest.approx(found.strategies[found.task]["stored"].value)
     assert ahead["value"][-1] > ahead["value"][0]
@@ -217,14 +221,16 @@ def test_a_large_store_has_more_rows_to_refit_on():
 
 
 def test_what_anchors_add_is_measured_with_the_descriptions(monkeypatch):
-    """More anchors help a map of few of them, and less so where descriptions are added to it: the gain of the map alone is not what the store gains."""
+    """More anchors help a map of few of them, and less so where descriptions are added to it: the gain of the map alone
+    is not what the store gains.
+    """
     asked = []
 
     def spy(*given):
         asked.append(given)
         return measure_mixed(*given)
 
-    monkeypatch.setattr(certification, "measure_mixed", spy)
+    monkeypatch.setattr("congruence.upgrade.certify.certificate.measure_mixed", spy)
     certified(problem(300, source_noise=0.8), 60, repeats=1, draws=50)
     question, measured, task, *rest = asked[0]
     base = f"{task}/stored"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from congruence.upgrade.certify.curve import Curve
+from congruence.upgrade.certify.curve import LearningCurve
 
 SIZES = np.array([10, 20, 40, 80, 160, 320])
 
@@ -16,7 +16,7 @@ def law(n, best=0.8, drop=2.0, exponent=0.9):
 
 
 def test_an_exact_law_is_recovered():
-    curve = Curve.through(SIZES, np.stack([law(SIZES)] * 3), 400)
+    curve = LearningCurve.through(SIZES, np.stack([law(SIZES)] * 3), 400)
     assert curve.exponent == pytest.approx(0.9)
     assert curve.best == pytest.approx(0.8, abs=1e-6)
     assert curve.at(1000) == pytest.approx(law(1000), abs=1e-6)
@@ -24,7 +24,7 @@ def test_an_exact_law_is_recovered():
 
 
 def test_most_is_one_last_rise_a_doubling():
-    curve = Curve.through(SIZES, np.stack([law(SIZES)] * 3), 320)
+    curve = LearningCurve.through(SIZES, np.stack([law(SIZES)] * 3), 320)
     rise = float(law(320) - law(160))
     assert curve.most(320) == pytest.approx(rise)
     assert curve.most(3 * 320) == pytest.approx(2 * rise)
@@ -38,11 +38,11 @@ def test_most_counts_that_repeats_share_their_anchors():
     # With queries apart all 320 anchors are fitted on; without, 80 of 400 are held out in each repeat.
     for n, shared in ((320, 0.0), (400, 80 / 320)):
         error = t.ppf(0.95, 7) * rise.std(ddof=1) * np.sqrt(1 / 8 + shared)
-        assert Curve.through(SIZES, scores, n).most(n) == pytest.approx(rise.mean() + error)
+        assert LearningCurve.through(SIZES, scores, n).most(n) == pytest.approx(rise.mean() + error)
 
 
 def test_enough_reaches_what_was_wanted_and_rounds_up_to_two_digits():
-    curve = Curve.through(SIZES, law(SIZES)[None], 320)
+    curve = LearningCurve.through(SIZES, law(SIZES)[None], 320)
     more = curve.enough(0.79, 10_000)
     assert curve.at(320 + more) >= 0.79 > curve.at(320 + 0.85 * more)
     assert len(str(more).rstrip("0")) <= 2
@@ -51,14 +51,14 @@ def test_enough_reaches_what_was_wanted_and_rounds_up_to_two_digits():
 
 
 def test_noise_that_falls_is_a_flat_curve():
-    curve = Curve.through(SIZES, np.array([[0.5, 0.5, 0.5, 0.49, 0.48, 0.47]]), 320)
+    curve = LearningCurve.through(SIZES, np.array([[0.5, 0.5, 0.5, 0.49, 0.48, 0.47]]), 320)
     assert curve.gain(1000) == 0
     assert curve.enough(0.6, 10**6) is None
 
 
 def test_lifting_and_redrawing():
     rng = np.random.default_rng(0)
-    curve = Curve.through(SIZES, law(SIZES) + 0.01 * rng.standard_normal((8, 6)), 320)
+    curve = LearningCurve.through(SIZES, law(SIZES) + 0.01 * rng.standard_normal((8, 6)), 320)
     assert curve.lifted(0.1).at(500) == pytest.approx(curve.at(500) + 0.1)
     gains = [curve.redraw(rng).gain(320) for _ in range(30)]
     assert np.std(gains) > 0
@@ -66,7 +66,7 @@ def test_lifting_and_redrawing():
 
 
 def test_redrawn_curves_differ_in_shape_where_the_scores_do_not():
-    curve = Curve.through(SIZES, np.stack([law(SIZES)] * 8), 320)
+    curve = LearningCurve.through(SIZES, np.stack([law(SIZES)] * 8), 320)
     rng = np.random.default_rng(0)
     gains = [curve.redraw(rng).gain(640) for _ in range(40)]
     assert min(gains) < 0.6 * curve.gain(640) < 1.2 * curve.gain(640) < max(gains)
@@ -81,6 +81,7 @@ def test_noise_and_a_steep_start_promise_no_more_than_comes():
         return 0.8 - 0.5 * np.exp(-n / 20.0) - 0.5 / n
 
     expected = [
-        Curve.through(sizes, score(sizes) + 0.03 * rng.standard_normal((10, 8)), 250).gain(250) for _ in range(50)
+        LearningCurve.through(sizes, score(sizes) + 0.03 * rng.standard_normal((10, 8)), 250).gain(250)
+        for _ in range(50)
     ]
     assert np.mean(expected) - (score(500) - score(250)) < 0.008

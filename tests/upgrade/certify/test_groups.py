@@ -7,13 +7,10 @@ import pytest
 
 from congruence import Embeddings
 from congruence.upgrade.certify.cross_fit import cross_fit
-from congruence.upgrade.certify.evaluation_set import EvaluationSet
-from congruence.upgrade.certify.groups import deal, near_duplicates, shuffle
+from congruence.upgrade.certify.design import EvaluationSet, deal, make_tables, near_duplicates, shuffle
 from congruence.upgrade.certify.intervals import mean_interval
-from congruence.upgrade.certify.recipe import Recipe
-from congruence.upgrade.certify.scoring import score
-from congruence.upgrade.certify.strategies import cosines, vectors_of
-from congruence.upgrade.certify.tables import make_tables
+from congruence.upgrade.certify.recipe import MapRecipe
+from congruence.upgrade.certify.scoring import cosines, score, vectors_of
 
 
 def tables(source, target):
@@ -80,9 +77,9 @@ def test_rows_of_small_clusters_are_scored_by_maps_that_know_their_cluster():
         anchors = tables(*rows)
         groups = near_duplicates(anchors)
         items = EvaluationSet(anchors, groups=groups, random_state=seed)
-        got = cross_fit(items, Recipe(["image"], "orthogonal"), folds=10)
+        got = cross_fit(items, MapRecipe(["image"], "orthogonal"), folds=10)
         values, influence = (part["cosine/image"] for part in (got.scores, got.influence))
-        model = Recipe(["image"], "orthogonal").fit(anchors, np.arange(120))
+        model = MapRecipe(["image"], "orthogonal").fit(anchors, np.arange(120))
         truth = cosines(model, tables(*others), "image", np.arange(400)).mean()
         low, high = mean_interval(values.mean(), influence, groups=groups)
         heldout.append(low <= truth <= high)
@@ -108,7 +105,7 @@ def test_a_twin_among_the_anchors_lends_no_score():
     whole = tables(source[:240], target[:240])
     groups = near_duplicates(whole)
     assert len(np.unique(groups)) == 60
-    recipe = Recipe(["image"], "orthogonal")
+    recipe = MapRecipe(["image"], "orthogonal")
     apart = cross_fit(EvaluationSet(whole, groups=groups), recipe, folds=10)
     split = cross_fit(EvaluationSet(whole), recipe, folds=10)
     model = recipe.fit(whole, np.arange(240))

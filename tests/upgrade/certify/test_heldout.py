@@ -11,11 +11,9 @@ from congruence.evaluation import Ranking
 from congruence.metrics import CSLS, QBNorm
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify.cross_fit import cross_fit
-from congruence.upgrade.certify.evaluation_set import EvaluationSet
-from congruence.upgrade.certify.recipe import Recipe
-from congruence.upgrade.certify.scoring import score
-from congruence.upgrade.certify.strategies import part_seen, vectors_of
-from congruence.upgrade.certify.tables import make_tables
+from congruence.upgrade.certify.design import EvaluationSet, make_tables
+from congruence.upgrade.certify.recipe import MapRecipe
+from congruence.upgrade.certify.scoring import part_seen, score, vectors_of
 
 
 def tables(p, rows, modalities=("image", "text"), what="anchors"):
@@ -32,7 +30,7 @@ def tables(p, rows, modalities=("image", "text"), what="anchors"):
 def test_the_part_that_mapped_queries_meet_has_the_same_products(facts):
     p = upgrade_problem(60, 24, random_state=0, **facts)
     t = tables(p, np.arange(15), what="queries")
-    model = Recipe(["image"], "orthogonal").fit(t, np.arange(15))
+    model = MapRecipe(["image"], "orthogonal").fit(t, np.arange(15))
     queries = model.to_source("text").transform(t.target["text"])
     np.testing.assert_allclose(
         queries @ part_seen(model, EvaluationSet(t), np.arange(15)).T,
@@ -46,7 +44,7 @@ def test_the_part_that_mapped_queries_meet_has_the_same_products(facts):
 def test_centered_mapped_queries_meet_the_same_part(d_target):
     p = upgrade_problem(60, 24, random_state=0, d_target=d_target)
     t = tables(p, np.arange(15), what="queries")
-    model = Recipe(["image"], "orthogonal").fit(t, np.arange(15))
+    model = MapRecipe(["image"], "orthogonal").fit(t, np.arange(15))
     items = EvaluationSet(t, ranking=Ranking(center=True))
     queries, store = vectors_of(model, items)["queries"]
     seen = part_seen(model, items, np.arange(15))
@@ -61,7 +59,7 @@ def test_anchors_score_what_other_items_score_however_the_store_is_searched(rank
     for seed in range(4):
         p = upgrade_problem(440, 80, decay=0.0, shared=0.95, source_noise=0.9, target_noise=0.9, random_state=seed)
         t = tables(p, np.arange(40))
-        recipe = Recipe(["image", "text"], "orthogonal")
+        recipe = MapRecipe(["image", "text"], "orthogonal")
         got = cross_fit(EvaluationSet(t, ranking=ranking), recipe, folds=10)
         model = recipe.fit(t, np.arange(40))
         others = [tables(p, np.arange(k, k + 40), what="queries") for k in range(40, 440, 80)]
@@ -81,7 +79,7 @@ def test_anchors_do_not_stand_in_front_of_each_other(modalities, task):
     for seed in range(4):
         p = upgrade_problem(840, 200, decay=0.0, shared=0.95, source_noise=0.9, target_noise=0.9, random_state=seed)
         t = tables(p, np.arange(40), modalities)
-        recipe = Recipe(modalities, "orthogonal")
+        recipe = MapRecipe(modalities, "orthogonal")
         got = cross_fit(EvaluationSet(t), recipe, folds=10)
         model = recipe.fit(t, np.arange(40))
         others = [EvaluationSet(tables(p, np.arange(k, k + 40), modalities, "queries")) for k in range(40, 840, 40)]
@@ -97,7 +95,7 @@ def test_anchors_do_not_stand_in_front_of_each_other(modalities, task):
 def test_the_way_back_is_that_of_each_modality():
     """The ways back are kept: that of one modality is not given for another, in whatever order they are asked for."""
     p = upgrade_problem(40, 8, random_state=0)
-    model = Recipe(["image", "text"], "orthogonal").fit(tables(p, np.arange(40)), np.arange(40))
+    model = MapRecipe(["image", "text"], "orthogonal").fit(tables(p, np.arange(40)), np.arange(40))
     for name, rows in (("image", p.target_images), ("text", p.target_texts), ("image", p.target_images)):
         expected = model.forward.for_modality(name).inverse().transform(rows)
         np.testing.assert_array_equal(model.to_source(name).transform(rows), expected)
@@ -105,10 +103,12 @@ def test_the_way_back_is_that_of_each_modality():
 
 @pytest.mark.parametrize("folds", [3, 10])
 def test_what_the_anchors_left_out_would_have_added_is_added(folds):
-    """What falls as one over the anchors is exact: a + b/n of maps without one fold and two gives that of the map of all."""
+    """What falls as one over the anchors is exact: a + b/n of maps without one fold and two gives that of the map of
+    all.
+    """
     p = upgrade_problem(40, 200, decay=0.0, shared=0.95, source_noise=0.9, target_noise=0.9, random_state=0)
     t = tables(p, np.arange(40))
-    got = cross_fit(EvaluationSet(t), Recipe(["image", "text"], "orthogonal"), folds=folds)
+    got = cross_fit(EvaluationSet(t), MapRecipe(["image", "text"], "orthogonal"), folds=folds)
     of_all, more, less = (2 - 3 / (1 - left / folds) for left in (0, 1, 2))
     assert more + got.ahead * (more - less) == pytest.approx(of_all)
     own = normalize_rows(t.target["image"])

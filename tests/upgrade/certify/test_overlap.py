@@ -9,11 +9,10 @@ from congruence import Embeddings, Space
 from congruence.errors import InputError, ModalityError
 from congruence.synthetic import random_rotation, upgrade_problem
 from congruence.upgrade.certify import certify, cross_fit_lists
-from congruence.upgrade.certify.evaluation_set import EvaluationSet
-from congruence.upgrade.certify.heldout import score_heldout
-from congruence.upgrade.certify.overlap import compare_lists
-from congruence.upgrade.certify.recipe import Recipe
-from congruence.upgrade.certify.tables import make_tables
+from congruence.upgrade.certify.cross_fit import score_heldout
+from congruence.upgrade.certify.design import EvaluationSet, make_tables
+from congruence.upgrade.certify.recipe import MapRecipe
+from congruence.upgrade.certify.scoring import compare_lists
 
 QUICK = {"method": "orthogonal", "repeats": 2, "folds": 5, "draws": 300}
 
@@ -72,7 +71,9 @@ def sides(source, target, text=None):
 
 
 def near_duplicates(groups, size, apart=0.1, noise=0.15, d=48, seed=0):
-    """Groups of near-duplicates in two models that differ by a rotation and by noise larger than what tells twins apart."""
+    """Groups of near-duplicates in two models that differ by a rotation and by noise larger than what tells twins
+    apart.
+    """
     rng = np.random.default_rng(seed)
     items = np.repeat(rng.standard_normal((groups, d)), size, axis=0)
     items += apart * rng.standard_normal(items.shape)
@@ -128,7 +129,7 @@ def test_anchors_show_the_overlap_of_items_that_are_none():
             make_tables(*sides(p.source_images[k : k + 60], p.target_images[k : k + 60]), None, what="queries")
             for k in range(0, 540, 60)
         ]
-        recipe = Recipe(["image"], "orthogonal")
+        recipe = MapRecipe(["image"], "orthogonal")
         model = recipe.fit(parts[0], np.arange(60))
         got = cross_fit_lists.cross_fit_lists(EvaluationSet(parts[0]), recipe)
         truth = [score_heldout(model, EvaluationSet(part)).scores for part in parts[1:]]
@@ -145,7 +146,7 @@ def test_what_no_map_changes_is_compared_once_for_all_parts(monkeypatch):
         monkeypatch.setattr(cross_fit_lists, name, spy)
     p = upgrade_problem(40, 8, random_state=0)
     tables = make_tables(*sides(p.source_images, p.target_images), None)
-    cross_fit_lists.cross_fit_lists(EvaluationSet(tables, n_neighbors=5), Recipe(["image"], "orthogonal"))
+    cross_fit_lists.cross_fit_lists(EvaluationSet(tables, n_neighbors=5), MapRecipe(["image"], "orthogonal"))
     assert (asked.count("keep"), asked.count("re-embed")) == (2, 2)  # for either number of parts
     assert asked.count("stored") == 28 + 6  # once for each two parts
 

@@ -11,12 +11,10 @@ from congruence.errors import ModalityError, ParameterError
 from congruence.metrics import recall_at_k
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import certify
-from congruence.upgrade.certify.cross_fit import cross_fit
-from congruence.upgrade.certify.cross_fit_lists import cross_fit_lists
-from congruence.upgrade.certify.evaluation_set import EvaluationSet
-from congruence.upgrade.certify.recipe import Recipe
-from congruence.upgrade.certify.strategies import part_seen, vectors_of
-from congruence.upgrade.certify.tables import make_tables
+from congruence.upgrade.certify.cross_fit import cross_fit, cross_fit_lists
+from congruence.upgrade.certify.design import EvaluationSet, make_tables
+from congruence.upgrade.certify.recipe import MapRecipe
+from congruence.upgrade.certify.scoring import part_seen, vectors_of
 from congruence.upgrade.choose import Choice
 
 QUICK = {"repeats": 1, "draws": 50}
@@ -75,7 +73,7 @@ def test_a_linear_map_is_certified_with_the_map_back_that_a_fit_of_exchanged_sid
 def test_a_linear_map_covers_the_span_of_its_anchors():
     p = upgrade_problem(60, 24, random_state=0)
     tables = make_tables(*sides(p, np.arange(15)), None, what="queries")
-    model = Recipe(["image"], "linear").fit(tables, np.arange(15))
+    model = MapRecipe(["image"], "linear").fit(tables, np.arange(15))
     np.testing.assert_allclose(model.covered_share("image", p.source_images[:15]), 1)
     assert model.covered_share("image", p.source_images[15:]).mean() < 0.9
     # What mapped queries meet of the store is in the span as well: the rest of a row changes no product.
@@ -88,7 +86,7 @@ def test_a_linear_map_covers_the_span_of_its_anchors():
 
 def test_a_choice_sees_no_row_that_its_map_is_scored_on(problem, monkeypatch):
     tables = make_tables(*sides(problem, np.arange(80)), None)
-    chosen, fits, fitted = {}, [], Recipe.fit
+    chosen, fits, fitted = {}, [], MapRecipe.fit
 
     def choose(self, tables, train):
         choice = Choice("rotation about the means", "orthogonal", {}, "by these rows")
@@ -99,9 +97,9 @@ def test_a_choice_sees_no_row_that_its_map_is_scored_on(problem, monkeypatch):
         fits.append((train, choice))
         return fitted(self, tables, train, choice)
 
-    monkeypatch.setattr(Recipe, "choose", choose)
-    monkeypatch.setattr(Recipe, "fit", fit_on)
-    recipe = Recipe(["image"])
+    monkeypatch.setattr(MapRecipe, "choose", choose)
+    monkeypatch.setattr(MapRecipe, "fit", fit_on)
+    recipe = MapRecipe(["image"])
     items = EvaluationSet(tables, n_neighbors=5)
     measured = cross_fit(items, recipe, folds=10)
     assert len(measured.maps) == 10

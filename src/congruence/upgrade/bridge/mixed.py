@@ -14,14 +14,10 @@ from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice, check_positive, check_seed
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import DirectionError, InputError, ParameterError, ShapeError, SpaceMismatchError
-from congruence.upgrade.bridge._bridge import Bridge
-from congruence.upgrade.bridge._queries import as_rows
+from congruence.upgrade.bridge.bridge import Bridge, as_rows
 from congruence.upgrade.bridge.search import find
 
-__all__ = ["MERGES", "MixedResult", "search_mixed"]
-
-#: How scores of the two parts are brought onto one scale.
-MERGES = ("standardize", "none")
+MERGES = ("standardize", "none")  # how scores of the two parts are brought onto one scale
 
 #: Maximum and minimum number of rows of each part by which a query's scores are standardized.
 BACKGROUND, FEWEST = 1000, 20
@@ -29,24 +25,12 @@ BACKGROUND, FEWEST = 1000, 20
 
 @dataclass(frozen=True, eq=False)
 class MixedResult:
-    """Result of a search of both parts, nearest first.
+    """Result of a search of both parts, nearest first; without the axis of queries for one query."""
 
-    Attributes
-    ----------
-    scores : ndarray of float64, shape (m, k), or (k,) for one query
-        Larger is nearer. With ``merge="standardize"``: number of standard deviations above the query's mean score in the row's part.
-    ids : ndarray, shape (m, k) or (k,)
-        Ids in the part, or row numbers if it has no ids.
-    new : ndarray of bool, shape (m, k) or (k,)
-        Whether the row is from the new model's part.
-    n_in_both : int
-        Number of rows of the old part that were left out because the new part has their ids.
-    """
-
-    scores: np.ndarray
-    ids: np.ndarray
-    new: np.ndarray
-    n_in_both: int = 0
+    scores: np.ndarray  # (m, k); standardized: deviations above the query's mean score in the part
+    ids: np.ndarray  # (m, k), or row numbers if a part has no ids
+    new: np.ndarray  # (m, k): whether the row is from the new model's part
+    n_in_both: int = 0  # rows of the old part that were left out because the new part has their ids
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -73,34 +57,26 @@ def search_mixed(
     queries : Embeddings, array_like or tensor, shape (m, d_new) or (d_new,)
         Queries in the new model; the old part is searched with bridged queries.
     old, new : Embeddings, array_like of shapes (n, d_old) and (n', d_new), FAISS index, or callable
-        The two parts, in any form that :meth:`Bridge.search` accepts. If both have ids, an item that is in both counts as new.
+        The two parts, in any form that :meth:`Bridge.search` accepts. If both have ids, an item that is in both counts
+        as new.
     k : int, default=10
     modality : str, optional
         Modality of the queries, as for :meth:`Bridge.transform`.
     merge : {"standardize", "none"}, default="standardize"
-        "standardize": subtract from a query's scores in a part their mean over some rows of that part, and divide by their standard
-        deviation. "none": compare the cosines of the two models directly.
+        "standardize": subtract from a query's scores in a part their mean over some rows of that part, and divide by
+        their standard deviation. "none": compare the cosines of the two models directly.
     background : tuple of array_like, shapes (b, d_old) and (b', d_new), optional
-        Rows to standardize by. By default up to 1,000 random rows of each part, which is right if both parts have similar content, e.g. if the
-        migration is in random order. If it is ordered by date or topic, pass the same items in both models. Required for a part that searches by itself.
+        Rows to standardize by. By default up to 1,000 random rows of each part, which is right if both parts have
+        similar content, e.g. if the migration is in random order. If it is ordered by date or topic, pass the same
+        items in both models. Required for a part that searches by itself.
     random_state : int, default=0
         Random seed of these rows.
 
-    Returns
-    -------
-    MixedResult
-
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, InputError, ParameterError
-        If an argument cannot be used; also if a part searches by itself and there is no ``background``, or there are fewer than 20 rows to standardize by.
     DirectionError, SpaceMismatchError, ModalityError
-        As for :meth:`Bridge.transform`; also if the embeddings of a part declare that they are from the other model, or a third one.
-
-    Notes
-    -----
-    The cosines of two models have different means and spreads, and a bridged query has lower cosines than a native one. Without standardization, one
-    part's rows displace the other's.
+        As for :meth:`Bridge.transform`; also if the embeddings of a part declare that they are from the other model, or
+        a third one.
 
     Examples
     --------
@@ -157,8 +133,8 @@ class _Part:
         self.rows = None if callable(getattr(index, "search", None)) or callable(index) else as_embeddings(index, name)
         if self.rows is not None and self.rows.dim != queries.shape[1]:
             raise ShapeError(
-                f"Got {self.rows.dim}-d rows for {name}=…; expected {queries.shape[1]}-d ones, of the {name} model. Pass old=… with the rows of the index's "
-                "former model, and new=… with those of the queries' model."
+                f"The {name} part has {self.rows.dim}-d rows; expected {queries.shape[1]}-d.",
+                f"Pass `{name}=…` with rows of the {name} model.",
             )
         if self.rows is not None:
             _check_model(self.rows.space, name, own, other)
@@ -182,8 +158,9 @@ class _Part:
             rows = as_embeddings(background, "background").vectors
             if rows.shape[1] != self.queries.shape[1]:
                 raise ShapeError(
-                    f"Got {rows.shape[1]}-d background rows for the {self.name} part; expected {self.queries.shape[1]}-d ones. Pass background=(rows of the old "
-                    "model, rows of the new model)."
+                    f"Got {rows.shape[1]}-d background rows for the {self.name} part; expected "
+                    f"{self.queries.shape[1]}-d.",
+                    "Pass `background=(old rows, new rows)`.",
                 )
         elif self.rows is not None:
             rows = self.rows.vectors
@@ -191,13 +168,13 @@ class _Part:
                 rows = rows[np.sort(rng.choice(len(rows), BACKGROUND, replace=False))]
         else:
             raise ParameterError(
-                f"Got no background for the {self.name} part, which searches by itself; expected some rows, to bring its scores onto the scale of the other "
-                "part. Pass background=(old rows, new rows), or merge='none'."
+                f"The {self.name} part searches by itself, and has no background to standardize its scores by.",
+                "Pass `background=…`, or `merge='none'`.",
             )
         if len(rows) < FEWEST:
             raise InputError(
-                f"Got {len(rows)} rows of the {self.name} part to standardize scores by; expected at least {FEWEST}. Pass background=(old rows, new rows), "
-                "the same items in both models, or merge='none'."
+                f"The {self.name} part has {len(rows)} rows to standardize by; {FEWEST} are needed.",
+                "Pass `background=…`, or `merge='none'`.",
             )
         rows = normalize_rows(rows)
         mean, sd = np.empty((2, len(self.queries), 1))
@@ -206,20 +183,21 @@ class _Part:
             mean[part, 0], sd[part, 0] = near.mean(axis=1), near.std(axis=1)
         if not sd.min() > 0:
             raise InputError(
-                f"Got rows of the {self.name} part that all have the same cosine with a query; expected different ones. Pass background=(old rows, new rows), or merge='none'."
+                f"All rows of the {self.name} part have the same cosine with a query.",
+                "Pass `background=…`, or `merge='none'`.",
             )
         return mean, sd
 
 
 def _check_model(rows: Space, name: str, own: Space, other: Space) -> None:
-    """Refuse a part that is known to come from another model; the width alone does not show this if both models have the same."""
+    """Refuse a part of another model; the width alone does not show this if both models have the same."""
     if None in (rows.model, own.model) or rows.model == own.model:
         return
     if rows.model == other.model:
         raise DirectionError(
-            f"Got vectors of {rows.model!r} for {name}=…; expected those of {own.model!r}: the two parts look exchanged. Pass old=… as the part that "
-            "is still of the index's model, and new=… as the part of the queries' model."
+            f"The two parts look exchanged: the {name} one has {rows.model!r} vectors.", "Exchange `old=…` and `new=…`."
         )
     raise SpaceMismatchError(
-        f"Got vectors of {rows.model!r} for {name}=…; expected those of {own.model!r}. Pass the {name} model's part of the index, or a bridge between these models."
+        f"The {name} part has vectors of {rows.model!r}; expected those of {own.model!r}.",
+        f"Pass `{name}=…` of that model, or another bridge.",
     )

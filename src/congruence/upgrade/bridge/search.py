@@ -1,4 +1,4 @@
-"""Search with bridged queries: a first stage in the index's space, and an optional second stage by the new model itself."""
+"""Search an index with bridged queries, and rank the candidates again by the new model itself."""
 
 from __future__ import annotations
 
@@ -23,33 +23,22 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-__all__ = ["SearchResult", "find", "rerank_rows"]
 
 #: Function of bridged queries and a number n of results; returns scores and ids, each of shape (m, n), nearest first.
 Searcher: TypeAlias = "Callable[[np.ndarray, int], tuple[ArrayLike, ArrayLike]]"
 
-#: Function of ids, shape (c,); returns their vectors in the new model, shape (c, d), with a row of NaN, or None, for an id without a vector.
+#: Function of ids, shape (c,); returns their vectors in the new model, shape (c, d), with a row of NaN, or None, for an
+#: id without a vector.
 Lookup: TypeAlias = "Callable[[np.ndarray], Sequence[ArrayLike | None] | np.ndarray]"
 
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """Result of a search, nearest first.
+    """Result of a search, nearest first; without the axis of queries for one query."""
 
-    Attributes
-    ----------
-    scores : ndarray of float64, shape (m, k), or (k,) for one query
-        Larger is nearer. Where ``reranked`` is True, cosines in the new model, else similarities of bridged queries and the index's rows; the two are on
-        different scales. A FAISS index with Euclidean distances gives negative squared distances.
-    ids : ndarray, shape (m, k) or (k,)
-        Ids in the index, or row numbers if it has none; −1 if an index found fewer rows than requested.
-    reranked : ndarray of bool, shape (m, k) or (k,)
-        Whether the score is from the new model, after the row was found through the bridge.
-    """
-
-    scores: np.ndarray
-    ids: np.ndarray
-    reranked: np.ndarray
+    scores: np.ndarray  # (m, k), larger is nearer: cosines in the new model where reranked, else similarities
+    ids: np.ndarray  # (m, k), or row numbers if the index has none; −1 for rows not found
+    reranked: np.ndarray  # (m, k): whether the score is from the new model
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -70,53 +59,23 @@ def find(
     bank: np.ndarray | None = None,
     source_dim: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the n nearest rows in an index of any kind.
+    """Find the n nearest rows in an index of any kind; return scores, largest first, and ids, shapes (m, n).
 
-    Parameters
-    ----------
-    vectors : ndarray, shape (m, d)
-        Bridged queries.
-    index : Embeddings, array_like of shape (r, d), FAISS index, or callable
-    n : int
-        At most the number of rows, if it is known.
-    metric : {"cosine", "inner", "euclidean"}, default="cosine"
-    center, hubness
-        As for :func:`congruence.metrics.class_retrieval`.
-    bank : ndarray, shape (b, d), optional
-        Bridged queries from which the mean and the correction are computed; by default ``vectors``.
-    source_dim : int, optional
-        Width of the queries' model, for error messages.
-
-    Returns
-    -------
-    ndarray of float64, shape (m, n)
-        Scores, largest first.
-    ndarray, shape (m, n)
-        Ids.
-
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
-    ParameterError
-        If an option is not supported for this kind of index.
-    InputError
-        If an index returns something other than scores and ids.
+    ``vectors`` (m, d) are bridged queries, and ``bank`` (b, d) those of the correction, by default the same.
+    ``source_dim`` is the width of the queries' model, for error messages.
     """
     check_choice(metric, NEIGHBORS, "metric")
     if callable(getattr(index, "search", None)) or callable(index):
         if metric != "cosine" or center or hubness is not None or bank is not None:
             raise ParameterError(
-                "Got metric=…, center=…, hubness=… or bank=… for an index that searches by itself; expected an array of its vectors, to which these "
-                "options can be applied. Pass the index's vectors, or leave out these options."
+                "A search index takes no metric, center, hubness or bank.", "Pass its vectors, or leave these out."
             )
         return _search_index(vectors, index, n)
     rows = as_embeddings(index, "index")
     if rows.dim != vectors.shape[1]:
-        whose = ", that of the queries' model," if rows.dim == source_dim else ""
+        whose = ", that of the queries' model" if rows.dim == source_dim else ""
         raise ShapeError(
-            f"Got an index of width {rows.dim}{whose} for a bridge into {vectors.shape[1]} dimensions; expected the width of the old model. Pass the index that "
-            "was built with the old model."
+            f"The index has width {rows.dim}{whose}; the old model has {vectors.shape[1]}.", "Pass the old model's."
         )
     n = min(n, len(rows))
     place, scores = _nearest(vectors, rows.vectors, n, metric, center, as_hubness(hubness), bank)
@@ -127,15 +86,10 @@ def _search_index(vectors: np.ndarray, index: Any, n: int) -> tuple[np.ndarray, 
     """Search a FAISS index, or call a search function."""
     width = getattr(index, "d", None)
     if isinstance(width, int) and width != vectors.shape[1]:
-        raise ShapeError(
-            f"Got an index of width {width} for a bridge into {vectors.shape[1]} dimensions; expected the width of the old model. Pass the index that was "
-            "built with the old model."
-        )
+        raise ShapeError(f"The index has width {width}; the old model has {vectors.shape[1]}.", "Pass the old model's.")
     if hasattr(index, "ntotal"):
         if not index.ntotal:
-            raise ShapeError(
-                "Got a FAISS index without rows; expected at least one. Add the old model's vectors to it."
-            )
+            raise ShapeError("Got a FAISS index without rows.", "Add the old model's vectors to it.")
         n = min(n, index.ntotal)
     if callable(getattr(index, "search", None)):
         result = index.search(np.ascontiguousarray(vectors, dtype=np.float32), n)
@@ -143,13 +97,14 @@ def _search_index(vectors: np.ndarray, index: Any, n: int) -> tuple[np.ndarray, 
         result = index(vectors, n)
     if not (isinstance(result, tuple) and len(result) == 2):
         raise InputError(
-            f"Got {type(result).__name__} from the index; expected a tuple of scores and ids. Return (scores, ids), each of shape (queries, n)."
+            f"The index returned {type(result).__name__}.", "Return (scores, ids), each of shape (queries, n)."
         )
     scores, ids = np.asarray(result[0], dtype=np.float64), np.asarray(result[1])
     if scores.shape != ids.shape or scores.ndim != 2 or len(scores) != len(vectors):
         raise InputError(
-            f"Got scores of shape {scores.shape} and ids of shape {ids.shape} from the index; expected ({len(vectors)}, {n}) for both. Return a row for "
-            "each query."
+            f"The index returned scores of shape {scores.shape} and ids of shape {ids.shape} for "
+            f"{len(vectors)} queries.",
+            "Return a row for each query.",
         )
     if getattr(index, "metric_type", 0) == 1:  # faiss.METRIC_L2, whose distances are squared and smaller when nearer
         scores = -scores
@@ -165,17 +120,17 @@ def _nearest(
     correction: Hubness | None,
     bank: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers and the scores of the n nearest rows. Raises ParameterError for options that do not go together."""
+    """Return the numbers and the scores of the n nearest rows."""
     if not (center or correction):
         if bank is not None:
             raise ParameterError(
-                "Got a bank of queries without hubness or center, which use it; expected one of these. Pass hubness='csls' or center=True, or leave out bank=…."
+                "A bank is used only with hubness or center.", "Pass `hubness=…` or `center=True`, or leave it out."
             )
         place = nearest(queries, n, rows, metric=metric)
         return place, _scores(queries, rows, place, metric)
     if metric != "cosine":
         raise ParameterError(
-            f"Got metric={metric!r} with center or hubness; expected 'cosine', the only metric that these support. Leave out metric=…."
+            f"Got `metric={metric!r}` with center or hubness, which need cosines.", "Leave out `metric=…`."
         )
     bank = queries if bank is None else bank
     query_mean, row_mean = means_of(center, bank, rows)
@@ -206,29 +161,10 @@ def _scores(queries: np.ndarray, rows: np.ndarray, place: np.ndarray, metric: st
 def rerank_rows(
     queries: np.ndarray, scores: np.ndarray, ids: np.ndarray, rerank: RowsLike | Embeddings | Lookup, k: int
 ) -> SearchResult:
-    """Rank candidates by their cosine in the new model.
+    """Rank candidates (m, c) by their cosine with the queries (m, d) in the new model.
 
-    Parameters
-    ----------
-    queries : ndarray, shape (m, d)
-        Queries in the new model, before bridging.
-    scores, ids : ndarray, shape (m, c)
-        Candidates of the first stage, nearest first.
-    rerank : Embeddings, array_like of shape (r, d), or callable
-        The new model's vectors: by id, by row number of the index, or as a function of an array of ids. A row of NaN (or None from a callable),
-        and an id that embeddings do not have, mean that there is no vector.
-    k : int
-
-    Returns
-    -------
-    SearchResult
-        First the candidates that have a vector, by its cosine with the query; then the others, in the order and with the scores of the first
-        stage.
-
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError, InputError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the input cannot be used otherwise.
+    A row of NaN, None from a callable, and an id that embeddings do not have mean that there is no vector: these
+    candidates come last, in the order and with the scores of the first stage.
     """
     take = min(k, ids.shape[1])
     lookup = _lookup(rerank, queries.shape[1])
@@ -261,7 +197,7 @@ def _lookup(
         vectors = np.where(has_vector[:, None], vectors, 0)
         if vectors.shape[1] != width:
             raise ShapeError(
-                f"Got {vectors.shape[1]}-d vectors from rerank; expected {width}-d ones, like the queries. Pass rerank=… with vectors of the new model."
+                f"rerank has {vectors.shape[1]} dimensions; queries have {width}.", "Pass the new model's vectors."
             )
         as_matrix(vectors, "rerank", allow_zero_rows=True)  # rejects vectors that contain some NaN or infinity
         return vectors, has_vector & vectors.any(axis=1)
@@ -286,7 +222,7 @@ def _lookup(
             found = list(rerank(known_names)) if len(known_names) else []
             if len(found) != len(known_names):
                 raise InputError(
-                    f"Got {len(found)} vectors from rerank for {len(known_names)} ids; expected one for each. Return None for an id without a vector."
+                    f"Got {len(found)} vectors from rerank for {len(known_names)} ids.", "Return None for unknown ids."
                 )
             vectors = np.full((len(names), width), np.nan)
             for row, vector in zip(np.flatnonzero(~missing).tolist(), found, strict=True):
@@ -294,7 +230,7 @@ def _lookup(
                     row_vector = np.asarray(vector, dtype=np.float64)
                     if row_vector.shape != (width,):
                         raise ShapeError(
-                            f"Got a vector of shape {row_vector.shape} from rerank; expected ({width},), like the queries. Return vectors of the new model."
+                            f"Got shape {row_vector.shape} from rerank; expected ({width},).", "Return the new model's."
                         )
                     vectors[row] = row_vector
             return checked(vectors)
@@ -303,15 +239,16 @@ def _lookup(
     table = np.asarray(rerank.vectors if isinstance(rerank, Embeddings) else rerank)
     if table.ndim != 2 or table.dtype.kind != "f":
         raise ShapeError(
-            f"Got rerank of shape {table.shape} and dtype {table.dtype}; expected the new model's vectors, one for each row of the index. Pass a "
-            "matrix of floats, embeddings with ids, or a function of ids."
+            f"Got rerank of shape {table.shape} and dtype {table.dtype}; expected one row of floats for each "
+            "row of the index.",
+            "Pass a matrix, embeddings with ids, or a function of ids.",
         )
 
     def by_row(names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if names.dtype.kind not in "iu" or (len(names) and (names.max() >= len(table) or names.min() < -1)):
             raise InputError(
-                f"Got ids that are not row numbers of rerank, which has {len(table)} rows; expected row numbers of the index. To look up vectors by id, pass "
-                "rerank=… as embeddings with the index's ids."
+                f"The index's ids are not row numbers of rerank, which has {len(table)} rows.",
+                "Pass `rerank=…` as embeddings with the index's ids.",
             )
         return checked(np.where((names >= 0)[:, None], table[names], np.nan))
 

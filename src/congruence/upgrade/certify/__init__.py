@@ -1,12 +1,11 @@
-"""From the anchors of two models to a verdict: map the store, map the queries, collect more, re-embed, or keep the old model."""
+"""From the anchors of two models to a verdict: which strategy to take, and what it costs in quality."""
 
 from __future__ import annotations
 
-from congruence.upgrade._estimate import Estimate
-from congruence.upgrade.certify._certificate import Certificate
-from congruence.upgrade.certify.anchors import split_anchors
-from congruence.upgrade.certify.certification import certify
-from congruence.upgrade.certify.measured import STRATEGIES
+from congruence.upgrade.certify.certificate import Certificate, certify
+from congruence.upgrade.certify.design import split_anchors
+from congruence.upgrade.certify.intervals import STRATEGIES
 from congruence.upgrade.certify.verdict import ACTIONS, Thresholds, Verdict
+from congruence.upgrade.progressive.meter import Estimate
 
 __all__ = ["ACTIONS", "STRATEGIES", "Certificate", "Estimate", "Thresholds", "Verdict", "certify", "split_anchors"]

@@ -4,94 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypedDict, overload
+from typing import Any, overload
 
 import numpy as np
 from scipy.stats import t
 
-from congruence.upgrade.certify.design import Design
-from congruence.upgrade.certify.evaluation_set import EvaluationSet
-from congruence.upgrade.certify.groups import shuffle
-from congruence.upgrade.certify.overlap import overlap_of
-from congruence.upgrade.certify.recipe import Recipe
-from congruence.upgrade.certify.scoring import score
-from congruence.upgrade.certify.strategies import cosines, vectors_of
+from congruence.upgrade.certify.design import Design, EvaluationSet, shuffle
+from congruence.upgrade.certify.recipe import MapRecipe
+from congruence.upgrade.certify.scoring import cosines, overlap_of, score, vectors_of
 from congruence.upgrade.choose import Choice
 
-__all__ = ["Curve", "CurveRecord", "PowerLawRecord", "gains", "measure_curves"]
-
-#: Exponents tried for score(n) = a − b·n^−c. The error of a rotation falls as n^−1/2, and its effect on the score as the square of that. Slower laws
-#: fit the beginning of some curves but not their end, and predicted larger gains than further anchors brought (docs/certify.md).
+#: Exponents tried for score(n) = a − b·n^−c. The error of a rotation falls as n^−1/2, and its effect on the score as
+#: the square of that. Slower laws fit the beginning of some curves but not their end, and predicted larger gains than
+#: further anchors brought (docs/certify.md).
 EXPONENTS: Sequence[float] = np.linspace(0.7, 2.0, 27).tolist()
 
-#: Exponents of redrawn curves: eight noisy points hardly determine how to extrapolate.
-SHAPES = (0.5, 0.7, 1.0, 1.5)
+SHAPES = (0.5, 0.7, 1.0, 1.5)  # exponents of redrawn curves: eight noisy points hardly determine how to extrapolate
 
-#: Largest number of held-out items on which a curve is measured; all of them determine its level afterwards (:meth:`Curve.lifted`).
+#: Largest number of held-out items on which a curve is measured; all of them determine its level afterwards
+#: (:meth:`Curve.lifted`).
 MOST_TESTED = 1000
 
 
-class PowerLawRecord(TypedDict):
-    """The power law ``best − drop·n^−exponent``."""
-
-    best: float
-    drop: float
-    exponent: float
-
-
-class CurveRecord(TypedDict):
-    """A curve as plain data: numbers of anchors, mean and standard deviation of the scores, number of repeats, and the fitted power law."""
-
-    anchors: list[int]
-    mean: list[float]
-    sd: list[float]
-    repeats: int
-    law: PowerLawRecord
-
-
 @dataclass(frozen=True)
-class Curve:
-    """Held-out scores by number of anchors, and a power law fitted to them.
+class LearningCurve:
+    """Held-out scores by number of anchors, and a power law fitted to them."""
 
-    Attributes
-    ----------
-    sizes : ndarray of int, shape (s,)
-        Numbers of anchors.
-    scores : ndarray, shape (repeats, s)
-        In each repeat, maps are fitted on the first anchors of a random order.
-    n : int
-        Number of anchors available, where the extrapolation starts.
-    exponent, drop : float
-        Parameters of ``a − drop·n^−exponent``.
-    best : float
-        a, the limit of the curve for many anchors.
-    """
-
-    sizes: np.ndarray
-    scores: np.ndarray
-    n: int
-    exponent: float
+    sizes: np.ndarray  # (s,), numbers of anchors
+    scores: np.ndarray  # (repeats, s), over random orders of the anchors
+    n: int  # anchors available, where the extrapolation starts
+    exponent: float  # of best − drop·n^−exponent
     drop: float
-    best: float
+    best: float  # the limit for many anchors
 
     @classmethod
-    def through(cls, sizes: np.ndarray, scores: np.ndarray, n: int, exponents: Sequence[float] = EXPONENTS) -> Curve:
-        """Fit the power law by least squares, with larger weights for larger sizes.
-
-        Parameters
-        ----------
-        sizes : ndarray of int, shape (s,)
-        scores : ndarray, shape (repeats, s)
-        n : int
-        exponents : sequence of float, optional
-            Exponents to choose from.
-
-        Returns
-        -------
-        Curve
-        """
+    def through(
+        cls, sizes: np.ndarray, scores: np.ndarray, n: int, exponents: Sequence[float] = EXPONENTS
+    ) -> LearningCurve:
+        """Fit the power law by least squares, with larger weights for larger sizes."""
         mean = scores.mean(axis=0)
-        # The curve is extrapolated beyond the largest size, so large sizes have more weight: a law fitted to the first sizes misses the last rise.
+        # The curve is extrapolated beyond the largest size, so large sizes have more weight: a law fitted to the first
+        # sizes misses the last rise.
         weight = sizes / sizes.max()
         best = (np.inf, 1.0, 0.0, float(mean[-1]))
         for exponent in exponents:
@@ -118,22 +71,11 @@ class Curve:
         return float(self.at(self.n + more) - self.at(self.n))
 
     def most(self, more: int) -> float:
-        """Return an upper bound on the gain from further anchors, assuming that no doubling adds more than the previous one.
+        """Return an upper bound on the gain from further anchors: no doubling adds more than the previous one.
 
-        Parameters
-        ----------
-        more : int
-
-        Returns
-        -------
-        float
-            The rise over the last doubling, including its one-sided 95 % error, times the number of doublings to come; never less
-            than the expected gain.
-
-        References
-        ----------
-        Nadeau and Bengio (2003), "Inference for the generalization error": repeats use the same anchors, so the variance of their mean is
-        s² (1/repeats + held out/fitted on) and not s²/repeats.
+        The rise over the last doubling, with its one-sided 95 % error, times the number of doublings to come. Repeats
+        use the same anchors, so the variance of their mean is s² (1/repeats + held out/fitted on): Nadeau and Bengio
+        (2003), "Inference for the generalization error".
         """
         half = int(np.abs(self.sizes - self.sizes[-1] / 2).argmin())
         rise = self.scores[:, -1] - self.scores[:, half]
@@ -146,17 +88,7 @@ class Curve:
         return max(self.gain(more), (float(rise.mean()) + error) * float(doublings))
 
     def enough(self, wanted: float, most: int) -> int | None:
-        """Return how many further anchors raise the curve to a score, or None if ``most`` are not enough.
-
-        Parameters
-        ----------
-        wanted : float
-        most : int
-
-        Returns
-        -------
-        int or None
-        """
+        """Return how many further anchors raise the curve to a score, or None if ``most`` are not enough."""
         if wanted >= self.best or self.drop <= 0:
             return None
         more = int(np.ceil((self.drop / (self.best - wanted)) ** (1 / self.exponent))) - self.n
@@ -168,16 +100,16 @@ class Curve:
         )  # round up to two significant digits: more would suggest false precision
         return min(most, -(-more // step) * step)
 
-    def redraw(self, rng: np.random.Generator) -> Curve:
+    def redraw(self, rng: np.random.Generator) -> LearningCurve:
         """Return the curve through a bootstrap sample of the repeats, with a random exponent from :data:`SHAPES`."""
         sample = self.scores[rng.integers(len(self.scores), size=len(self.scores))]
-        return Curve.through(self.sizes, sample, self.n, [float(rng.choice(SHAPES))])
+        return LearningCurve.through(self.sizes, sample, self.n, [float(rng.choice(SHAPES))])
 
-    def lifted(self, by: float) -> Curve:
+    def lifted(self, by: float) -> LearningCurve:
         """Return the curve shifted vertically, so that it passes through a score measured more accurately."""
-        return Curve(self.sizes, self.scores + by, self.n, self.exponent, self.drop, self.best + by)
+        return LearningCurve(self.sizes, self.scores + by, self.n, self.exponent, self.drop, self.best + by)
 
-    def to_dict(self) -> CurveRecord:
+    def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain data."""
         return {
             "anchors": self.sizes.tolist(),
@@ -189,27 +121,9 @@ class Curve:
 
 
 def measure_curves(
-    design: Design, recipe: Recipe, task: str, *, repeats: int, callback: Callable[[int], None] | None = None
-) -> tuple[Curve, Curve]:
-    """Score maps fitted on random subsets of the anchors of increasing size.
-
-    Parameters
-    ----------
-    design : Design
-        Without held-out items, a fifth of the anchors is held out and scored. Groups of near-duplicate anchors are kept together.
-    recipe : Recipe
-        The map is chosen once per size, on the anchors of the first repeat.
-    task : str
-        The measure.
-    repeats : int
-    callback : callable, optional
-        Called with 1 after each repeat.
-
-    Returns
-    -------
-    Curve, Curve
-        Of the score with mapped stored vectors, and of the cosine of mapped rows.
-    """
+    design: Design, recipe: MapRecipe, task: str, *, repeats: int, callback: Callable[[int], None] | None = None
+) -> tuple[LearningCurve, LearningCurve]:
+    """Return the curves of the score with mapped stored vectors, and of their cosine, over subsets of the anchors."""
     items, anchors, n = design.items, design.anchors, design.n_anchors
     rng = np.random.default_rng(items.random_state)
     if design.heldout and items.tables.n > MOST_TESTED:
@@ -235,22 +149,13 @@ def measure_curves(
             points[1, repeat, k] = cosines(model, items.tables, shown, other).mean()
         if callback:
             callback(1)
-    return Curve.through(sizes, points[0], n), Curve.through(sizes, points[1], n)
+    return LearningCurve.through(sizes, points[0], n), LearningCurve.through(sizes, points[1], n)
 
 
 def _rows_to_score(
     items: EvaluationSet, fitted: Sequence[str], left_out: np.ndarray | None, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows of the store, and of the modality whose cosine is shown, on which the map may be scored.
-
-    Parameters
-    ----------
-    items : EvaluationSet
-    fitted : sequence of str
-    left_out : ndarray of int, or None
-        Anchors that are not fitted on, if the items are the anchors.
-    rng : numpy.random.Generator
-    """
+    """Return rows of the store, and of the modality whose cosine is shown, on which the map may be scored."""
     tables, shown = items.tables, items.tables.shown
     if left_out is None:
         test, other = np.arange(tables.n), np.arange(len(tables.ids[shown]))
@@ -266,7 +171,7 @@ def _rows_to_score(
     return few[0], few[1]
 
 
-def gains(curve: Curve, cosine_curve: Curve) -> list[dict[str, float]]:
+def gains(curve: LearningCurve, cosine_curve: LearningCurve) -> list[dict[str, float]]:
     """Return the expected gain in score and cosine from several numbers of further anchors, and its upper bound."""
     steps = sorted({max(1, round(curve.n * share)) for share in (0.25, 0.5, 1.0, 3.0)})
     room = max(0.0, 1.0 - float(curve.at(curve.n)))  # no score exceeds 1

@@ -1,43 +1,528 @@
-"""What is measured on the given data: the rows that are fitted on and scored, the tasks, and notes for the reader."""
+"""What is measured: paired rows of both models, the items fitted on and scored, and notes for the reader."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
-from congruence._utils.typing import RowsLike
-from congruence.embeddings import Embeddings
-from congruence.errors import InputError
+from congruence._inputs import as_embeddings, as_pair, by_modality
+from congruence._utils.ids import as_ids, id_texts, is_in, text_keys
+from congruence._utils.typing import Ids, RowsLike
+from congruence._utils.validation import check_choice, check_seed, name_rows
+from congruence.embeddings import Embeddings, Pairs, normalize_rows
+from congruence.errors import (
+    IdError,
+    InputError,
+    ModalityError,
+    ParameterError,
+    ShapeError,
+    SpaceMismatchError,
+    TooFewAnchorsError,
+)
 from congruence.evaluation import Ranking
-from congruence.upgrade.certify.anchors import choose_fitted, join_texts, split_texts
-from congruence.upgrade.certify.evaluation_set import EvaluationSet
-from congruence.upgrade.certify.groups import near_duplicates
-from congruence.upgrade.certify.tables import Tables, check_alike, describe_model, make_tables
+from congruence.metrics import nearest
+from congruence.splits import Split
 
-__all__ = ["Design"]
+FEWEST = 20  # fewest anchors on which held-out scores and a learning curve mean anything
+
+
+@dataclass(frozen=True)
+class PairedTables:
+    """Vectors of the items of one collection in two models."""
+
+    ids: dict[str, np.ndarray]  # of each modality's rows; without labels the same for both
+    source: dict[str, np.ndarray]  # rows by modality
+    target: dict[str, np.ndarray]  # a modality may be missing here
+    store_modality: str
+    query_modality: str  # the same as the store's if there is only one
+    classes: np.ndarray | None  # (n,): row of the other modality, or any code
+    dropped: int  # rows without a partner
+
+    @property
+    def n(self) -> int:
+        """Number of rows in the store."""
+        return len(self.source[self.store_modality])
+
+    def take(self, rows: np.ndarray) -> PairedTables:
+        """Return some items: of both modalities, unless the other one describes classes."""
+        names = [self.store_modality] if self.by_class else list(self.source)
+        picked = [
+            {name: table[rows] if name in names else table for name, table in side.items()}
+            for side in (self.ids, self.source, self.target)
+        ]
+        classes = None if self.classes is None else self.classes[rows]
+        return replace(self, ids=picked[0], source=picked[1], target=picked[2], classes=classes)
+
+    @property
+    def shown(self) -> str:
+        """Modality whose cosines are drawn: the stored one, if the target has it."""
+        return self.store_modality if self.store_modality in self.target else self.query_modality
+
+    @property
+    def by_class(self) -> bool:
+        """Whether stored rows are assigned to classes described by rows of the other modality."""
+        return self.classes is not None and self.store_modality != self.query_modality
+
+
+def make_tables(
+    source: Mapping[str, Embeddings],
+    target: Mapping[str, Embeddings],
+    labels: Mapping[str, str] | None,
+    *,
+    what: str = "anchors",
+) -> PairedTables:
+    """Pair rows by id, across models and, without labels, across modalities."""
+    _check_sides(source, target, what)
+    names = list(source)
+    store_modality = "image" if "image" in names else names[0]
+    query_modality = next((name for name in names if name != store_modality), store_modality)
+    ids: dict[str, np.ndarray] = {}
+    left: dict[str, np.ndarray] = {}
+    right: dict[str, np.ndarray] = {}
+    for modality in names:
+        if modality in target:
+            pairs = Pairs.join(source[modality], target[modality])
+            ids[modality], left[modality], right[modality] = id_texts(pairs.ids), *map(_widened, pairs)
+        else:
+            ids[modality], left[modality] = id_texts(source[modality].ids), _widened(source[modality].vectors)
+    classes = None
+    if labels is not None:
+        classes = _classes(text_keys(labels), ids, store_modality, query_modality)
+    elif store_modality != query_modality:
+        place = {name: k for k, name in enumerate(ids[query_modality])}
+        rows = np.array([k for k, name in enumerate(ids[store_modality]) if name in place], dtype=int)
+        if not len(rows):
+            raise IdError(
+                f"{store_modality} and {query_modality} rows have no common id.",
+                f"Pass the same items, or `labels=…` that say which {query_modality} describes each {store_modality}.",
+            )
+        own = np.array([place[name] for name in ids[store_modality][rows]])
+        for table in (ids, left, right):
+            for modality, take in ((store_modality, rows), (query_modality, own)):
+                if modality in table:
+                    table[modality] = table[modality][take]
+    by_class = classes is not None and store_modality != query_modality
+    least = min(
+        len(rows)
+        for name, rows in right.items()
+        if not (by_class and name == query_modality) or store_modality not in right
+    )
+    if what == "anchors" and least < FEWEST:
+        raise TooFewAnchorsError(
+            f"Both models have {least} anchors; certify needs {FEWEST}.", "Encode more items with both models."
+        )
+    dropped = sum(len(items) for items in source.values()) - sum(len(rows) for rows in left.values())
+    return PairedTables(ids, left, right, store_modality, query_modality, classes, dropped)
+
+
+def check_alike(tables: PairedTables, heldout: PairedTables) -> None:
+    """Refuse queries whose vectors do not come from the anchors' two models, or that are anchors themselves."""
+    ours, theirs = ((side.store_modality, side.query_modality, set(side.target)) for side in (tables, heldout))
+    if ours != theirs:
+        raise ModalityError(
+            f"Got queries of {sorted(heldout.source)} (target: {sorted(heldout.target)}), unlike the anchors.",
+            f"Pass `queries=…` of {sorted(tables.source)} (target: {sorted(tables.target)}).",
+        )
+    for one, other, name in ((tables.source, heldout.source, "source"), (tables.target, heldout.target, "target")):
+        a, b = next(iter(one.values())).shape[1], next(iter(other.values())).shape[1]
+        if a != b:
+            raise InputError(
+                f"Queries have width {b} in the {name} model; the anchors have {a}.", "Encode them with the same model."
+            )
+    names = heldout.ids[heldout.store_modality]
+    same = names[is_in(names, tables.ids[tables.store_modality])]
+    if len(same):
+        raise InputError(
+            f"{len(same)} queries are anchors too (first {name_rows(np.arange(1), same)}).", "Remove these anchors."
+        )
+
+
+def _widened(rows: np.ndarray) -> np.ndarray:
+    """Return half precision converted to single precision, which processors multiply hundreds of times faster."""
+    return rows.astype(np.float32) if rows.dtype == np.float16 else rows
+
+
+def _check_sides(source: Mapping[str, Embeddings], target: Mapping[str, Embeddings], what: str) -> None:
+    """Refuse modalities, models or widths that do not match."""
+    names = list(source)
+    if not names or not set(target) & set(names):
+        raise InputError(
+            f"Got {what} of {', '.join(names) or 'no modality'} in the source and "
+            f"{', '.join(target) or 'none'} in the target.",
+            "Pass the same items encoded by both models.",
+        )
+    if len(names) > 2 or set(target) - set(names):
+        raise ModalityError(
+            f"Got {what} of {', '.join(names)} in the source and {', '.join(target)} in the target; expected "
+            "one or two.",
+            "Remove the other modalities.",
+        )
+    for side, name in ((source, "source"), (target, "target")):
+        for modality, items in side.items():
+            if items.space.modality not in (None, modality):
+                raise ModalityError(
+                    f"Got {items.space.modality} vectors as {modality}.", f"Pass them as {items.space.modality}."
+                )
+        models = {items.space.model for items in side.values()} - {None}
+        if len(models) > 1:
+            raise SpaceMismatchError(
+                f"Got vectors of {' and '.join(sorted(map(str, models)))} as {name}.", f"Pass one model as {name}."
+            )
+        widths = {items.vectors.shape[1] for items in side.values()}
+        if len(widths) > 1:
+            raise ShapeError(
+                f"Got modalities of widths {sorted(widths)} as {name}.", f"Pass vectors of one model as {name}."
+            )
+
+
+def _classes(
+    labels: Mapping[str, str], ids: Mapping[str, np.ndarray], store_modality: str, query_modality: str
+) -> np.ndarray:
+    """Return the class of each stored row: a row of the other modality, or any code if there is none."""
+    missing = [i for i in ids[store_modality] if i not in labels]
+    if missing:
+        raise IdError(
+            f"{len(missing)} of {len(ids[store_modality])} items have no label (first "
+            f"{name_rows(np.arange(1), missing)}).",
+            "Add these ids to `labels=…`, or drop the items.",
+        )
+    of_item = [str(labels[i]) for i in ids[store_modality]]
+    if store_modality == query_modality:
+        return np.unique(of_item, return_inverse=True)[1]
+    place = {str(name): k for k, name in enumerate(ids[query_modality])}
+    unknown = sorted(set(of_item) - set(place))
+    if unknown:
+        raise IdError(
+            f"No {query_modality} has the id of these labels: {', '.join(map(repr, unknown[:5]))}.",
+            f"Name classes in `labels=…` as the {query_modality} rows' ids do.",
+        )
+    return np.array([place[label] for label in of_item])
+
+
+def describe_model(side: Mapping[str, Embeddings]) -> str:
+    """Return the name of a side's model and its width."""
+    named = {replace(rows.space, modality=None, dim=None, normalized=None) for rows in side.values()}
+    space = next((space for space in named if space.model), next(iter(named)))
+    return f"{space}, {next(iter(side.values())).dim}-d"
+
+
+PLAIN = Ranking()  # cosine similarity, without centering or a correction for hubs
+
+#: Largest number of stored rows whose result lists are compared: every one of them is compared with all others.
+MOST_COMPARED = 2000
+
+_MOST_TEXTS = 2000  # largest number of text queries that are used
+
+
+@dataclass(frozen=True, eq=False)
+class ListSearch:
+    """Queries in both models that search the store."""
+
+    name: str  # prefix of its measures: "overlap" or "text_overlap"
+    modality: str
+    source: np.ndarray | None  # (m, d_source), if available
+    target: np.ndarray  # (m, d_target)
+    role: str  # "items" (not in their own lists), "captions", "classes", or "apart": texts of other items
+
+    @property
+    def paired(self) -> bool:
+        """Whether query i and stored row i are the same item, so that both leave a sample together."""
+        return self.role in ("items", "captions")
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """Strategies whose result lists can be compared with those of re-embedding."""
+        return ("stored",) if self.source is None else ("keep", "stored", "queries")
+
+    def queries_of(self, rows: np.ndarray) -> np.ndarray:
+        """Return the numbers of the queries that are used if only these stored rows are searched: their own, or all."""
+        return rows if self.paired else np.arange(len(self.target))
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationSet:
+    """Items with vectors in both models, and how they are scored."""
+
+    tables: PairedTables
+    #: Of other items, (m, d_source) if available, and (m, d_target).
+    texts: tuple[np.ndarray | None, np.ndarray] | None = None
+    groups: np.ndarray | None = None  # (n,): rows whose errors depend on each other
+    n_neighbors: int = 10  # length of the lists that are compared
+    ranking: Ranking = PLAIN  # search variant of all strategies
+    random_state: int = 0  # of the rows whose lists are compared, and of the folds
+
+    @cached_property
+    def tasks(self) -> dict[str, int]:
+        """The tasks that can be measured, the decisive one first, with the number of results that each considers."""
+        if self.tables.by_class:
+            return {"zero_shot": 1, "zero_shot@5": 5}
+        if self.tables.store_modality != self.tables.query_modality:
+            return {"recall@1": 1, "recall@10": 10}
+        return {"own@1": 1} if self.tables.classes is None else {"same_class@1": 1}
+
+    @cached_property
+    def searches(self) -> list[ListSearch]:
+        """Searches whose lists can be compared with those of the re-embedded store, if the target has its vectors."""
+        source, target = self.tables.source, self.tables.target
+        stored, query = self.tables.store_modality, self.tables.query_modality
+        if stored not in target:
+            return []
+        found = [ListSearch("overlap", stored, source[stored], target[stored], "items")]
+        if query != stored:
+            role = "classes" if self.tables.by_class else "captions"
+            found.append(ListSearch("text_overlap", query, source[query], target[query], role))
+        elif self.texts is not None:
+            ours, theirs = self.texts
+            ours = None if ours is None else ours[:_MOST_TEXTS]
+            found.append(ListSearch("text_overlap", "text", ours, theirs[:_MOST_TEXTS], "apart"))
+        return found
+
+    def search_of(self, measure: str) -> ListSearch:
+        """Return the search that a measure of overlap compares, such as ``"graded_overlap@10"``."""
+        name = measure.split("@")[0].removeprefix("graded_")
+        return next(search for search in self.searches if search.name == name)
+
+    @cached_property
+    def compared(self) -> np.ndarray:
+        """The stored rows whose result lists are compared: all, or a random sample of :data:`MOST_COMPARED`."""
+        n = self.tables.n
+        if n <= MOST_COMPARED:
+            return np.arange(n)
+        return np.sort(np.random.default_rng(self.random_state).choice(n, MOST_COMPARED, replace=False))
+
+    def list_length(self, n: int) -> int:
+        """Return how many results are compared in a store of n rows; below 1, nothing can be compared."""
+        return min(self.n_neighbors, n - 2)
+
+    def groups_of(self, fitted: Sequence[str]) -> np.ndarray | None:
+        """Return the groups of the rows of the fitted modalities; descriptions of classes have none."""
+        return None if self.tables.by_class and self.tables.store_modality not in fitted else self.groups
+
+    def take(self, rows: np.ndarray) -> EvaluationSet:
+        """Return some of the stored items."""
+        groups = None if self.groups is None else self.groups[rows]
+        return replace(self, tables=self.tables.take(rows), groups=groups)
+
+
+#: A neighbor at less than this share of the distance to the tenth one is a near-duplicate. Rows spread evenly over four
+#: dimensions or more have no such neighbors: the first of ten stands at 10^(−1/4) = 0.56 of the tenth's distance there.
+_NEAR = 0.5
+
+_SCALE = 10  # the neighbor whose distance sets the scale: groups up to this size are found
+
+#: The members of a small, tight cluster are far from all other rows as well, but no nearer to each other than rows of a
+#: larger cluster are. Near-duplicates are also nearer than this share of the distance to the tenth neighbor where the
+#: rows are dense, its 5 % quantile.
+_DENSE = 0.7
+_QUANTILE = 0.05
+
+#: Rows whose tenth neighbor is nearer than this share of the median are copies of one row, and no measure of how dense
+#: the others are.
+_COPIES = 0.1
+
+_LARGEST = 0.25  # A group larger than this share of the rows says that the scale is wrong, not that the rows are copies
+
+
+def near_duplicates(tables: PairedTables) -> np.ndarray:
+    """Return the group of each stored row, (n,), of near-duplicates in either model."""
+    n = tables.n
+    k = min(_SCALE, n - 2)
+    own = np.arange(n)
+    links = []
+    for side in (tables.source, tables.target):
+        if tables.store_modality not in side or k < 2:
+            continue
+        rows = side[tables.store_modality]
+        rows = normalize_rows(rows)
+        near = nearest(rows, k, rows, left_out=own)
+        apart = np.stack([np.linalg.norm(rows[column] - rows, axis=1) for column in near.T], axis=1)
+        tenth = apart[:, -1]
+        dense = np.quantile(tenth[tenth >= _COPIES * np.median(tenth)], _QUANTILE)
+        who, place = np.nonzero(apart < np.minimum(_NEAR * tenth, _DENSE * dense)[:, None])
+        links.append((who, near[who, place]))
+    if not links:
+        return own
+    a, b = (np.concatenate(ends) for ends in zip(*links, strict=True))
+    group = connected_components(coo_array((np.ones(len(a)), (a, b)), shape=(n, n)), directed=False)[1]
+    return own if np.bincount(group).max() > max(_LARGEST * n, 2) else group
+
+
+def deal(groups: np.ndarray, parts: int, rng: np.random.Generator) -> np.ndarray:
+    """Split items into parts of nearly equal size, without splitting a group; return the part of each, (n,)."""
+    names, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    shuffled = rng.permutation(len(names))
+    load, part = np.zeros(parts, dtype=int), np.empty(len(names), dtype=int)
+    # The largest first, so that the small ones even out.
+    for one in shuffled[np.argsort(-sizes[shuffled], kind="stable")]:
+        part[one] = load.argmin()
+        load[part[one]] += sizes[one]
+    return part[group]
+
+
+def shuffle(groups: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return a random order of the items in which groups stay together."""
+    place = rng.permutation(int(groups.max()) + 1)[groups]
+    return np.argsort(place, kind="stable")
+
+
+Sides = tuple[dict[str, Embeddings], dict[str, Embeddings]]
+
+
+def split_anchors(
+    source: RowsLike | Mapping[str, RowsLike],
+    target: RowsLike | Mapping[str, RowsLike],
+    anchors: int | Ids,
+    *,
+    by_class: bool = False,
+    random_state: int = 0,
+    name: str = "anchors=",
+) -> tuple[Sides, Sides]:
+    """Split the items that both models have, paired by id, into anchors and held-out queries.
+
+    Parameters
+    ----------
+    source, target : Embeddings or array_like, or mapping of str to those
+        As for :func:`congruence.certify`.
+    anchors : int or sequence of str or int
+        Number of items to choose at random, or the ids of those to use, e.g. from
+        :func:`congruence.upgrade.anchors.choose_anchors`. The others are the queries.
+    by_class : bool, default=False
+        The second modality describes classes, and belongs to both parts, as texts that share no id with the images do.
+    random_state : int, default=0
+    name : str, default="anchors="
+        Name of the anchors in error messages.
+
+    Returns
+    -------
+    ((dict, dict), (dict, dict))
+        Source and target of the anchors, and of the queries.
+    """
+    check_seed(random_state)
+    source, target = by_modality(source, target)
+    stored = "image" if "image" in source else next(iter(source), "image")
+    apart = by_class or _are_apart(source)
+    split = [kind for kind in source if kind == stored or not apart]
+    first, second = dict(source), dict(target)
+    names: dict[str, np.ndarray] = {}
+    for kind in split:
+        if kind in target:
+            pairs = Pairs.join(source[kind], target[kind])
+            first[kind], second[kind], names[kind] = pairs.source, pairs.target, id_texts(pairs.ids)
+        else:
+            names[kind] = id_texts(source[kind].ids)
+    common = names[stored] if stored in names else np.empty(0, dtype=object)
+    for other in names.values():
+        common = common[is_in(common, other)]
+    if len(common) < 2:
+        raise ParameterError(
+            f"Both models have {len(common)} items; two are needed.", "Pass the same items on both sides."
+        )
+    if not isinstance(anchors, (int, np.integer)):
+        listed = is_in(common, id_texts(as_ids(anchors, name="anchors")))
+        if not listed.any():
+            raise IdError(
+                f"None of {len(anchors)} anchors is among the {len(common)} common items (first {common[0]!r}).",
+                f"Pass {name}… with ids of these items.",
+            )
+        if listed.all():
+            raise ParameterError(
+                f"Got {name}… with all {len(common)} common items, and none left to score.",
+                f"Encode some at random, or leave out {name}… to score the anchors among each other.",
+            )
+        heldout_ids = common[~listed]
+    elif not 0 < anchors < len(common):
+        raise ParameterError(
+            f"Got {name}{anchors} of {len(common)} common items; expected at least 1, and some left to score.",
+            f"Pass {name}{len(common) // 2}, for example.",
+        )
+    else:
+        heldout_ids = common[Split.choose(common, len(common) - int(anchors), random_state).held_out(common)]
+
+    def part(heldout: bool) -> Sides:
+        take = {kind: is_in(ids, common) & (is_in(ids, heldout_ids) == heldout) for kind, ids in names.items()}
+        one, two = (
+            {kind: rows.take(take[kind]) if kind in take else rows for kind, rows in side.items()}
+            for side in (first, second)
+        )
+        return one, two
+
+    return part(False), part(True)
+
+
+def split_texts(
+    source: Mapping[str, Embeddings], target: Mapping[str, Embeddings]
+) -> tuple[dict[str, Embeddings], dict[str, Embeddings], tuple[Embeddings | None, Embeddings] | None]:
+    """Separate texts that describe none of the images from the anchors; they can still be used as queries."""
+    images = {"image": source["image"]} if "image" in source else {}
+    if "text" not in target or "image" not in target or not images or not _are_apart(source):
+        return dict(source), dict(target), None
+    return images, {"image": target["image"]}, (source.get("text"), target["text"])
+
+
+def _are_apart(side: Mapping[str, Embeddings]) -> bool:
+    """Return whether images and texts cannot be paired: no common id, or no ids and different lengths."""
+    if not {"image", "text"} <= set(side):
+        return False
+    images, texts = side["image"], side["text"]
+    if not images.has_ids and not texts.has_ids:
+        return len(images) != len(texts)
+    return not is_in(texts.ids, images.ids).any()
+
+
+def join_texts(texts: tuple[RowsLike | None, RowsLike], tables: PairedTables) -> tuple[np.ndarray | None, np.ndarray]:
+    """Pair text queries by row, and check that they come from the anchors' two models."""
+    if tables.store_modality != tables.query_modality or tables.classes is not None:
+        raise ModalityError(
+            f"Got text queries beside {'labels' if tables.classes is not None else 'captions of the anchors'}.",
+            "Remove `text_queries=…`.",
+        )
+    ours, theirs = texts
+    first: Embeddings | None = None
+    if theirs is None:
+        raise InputError(
+            "Got text_queries without texts of the target model.", "Pass `text_queries=(source or None, target)`."
+        )
+    if ours is None:
+        second = as_embeddings(theirs, "text_queries[1]")
+    else:
+        pairs = Pairs.join(*as_pair(ours, theirs, ("text_queries[0]", "text_queries[1]")))
+        first, second = pairs.source, pairs.target
+    for rows, side, name in ((first, tables.source, "source"), (second, tables.target, "target")):
+        if rows is not None and rows.dim != side[tables.store_modality].shape[1]:
+            raise InputError(
+                f"Text queries have width {rows.dim} in the {name} model.", "Encode them with the same model."
+            )
+    return None if first is None else first.vectors, second.vectors
+
+
+def choose_fitted(tables: PairedTables, fitted: str | None, together: bool = True) -> list[str]:
+    """Return the modalities to fit on; without ``fitted`` all if they can be fitted together, else the stored one."""
+    both = [name for name in dict.fromkeys((tables.store_modality, tables.query_modality)) if name in tables.target]
+    if fitted is None:
+        return both if together and not tables.by_class else both[:1]
+    if fitted == "both":
+        if len(both) < 2 or tables.by_class:
+            raise ModalityError(
+                'fitted="both" needs two modalities of items.', f"Pass `fitted=…` with one of {', '.join(both)}."
+            )
+        return both
+    check_choice(fitted, both, "fitted")
+    return [fitted]
 
 
 @dataclass(frozen=True)
 class Design:
-    """The design of an evaluation: what the given data allow to measure.
+    """What the given data allow to measure: the anchors, the items that are scored, and the modalities to fit on."""
 
-    Attributes
-    ----------
-    anchors : Tables
-    items : EvaluationSet
-        The items that are scored: those held out, or else the anchors.
-    fitted : list of str
-        Modalities to fit on.
-    models : (str, str)
-        Name and width of the source and of the target model.
-    """
-
-    anchors: Tables
-    items: EvaluationSet
+    anchors: PairedTables
+    items: EvaluationSet  # those held out, or else the anchors
     fitted: list[str]
-    models: tuple[str, str]
+    models: tuple[str, str]  # name and width of both
 
     @classmethod
     def of(
@@ -49,20 +534,11 @@ class Design:
         labels: Mapping[str, str] | None,
         fitted: str | None,
         method: str,
-        *,
         n_neighbors: int,
         ranking: Ranking,
         random_state: int,
     ) -> Design:
-        """Pair the rows, and determine what can be measured.
-
-        Raises
-        ------
-        InputError
-            If the target model has no queries, or the rows cannot be used.
-        ModalityError, IdError, ShapeError, SpaceMismatchError, TooFewAnchorsError
-            If the rows cannot be paired, or are too few.
-        """
+        """Pair the rows, and determine what can be measured."""
         if labels is None and text_queries is None:
             source, target, text_queries = split_texts(source, target)
             if queries is not None and text_queries is not None:
@@ -74,17 +550,12 @@ class Design:
             check_alike(anchors, scored)
         if scored.query_modality not in scored.target:
             raise InputError(
-                f"Got no {scored.query_modality} rows in the target model; expected them, since they search the store. Encode some, and pass them as target=…."
+                f"The target model has no {scored.query_modality} rows to search by.", "Encode some for `target=…`."
             )
         copies = near_duplicates(scored)
-        items = EvaluationSet(
-            scored,
-            None if text_queries is None else join_texts(text_queries, anchors),
-            copies if len(np.unique(copies)) < len(copies) else None,
-            n_neighbors,
-            ranking,
-            random_state,
-        )
+        groups = copies if len(np.unique(copies)) < len(copies) else None
+        texts = None if text_queries is None else join_texts(text_queries, anchors)
+        items = EvaluationSet(scored, texts, groups, n_neighbors, ranking, random_state)
         names = choose_fitted(anchors, fitted, together=method != "linear")
         return cls(anchors, items, names, (describe_model(source), describe_model(target)))
 
@@ -105,19 +576,22 @@ class Design:
         if self.anchors.dropped:
             notes.append(f"{self.anchors.dropped} rows had no partner with the same id and were left out.")
         notes.append(
-            f"Scores are over a gallery of {len(scored.ids[scored.query_modality]) if scored.by_class else scored.n} {'classes' if scored.by_class else 'items'}; "
-            "in a larger one all strategies score lower."
+            "Scores are over a gallery of "
+            f"{len(scored.ids[scored.query_modality]) if scored.by_class else scored.n} "
+            f"{'classes' if scored.by_class else 'items'}; in a larger one all strategies score lower."
         )
         if groups is not None:
             sizes = np.unique(groups, return_counts=True)[1]
             notes.append(
-                f"{sizes[sizes > 1].sum():,} items have near-duplicates ({(sizes > 1).sum():,} groups): each group is scored together, by "
-                "maps that were not fitted on any of its items, and counts once in the intervals."
+                f"{sizes[sizes > 1].sum():,} items have near-duplicates ({(sizes > 1).sum():,} groups): each group "
+                "is scored together, by maps that were not fitted on any of its items, and counts once in the "
+                "intervals."
             )
         if not self.heldout:
             notes.append(
-                "Anchors are scored among each other, each by a map fitted without it. This is right for anchors drawn at random. Anchors chosen by congruence anchors "
-                "differ from each other more than other items do, so their scores can be too high: score other items, drawn at random."
+                "Anchors are scored among each other, each by a map fitted without it. This is right for anchors "
+                "drawn at random. Anchors chosen by congruence anchors differ from each other more than other "
+                "items do, so their scores can be too high: score other items, drawn at random."
             )
         if scored.store_modality not in scored.target:
             notes.append(
@@ -125,8 +599,8 @@ class Design:
             )
         if scored.store_modality == scored.query_modality and scored.classes is None:
             notes.append(
-                "There are neither captions nor labels, so it is unknown whether the target model is better. The verdict is based on "
-                "how often a mapped store returns the items that a re-embedded store would return"
-                f"{' for text queries' if self.items.texts is not None else ''}, judged by the target model."
+                "There are neither captions nor labels, so it is unknown whether the target model is better. The "
+                "verdict is based on how often a mapped store returns the items that a re-embedded store would "
+                f"return{' for text queries' if self.items.texts is not None else ''}, judged by the target model."
             )
         return notes

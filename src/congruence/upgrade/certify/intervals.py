@@ -1,43 +1,24 @@
-"""Confidence intervals of mean scores and of their ratios, calibrated by simulations (``benchmarks/certify_calibration.py``)."""
+"""Confidence intervals of scores and their ratios, calibrated by ``benchmarks/certify_calibration.py``."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 import numpy as np
 from scipy.stats import norm, t
 
-__all__ = [
-    "WIDER",
-    "covariance",
-    "draw_scores",
-    "freedom",
-    "joint_covariance",
-    "mean_interval",
-    "rate_interval",
-    "ratio_interval",
-]
+from congruence.upgrade.progressive.meter import Estimate
 
-#: Factor by which the intervals of ratios are wider than the spread of the items suggests: maps of different folds share most of their anchors, so the
-#: errors of their items do not average out like independent ones. Found with ``benchmarks/certify_calibration.py``.
+#: Factor by which the intervals of ratios are wider than the spread of the items suggests: maps of different folds
+#: share most of their anchors, so the errors of their items do not average out like independent ones. Found with
+#: ``benchmarks/certify_calibration.py``.
 WIDER = 1.05
 
 
 def covariance(influence: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
-    """Return the covariance of means of grouped items.
+    """Return the covariance (q, q) of means of items whose errors may depend on each other within groups (n,).
 
-    Parameters
-    ----------
-    influence : ndarray, shape (n, q)
-        Pseudo-values, one per item.
-    groups : ndarray of int, shape (n,), optional
-        Items whose errors may depend on each other; by default all items are independent.
-
-    Returns
-    -------
-    ndarray, shape (q, q)
-
-    References
-    ----------
-    Liang and Zeger (1986), "Longitudinal data analysis using generalized linear models", eq. for the robust variance.
+    Liang and Zeger (1986), "Longitudinal data analysis using generalized linear models", the robust variance.
     """
     n = len(influence)
     centered = influence - influence.mean(axis=0)
@@ -51,20 +32,9 @@ def covariance(influence: np.ndarray, groups: np.ndarray | None = None) -> np.nd
 
 
 def joint_covariance(influence: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
-    """Return the covariance of several scores of the same items, used to compare the scores.
+    """Return the covariance (q, q) of several scores of the same items, used to compare the scores.
 
-    Parameters
-    ----------
-    influence : ndarray, shape (n, q)
-        Pseudo-values, one per item.
-    groups : ndarray of int, shape (n,), optional
-        Items whose errors may depend on each other.
-
-    Returns
-    -------
-    ndarray, shape (q, q)
-        :func:`covariance` with one additional item on which the scores disagree, times ``WIDER**2``. If no item disagrees, as can happen
-        near 0 or 1, the sample itself shows no spread.
+    It includes one more item on which the scores disagree: if none does, as near 0 or 1, the sample shows no spread.
     """
     most = len(influence) if groups is None else len(np.unique(groups))
     return WIDER**2 * (covariance(influence, groups) + np.eye(influence.shape[1]) / (2 * most**2))
@@ -73,25 +43,10 @@ def joint_covariance(influence: np.ndarray, groups: np.ndarray | None = None) ->
 def draw_scores(
     scores: np.ndarray, influence: np.ndarray, draws: int, rng: np.random.Generator, groups: np.ndarray | None = None
 ) -> np.ndarray:
-    """Draw joint values of the true scores, given several measured scores of the same items.
+    """Draw joint values of the true scores, (draws, q), given the measured ones (q,).
 
-    Parameters
-    ----------
-    scores : ndarray, shape (q,)
-        In [0, 1].
-    influence : ndarray, shape (n, q)
-        Pseudo-values, one per item.
-    draws : int
-    rng : numpy.random.Generator
-    groups : ndarray of int, shape (n,), optional
-        Items whose errors may depend on each other.
-
-    Returns
-    -------
-    ndarray, shape (draws, q)
-        From the multivariate t-distribution around the scores, with the covariance and degrees of freedom of their intervals, truncated to
-        [0, 1]. A bootstrap of the items would ignore that a few groups give a poor estimate of the variance, and that items without
-        disagreement do not rule it out.
+    From the multivariate t-distribution with the covariance and degrees of freedom of their intervals, truncated to [0,
+    1]. A bootstrap of the items would ignore that a few groups estimate the variance badly.
     """
     freedom_ = freedom(len(influence), groups)
     values, vectors = np.linalg.eigh(joint_covariance(influence, groups))
@@ -101,24 +56,11 @@ def draw_scores(
 
 
 def freedom(n: int, groups: np.ndarray | None = None) -> float:
-    """Return the degrees of freedom of :func:`covariance`: the number of independent deviations from which the variance is estimated.
+    """Return the degrees of freedom of :func:`covariance`: its number of independent deviations.
 
-    Parameters
-    ----------
-    n : int
-        Number of items.
-    groups : ndarray of int, shape (n,), optional
-        Items whose errors may depend on each other; by default all items are independent.
-
-    Returns
-    -------
-    float
-        n − 1, or the number of groups minus one if they have equal sizes, and less if they do not; at least 1.
-
-    References
-    ----------
-    Satterthwaite (1946), "An approximate distribution of estimates of variance components", for sums over groups whose deviations are
-    as large as the groups.
+    n − 1, or the number of groups minus one if they have equal sizes, and less if they do not; at least 1.
+    Satterthwaite (1946), "An approximate distribution of estimates of variance components", for sums over groups of
+    that size.
     """
     sizes = np.ones(n) if groups is None else np.unique(groups, return_counts=True)[1].astype(float)
     return max(1.0, float(np.sum(sizes**2) ** 2 / np.sum(sizes**4)) - 1)
@@ -127,21 +69,7 @@ def freedom(n: int, groups: np.ndarray | None = None) -> float:
 def mean_interval(
     mean: float, influence: np.ndarray, level: float = 0.95, groups: np.ndarray | None = None
 ) -> tuple[float, float]:
-    """Return Student's interval of a mean.
-
-    Parameters
-    ----------
-    mean : float
-    influence : ndarray, shape (n,)
-        Pseudo-values of the items.
-    level : float, default=0.95
-    groups : ndarray of int, shape (n,), optional
-        Items whose errors may depend on each other.
-
-    Returns
-    -------
-    float, float
-    """
+    """Return Student's interval of a mean."""
     n = len(influence)
     if n < 2:
         return float("-inf"), float("inf")
@@ -152,28 +80,11 @@ def mean_interval(
 def rate_interval(
     rate: float, influence: np.ndarray, level: float = 0.95, groups: np.ndarray | None = None, each: int = 1
 ) -> tuple[float, float]:
-    """Return Wilson's interval of a rate, with the effective number of independent trials that corresponds to its standard error.
+    """Return Wilson's interval of a rate, with the number of independent trials that its standard error implies.
 
-    Parameters
-    ----------
-    rate : float
-        In [0, 1].
-    influence : ndarray, shape (n,)
-        Pseudo-values of the items.
-    level : float, default=0.95
-    groups : ndarray of int, shape (n,), optional
-        Items whose errors may depend on each other.
-    each : int, default=1
-        Number of trials over which an item's score is averaged.
-
-    Returns
-    -------
-    float, float
-
-    References
-    ----------
-    Wilson (1927), "Probable inference, the law of succession, and statistical inference". The effective number of trials is
-    that of Korn and Graubard (1998), "Confidence intervals for proportions with small expected number of positive counts".
+    ``each`` is the number of trials over which an item's score is averaged. Wilson (1927), "Probable inference, the law
+    of succession, and statistical inference"; Korn and Graubard (1998), "Confidence intervals for proportions with
+    small expected number of positive counts".
     """
     n = len(influence)
     z = float(norm.ppf((1 + level) / 2))
@@ -192,30 +103,10 @@ def rate_interval(
 def ratio_interval(
     above: float, below: float, influence: np.ndarray, level: float = 0.95, groups: np.ndarray | None = None
 ) -> tuple[float, float]:
-    """Return Fieller's interval of the ratio of two scores of the same items.
+    """Return Fieller's interval of the ratio of two scores of the same items, with infinite end for ``below`` near
+    zero.
 
-    Parameters
-    ----------
-    above, below : float
-        The scores; ``below`` is positive.
-    influence : ndarray, shape (n, 2)
-        Pseudo-values of the items for both.
-    level : float, default=0.95
-    groups : ndarray of int, shape (n,), optional
-        Items whose errors may depend on each other.
-
-    Returns
-    -------
-    float, float
-        The upper end is infinite if ``below`` cannot be distinguished from zero.
-
-    Notes
-    -----
-    Uses the covariance :func:`joint_covariance` and Student's quantile with :func:`freedom` degrees of freedom.
-
-    References
-    ----------
-    Fieller (1954), "Some problems in interval estimation".
+    Of the :func:`joint_covariance`, with Student's quantile. Fieller (1954), "Some problems in interval estimation".
     """
     z = float(t.ppf((1 + level) / 2, freedom(len(influence), groups)))
     spread = joint_covariance(influence, groups)
@@ -227,3 +118,89 @@ def ratio_interval(
         return 0.0, float("inf")
     half = np.sqrt(inside)
     return max(0.0, float((middle - half) / square)), float((middle + half) / square)
+
+
+#: Which vectors are compared: queries and store of the source model; the target's queries with mapped stored vectors;
+#: mapped queries with the source's stored vectors; queries and store of the target model.
+STRATEGIES = ("keep", "stored", "queries", "re-embed")
+
+
+@dataclass
+class Measured:
+    """Scores of items on which maps were evaluated."""
+
+    scores: dict[str, np.ndarray] = field(default_factory=dict)  # (n,), by "<task>/<strategy>" or "cosine/<modality>"
+    influence: dict[str, np.ndarray] = field(default_factory=dict)  # scores with each item's effect on others
+    groups: dict[str, np.ndarray] = field(default_factory=dict)  # items whose errors depend on each other
+    maps: list[str] = field(default_factory=list)  # chosen in each fold
+    mapped: np.ndarray | None = None  # (n, d_target), by maps that have not seen the row
+    mapped_by_fewer: np.ndarray | None = None  # the same, of maps fitted on one fold less
+    ahead: float = 0.0  # how far their difference is extrapolated to all anchors
+
+    def add(self, name: str, score: np.ndarray, influence: np.ndarray, groups: np.ndarray | None = None) -> None:
+        """Add the scores of items and their influence; groups are ignored if they are those of other items."""
+        self.scores[name], self.influence[name] = score, influence
+        if groups is not None and len(groups) == len(score):
+            self.groups[name] = groups
+
+    def __or__(self, other: Measured) -> Measured:
+        """Return the scores of both."""
+        first = other if self.mapped is None else self
+        return Measured(
+            self.scores | other.scores,
+            self.influence | other.influence,
+            self.groups | other.groups,
+            self.maps + other.maps,
+            first.mapped,
+            first.mapped_by_fewer,
+            first.ahead,
+        )
+
+    def estimates(self, first: str) -> dict[str, dict[str, Estimate]]:
+        """Return the score of each strategy by task, with this task first."""
+        tasks = dict.fromkeys(name.split("/")[0] for name in self.scores if not name.startswith("cosine/"))
+        return {
+            task: {
+                strategy: self._rate(f"{task}/{strategy}")
+                for strategy in STRATEGIES
+                if f"{task}/{strategy}" in self.scores
+            }
+            for task in sorted(tasks, key=lambda task: task != first)
+        }
+
+    def cosines(self) -> dict[str, Estimate]:
+        """Return the mean cosine of mapped and target rows by modality."""
+        return {name.split("/")[1]: self._mean(name) for name in self.scores if name.startswith("cosine/")}
+
+    def retention(
+        self, task: str, strategies: list[str], draws: int, rng: np.random.Generator
+    ) -> tuple[dict[str, Estimate], dict[str, np.ndarray]]:
+        """Return the ratios of mapping to re-embedding and to keeping the old model, and joint draws of all scores."""
+        n, groups = len(self.scores[f"{task}/{strategies[0]}"]), self.groups.get(f"{task}/{strategies[0]}")
+        means = np.array([self.scores[f"{task}/{strategy}"].mean() for strategy in strategies])
+        influence = np.stack([self.influence[f"{task}/{strategy}"] for strategy in strategies], axis=1)
+        drawn = dict(zip(strategies, draw_scores(means, influence, draws, rng, groups).T, strict=True))
+        ratios = {}
+        for over in ("re-embed", "keep"):
+            for strategy in ("stored", "queries"):
+                if over in strategies and strategy in strategies and means[strategies.index(over)] > 0:
+                    both = [strategies.index(strategy), strategies.index(over)]
+                    value = float(means[both[0]] / means[both[1]])
+                    low, high = ratio_interval(
+                        float(means[both[0]]), float(means[both[1]]), influence[:, both], groups=groups
+                    )
+                    ratios[f"{strategy}/{over}"] = Estimate(value, low, high, n)
+        return ratios, drawn
+
+    def _rate(self, name: str) -> Estimate:
+        # The correction for left-out anchors can leave [0, 1].
+        value = float(np.clip(self.scores[name].mean(), 0, 1))
+        # Number of results over which a query's score is averaged.
+        each = int(name.split("/")[0].split("@")[1]) if "overlap@" in name else 1
+        interval = rate_interval(value, self.influence[name], groups=self.groups.get(name), each=each)
+        return Estimate(value, *interval, len(self.scores[name]))
+
+    def _mean(self, name: str) -> Estimate:
+        values, influence, groups = self.scores[name], self.influence[name], self.groups.get(name)
+        low, high = mean_interval(float(values.mean()), influence, groups=groups)
+        return Estimate(float(values.mean()), max(low, -1.0), min(high, 1.0), len(values))

@@ -1,73 +1,82 @@
-"""Scores of a store in which some rows are re-embedded and the others mapped, measured on items with vectors from both models.
+"""Scores of a store that is partly re-embedded and partly mapped, on items with vectors of both models.
 
-A progressive migration maps the whole store at once and then re-embeds rows in a certain order (:mod:`congruence.upgrade.progressive`). Here
-the same order is applied to the scored items. Each item is mapped by a map, and by a refit of it, that were fitted without the item. The first rows get
-their new vectors, and the mixed store is searched, so that competition between re-embedded and mapped rows is included.
+A progressive migration maps the whole store at once and then re-embeds rows in a certain order
+(:mod:`congruence.upgrade.progressive`). Here the same order is applied to the scored items. Each item is mapped by a
+map, and by a refit of it, that were fitted without the item. The first rows get their new vectors, and the mixed store
+is searched, so that competition between re-embedded and mapped rows is included.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from congruence.upgrade._estimate import Estimate
-from congruence.upgrade.certify.evaluation_set import EvaluationSet
-from congruence.upgrade.certify.groups import deal
-from congruence.upgrade.certify.intervals import freedom, joint_covariance, rate_interval
-from congruence.upgrade.certify.measured import Measured
-from congruence.upgrade.certify.overlap import influence_of, list_hits
-from congruence.upgrade.certify.refitted import refit_unseen
-from congruence.upgrade.certify.scoring import correction, hits_of
-from congruence.upgrade.certify.strategies import unit_rows
+from congruence.upgrade.certify.design import EvaluationSet, deal
+from congruence.upgrade.certify.intervals import Measured, freedom, joint_covariance, rate_interval
+from congruence.upgrade.certify.scoring import correction, hits_of, influence_of, list_hits, unit_rows
 from congruence.upgrade.progressive.forecast import MOST
+from congruence.upgrade.progressive.meter import Estimate
 from congruence.upgrade.progressive.order import ORDERS, View
-from congruence.upgrade.progressive.refit import Refit
+from congruence.upgrade.progressive.refit import FEWEST, Refit
 from congruence.upgrade.progressive.texts import Gate, Scale, TextFacts, Texts, read_facts, unit
 
-__all__ = ["METER", "SHARES", "MixedStore", "first_rows", "measure_mixed", "middle_interval", "reached"]
+_MOST = 500  # most items that a refit is made on here: its time grows with their cube
+
+
+def refit_unseen(
+    refit: Refit,
+    old: np.ndarray,
+    new: np.ndarray,
+    mapped: np.ndarray,
+    take: Callable[[np.ndarray, int], np.ndarray],
+    part: np.ndarray,
+    sizes: Iterable[int],
+) -> dict[int, np.ndarray]:
+    """Map items after refits that have not seen them, by number of re-embedded rows; few rows keep the first map.
+
+    ``mapped`` (n, d_new) are the items by a first map that has not seen them; ``take`` returns which of some items are
+    re-embedded first; items of one ``part`` (n,) are mapped after a refit on the others.
+    """
+    sizes = sorted(set(sizes), reverse=True)
+    kind = refit.first()
+    out = {size: refit.transform(old, kind, mapped) for size in sizes}
+    for k in np.unique(part):
+        test, others = np.flatnonzero(part == k), np.flatnonzero(part != k)
+        for size in sizes:
+            rows = take(others, min(size, len(others), _MOST))
+            if len(rows) < FEWEST:
+                continue
+            # Kind and penalty are chosen once, on the most rows of the first part: few candidates, hardly moved by an
+            # item of their own.
+            every, choose = np.ones(len(rows), bool), k == part.min() and size == sizes[0]
+            kind = refit.fit(old[rows], new[rows], every.astype(float), every, kind, choose=choose, mapped=mapped[rows])
+            out[size][test] = refit.transform(old[test], kind, mapped[test])
+    return out
+
 
 #: Shares of the store that are re-embedded, from none to the largest for which progressive re-embedding is recommended.
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, MOST)
 
-#: Share of random rows among the re-embedded ones: the default ``meter_share`` of a progressive migration.
-METER = 0.2
-
-#: Folds of the items: each fold is mapped after a refit on the others.
-_FOLDS = 5
+METER = 0.2  # share of random rows among the re-embedded ones: the default ``meter_share`` of a progressive migration
+_FOLDS = 5  # folds of the items: each fold is mapped after a refit on the others
 
 
 @dataclass(frozen=True, eq=False)
 class MixedStore:
-    """Scores of a store by the share of its rows that is re-embedded, with the map refitted on these rows.
+    """Scores of a store by the share of its rows that is re-embedded, with the map refitted on these rows."""
 
-    Attributes
-    ----------
-    order : str
-        Key of :data:`congruence.upgrade.progressive.ORDERS`.
-    values : ndarray, shape (s,)
-        At :data:`SHARES`.
-    influence : ndarray, shape (n, s)
-        Pseudo-values of each query.
-    known : ndarray, shape (n, q)
-        Pseudo-values of the strategies measured on the same queries.
-    names : list of str
-        Names of these strategies.
-    groups : ndarray of int, shape (n,), or None
-    each : int
-        Number of results over which the score of a query is averaged.
-    """
-
-    order: str
-    values: np.ndarray
-    influence: np.ndarray
-    known: np.ndarray
-    names: list[str]
-    groups: np.ndarray | None
-    each: int
+    order: str  # key of ORDERS
+    values: np.ndarray  # (s,), at SHARES
+    influence: np.ndarray  # (n, s), pseudo-values of each query
+    known: np.ndarray  # (n, q), the same of the strategies
+    names: list[str]  # of these strategies
+    groups: np.ndarray | None  # (n,)
+    each: int  # results over which the score of a query is averaged
 
     def at(self, share: float) -> Estimate:
-        """Return the score with this share of the store re-embedded, interpolated linearly between the measured shares."""
+        """Return the score with this share of the store re-embedded, interpolated between the measured shares."""
         ends = np.array([self._interval(k) for k in range(len(SHARES))])
         value, low, high = (float(np.interp(share, SHARES, side)) for side in (self.values, *ends.T))
         return Estimate(value, low, high, len(self.influence))
@@ -117,38 +126,15 @@ def reached(values: np.ndarray, wanted: float) -> float | None:
     return float(np.ceil(100 * share - 1e-9) / 100)
 
 
-def middle_interval(shares: list[float]) -> tuple[float | None, float | None]:
-    """Return the middle 95 % of drawn shares; None for an end at which no share was sufficient."""
-    ends = np.quantile(shares, (0.025, 0.975), method="higher")
-    return tuple(float(end) if np.isfinite(end) else None for end in ends)  # type: ignore[return-value]
-
-
 def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: int | None = None) -> MixedStore | None:
-    """Score stores with increasing shares of re-embedded rows.
+    """Score stores with increasing shares of re-embedded rows; None if the store or mapping cannot be scored.
 
-    Parameters
-    ----------
-    items : EvaluationSet
-        Its random state draws the random rows and folds.
-    measured : Measured
-        The mapped items, and the scores of mapping.
-    task : str
-        The decisive measure.
-    n_rows : int, optional
-        Number of rows of the store: a share of it is the number of rows to refit on. By default, every refit uses all items of the other folds.
-
-    Returns
-    -------
-    MixedStore or None
-        None if the target model has no vectors of the store, or mapping was not scored.
-
-    Notes
-    -----
-    If stored items are assigned to classes, mixtures of the class descriptions are added to mapped rows, as in a migration that is given these texts.
-    An item is mapped by the map of its fold, which was fitted on fewer anchors. The resulting loss is estimated from maps fitted on one fold less, and
-    corrected as for a store that is mapped as a whole. With mixtures, the loss is measured on the same mixed stores; without, it is measured on the mapped
-    store and applied to the share that is still mapped. Refits use items of other folds, so their number is limited even if a share of a large store
-    would be more rows: the gain from those further rows is not included.
+    A share of ``n_rows`` is the number of rows to refit on, by default all items of the other folds, which limit it in
+    any case. If stored items are assigned to classes, mixtures of the class descriptions are added to mapped rows, as
+    in a migration that is given these texts. An item is mapped by the map of its fold, which was fitted on fewer
+    anchors. The resulting loss is estimated from maps fitted on one fold less, and corrected as for a store that is
+    mapped as a whole. With mixtures, it is measured on the same mixed stores; without, on the mapped store, and applied
+    to the share that is still mapped.
     """
     tables, random_state, base = items.tables, items.random_state, f"{task}/stored"
     if tables.store_modality not in tables.target or base not in measured.scores or measured.mapped is None:
@@ -161,7 +147,8 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
         tables.source[tables.store_modality][rows],
     )
     old, texts = unit(raw), _texts(items, rows)
-    # A migration knows the descriptions of classes, so the map may use them. Captions represent future queries, which it does not know.
+    # A migration knows the descriptions of classes, so the map may use them. Captions represent future queries, which
+    # it does not know.
     known = texts if tables.by_class else None
     groups = None if items.groups is None else items.groups[rows]
     size = float(np.einsum("ij,ij->", raw, raw, dtype=np.float64) / len(rows))
@@ -189,7 +176,7 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
         return (_lists if of_lists else _hits)(items, task, store)
 
     def along(stores: list[np.ndarray]) -> list[np.ndarray]:
-        """Return scores and pseudo-values of stores with increasing shares of re-embedded rows, each of shape (n, s)."""
+        """Return scores and pseudo-values of stores with growing shares of re-embedded rows, shapes (n, s)."""
         found = []
         for share, store in zip(SHARES, stores, strict=True):
             found.append(search(np.where(first_rows(ranks, shuffled, share)[:, None], native, store)))
@@ -244,7 +231,7 @@ def _texts(items: EvaluationSet, rows: np.ndarray) -> Texts | None:
 
 
 def _order(old: np.ndarray, mapped: np.ndarray, texts: Texts | None, random_state: int) -> tuple[str, np.ndarray]:
-    """Return a progressive migration's initial order and its scores: "entropy" if most rows' own texts are known, else "random"."""
+    """Return a plan's initial order and its scores: "entropy" if most rows' own texts are known, else "random"."""
     facts: tuple[TextFacts, ...] = ()
     name = "random"
     if texts is not None and Refit(None, texts, 1.0, Gate.fit(old, texts)).most_are_known:

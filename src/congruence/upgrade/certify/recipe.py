@@ -1,65 +1,96 @@
-"""How the certified map is chosen and fitted on anchors, as by :func:`congruence.fit`, with a reverse map for queries."""
+"""How the certified map is chosen and fitted, as by :func:`congruence.fit`, with a reverse map for queries."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from congruence.errors import ModalityError, ParameterError
-from congruence.maps import METHODS, LinearMap, OrthogonalMap
-from congruence.upgrade._candidates import OFFSET
-from congruence.upgrade.certify.tables import Tables
-from congruence.upgrade.certify.two_way import TwoWay
-from congruence.upgrade.choose import Choice, Other, choose_map
+from congruence.maps import METHODS, AffineMap, LinearMap, OrthogonalMap
+from congruence.upgrade.certify.design import PairedTables
+from congruence.upgrade.choose import OFFSET, Choice, Other, choose_map
 
-__all__ = ["CERTIFIED", "Recipe"]
 
-#: Methods that can be certified: maps of one model's vectors into the other's space, of which there is one for queries too.
+class TwoWay:
+    """A fitted map and its reverse: the inverse or, if there is none, the same method fitted the other way.
+
+    ``backward`` fits that map on first use; ``anchors`` returns the source rows, for :meth:`covered_share`.
+    """
+
+    def __init__(
+        self,
+        forward: OrthogonalMap | LinearMap,
+        backward: Callable[[], LinearMap] | None = None,
+        anchors: Callable[[], np.ndarray] | None = None,
+    ) -> None:
+        self.forward = forward
+        self._backward, self._anchors = backward, anchors
+        self._fitted_backward: LinearMap | None = None
+        self._inverses: dict[str | None, AffineMap] = {}
+
+    def to_target(self, modality: str | None) -> AffineMap:
+        """Return the map for stored vectors of a modality."""
+        found = self.forward.for_modality(modality)
+        assert isinstance(found, AffineMap)
+        return found
+
+    def to_source(self, modality: str | None) -> AffineMap:
+        """Return the map for the target model's queries of a modality."""
+        if isinstance(self.forward, OrthogonalMap):
+            if modality not in self._inverses:
+                self._inverses[modality] = self.forward.for_modality(modality).inverse()
+            return self._inverses[modality]
+        if self._fitted_backward is None:
+            assert self._backward is not None
+            self._fitted_backward = self._backward()
+        return self._fitted_backward
+
+    def recentered(self, source: np.ndarray, target: np.ndarray, modality: str) -> TwoWay:
+        """Return the map with the means of a further modality; the same map if it keeps no means."""
+        if isinstance(self.forward, OrthogonalMap):
+            return TwoWay(self.forward.recenter(source.mean(axis=0), target.mean(axis=0), modality=modality))
+        return self
+
+    def covered_share(self, modality: str | None, rows: np.ndarray) -> np.ndarray:
+        """Return the share of each row's variance (norm²) in directions the anchors cover, shape (m,)."""
+        if isinstance(self.forward, OrthogonalMap):
+            return self.forward.for_modality(modality).covered_share(rows)
+        assert self._anchors is not None
+        anchors = self._anchors() - self.forward.source_mean_
+        _, s, basis = np.linalg.svd(anchors, full_matrices=False)
+        centered = rows - self.forward.source_mean_
+        inside = np.square(centered @ basis[s > 1e-8 * s[0]].T).sum(axis=1)
+        total = np.einsum("ij,ij->i", centered, centered)
+        return np.asarray(np.minimum(np.divide(inside, total, out=np.ones(len(rows)), where=total > 0), 1.0))
+
+
+#: Methods that can be certified: maps of one model's vectors into the other's space, of which there is one for queries
+#: too.
 CERTIFIED = ("auto", "orthogonal", "linear")
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How a map is chosen and fitted on anchors.
+class MapRecipe:
+    """How a map is chosen and fitted on anchors."""
 
-    Attributes
-    ----------
-    fitted : sequence of str
-        Modalities to fit on.
-    method : str
-        One of :data:`CERTIFIED`.
-    parameters : mapping
-        Parameters of the method, as for :func:`congruence.fit`.
-    single_modality : bool
-        Only rows of the fitted modality will be mapped, so that linear maps may be chosen.
-    random_state : int
-        Determines the folds of the choice.
-    """
-
-    fitted: Sequence[str]
+    fitted: Sequence[str]  # modalities
     method: str = "auto"
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    single_modality: bool = False
+    single_modality: bool = False  # linear maps may be chosen
     random_state: int = 0
 
-    def check(self, tables: Tables) -> None:
-        """Refuse methods and modalities that cannot be fitted or certified.
-
-        Raises
-        ------
-        ParameterError
-            If the method cannot be certified.
-        ModalityError
-            If there are several modalities with ``single_modality`` or for a linear map.
-        """
+    def check(self, tables: PairedTables) -> None:
+        """Refuse methods and modalities that cannot be fitted or certified."""
         if self.method not in CERTIFIED:
             known = "a one-sided linear method" if self.method in METHODS else "a method"
             raise ParameterError(
-                f"Got method={self.method!r}; expected {known} out of {', '.join(CERTIFIED)}. Pass method='auto', or compare other maps on held-out "
-                "pairs with congruence.evaluate."
+                argument="method",
+                got=self.method,
+                expected=f"{known} out of {', '.join(CERTIFIED)}",
+                fix="Pass `method='auto'`, or compare other maps on held-out pairs with congruence.evaluate.",
             )
         if self.single_modality and (self.method != "auto" or tables.store_modality != tables.query_modality):
             got = (
@@ -67,28 +98,17 @@ class Recipe:
                 if self.method != "auto"
                 else f"{tables.store_modality} and {tables.query_modality} rows"
             )
-            raise ModalityError(
-                f"Got single_modality=True and {got}; expected rows of one modality and a choice. Leave out single_modality=True."
-            )
+            raise ModalityError(f"Got `single_modality=True` and {got}; expected one modality.", "Leave it out.")
         if self.method == "linear" and len(self.fitted) > 1:
             raise ModalityError(
-                f"Got method='linear' for {' and '.join(self.fitted)}; expected one modality, since a linear map keeps no means of others. Pass fitted={self.fitted[0]!r}."
+                f"A linear map takes one modality: {' and '.join(self.fitted)}.", f"Pass `fitted={self.fitted[0]!r}`."
             )
 
-    def choose(self, tables: Tables, train: np.ndarray) -> Choice:
-        """Choose the map from the given rows only.
+    def choose(self, tables: PairedTables, train: np.ndarray) -> Choice:
+        """Choose the map from the given rows (t,) of the fitted modality only, as :func:`congruence.fit` would.
 
-        Parameters
-        ----------
-        tables : Tables
-        train : ndarray of int, shape (t,)
-            Rows of the fitted modality.
-
-        Returns
-        -------
-        Choice
-            For pairs of one modality, the choice of :func:`congruence.fit`, with the other modality's rows of the same items as its ``means``. Several
-            modalities together are fitted by a rotation only; it is chosen on the pairs of the first, with the others' rows as further evidence.
+        The other modality's rows of the same items are its ``means``. Several modalities together are fitted by a
+        rotation; it is chosen on the pairs of the first, with the others' rows as further evidence.
         """
         if self.method != "auto":
             given = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
@@ -118,21 +138,8 @@ class Recipe:
             random_state=self.random_state,
         )
 
-    def fit(self, tables: Tables, train: np.ndarray, choice: Choice | None = None) -> TwoWay:
-        """Fit on the given rows. A rotation also gets the means of the other modality, from the same rows if they are the same items.
-
-        Parameters
-        ----------
-        tables : Tables
-        train : ndarray of int, shape (t,)
-            Rows of the fitted modality.
-        choice : Choice, optional
-            By default the result of :meth:`choose` on these rows.
-
-        Returns
-        -------
-        TwoWay
-        """
+    def fit(self, tables: PairedTables, train: np.ndarray, choice: Choice | None = None) -> TwoWay:
+        """Fit on the given rows. A rotation also gets the means of the other modality, of the same items."""
         choice = self.choose(tables, train) if choice is None else choice
         if choice.method == "linear":
             first = self.fitted[0]
@@ -156,11 +163,14 @@ class Recipe:
                 model = model.recenter(rows[seen].mean(axis=0), mean, modality=name, offset=offset)
         return TwoWay(model)
 
-    def in_words(self, tables: Tables, choice: Choice) -> str:
+    def in_words(self, tables: PairedTables, choice: Choice) -> str:
         """Return how to fit this map: a command, or a Python call if no command can."""
         given = ", ".join(f"{name}={value!r}" for name, value in choice.parameters.items())
         if len(self.fitted) > 1:
-            return f"OrthogonalMap({given}).fit(X, Y, modality=[…]) in Python, on {' and '.join(self.fitted)} rows together"
+            return (
+                f"OrthogonalMap({given}).fit(X, Y, modality=[…]) in Python, on {' and '.join(self.fitted)} rows "
+                "together"
+            )
         words = "congruence fit" + ("" if self.method == "auto" else f" --method {self.method}")
         words += " --single-modality" if self.single_modality else ""
         words += f" on the {self.fitted[0]} anchors"
@@ -170,10 +180,10 @@ class Recipe:
             words += f", with --means {other}=…"
         return words + (", and for queries with source and target exchanged" if choice.method == "linear" else "")
 
-    def about_means(self, tables: Tables, train: np.ndarray, certified: TwoWay) -> OrthogonalMap:
-        """Return the certified map if it is a rotation about the means, else such a rotation fitted on the same rows, for controls and theorems."""
+    def about_means(self, tables: PairedTables, train: np.ndarray, certified: TwoWay) -> OrthogonalMap:
+        """Return the certified map if it is a rotation about the means, else such a rotation of the same rows."""
         if isinstance(certified.forward, OrthogonalMap) and certified.forward.center:
             return certified.forward
-        found = Recipe(self.fitted, "orthogonal").fit(tables, train).forward
+        found = MapRecipe(self.fitted, "orthogonal").fit(tables, train).forward
         assert isinstance(found, OrthogonalMap)
         return found

@@ -1,40 +1,137 @@
-"""Hits of queries in a gallery, and the influence of each item on them.
+"""Scores of the strategies: hits of queries in a gallery, overlap of result lists, and controls.
 
-A gallery is a sample, as the queries are. Removing item i from the sample removes its query, and also a distractor or a relevant
-item of other queries. Both effects together are the item's jackknife pseudo-value h_i − p_i, where h_i is its hit and p_i the number of
-hits among the *other* queries that its removal would add.
+A gallery is a sample, as the queries are. Removing item i from it removes its query, and also a distractor or a
+relevant item of other queries: its jackknife pseudo-value is h_i − p_i, where h_i is its hit and p_i the number of hits
+among the *other* queries that its removal would add. Whether an item finds itself says little about a store of
+near-duplicates, or of very different items. What matters are the lists a user sees, judged by the target model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import TypeAlias
 
 import numpy as np
+import scipy.linalg
 
-from congruence.metrics import nearest
+from congruence._utils.top_k import top_k
+from congruence.embeddings import normalize_rows
+from congruence.evaluation import Ranking
+from congruence.evaluation.controls import cosine_controls
+from congruence.maps import AffineMap, OrthogonalMap
+from congruence.metrics import Hubness, nearest
 from congruence.metrics.hubness import Correction
-from congruence.upgrade.certify.evaluation_set import EvaluationSet
-from congruence.upgrade.certify.strategies import Vectors
+from congruence.synthetic import random_rotation
+from congruence.upgrade.certify.design import EvaluationSet, ListSearch, PairedTables
+from congruence.upgrade.certify.recipe import TwoWay
 
-__all__ = ["PULL", "Hits", "correction", "hits_of", "recall", "score"]
+#: The vectors that a strategy compares: the queries, shape (m, d), and the store, shape (n, d).
+Vectors: TypeAlias = tuple[np.ndarray, np.ndarray]
+
+
+def unit_rows(rows: np.ndarray, ranking: Ranking, mean: np.ndarray | None = None) -> np.ndarray:
+    """Return rows of unit norm, minus a mean (by default their own) if the ranking is centered."""
+    if ranking.center:
+        rows = rows - (rows.mean(axis=0) if mean is None else mean)
+    return np.asarray(normalize_rows(rows))
+
+
+@dataclass(frozen=True, eq=False)
+class ComparedSide:
+    """The queries or the store as a strategy compares them: rows (n, d), and the map that is applied to them."""
+
+    rows: np.ndarray
+    map: AffineMap | None = None
+
+    def unit(self, ranking: Ranking, some: np.ndarray | None = None) -> np.ndarray:
+        """Return all rows, or some, mapped and scaled to unit norm; a centered ranking subtracts the mean of all."""
+        rows = self.rows if some is None else self.rows[some]
+        mapped = rows if self.map is None else self.map.transform(rows)
+        if some is None or not ranking.center:
+            return unit_rows(mapped, ranking)
+        mean = self.rows.mean(axis=0, keepdims=True)
+        return unit_rows(mapped, ranking, mean if self.map is None else self.map.transform(mean))  # the map is affine
+
+
+def strategies_of(tables: PairedTables) -> list[str]:
+    """Return the strategies that the available vectors allow."""
+    return ["keep", "stored", "queries"] + (["re-embed"] if tables.store_modality in tables.target else [])
+
+
+def sides(
+    strategy: str, model: TwoWay, tables: PairedTables, search: ListSearch | None = None
+) -> tuple[ComparedSide, ComparedSide]:
+    """Return what a strategy compares: queries and store; by default the queries' modality searches the store."""
+    store_modality, query_modality = tables.store_modality, tables.query_modality
+    if search is not None:
+        query_modality, ours, theirs = search.modality, search.source, search.target
+    else:
+        ours, theirs = tables.source[query_modality], tables.target[query_modality]
+    if strategy == "re-embed":
+        return ComparedSide(theirs), ComparedSide(tables.target[store_modality])
+    if strategy == "stored":
+        return ComparedSide(theirs), ComparedSide(tables.source[store_modality], model.to_target(store_modality))
+    if strategy == "queries":
+        return ComparedSide(theirs, model.to_source(query_modality)), ComparedSide(tables.source[store_modality])
+    assert ours is not None  # else the search does not allow "keep"
+    return ComparedSide(ours), ComparedSide(tables.source[store_modality])
+
+
+def vectors_of(model: TwoWay, items: EvaluationSet, only: Collection[str] | None = None) -> dict[str, Vectors]:
+    """Return by strategy the queries (m, d) and store (n, d) that it compares."""
+    out = {}
+    for strategy in strategies_of(items.tables):
+        if only is None or strategy in only:
+            queries, store = sides(strategy, model, items.tables)
+            out[strategy] = queries.unit(items.ranking), store.unit(items.ranking)
+    return out
+
+
+def similarities(
+    strategy: str, model: TwoWay, items: EvaluationSet, search: ListSearch, rows: np.ndarray | None = None
+) -> np.ndarray:
+    """Return the similarities (queries, rows) by which a strategy ranks stored rows for a search; hubs come later."""
+    rows = items.compared if rows is None else rows
+    queries, store = sides(strategy, model, items.tables, search)
+    return np.asarray(queries.unit(items.ranking, search.queries_of(rows)) @ store.unit(items.ranking, rows).T)
+
+
+def part_seen(model: TwoWay, items: EvaluationSet, rows: np.ndarray) -> np.ndarray:
+    """Return the component (r, d_source) of stored rows, scaled to unit norm, that mapped queries can match.
+
+    A mapped query is q B + b, so its product with x depends only on the projection of x on the rows of B and on b;
+    centered queries lie in the span of the rows of B alone. Anchors lie entirely in this subspace, other rows do not,
+    because anchors are in-sample. Each row is therefore scored by the component covered by a map fitted without it.
+    """
+    tables, ranking = items.tables, items.ranking
+    whole = tables.source[tables.store_modality]
+    store = unit_rows(whole[rows], ranking, whole.mean(axis=0) if ranking.center else None)
+    back = model.to_source(tables.query_modality)
+    met = back.matrix.T if ranking.center else np.column_stack([back.matrix.T, back.offset])
+    # Pivoted QR determines the rank as well as a singular value decomposition, in a tenth of the time.
+    basis, remains, _ = scipy.linalg.qr(met, mode="economic", pivoting=True, check_finite=False)
+    size = np.abs(np.diagonal(remains))
+    basis = basis[:, : len(size)][:, size > 1e-8 * size[0]]
+    return np.asarray((store @ basis) @ basis.T)
+
+
+def cosines(model: TwoWay, tables: PairedTables, modality: str, rows: np.ndarray) -> np.ndarray:
+    """Return the cosine of each mapped row and the target's own row."""
+    mapped = normalize_rows(model.to_target(modality).transform(tables.source[modality][rows]))
+    own = normalize_rows(tables.target[modality][rows])
+    return np.asarray(np.einsum("ij,ij->i", mapped, own, dtype=np.float64))
+
 
 #: Share of an item's pull that enters its influence. Jackknife pseudo-values (share 1) count the interplay of two items
-#: twice (Efron and Stein 1981), bare hits (share 0) not at all; ``benchmarks/certify_calibration.py`` puts the truth between.
+#: twice (Efron and Stein 1981), bare hits (share 0) not at all; ``benchmarks/certify_calibration.py`` puts the truth
+#: between.
 PULL = 0.6
 
 
 @dataclass(frozen=True)
 class Hits:
-    """Scores of the queries of one strategy.
-
-    Attributes
-    ----------
-    score : ndarray, shape (m,)
-        For each query: 1 for a hit, else 0, or a value between.
-    pull : ndarray, shape (n,), or None
-        Amount that removing each gallery item would add to the scores of others; None if the gallery is not a sample.
-    """
+    """Scores (m,) of the queries of one strategy; ``pull`` (n,) is what removing each gallery item adds to others."""
 
     score: np.ndarray
     pull: np.ndarray | None = None
@@ -56,27 +153,10 @@ def recall(
     find_own: bool = True,
     correction: Correction | None = None,
 ) -> Hits:
-    """Return for each query whether one of its k nearest gallery rows is of its class.
+    """Return for each query (m, d) whether one of its k nearest gallery rows (n, d) is of its class.
 
-    Parameters
-    ----------
-    queries : ndarray, shape (m, d)
-    gallery : ndarray, shape (n, d)
-        Unit rows, or the components that a map covers.
-    query_class, gallery_class : ndarray of int, shape (m,) and (n,)
-        With a separate class for each item, this is the retrieval of the paired item.
-    k : int
-    own : ndarray of int, shape (m,), optional
-        Gallery row that is the same item as the query, and is removed together with it. If omitted, the gallery is not a sample,
-        and there is no ``pull``.
-    find_own : bool, default=True
-        Whether a query may find its own row.
-    correction : Correction, optional
-        Correction for hubs in this gallery. The effect of removing an item on the correction is not included in ``pull``.
-
-    Returns
-    -------
-    Hits
+    ``own`` (m,): gallery row that is the same item, and is removed with it; without it the gallery is not a sample, and
+    there is no ``pull``. The effect of removing an item on the correction is not included.
     """
     n = len(gallery)
     depth = min(k + 1, n - (not find_own))
@@ -99,7 +179,7 @@ def recall(
 
 
 def correction(items: EvaluationSet, queries: np.ndarray, store: np.ndarray) -> Correction | None:
-    """Return the correction for hubs computed from these queries, or from the stored items if they search for their class."""
+    """Return the correction for hubs by these queries, or by the stored items if they search for their class."""
     hubness, tables = items.ranking.hubness, items.tables
     if hubness is None:
         return None
@@ -111,23 +191,7 @@ def correction(items: EvaluationSet, queries: np.ndarray, store: np.ndarray) -> 
 def hits_of(
     vectors: Vectors, items: EvaluationSet, test: np.ndarray, depth: int, correction: Correction | None = None
 ) -> Hits:
-    """Return for each test row of the store whether it is assigned to its class or, without descriptions of classes, found by its query.
-
-    Parameters
-    ----------
-    vectors : (ndarray, ndarray), shapes (m, d) and (n, d)
-        Queries and store.
-    items : EvaluationSet
-    test : ndarray of int, shape (t,)
-        Stored rows.
-    depth : int
-        Number of results that are considered.
-    correction : Correction, optional
-
-    Returns
-    -------
-    Hits
-    """
+    """Return for each test row of the store whether it is assigned to its class, or found by its query."""
     queries, store = vectors
     tables = items.tables
     if tables.by_class:
@@ -156,25 +220,10 @@ def score(
     tasks: Mapping[str, int] | None = None,
     corrections: Mapping[str, Correction] | None = None,
 ) -> dict[str, Hits]:
-    """Score test rows of the store (or, by row, their queries) under each strategy.
+    """Score test rows of the store (or, by row, their queries), by ``"<task>/<strategy>"``.
 
-    Parameters
-    ----------
-    vectors : mapping of str to (ndarray, ndarray)
-        Queries and store by strategy (:func:`~congruence.upgrade.certify.strategies.vectors_of`).
-    items : EvaluationSet
-    test : ndarray of int, shape (t,)
-        Stored rows.
-    tasks : mapping of str to int, optional
-        Some of the tasks, with the number of results that each considers; by default all.
-    corrections : mapping of str to Correction, optional
-        Corrections for hubs, by strategy; by default computed from these queries or, if classes are searched, from the test rows.
-
-    Returns
-    -------
-    dict of str to Hits
-        By ``"<task>/<strategy>"``, for test rows. Of one modality without labels an item looks for itself in the other model's vectors, so strategies
-        that use one model alone have no score.
+    Of one modality without labels an item looks for itself in the other model's vectors, so strategies that use one
+    model alone have no score.
     """
     tables = items.tables
     finds_itself = tables.store_modality == tables.query_modality and tables.classes is None
@@ -189,3 +238,131 @@ def score(
         for task, depth in (items.tasks if tasks is None else tasks).items():
             out[f"{task}/{strategy}"] = hits_of((queries, store), items, test, depth, of_hubs)
     return out
+
+
+def compare_lists(
+    near: np.ndarray, judge: np.ndarray, k: int, role: str, hubness: Hubness | None = None
+) -> dict[str, Hits]:
+    """Compare each query's k nearest rows of a store (m, n) with those of the re-embedded store (m, n), the judge.
+
+    ``"overlap"`` is the share of the results that are among the k nearest of the re-embedded store;
+    ``"graded_overlap"`` gives others partial credit, from 0 for a random row to 1 for the last of these k, by their
+    target similarity. Exact ties count as found; within a list the lowest row comes first. Items do not find
+    themselves; items and captions are removed from a sample together with their row. The pull of row j is what removing
+    it from both stores adds to the scores of all queries: the next row moves up in every list that contained it.
+    """
+    m, n = near.shape
+    own = np.arange(m)
+    leave_out_own, paired = role == "items", role in ("items", "captions")
+    near, judge = (ranked(table, leave_out_own, hubness) for table in (near, judge))
+    mean = judge.mean(axis=1, where=judge > -np.inf)
+    found, right = (top_k(table, k + 1) for table in (near, judge))
+    worth, best = (np.take_along_axis(judge, rows, axis=1) for rows in (found, right))
+
+    def graded(worth: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        hit = worth >= last[:, None]
+        scale = np.maximum(last - mean, 1e-12)[:, None]
+        return hit.mean(axis=1), np.where(hit, 1.0, np.minimum((worth - mean[:, None]) / scale, 1.0)).mean(axis=1)
+
+    scores = graded(worth[:, :k], best[:, k - 1])
+    pulls = np.zeros((2, n))
+    place = np.arange(k)
+    for at in range(k):
+        gone = found[:, at]
+        kept = np.take_along_axis(worth, np.where(place < at, place, place + 1)[None].repeat(m, 0), axis=1)
+        listed = (right[:, :k] == gone[:, None]).any(axis=1)
+        after = graded(kept, np.where(listed, best[:, k], best[:, k - 1]))
+        # A row that is in the right list alone: the list under test stays, unless the row is the next in line.
+        missed = right[:, at]
+        alone = ~(found[:, :k] == missed[:, None]).any(axis=1)
+        easier = graded(worth[:, :k], best[:, k])
+        for which in (0, 1):
+            for row, change, here in (
+                (gone, after[which] - scores[which], slice(None)),
+                (missed, easier[which] - scores[which], alone),
+            ):
+                if paired:
+                    change = np.where(row == own, 0.0, change)
+                np.add.at(pulls[which], row[here], change[here])
+    return {name: Hits(scores[i], pulls[i]) for i, name in enumerate(("overlap", "graded_overlap"))}
+
+
+def ranked(table: np.ndarray, leave_out_own: bool, hubness: Hubness | None) -> np.ndarray:
+    """Return the values by which lists are ranked, in float64: −inf for an excluded item, corrected for hubs."""
+    table = table.astype(np.float64)
+    if leave_out_own:
+        np.fill_diagonal(table, -np.inf)
+    return table if hubness is None else hubness.of_matrix(table).correct(table)
+
+
+def list_hits(
+    search: ListSearch, near: np.ndarray, judge: np.ndarray, k: int, hubness: Hubness | None = None
+) -> dict[str, Hits]:
+    """Compare the lists of a search by measure, such as ``"overlap@10"`` or ``"graded_text_overlap@10"``."""
+    found = compare_lists(near, judge, k, search.role, hubness)
+    return {f"{name.replace('overlap', search.name)}@{k}": hits for name, hits in found.items()}
+
+
+def influence_of(hits: Hits, search: ListSearch) -> np.ndarray:
+    """Return the pseudo-value of each query, which includes the uncertainty due to the rows it may find."""
+    if search.paired or hits.pull is None:
+        return hits.influence
+    # Queries and rows are two samples: scale the queries' deviations so that their variance includes that of the rows.
+    m, n = len(hits.score), len(hits.pull)
+    of_queries = float(np.var(hits.score, ddof=1)) / m if m > 1 else 0.0
+    of_rows = float(np.var(PULL * hits.pull, ddof=1)) * n / m**2
+    scale = np.sqrt(1 + of_rows / of_queries) if of_queries > 0 else 1.0
+    return np.asarray(hits.score.mean() + scale * (hits.score - hits.score.mean()))
+
+
+def overlap_of(model: TwoWay, items: EvaluationSet, measure: str, rows: np.ndarray) -> float:
+    """Return one measure of mapped stored vectors, with some rows as items and store; NaN if they are too few."""
+    k = items.list_length(len(rows))
+    if k <= 0:
+        return float("nan")
+    search = items.search_of(measure)
+    near, judge = (similarities(strategy, model, items, search, rows) for strategy in ("stored", "re-embed"))
+    hits = list_hits(search, near, judge, k, items.ranking.hubness)
+    return float(hits[f"{measure.split('@')[0]}@{k}"].score.mean())
+
+
+def with_texts(model: TwoWay, items: EvaluationSet) -> TwoWay:
+    """Return the map with the means of texts that are not anchors."""
+    for search in items.searches:
+        if search.role == "apart" and search.source is not None:
+            model = model.recentered(search.source, search.target, search.modality)
+    return model
+
+
+def measure_controls(model: TwoWay, rotation: OrthogonalMap, items: EvaluationSet) -> dict[str, dict[str, float]]:
+    """Return the scores of chance, of a constant and of a random rotation about the correct means, by measure."""
+    tables, rows, ranking = items.tables, items.compared, items.ranking
+    k = items.list_length(len(rows))
+    out: dict[str, dict[str, float]] = {}
+    for search in items.searches if k > 0 else ():
+        own = search.role == "items"
+        there = rotation.for_modality(tables.store_modality)
+        d_source, d_target = rotation.rotation_.shape
+        turn = random_rotation(d_source, d_target, random_state=items.random_state)
+        store = (tables.source[tables.store_modality][rows] - there.source_mean_) @ turn + there.target_mean_
+        judge = similarities("re-embed", model, items, search)
+        near = ComparedSide(search.target).unit(ranking, search.queries_of(rows)) @ unit_rows(store, ranking).T
+        chance = k / (len(rows) - own), _graded_chance(ranked(judge, own, ranking.hubness), k, own)
+        found = list_hits(search, near, judge, k, ranking.hubness)
+        for (measure, hits), by_chance in zip(found.items(), chance, strict=True):
+            out[measure] = {"chance": float(by_chance), "random_rotation": float(hits.score.mean())}
+    for name, target in tables.target.items():
+        known = cosine_controls(model.to_target(name), tables.source[name], target, random_state=items.random_state)
+        out[f"cosine/{name}"] = {key: value for key, value in asdict(known).items() if value is not None}
+    return out
+
+
+def _graded_chance(judge: np.ndarray, k: int, own: bool) -> float:
+    """Return the expected graded overlap of a list of random rows."""
+    n = judge.shape[1]
+    mean = judge.mean(axis=1, where=judge > -np.inf)
+    last = np.partition(judge, -k, axis=1)[:, -k]
+    worth = np.minimum((judge - mean[:, None]) / np.maximum(last - mean, 1e-12)[:, None], 1.0)
+    if own:
+        np.fill_diagonal(worth, 0.0)
+    return float(worth.sum() / (n - own) / len(judge))

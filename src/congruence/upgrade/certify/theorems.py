@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -26,52 +26,22 @@ from congruence.theory import (
     sym_spanning,
     text_bound,
 )
-from congruence.upgrade.certify.tables import Tables
+from congruence.upgrade.certify.design import PairedTables
 
-__all__ = ["Entry", "theory_entries"]
-
-#: Largest number of rows of a modality that are used.
-_MOST = 2000
+_MOST = 2000  # largest number of rows of a modality that are used
 
 #: Largest number of dimensions of the symmetric matrices for which κ is sought: beyond, it takes minutes.
 _MOST_KAPPA = 600
 
 
-class Entry(TypedDict):
-    """One entry: the theorem, the quantity, a sentence, and the numbers behind it."""
-
-    theorem: str
-    quantity: str
-    sentence: str
-    numbers: dict[str, object]
-
-
 def theory_entries(
-    tables: Tables, mapping: OrthogonalMap, random_state: int, *, full: bool = False, instead: str | None = None
-) -> list[Entry]:
-    """Evaluate the theorems' conditions on the anchors.
+    tables: PairedTables, mapping: OrthogonalMap, random_state: int, *, full: bool = False, instead: str | None = None
+) -> list[dict[str, Any]]:
+    """Evaluate the theorems' conditions on the anchors, for a rotation about the means fitted on all of them.
 
-    Parameters
-    ----------
-    tables : Tables
-    mapping : OrthogonalMap
-        A rotation about the means, fitted on all anchors.
-    random_state : int
-        Determines the sample of rows if there are very many.
-    full : bool, default=False
-        Also compute κ: two linear programs for each of several directions, which take minutes.
-    instead : str, optional
-        The certified map, in words, if it is another one; the first entry then says so.
-
-    Returns
-    -------
-    list of dict
-        Each with ``theorem``, ``quantity``, ``sentence`` and ``numbers``.
-
-    Notes
-    -----
-    Rows are scaled to unit norm first, since the theorems are about encoders on the sphere. The theorems map from the narrower model to the
-    wider one, so a target with fewer dimensions is exchanged with the source.
+    ``full`` also computes κ, by linear programs that take minutes; ``instead`` is the certified map, in words, if it is
+    another one. Rows are scaled to unit norm first, since the theorems are about encoders on the sphere. The theorems
+    map from the narrower model to the wider one, so a target with fewer dimensions is exchanged with the source.
     """
     rng = np.random.default_rng(random_state)
     rows = {
@@ -88,13 +58,14 @@ def theory_entries(
     exchanged = rotation.shape[0] > rotation.shape[1]
     if exchanged:
         source, target, rotation = target, source, rotation.T
-    entries: list[Entry] = []
+    entries: list[dict[str, Any]] = []
     if instead is not None:
         entries.append(
             _entry(
                 "§6",
                 "the map",
-                f"The theorems concern rotations. They are evaluated for the rotation about the means of these anchors, not for the certified map ({instead}).",
+                "The theorems concern rotations. They are evaluated for the rotation about the means of these "
+                f"anchors, not for the certified map ({instead}).",
             )
         )
     if exchanged:
@@ -102,8 +73,8 @@ def theory_entries(
             _entry(
                 "§5.3",
                 "direction",
-                f"The target is narrower ({rotation.shape[0]} of {rotation.shape[1]} dimensions), so the theorems are applied from the target "
-                "to the source.",
+                f"The target is narrower ({rotation.shape[0]} of {rotation.shape[1]} dimensions), so the theorems "
+                "are applied from the target to the source.",
             )
         )
     F, F_other = source.get(tables.store_modality), target.get(tables.store_modality)
@@ -127,8 +98,8 @@ def theory_entries(
             _entry(
                 "Thm 5.3",
                 "the linear map",
-                f"Thm 5.3 determines the map from texts alone if they span the {F_other.shape[1]} dimensions of the wider model; these "
-                f"{len(G)} do not.",
+                f"Thm 5.3 determines the map from texts alone if they span the {F_other.shape[1]} dimensions of "
+                f"the wider model; these {len(G)} do not.",
             )
         )
     else:
@@ -143,8 +114,9 @@ def theory_entries(
         _entry(
             "Thm C.16",
             f"{tables.query_modality} in the span of the {tables.store_modality} anchors",
-            f"The {tables.store_modality} anchors span {share.rank} of {F.shape[1]} dimensions, and {share.quantiles['50%']:.0%} of a median {tables.query_modality}'s "
-            "squared norm; the map is not determined outside this span.",
+            f"The {tables.store_modality} anchors span {share.rank} of {F.shape[1]} dimensions, and "
+            f"{share.quantiles['50%']:.0%} of a median {tables.query_modality}'s squared norm; the map is not "
+            "determined outside this span.",
             {"rank": share.rank, "quantiles": share.quantiles},
         )
     )
@@ -160,15 +132,15 @@ def theory_entries(
     return entries
 
 
-def _spanning(F: np.ndarray, stored: str, random_state: int, full: bool) -> tuple[Entry, float | None]:
+def _spanning(F: np.ndarray, stored: str, random_state: int, full: bool) -> tuple[dict[str, Any], float | None]:
     """Return whether the anchors span the symmetric matrices, and how well conditioned they are."""
     n, d = F.shape
     needed = anchors_needed(d)
     quantity = f"{stored} anchors that span the symmetric matrices"
     if n < needed:
         words = (
-            f"Deriving a rotation from norms alone needs {needed:,} {stored} anchors in {d} dimensions, and there are {n:,}: Thm 5.5 does not "
-            "apply, so a rotation is assumed, not proved."
+            f"Deriving a rotation from norms alone needs {needed:,} {stored} anchors in {d} dimensions, and there "
+            f"are {n:,}: Thm 5.5 does not apply, so a rotation is assumed, not proved."
         )
         return _entry("Def. 5.4", quantity, words, {"needed": needed, "n": n, "spans": False}), float("inf")
     spanning = sym_spanning(F)
@@ -180,39 +152,45 @@ def _spanning(F: np.ndarray, stored: str, random_state: int, full: bool) -> tupl
         return _entry("Def. 5.4", quantity, words, numbers), float("inf")
     if not full:
         words = (
-            f"The {n:,} {stored} anchors span all {needed:,} dimensions of the symmetric matrices; κ, which bounds how much errors grow "
-            'when the norms of other rows are extrapolated, takes minutes and was not computed. Pass theory="full" (--theory full) for it.'
+            f"The {n:,} {stored} anchors span all {needed:,} dimensions of the symmetric matrices; κ, which bounds "
+            "how much errors grow "
+            "when the norms of other rows are extrapolated, takes minutes and was not computed. Pass "
+            'theory="full" (--theory full) for it.'
         )
         return _entry("Def. 5.4", quantity, words, numbers), None
     constant = kappa(F, random_state=random_state)
     words = (
-        f"The {n:,} {stored} anchors span all {needed:,} dimensions of the symmetric matrices; κ, which bounds how much errors grow when the norms of "
-        f"other rows are extrapolated (at best 1), is between {constant.lower:.3g} and {constant.upper:.3g}."
+        f"The {n:,} {stored} anchors span all {needed:,} dimensions of the symmetric matrices; κ, which bounds how "
+        "much errors grow when the norms of other rows are extrapolated (at best 1), is between "
+        f"{constant.lower:.3g} and {constant.upper:.3g}."
     )
     return _entry("Def. 5.4", quantity, words, {**numbers, "kappa": [constant.lower, constant.upper]}), constant.upper
 
 
-def _entry(theorem: str, quantity: str, sentence: str, numbers: dict[str, object] | None = None) -> Entry:
+def _entry(theorem: str, quantity: str, sentence: str, numbers: dict[str, object] | None = None) -> dict[str, Any]:
     return {"theorem": theorem, "quantity": quantity, "sentence": sentence, "numbers": numbers or {}}
 
 
-def _bound(bound: Bound) -> Entry:
+def _bound(bound: Bound) -> dict[str, Any]:
     words = bound.in_words()
     return _entry(bound.theorem, bound.quantity, words[:1].upper() + words[1:], bound.to_dict())
 
 
-def _agreement(agreement: KernelAgreement, similarities: str, theorem: str) -> Entry:
+def _agreement(agreement: KernelAgreement, similarities: str, theorem: str) -> dict[str, Any]:
     transformed = {
         "raw": "as they are",
         "constant": f"after the best constant ({agreement.least_squares.intercept:+.3f})",
-        "affine": f"after the best line (slope {agreement.least_squares.slope:.2f}, constant {agreement.least_squares.intercept:+.3f})",
+        "affine": f"after the best line (slope {agreement.least_squares.slope:.2f}, constant "
+        f"{agreement.least_squares.intercept:+.3f})",
     }[agreement.relation]
     level, value = max(agreement.quantiles.items())
     correlation = "" if agreement.correlation is None else f" (correlation {agreement.correlation:.2f})"
     return _entry(
         theorem,
         f"{similarities}, {agreement.relation}",
-        f"{similarities[:1].upper()}{similarities[1:]} of the two models{correlation if agreement.relation == 'raw' or 'image–text' not in similarities else ''} "
-        f"differ by at most {agreement.epsilon:.3f} {transformed}; {level:.0%} by at most {value:.3f}, typically {agreement.rmse:.3f}.",
+        f"{similarities[:1].upper()}{similarities[1:]} of the two "
+        f"models{correlation if agreement.relation == 'raw' or 'image–text' not in similarities else ''} differ by "
+        f"at most {agreement.epsilon:.3f} {transformed}; {level:.0%} by at most {value:.3f}, typically "
+        f"{agreement.rmse:.3f}.",
         agreement.to_dict(),
     )

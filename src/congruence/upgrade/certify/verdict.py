@@ -1,9 +1,10 @@
-"""The rule that turns measured scores, and draws of the true scores, into a recommendation. docs/certify.md explains it."""
+"""The rule that turns scores into a recommendation, and what each strategy costs; see docs/certify.md."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,11 +12,9 @@ from congruence._inputs import UNNAMED
 from congruence._utils.validation import check_positive
 from congruence.compare.pairing import PairingReport
 from congruence.errors import ParameterError
-from congruence.upgrade._estimate import Estimate
-from congruence.upgrade.certify.curve import Curve
-from congruence.upgrade.certify.mixed import MixedStore, middle_interval, reached
-
-__all__ = ["ACTIONS", "Decision", "Thresholds", "Verdict", "decide", "is_of_lists", "judge", "with_known"]
+from congruence.upgrade.certify.curve import LearningCurve
+from congruence.upgrade.certify.mixed import SHARES, MixedStore, reached
+from congruence.upgrade.progressive.meter import Estimate
 
 ACTIONS = {
     "map": "map the stored vectors",
@@ -27,11 +26,11 @@ ACTIONS = {
 }
 
 
-#: If the anchors cover directions with less than this share of a modality's variance, the verdict recommends more anchors of that modality.
+#: If the anchors cover directions with less than this share of a modality's variance, the verdict recommends more
+#: anchors of that modality.
 WELL_COVERED = 0.9
 
-#: Number of learning curves drawn for the confidence of the verdict.
-_CURVES = 100
+_CURVES = 100  # number of learning curves drawn for the confidence of the verdict
 
 _NAMED = {
     "recall@1": "recall at 1",
@@ -52,17 +51,12 @@ class Thresholds:
     worth : float, default=0.01
         Smallest difference of scores that is worth acting on.
     tie : float, default=0.03
-        Smallest advantage of mapped queries over mapped stored vectors for which queries are mapped. Below it, mapping the
-        store is preferred, since new items can then be added without the source model.
+        Smallest advantage of mapped queries over mapped stored vectors for which queries are mapped. Below it, mapping
+        the store is preferred, since new items can then be added without the source model.
     most_anchors : int, default=5000
         Largest number of further anchors that could be collected.
     must_move : bool, default=False
         The source model will no longer be available, so keeping it is not an option.
-
-    Raises
-    ------
-    ParameterError
-        If a threshold is negative, ``retention`` is not in (0, 1], or ``most_anchors`` is not an integer.
     """
 
     retention: float = 0.95
@@ -78,7 +72,7 @@ class Thresholds:
         check_positive(self.most_anchors, "most_anchors", zero=True, integer=True)
         if self.retention > 1:
             raise ParameterError(
-                f"Got retention={self.retention}; expected a share of the target's own score, at most 1. Pass retention=0.9, for example."
+                f"Got `retention={self.retention}`; expected a share, at most 1.", "Pass `retention=0.9`, for example."
             )
 
     def to_dict(self) -> dict[str, object]:
@@ -88,59 +82,26 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The recommended action, and the reasons.
+    """The recommended action, and the reasons."""
 
-    Attributes
-    ----------
-    action : str
-        A key of :data:`congruence.upgrade.certify.ACTIONS`.
-    more : int or None
-        For ``"collect"``: number of further anchors.
-    headline : str
-        The action in words.
-    reason : str
-        The scores that led to the action, in words.
-    confidence : dict of str to float
-        For each action, the share of draws of the true scores and learning curve for which the rule recommends it. In simulations
-        verdicts were correct about as often as this share suggests (counts are in docs/certify.md).
-    share : float or None
-        For ``"progressive"``: share of the store to re-embed.
-    share_interval : tuple or None
-        95 % interval of the share over the draws; its upper end is None if half of the store is not enough.
-    wanted : float or None
-        The required score; None if anchors are mispaired.
-    """
-
-    action: str
-    more: int | None
-    headline: str
-    reason: str
-    confidence: dict[str, float]
-    share: float | None = None
+    action: str  # a key of ACTIONS
+    more: int | None  # for "collect": further anchors
+    headline: str  # the action in words
+    reason: str  # the scores that led to it, in words
+    confidence: dict[str, float]  # by action: share of the draws for which the rule recommends it
+    share: float | None = None  # for "progressive": share of the store to re-embed
     share_interval: tuple[float | None, float | None] | None = None
-    wanted: float | None = None
+    wanted: float | None = None  # the required score; None if anchors are mispaired
 
     @property
     def settled(self) -> bool:
-        """Whether at least nine in ten draws agree: in simulations such verdicts were correct in 62 of 63 cases, others in 67 of 97."""
+        """Whether nine in ten draws agree: in simulations 62 of 63 such verdicts were correct, of others 67 of 97."""
         return self.confidence.get(self.action, 0.0) >= 0.9
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The recommended action.
-
-    Attributes
-    ----------
-    action : str
-        A key of :data:`ACTIONS`.
-    more : int or None
-        For ``"collect"``: number of further anchors.
-    wanted : float
-        The required score.
-    share : float or None
-        For ``"progressive"``: share of the store to re-embed.
-    """
+    """The recommended action, with the score to reach and the number of anchors or the share of the store to add."""
 
     action: str
     more: int | None
@@ -149,7 +110,7 @@ class Decision:
 
 
 def with_known(strategies: dict[str, float], task: str) -> dict[str, float]:
-    """Add scores that are known without measurement: the re-embedded store returns its own neighbors, and an item finds itself in it."""
+    """Add what is known without measurement: the re-embedded store returns its own neighbors, and an item itself."""
     return {**strategies, "re-embed": 1.0} if task == "own@1" or is_of_lists(task) else strategies
 
 
@@ -170,27 +131,10 @@ def decide(
 ) -> Decision:
     """Apply the rule to a set of scores.
 
-    Parameters
-    ----------
-    strategies : dict of str to float
-        Score of each strategy that was measured: ``"stored"`` and, if the data allow, ``"queries"``, ``"keep"`` and
-        ``"re-embed"``.
-    enough : callable
-        Function of a score; returns the number of further anchors with which mapping reaches it, or None.
-    thresholds : Thresholds
-    narrows : bool
-        The target has fewer dimensions, so mapped vectors cannot be mapped back.
-    of_lists : bool, default=False
-        The scores are overlaps with the re-embedded store, which show how similar models are, but not which is better. The old model
-        is then kept only if its own results are sufficiently close to the target's and mapping brings them no closer.
-    share : callable, optional
-        Function of a score; returns the share of the store at which progressive re-embedding reaches it, or None.
-    rows : int, optional
-        Number of rows of the store. Progressive re-embedding is preferred if it encodes no more rows than the number of anchors that would have to be collected.
-
-    Returns
-    -------
-    Decision
+    ``enough`` returns the number of further anchors with which mapping reaches a score, and ``share`` the share of the
+    store at which progressive re-embedding does, or None. Scores ``of_lists`` show how similar models are, but not
+    which is better: the old model is then kept only if its own results are sufficiently close to the target's and
+    mapping brings them no closer.
     """
     keep = None if thresholds.must_move else strategies.get("keep")
     best = strategies.get("re-embed")
@@ -231,7 +175,7 @@ def decide(
 def judge(
     measured: dict[str, dict[str, Estimate]],
     drawn: dict[str, np.ndarray],
-    curve: Curve,
+    curve: LearningCurve,
     thresholds: Thresholds,
     narrows: bool,
     pairing: PairingReport,
@@ -241,34 +185,7 @@ def judge(
     mixed: MixedStore | None = None,
     rows: int | None = None,
 ) -> Verdict:
-    """Apply the rule, and count in what share of draws it recommends each action.
-
-    Parameters
-    ----------
-    measured : dict of str to dict of str to Estimate
-        By measure and strategy.
-    drawn : dict of str to ndarray, shape (draws,)
-        Draws of the decisive measure by strategy, from :func:`~congruence.upgrade.certify.intervals.draw_scores`.
-    curve : Curve
-        Learning curve through the measured score of mapped stored vectors.
-    thresholds : Thresholds
-    narrows : bool
-        The target has fewer dimensions.
-    pairing : PairingReport
-    task : str
-        The decisive measure.
-    covered : dict of str to float
-        Share of variance in covered directions, by modality.
-    rng : numpy.random.Generator
-    mixed : MixedStore, optional
-        Scores of the decisive measure if part of the store is re-embedded.
-    rows : int, optional
-        Number of rows of the store.
-
-    Returns
-    -------
-    Verdict
-    """
+    """Apply the rule, and count in what share of draws it recommends each action."""
     values = {strategy: estimate.value for strategy, estimate in measured[task].items()}
     if pairing.decided and not pairing.looks_paired:
         return Verdict(
@@ -280,7 +197,7 @@ def judge(
             {"collect": 1.0},
         )
 
-    def rule(values: dict[str, float], curve: Curve, mixtures: np.ndarray | None) -> Decision:
+    def rule(values: dict[str, float], curve: LearningCurve, mixtures: np.ndarray | None) -> Decision:
         return decide(
             with_known(values, task),
             lambda wanted: curve.enough(wanted, thresholds.most_anchors),
@@ -308,7 +225,10 @@ def judge(
             share = reached(mixture, redrawn.wanted)
             shares.append(np.inf if share is None else share)
     confidence = {action: count / draws for action, count in sorted(counts.items(), key=lambda item: -item[1])}
-    share_interval = middle_interval(shares) if shares else None
+    share_interval = None
+    if shares:  # the middle 95 %; None for an end at which no share was sufficient
+        low, high = np.quantile(shares, (0.025, 0.975), method="higher").tolist()
+        share_interval = low if np.isfinite(low) else None, high if np.isfinite(high) else None
     headline, reason = _in_words(decision, measured, curve, thresholds, task, mixed, share_interval)
     least = min(covered, key=lambda name: covered[name])
     final = decision.action in ("map", "queries") or (
@@ -317,7 +237,10 @@ def judge(
     if not final and covered[least] < WELL_COVERED:
         these = "vectors'" if least == UNNAMED else least
         more = "anchors like these rows" if least == UNNAMED else f"{least} anchors"
-        reason += f" {1 - covered[least]:.0%} of the {these} variance lies in directions that no anchor covers, so {more} would help most."
+        reason += (
+            f" {1 - covered[least]:.0%} of the {these} variance lies in directions that no anchor covers, so "
+            f"{more} would help most."
+        )
     return Verdict(
         decision.action, decision.more, headline, reason, confidence, decision.share, share_interval, decision.wanted
     )
@@ -326,7 +249,7 @@ def judge(
 def _in_words(
     decision: Decision,
     measured: dict[str, dict[str, Estimate]],
-    curve: Curve,
+    curve: LearningCurve,
     thresholds: Thresholds,
     task: str,
     mixed: MixedStore | None,
@@ -344,21 +267,26 @@ def _in_words(
     if of_lists:  # state the share of identical results, which is easier to understand than the graded score
         strategy = max(mapping, key=lambda strategy: values.get(strategy, -1.0))
         plain = measured[task.removeprefix("graded_")][strategy].value
-        got = f"{plain:.0%} of the results after mapping are those of a re-embedded store; with partial credit for near misses, {got}"
+        got = (
+            f"{plain:.0%} of the results after mapping are those of a re-embedded store; with partial credit for "
+            f"near misses, {got}"
+        )
     if decision.action == "map":
         return ACTIONS["map"], f"{got}; the required score was {decision.wanted:.3f}."
     if decision.action == "queries":
         return (
             ACTIONS["queries"],
-            f"{named} is {values['queries']:.3f} with mapped queries and {values['stored']:.3f} with mapped stored vectors"
-            f"{f', compared with {best:.3f} after re-embedding' if best else ''}{old}. The store does not change.",
+            f"{named} is {values['queries']:.3f} with mapped queries and {values['stored']:.3f} with mapped stored "
+            f"vectors{f', compared with {best:.3f} after re-embedding' if best else ''}{old}. The store does not "
+            "change.",
         )
     if decision.action == "collect":
         assert decision.more is not None
         return (
             f"collect {decision.more:,} more anchors of this kind",
-            f"{got}. The learning curve reaches the required {decision.wanted:.3f} at about {curve.n + decision.more:,} anchors. "
-            "Choose them with congruence anchors, and score the map on queries drawn at random.",
+            f"{got}. The learning curve reaches the required {decision.wanted:.3f} at about "
+            f"{curve.n + decision.more:,} anchors. Choose them with congruence anchors, and score the map on "
+            "queries drawn at random.",
         )
     if decision.action == "progressive":
         assert mixed is not None
@@ -377,24 +305,72 @@ def _in_words(
             first = f" Switch once {better:.0%} are re-embedded: until then, the old model scores higher."
         return (
             f"map now, re-embed {decision.share:.0%} progressively",
-            f"{got}; the required score was {decision.wanted:.3f}. Re-embedding the {decision.share:.0%} of the store that the map is least sure of, and "
-            f"refitting the map on them, is expected to reach it{sure}.{first}",
+            f"{got}; the required score was {decision.wanted:.3f}. Re-embedding the {decision.share:.0%} of the "
+            "store that the map is least sure of, and refitting the map on them, is expected to reach "
+            f"it{sure}.{first}",
         )
     if decision.action == "re-embed":
         return (
             ACTIONS["re-embed"],
-            f"{got}; the required score was {decision.wanted:.3f}, and up to {thresholds.most_anchors:,} more anchors are not expected to "
-            f"reach it (the learning curve levels off at {curve.best:.3f}).",
+            f"{got}; the required score was {decision.wanted:.3f}, and up to {thresholds.most_anchors:,} more "
+            f"anchors are not expected to reach it (the learning curve levels off at {curve.best:.3f}).",
         )
     if of_lists:
         return ACTIONS["keep"], f"{got}. Mapping does not bring the results closer to those of the target model."
     if best is not None:
         return (
             ACTIONS["keep"],
-            f"{named} is {keep:.3f} with the source model, {best:.3f} with the target model and {mapped:.3f} after mapping: "
-            "changing the model gains nothing.",
+            f"{named} is {keep:.3f} with the source model, {best:.3f} with the target model and {mapped:.3f} after "
+            "mapping: changing the model gains nothing.",
         )
     return (
         ACTIONS["keep"],
-        f"{named} is {keep:.3f} with the source model and {mapped:.3f} after mapping; the score after re-embedding is unknown.",
+        f"{named} is {keep:.3f} with the source model and {mapped:.3f} after mapping; the score after "
+        "re-embedding is unknown.",
     )
+
+
+_SOME = 0.1  # share shown where mapping alone is enough
+
+
+def strategy_costs(
+    scores: dict[str, Estimate],
+    mixed: MixedStore | None,
+    verdict: Verdict,
+    *,
+    by_definition: bool,
+    rows: int | None = None,
+    encode_rate: float | None = None,
+    price: float | None = None,
+) -> list[dict[str, Any]]:
+    """Return the strategies for changing models, the cheapest first.
+
+    The share of ``"progressive"`` is that at which the required score is reached; one tenth if mapping alone is
+    sufficient, and one half if no smaller share is.
+    """
+    n = scores["stored"].n
+    best = Estimate(1.0, 1.0, 1.0, n) if by_definition else scores.get("re-embed")
+    found: list[tuple[str, Estimate | None, float]] = [
+        ("keep", scores.get("keep"), 0.0),
+        ("map", scores["stored"], 0.0),
+    ]
+    if mixed is not None:
+        wanted = np.inf if verdict.wanted is None else verdict.wanted
+        enough = _SOME if scores["stored"].value >= wanted else mixed.needed(wanted)
+        share = SHARES[-1] if enough is None else enough
+        found.append(("progressive", mixed.at(share), share))
+    found.append(("re-embed", best, 1.0))
+    out: list[dict[str, Any]] = []
+    for strategy, score, share in found:
+        items = 0 if share == 0 else None if rows is None else round(share * rows)
+        out.append(
+            {
+                "strategy": strategy,
+                "score": score,
+                "share": share,
+                "items": items,
+                "minutes": None if items is None or encode_rate is None else items / encode_rate / 60,
+                "price": None if items is None or price is None else items * price,
+            }
+        )
+    return out

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from congruence.upgrade.migrate._migration import Migration
-from congruence.upgrade.migrate.executor import Executor, LocalExecutor
-from congruence.upgrade.migrate.one_call import migrate
+from congruence.upgrade.migrate.migration import Migration, migrate
+from congruence.upgrade.migrate.passes import Executor, LocalExecutor
 from congruence.upgrade.migrate.plan import Plan
 from congruence.upgrade.migrate.verify import Verification
 

@@ -1,4 +1,4 @@
-"""Functions from row ids to the new model's vectors: a user's command, a file of vectors, or an encoder applied to items."""
+"""Functions from row ids to the new model's vectors: a command, a file of vectors, or an encoder of items."""
 
 from __future__ import annotations
 
@@ -15,25 +15,15 @@ from congruence.embeddings import Embeddings
 from congruence.encoders import Encoder
 from congruence.errors import FileError, IdError, ParameterError
 
-__all__ = ["CommandEncoder", "FileEncoder", "ItemsEncoder"]
-
-#: Number of characters at the end of a command's output that an error message shows.
-_TAIL = 400
+_TAIL = 400  # number of characters at the end of a command's output that an error message shows
 
 
 class CommandEncoder:
     """Encode rows by running a command for each chunk of ids.
 
-    Parameters
-    ----------
-    command : str
-        Split like a shell command, but run without a shell. ``{ids}`` is replaced by the path of a file with one id per line, ``{out}`` by the path
-        of the ``.npy`` file that the command must write, with one row per id, in the same order.
-
-    Raises
-    ------
-    ParameterError
-        If ``{ids}`` or ``{out}`` is missing, or the command cannot be split.
+    ``command``: split like a shell command, but run without a shell. ``{ids}`` is replaced by the path of a file with
+    one id per line, ``{out}`` by the path of the ``.npy`` file that the command must write, with one row per id, in the
+    same order.
     """
 
     def __init__(self, command: str) -> None:
@@ -41,27 +31,19 @@ class CommandEncoder:
             self.words = shlex.split(command)
         except ValueError as error:
             raise ParameterError(
-                f"Got the command {command!r} ({error}); expected one that a shell can split. Close its quotation marks."
+                f"The command {command!r} cannot be split ({error}).", "Close its quotation marks."
             ) from None
         for name in ("{ids}", "{out}"):
             if not any(name in word for word in self.words):
                 raise ParameterError(
-                    f"Got the command {command!r} without {name}; expected both {{ids}} and {{out}}. Write for example: python encode.py {{ids}} {{out}}."
+                    f"The command {command!r} has no {name}.", "Write for example: python encode.py {ids} {out}."
                 )
 
     def __call__(self, ids: list[str]) -> np.ndarray:
-        """Encode rows.
-
-        Raises
-        ------
-        FileError
-            If the command cannot be run, fails, or writes no array.
-        ParameterError
-            If an id contains a line break.
-        """
+        """Encode rows."""
         if any("\n" in name or "\r" in name for name in ids):
             raise ParameterError(
-                "Got an id with a line break; expected ids of one line for a command. Pass a function in Python instead."
+                "An id has a line break, which ends a line of {ids}.", "Pass a function in Python instead."
             )
         with tempfile.TemporaryDirectory(prefix="congruence-encode-") as folder:
             ids_path, out = Path(folder) / "ids.txt", Path(folder) / "vectors.npy"
@@ -70,41 +52,26 @@ class CommandEncoder:
             try:
                 process = subprocess.run(words, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             except OSError as error:
-                raise FileError(
-                    f"Got {self.words[0]}, which cannot be run ({error.strerror}); expected a command. Check the path."
-                ) from error
+                raise FileError(f"{self.words[0]} cannot be run ({error.strerror}).", "Check the path.") from error
             if process.returncode:
                 output = process.stdout.decode("utf-8", "replace").strip()[-_TAIL:]
                 raise FileError(
-                    f"Got exit status {process.returncode} from {self.words[0]} ({output}); expected 0. Make the command succeed for these ids."
+                    f"{self.words[0]} ended with exit status {process.returncode} ({output}).", "Make it succeed."
                 )
             try:
                 return np.asarray(np.load(out, allow_pickle=False))
             except (OSError, ValueError, EOFError) as error:
                 raise FileError(
-                    f"Got no array from {self.words[0]} ({error}); expected it to write a .npy file to {{out}}. Save the vectors with numpy.save."
+                    f"{self.words[0]} wrote no array to {{out}} ({error}).", "Save the vectors with numpy.save."
                 ) from error
 
 
 class FileEncoder:
-    """Look up the vectors of rows by id, in vectors that are already encoded.
-
-    Parameters
-    ----------
-    vectors : Embeddings
-        Vectors of the new model, with ids.
-
-    Raises
-    ------
-    IdError
-        If the vectors have no ids.
-    """
+    """Look up the vectors of rows by id, in vectors that are already encoded."""
 
     def __init__(self, vectors: Embeddings) -> None:
         if not vectors.has_ids:
-            raise IdError(
-                "Got vectors to take rows from without ids; expected the ids of the database's rows. Pass a file with ids."
-            )
+            raise IdError("The vectors to take rows from have no ids.", "Pass a file with ids.")
         self.vectors, self._ids = vectors, id_texts(vectors.ids)
 
     def __call__(self, ids: list[str]) -> np.ndarray:
@@ -114,14 +81,7 @@ class FileEncoder:
 
 
 class ItemsEncoder:
-    """Encode the items of rows, given as a table or folder of items with the same ids.
-
-    Parameters
-    ----------
-    encoder : Encoder
-    items : Items
-    batch_size : int, default=64
-    """
+    """Encode the items of rows, given as a table or folder of items with the same ids."""
 
     def __init__(self, encoder: Encoder, items: Items, batch_size: int = 64) -> None:
         self.encoder, self.items, self.batch_size = encoder, items, batch_size
@@ -138,6 +98,7 @@ def _rows_of(known: np.ndarray, ids: list[str], where: str) -> np.ndarray:
     if (rows < 0).any():
         first = ids[int(np.flatnonzero(rows < 0)[0])]
         raise IdError(
-            f"Got {int((rows < 0).sum())} of {len(ids)} rows that are missing from {where}, {first!r} for one; expected all of them. Add them, or restrict the rows."
+            f"{int((rows < 0).sum())} of {len(ids)} rows are missing from {where}, {first!r} for one.",
+            "Add them, or restrict the rows.",
         )
     return rows

@@ -1,9 +1,11 @@
-"""The journal of a migration: a small file with its state, replaced atomically at each step."""
+"""The journal of a migration, a small file with its state that is replaced atomically at each step, and its summary."""
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
+import os
 import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -19,21 +21,13 @@ from congruence.databases import Cursor, Stage
 from congruence.errors import CorruptFileError, FileError, MigrationError
 from congruence.upgrade.migrate.quantize import check_ranges
 
-__all__ = ["PROGRESSIVE", "STATES", "Journal", "default_folder", "digest_of", "lock_folder", "make_folder"]
-
-#: Possible states of a migration.
-STATES = ("filling", "filled", "verified", "switched", "rolled back", "dropped")
-
-#: Maximum size of a journal in bytes; apart from counts it contains at most a thousand ids.
-_MOST_BYTES = 4 * 2**20
-
-#: Maximum number of characters in the name of a database and table.
-_MOST_PLACE = 4096
+STATES = ("filling", "filled", "verified", "switched", "rolled back", "dropped")  # possible states of a migration
+_MOST_BYTES = 4 * 2**20  # maximum size of a journal in bytes; apart from counts it contains at most a thousand ids
+_MOST_PLACE = 4096  # maximum number of characters in the name of a database and table
 
 _NAME = "journal.json"
 
-#: Folder next to the journal with the re-embedded rows.
-PROGRESSIVE = "progressive"
+PROGRESSIVE = "progressive"  # folder next to the journal with the re-embedded rows
 
 
 def digest_of(content: Mapping[str, object]) -> str:
@@ -43,73 +37,40 @@ def digest_of(content: Mapping[str, object]) -> str:
 
 
 def default_folder(place: str) -> Path:
-    """Return the default folder of a database's journal, in the current folder, named after the database without its password."""
+    """Return a database's default journal: in the current folder, named after it without its password."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", place.rstrip("/").rsplit("/", 1)[-1]).strip("-")[:40] or "database"
     return Path(f"migration-{name}-{hashlib.sha256(place.encode()).hexdigest()[:8]}")
 
 
 def make_folder(folder: Path) -> None:
-    """Create the folder of a journal. Raises FileError."""
+    """Create the folder of a journal."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(
-            f"Got a folder for the journal that cannot be created, {folder} ({error.strerror}); expected a writable path. Pass another path (journal=…)."
+            f"The journal's folder {folder} cannot be created ({error.strerror}).", "Pass another `journal=…`."
         ) from error
 
 
 @dataclass
 class Journal:
-    """The state of a migration.
+    """The state of a migration."""
 
-    Attributes
-    ----------
-    place : str
-        The database, table and column, without credentials.
-    map_digest : str
-    dim : int
-    element_type : str
-    normalize, scale : bool
-        Whether rows are scaled to unit norm after mapping, and before mapping.
-    modality : str or None
-        Modality of all rows, if no column states it.
-    ranges, old_ranges : list or None
-        int8 ranges of the new and the old vectors: smallest and largest value, each a number or a list with one number per component.
-    state : str
-        One of :data:`STATES`.
-    cursor : Cursor or None
-        Position at which the first pass continues.
-    rows : int
-        Number of rows that the first pass has written.
-    resumed : int
-        How often the first pass was resumed.
-    sample : list of int or str
-        Ids drawn uniformly from the rows of the first pass, for :meth:`~congruence.upgrade.migrate.Migration.verify`.
-    passes : list of dict
-        Results of the latest repair passes: numbers of rows, of rows written and removed, and checksum of the old vectors.
-    verification, summary : dict
-        Latest verification and summary; empty before the first.
-    events : list of dict
-        Time and description.
-    version : str
-        Version of congruence that began the migration.
-    """
-
-    place: str
+    place: str  # database, table and column, without credentials
     map_digest: str
     dim: int
     element_type: str
-    normalize: bool
-    scale: bool
-    modality: str | None
-    ranges: list[float | list[float]] | None = None
+    normalize: bool  # whether rows are of unit norm after mapping
+    scale: bool  # whether they are scaled before
+    modality: str | None  # of all rows, if no column states it
+    ranges: list[float | list[float]] | None = None  # int8: smallest and largest value
     old_ranges: list[float | list[float]] | None = None
     state: str = "filling"
-    cursor: Cursor | None = None
-    rows: int = 0
+    cursor: Cursor | None = None  # where the first pass continues
+    rows: int = 0  # written by the first pass
     resumed: int = 0
-    sample: list[int | str] = field(default_factory=list)
-    passes: list[dict[str, Any]] = field(default_factory=list)
+    sample: list[int | str] = field(default_factory=list)  # ids for verification, drawn uniformly
+    passes: list[dict[str, Any]] = field(default_factory=list)  # results of the latest repairs
     verification: dict[str, object] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     events: list[dict[str, str]] = field(default_factory=list)
@@ -121,7 +82,7 @@ class Journal:
         self.events.append({"at": now, "what": words})
 
     def write(self, folder: Path) -> None:
-        """Replace the journal in its folder. Raises StorageError."""
+        """Replace the journal in its folder."""
         content = asdict(self)
         with atomic_path(folder / _NAME, force=True) as temporary:
             temporary.write_text(
@@ -130,15 +91,7 @@ class Journal:
 
     @classmethod
     def read(cls, folder: Path) -> Journal | None:
-        """Return the journal in a folder, or None if there is none.
-
-        Raises
-        ------
-        CorruptFileError
-            If the journal is damaged or was edited, or the file is not a journal.
-        FileError
-            If a file cannot be read.
-        """
+        """Return the journal in a folder, or None if there is none."""
         path = folder / _NAME
         try:
             with path.open("rb") as file:
@@ -147,7 +100,7 @@ class Journal:
             return None
         except OSError as error:
             raise FileError(
-                f"Got a journal that cannot be read, {path} ({error.strerror}); expected one. Check the path and its permissions."
+                f"The journal {path} cannot be read ({error.strerror}).", "Check the path and its permissions."
             ) from error
         try:
             if len(raw) > _MOST_BYTES:
@@ -160,17 +113,16 @@ class Journal:
             journal._check()
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise CorruptFileError(
-                f"Got a damaged or edited journal, {path}; expected one as congruence wrote it. Restore it, or remove the new vectors "
-                "(discard) and begin again in another folder."
+                f"The journal {path} is damaged or was edited.", "Restore it, or discard and begin in another folder."
             ) from error
         return journal
 
     def _check(self) -> None:
-        """Check that all values are valid. Raises ValueError."""
-        kinds = {
-            "place": str, "map_digest": str, "dim": int, "element_type": str, "normalize": bool, "scale": bool, "state": str, "rows": int,
-            "resumed": int, "sample": list, "passes": list, "verification": dict, "summary": dict, "events": list, "version": str,
-        }  # fmt: skip
+        """Check that all values are valid."""
+        texts, counts = ("place", "map_digest", "element_type", "state", "version"), ("dim", "rows", "resumed")
+        kinds: dict[str, type] = dict.fromkeys(texts, str) | dict.fromkeys(counts, int)
+        kinds |= dict.fromkeys(("normalize", "scale"), bool) | dict.fromkeys(("sample", "passes", "events"), list)
+        kinds |= dict.fromkeys(("verification", "summary"), dict)
         for name, kind in kinds.items():
             if type(getattr(self, name)) is not kind:
                 raise ValueError(f"wrong type of {name}")
@@ -185,18 +137,20 @@ class Journal:
         if not all(_has(counts, {"rows": int, "written": int, "removed": int, "old": str}) for counts in self.passes):
             raise ValueError("invalid passes")
         cursor = self.cursor if isinstance(self.cursor, list) else [] if self.cursor is None else [self.cursor]
-        if not all(_is_id(name) for name in (*self.sample, *cursor)):
+        # A string, or a 64-bit integer, signed or unsigned.
+        ids = (*self.sample, *cursor)
+        if not all(type(name) is str or (type(name) is int and -(2**63) <= name < 2**64) for name in ids):
             raise ValueError("invalid ids")
 
     def require_state(self, *states: str, to: str) -> None:
         """Raise MigrationError if the migration is in none of the states in which a step is possible."""
         if self.state not in states:
             raise MigrationError(
-                f"Got a migration that is {self.state}; expected one that is {' or '.join(states)} in order to {to}. {_NEXT[self.state]}"
+                f"This migration is {self.state}; to {to}, it has to be {' or '.join(states)}.", _NEXT[self.state]
             )
 
     def sync(self, stage: Stage) -> None:
-        """Update the state to that of the database; they differ if the process was killed after it changed one of them."""
+        """Update the state to that of the database; they differ if the process was killed between the two."""
         if stage is Stage.SWITCHED and self.state in ("verified", "rolled back"):
             self.state = "switched"
             self.log("found switched")
@@ -218,11 +172,6 @@ def _has(content: object, kinds: Mapping[str, type]) -> bool:
     return isinstance(content, dict) and {key: type(value) for key, value in content.items()} == dict(kinds)
 
 
-def _is_id(value: object) -> bool:
-    """Return whether a value can be an id or part of a cursor: a string, or a 64-bit integer, signed or unsigned."""
-    return type(value) is str or (type(value) is int and -(2**63) <= value < 2**64)
-
-
 #: What to do instead, by state.
 _NEXT = {
     "filling": "Finish the run first (resume=True).",
@@ -238,5 +187,30 @@ def lock_folder(folder: Path) -> AbstractContextManager[None]:
     """Lock a journal's folder for this run. Raises FileError if another run holds it."""
     return locked(
         folder,
-        f"Got a migration that another run is working on ({folder}); expected it to be free. Wait for that run, or stop it.",
+        f"Got a migration that another run is working on ({folder}); expected it to be free. Wait for that "
+        "run, or stop it.",
     )
+
+
+#: Environment variable with a key: the summary is then signed with it (HMAC-SHA256).
+SIGNING_KEY = "CONGRUENCE_SIGNING_KEY"
+
+
+def summarize(journal: Journal) -> dict[str, Any]:
+    """Return rows, checksums, the map's digest and all events, with a SHA-256; signed if there is a key."""
+    last = journal.passes[-1] if journal.passes else {}
+    same = ("place", "element_type", "ranges", "state", "verification", "resumed", "passes", "version", "events")
+    summary: dict[str, Any] = {name: getattr(journal, name) for name in same}
+    summary |= {"map": journal.map_digest, "rows": last.get("rows", journal.rows), "checksum_old": last.get("old")}
+    summary["checksum_new"] = journal.verification.get("checksum_new")
+    summary["sha256"] = digest_of(summary)
+    if key := os.environ.get(SIGNING_KEY):
+        summary["hmac_sha256"] = hmac.new(key.encode(), summary["sha256"].encode(), "sha256").hexdigest()
+    return summary
+
+
+def write_summary(journal: Journal, folder: Path) -> None:
+    """Write ``summary.json`` next to the journal."""
+    text = json.dumps(summarize(journal), indent=1) + "\n"
+    with atomic_path(folder / "summary.json", force=True) as temporary:
+        temporary.write_text(text, encoding="utf-8")

@@ -16,14 +16,12 @@ from congruence.databases import DatabaseInfo
 from congruence.embeddings import MODALITIES, Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import ModalityError, ParameterError, SpaceMismatchError
 from congruence.maps import Map, TwoSidedMap
-from congruence.upgrade._blocks import block_function
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.quantize import Quantizer
+from congruence.upgrade.transform import block_function
 
 if TYPE_CHECKING:
     from congruence.upgrade.migrate.native import NativeRows
-
-__all__ = ["RowMapper", "map_digest"]
 
 
 def map_digest(mapping: Map) -> str:
@@ -40,33 +38,8 @@ def map_digest(mapping: Map) -> str:
 class RowMapper:
     """Maps blocks of old vectors to new vectors.
 
-    Parameters
-    ----------
-    mapping : Map
-        Fitted map from the space of the old vectors.
-    modality : str, optional
-        Modality of all rows, if there is no column of modalities.
-    normalize : {"auto", True, False}, default="auto"
-        Whether to scale mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
-    allow_zero_rows : bool, default=False
-    old, new : Quantizer, optional
-        Types in which the old vectors are stored and the new ones will be; by default float32.
-
-    Attributes
-    ----------
-    dim : int
-        Width of mapped rows.
-    unit : bool
-        Whether mapped rows are scaled to unit norm.
-    scale : bool
-        Whether rows are scaled to unit norm before they are mapped.
-
-    Raises
-    ------
-    ParameterError
-        If the map is a joint-space map, the modality is unknown, or new vectors are stored as bits and their width is not a multiple of 8.
-    ModalityError
-        If the map has no means of the modality.
+    ``old`` and ``new`` are the types in which the old vectors are stored and the new ones will be, by default float32;
+    ``unit``: whether mapped rows are scaled to unit norm, and ``scale``: whether rows are before they are mapped.
     """
 
     @classmethod
@@ -102,12 +75,12 @@ class RowMapper:
     ) -> None:
         if isinstance(mapping, TwoSidedMap):
             raise ParameterError(
-                f"Got a {mapping.kind} map, which maps both models into a joint space; expected a map from the old model's space "
-                "to the new one's. Fit one (congruence fit), or map both sides with transform_file."
+                f"A {mapping.kind} map maps both models into a joint space.",
+                "Fit another map, or map both sides with transform_file.",
             )
         if modality is not None and modality not in MODALITIES:
             raise ParameterError(
-                f"Got modality={modality!r}; expected one of {', '.join(MODALITIES)}. Choose one of these."
+                argument="modality", got=modality, expected=f"one of {', '.join(MODALITIES)}", fix="Choose one."
             )
         self.map = mapping
         self.modality = modality
@@ -119,7 +92,7 @@ class RowMapper:
         self.new = new or Quantizer("float32", self.dim)
         if self.new.element_type == "binary" and self.dim % 8:
             raise ParameterError(
-                f"Got {self.dim} components to be stored as bits; expected a multiple of 8. Pass another element_type."
+                f"{self.dim} components cannot be stored as bits, in whole bytes.", "Pass another element_type."
             )
         #: Re-embedded rows and the map refitted on them, in a progressive migration.
         self.native: NativeRows | None = None
@@ -136,16 +109,7 @@ class RowMapper:
         return {**self.__dict__, "_functions": {}}
 
     def check(self, info: DatabaseInfo, sample: np.ndarray) -> None:
-        """Raise an error if the vectors of a database do not come from the map's source space.
-
-        Raises
-        ------
-        SpaceMismatchError, DirectionError
-            If the vectors belong to another space, or to the map's target space; if their norms differ from those at the fit; or if they are binary and the
-            map was not fitted on unit rows.
-        ParameterError
-            If the vectors are int8, their ranges are unknown, and the map was not fitted on unit rows.
-        """
+        """Raise an error if the vectors of a database do not come from the map's source space."""
         space = replace(info.space, dim=info.dim, normalized=None)
         check_space(space, self.map.source_space_, self.map.target_space_, modality=False)
         if len(sample):
@@ -159,45 +123,27 @@ class RowMapper:
                 check_space(Space(normalized=unit), self.map.source_space_, Space(), modality=False)
 
     def _check_coded(self) -> None:
-        """Scale decoded rows to unit norm if the map was fitted on unit rows; otherwise, raise an error if their norms are unknown."""
+        """Scale decoded rows to unit norm if the map was fitted on unit rows; refuse those of unknown norm."""
         self.scale = bool(self.map.source_space_.normalized)
         if self.scale:
             return
         if self.old.element_type == "binary":
             raise SpaceMismatchError(
-                "Got binary vectors, which do not preserve norms, and a map that was not fitted on unit rows; expected a map that was. "
-                "Fit the map on rows scaled to unit norm."
+                "Binary vectors have no norms, but the map needs them.", "Fit the map on rows scaled to unit norm."
             )
         if self.old.ranges is None:
             raise ParameterError(
-                "Got int8 vectors without the ranges they were quantized with, and a map that was not fitted on unit rows; expected the ranges or a map "
-                "fitted on unit rows. Pass old_ranges=…, or fit the map on rows scaled to unit norm."
+                "The ranges of the int8 vectors are unknown, and the map was fitted on raw rows.",
+                "Pass `old_ranges=…`, or fit the map on rows scaled to unit norm.",
             )
 
     def rows(self, vectors: np.ndarray) -> np.ndarray:
-        """Return rows of the database as input of the map, shape (b, d_source): decoded, and scaled to unit norm if :attr:`scale` is True."""
+        """Return rows of the database as input of the map: decoded, and of unit norm if :attr:`scale` is True."""
         vectors = self.old.decode(vectors)
         return normalize_rows(vectors) if self.scale else vectors
 
     def __call__(self, ids: pa.Array, vectors: np.ndarray, modalities: pa.Array | None) -> np.ndarray:
-        """Map a block. Before it is written to the database, the result is encoded by :attr:`new`.
-
-        Parameters
-        ----------
-        ids : pyarrow.Array, shape (b,)
-            Used in error messages.
-        vectors : ndarray of float32, shape (b, d_source)
-        modalities : pyarrow.Array of large_string, shape (b,), or None
-
-        Returns
-        -------
-        ndarray of float32, shape (b, dim)
-
-        Raises
-        ------
-        NotFiniteError, ZeroRowError, ModalityError
-            If a row contains NaN or infinity, is zero, or has a missing or unknown modality.
-        """
+        """Map a block (b, d_source) to (b, dim), which :attr:`new` encodes before it is written."""
         check_rows(vectors, "the database", ids=RowNames(ids, 0), allow_zero_rows=self.allow_zero_rows)
         vectors = self.rows(vectors)
         if modalities is None or self.modality is not None:
@@ -209,13 +155,13 @@ class RowMapper:
             if (places < 0).any():
                 row = int(np.flatnonzero(places < 0)[0])
                 raise ModalityError(
-                    f"Got no modality for the row {ids[row].as_py()!r}; expected one of {', '.join(MODALITIES)}. "
-                    "Fill in the column, or pass modality=… for all rows."
+                    f"The row {ids[row].as_py()!r} has no modality.", "Fill in the column, or pass `modality=…`."
                 )
             for code, name in enumerate(codes.dictionary.to_pylist()):
                 if name not in MODALITIES:
                     raise ModalityError(
-                        f"Got the modality {name!r}; expected one of {', '.join(MODALITIES)}. Pass a column with these values, or modality=… for all rows."
+                        f"Got the modality {name!r}; expected one of {', '.join(MODALITIES)}.",
+                        "Correct the column, or pass `modality=…`.",
                     )
                 rows = np.flatnonzero(places == code)
                 out[rows] = self._function(name)(np.ascontiguousarray(vectors[rows]))
@@ -226,7 +172,7 @@ class RowMapper:
 
 
 def _to_unit(rows: np.ndarray) -> np.ndarray:
-    """Scale rows to unit norm in place; use :func:`normalize_rows` if a squared norm could overflow or underflow in float32."""
+    """Scale rows to unit norm in place, or by :func:`normalize_rows` if squares could overflow or underflow."""
     with np.errstate(over="ignore", under="ignore"):
         squared = np.einsum("ij,ij->i", rows, rows)
     if not ((squared > 1e-20) & (squared < 1e20)).all():

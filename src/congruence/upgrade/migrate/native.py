@@ -1,8 +1,9 @@
-"""State of a progressive migration: which rows get the new model's own vectors, and by which map the others are mapped."""
+"""State of a progressive migration: which rows are re-embedded, and by which map the others are mapped."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,54 +13,31 @@ import pyarrow as pa
 import safetensors.numpy
 
 from congruence import persist
+from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_rows, id_texts
 from congruence.errors import CorruptFileError
 from congruence.maps import Map
 from congruence.upgrade.migrate.journal import PROGRESSIVE, make_folder
-from congruence.upgrade.progressive import Progressive, Reading, saving
-from congruence.upgrade.progressive._pieces import STATE, read_piece, write_piece
-from congruence.upgrade.progressive._received import Received
+from congruence.upgrade.progressive import Progressive, Reading
 from congruence.upgrade.progressive.refit import Correction, Refit
+from congruence.upgrade.progressive.state import STATE, Received, read_piece, write_piece
 from congruence.upgrade.progressive.texts import Scale, Texts, unit
 
-__all__ = ["NativeRows", "read_native", "read_stages", "save_plan"]
-
-#: Value of ``kind`` in ``config.json``.
-KIND = "progressive migration"
-
-#: Keys of a point in the plot data.
-POINT = ("share", "value", "low", "high")
+KIND = "progressive migration"  # value of ``kind`` in ``config.json``
+POINT = ("share", "value", "low", "high")  # keys of a point in the plot data
 
 
 @dataclass(frozen=True, eq=False)
 class NativeRows:
-    """Rows of a progressive migration, which replace rows mapped by the migration's own map.
+    """Rows of a progressive migration, which replace rows mapped by the migration's own map."""
 
-    Attributes
-    ----------
-    ids : ndarray of str, shape (m,)
-        Ids of the re-embedded rows.
-    new : Received
-        Vectors of these rows, with unit norm, in the same order; in memory or in files.
-    refit : Refit
-        Applies a map of ``maps`` to rows.
-    maps : dict of int to Correction
-        All maps by which the rows in the database were written, by number; the last is the current map.
-    earlier : ndarray of str, shape (e,)
-        Ids of the rows that were written by an earlier map than the current one.
-    slots : ndarray of uint8, shape (e,)
-        Number of the map by which these rows were written.
-    among : str or None
-        Modality of the rows to re-embed; rows of other modalities are mapped by the migration's own map.
-    """
-
-    ids: np.ndarray
-    new: Received
+    ids: np.ndarray  # (m,), of the re-embedded rows
+    new: Received  # their unit vectors, in the same order
     refit: Refit
-    maps: dict[int, Correction]
-    earlier: np.ndarray
-    slots: np.ndarray
-    among: str | None
+    maps: dict[int, Correction]  # by which rows were written, by number; the last is current
+    earlier: np.ndarray  # (e,), ids of rows written by an earlier map
+    slots: np.ndarray  # (e,), number of that map
+    among: str | None  # modality of the rows to re-embed
 
     @classmethod
     def of(cls, plan: Progressive, among: str | None) -> NativeRows:
@@ -74,20 +52,7 @@ class NativeRows:
         return self.new.take(self.new.rows[places])
 
     def replace(self, ids: pa.Array, rows: np.ndarray, modalities: pa.Array | None, out: np.ndarray) -> np.ndarray:
-        """Replace mapped rows by the vectors that the plan has for them.
-
-        Parameters
-        ----------
-        ids : pyarrow.Array, shape (b,)
-        rows : ndarray of float32, shape (b, d_old)
-        modalities : pyarrow.Array, shape (b,), or None
-        out : ndarray of float32, shape (b, d_new)
-            The rows mapped by the migration's own map; modified in place.
-
-        Returns
-        -------
-        ndarray of float32, shape (b, d_new)
-        """
+        """Replace rows (b, d_new), mapped by the migration's map, in place by the plan's vectors of them."""
         which = np.arange(len(rows))
         if self.among is not None and modalities is not None:
             which = np.flatnonzero([name == self.among for name in modalities.to_pylist()])
@@ -112,68 +77,26 @@ def save_plan(
     files: dict[str, str] | None = None,
     forecast: bool = False,
 ) -> None:
-    """Save what has changed in a plan: everything that :func:`read_native` needs, including ids and texts, and the plot data.
-
-    Parameters
-    ----------
-    plan : Progressive
-    folder : Path
-        Folder of the journal.
-    among, modality : str or None
-        Modality of the rows to re-embed, if the table has several, and modality whose means the map uses.
-    texts : (ndarray, ndarray), shapes (t, d_source) and (t, d_target), or None
-        The texts of both models as they were passed.
-    files : dict of str to str, optional
-        Names of the files of ids and texts, which are written once; names of new files are added.
-    forecast : bool, default=False
-        Include the forecast in the plot data, for which all rows are scored.
-
-    Raises
-    ------
-    StorageError, FileError
-        If the folder cannot be written, or a file cannot be read.
-    """
+    """Save what has changed in a plan, with ids, texts and plot data; ``files`` names those written once."""
     files = {} if files is None else files
+    kept = {name for name, file in files.items() if (folder / PROGRESSIVE / file).exists()}
     picture = plan.picture(forecast=forecast) if plan.history_ else None
     path = folder / PROGRESSIVE
     make_folder(path)
     arrays = {"size": np.array([plan.refit.size])}
     if plan.texts is not None and texts is not None:
         arrays |= {"texts.mean": plan.texts.scale.mean, "texts.spread": np.array([plan.texts.scale.spread])}
-        if not _is_saved(files, path, "texts"):
+        if "texts" not in kept:
             both = {"old": np.ascontiguousarray(texts[0]), "new": np.ascontiguousarray(texts[1])}
             files["texts"] = write_piece(path, safetensors.numpy.save(both), ".safetensors")
-    if not _is_saved(files, path, "ids"):
+    if "ids" not in kept:
         files["ids"] = write_piece(path, json.dumps(plan.ids.tolist()).encode(), ".json")
     config = {"kind": KIND, "among": among, "modality": modality, "picture": picture}
-    saving.write(plan, path, config, arrays, files)
-
-
-def _is_saved(files: dict[str, str], path: Path, name: str) -> bool:
-    return name in files and (path / files[name]).exists()
+    plan.write(path, config, arrays, files)
 
 
 def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]] | None:
-    """Return what :func:`save_plan` wrote, or None if it wrote nothing.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the journal.
-    mapping : Map
-        Map of the migration.
-
-    Returns
-    -------
-    (NativeRows, dict) or None
-        The dict has ``ids`` (of all rows of the plan), ``state`` and ``folder`` (for
-        :func:`congruence.upgrade.progressive.saving.restore`), ``among``, ``texts`` and ``new_texts``.
-
-    Raises
-    ------
-    CorruptFileError, FileError, VersionError
-        If a file is damaged; a file cannot be read; or a file was written by a newer version.
-    """
+    """Return what :func:`save_plan` wrote, with what a plan is resumed from, or None if it wrote nothing."""
     path = folder / PROGRESSIVE
     if not _has_state(folder):
         return None
@@ -191,7 +114,7 @@ def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]]
             texts = Texts(unit(both["old"]), unit(both["new"]), scale)
             known |= {"texts": both["old"], "new_texts": both["new"]}
         size, slot = float(arrays["size"][0]), arrays["slot"]
-        maps = {int(key): saving.read_map(path, name, record) for key, name, record in facts["maps"]}
+        maps = {int(key): Correction.load(path, name, record) for key, name, record in facts["maps"]}
         new = Received(len(names), mapping.d_out, keep=False)
         new.load(path, facts["vectors"])
         if slot.shape != (len(names),) or not set(np.unique(slot).tolist()) <= set(maps):
@@ -203,36 +126,19 @@ def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]]
         native = NativeRows(names[new.rows], new, refit, maps, names[earlier], slot[earlier], among)
     except (KeyError, TypeError, IndexError, ValueError, AttributeError, safetensors.SafetensorError) as error:
         raise CorruptFileError(
-            f"Got a damaged folder of a progressive migration, {path} ({type(error).__name__}); expected one as congruence wrote it. "
-            "Restore it from a backup, or remove it: all re-embedded rows must then be encoded again."
+            f"The folder {path} of re-embedded rows is damaged ({type(error).__name__}).",
+            "Restore it from a backup, or remove it: all re-embedded rows must then be encoded again.",
         ) from error
     return native, known
 
 
 def _has_state(folder: Path) -> bool:
-    """Return whether a journal's folder has the saved state of a progressive migration; writing the first one may have been interrupted."""
+    """Return whether a folder has the state of a progressive migration; the first save may have been interrupted."""
     return persist.find_map(folder / PROGRESSIVE / STATE).is_dir()
 
 
 def read_stages(folder: Path) -> dict[str, Any] | None:
-    """Return the measured quality at each stage of a progressive migration.
-
-    Parameters
-    ----------
-    folder : Path
-        Folder of the journal.
-
-    Returns
-    -------
-    dict or None
-        ``stages``: :meth:`congruence.upgrade.progressive.Reading.to_dict` of each stage, with None for unknown values; ``picture``:
-        :meth:`congruence.upgrade.progressive.Progressive.picture`. None if nothing was re-embedded.
-
-    Raises
-    ------
-    CorruptFileError, FileError, VersionError
-        If a file is damaged; a file cannot be read; or a file was written by a newer version.
-    """
+    """Return the readings of a progressive migration's stages and its plot data; None if nothing was re-embedded."""
     path = folder / PROGRESSIVE / STATE
     if not _has_state(folder):
         return None
@@ -257,6 +163,48 @@ def read_stages(folder: Path) -> dict[str, Any] | None:
             picture = {"metric": str(picture["metric"]), "lines": lines, **points}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptFileError(
-            f"Got a damaged folder of a progressive migration, {path} ({type(error).__name__}); expected one as congruence wrote it. Restore it from a backup."
+            f"The folder {path} of re-embedded rows is damaged ({type(error).__name__}).", "Restore it from a backup."
         ) from error
     return {"stages": stages, "picture": picture} if stages else None
+
+
+_FOLDER = "encoded"  # name of the folder, in the journal's folder
+
+
+class EncodedRows:
+    """Encoded rows (dim,) by id, stored as one small folder per chunk."""
+
+    def __init__(self, folder: Path, dim: int) -> None:
+        self.folder = folder / _FOLDER
+        self.rows: dict[str, np.ndarray] = {}
+        self._count = 0
+        for path in sorted(self.folder.glob("part-*")) if self.folder.is_dir() else []:
+            arrays, config = persist.read_folder(path)
+            self._count = max(self._count, int(path.name.removeprefix("part-")) + 1)
+            names, vectors = config.get("ids"), arrays.get("vectors")
+            if isinstance(names, list) and vectors is not None and vectors.shape == (len(names), dim):
+                self.rows |= {str(name): row for name, row in zip(names, vectors, strict=True)}
+
+    def add(self, ids: list[str], vectors: np.ndarray) -> None:
+        """Store a chunk, on disk before in memory."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"part-{self._count:06d}"
+        persist.write_folder(path, {"vectors": vectors}, {"kind": "encoded rows", "ids": ids}, "# Encoded rows\n")
+        self._count += 1
+        self.rows |= dict(zip(ids, vectors, strict=True))
+
+    def forget(self, ids: list[str]) -> None:
+        """Remove rows that are now in the plan; the files are deleted with the last of them."""
+        for name in ids:
+            self.rows.pop(name, None)
+        if not self.rows:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def keep_encoded(folder: Path, native: NativeRows) -> None:
+    """Remove a plan, but keep the vectors that were encoded for it."""
+    encoded = EncodedRows(folder, native.new.width)
+    for part in blocks(len(native.ids), 4 * native.new.width):
+        names = [str(name) for name in native.ids[part].tolist()]
+        encoded.add(names, native.take(np.arange(len(native.ids))[part]))
+    shutil.rmtree(folder / PROGRESSIVE, ignore_errors=True)

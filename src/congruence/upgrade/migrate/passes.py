@@ -1,4 +1,4 @@
-"""Passes over all rows of a database: the first writes the new vectors, later ones repair what others have changed meanwhile."""
+"""Passes over all rows: the first writes the new vectors, later ones repair what others have changed."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from congruence._utils.ahead import run_ahead
-from congruence.databases import Block, Database, PairedBlock, Side
+from congruence.databases import Block, Database, PairedBlock, VectorSide
 from congruence.errors import DatabaseUnavailableError, MigrationError, StorageError
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.mapper import RowMapper
@@ -21,32 +21,11 @@ from congruence.upgrade.migrate.mapper import RowMapper
 if TYPE_CHECKING:
     from congruence.databases import Cursor
 
-__all__ = [
-    "Checksum",
-    "Reservoir",
-    "Retry",
-    "check_room",
-    "checksum_of",
-    "fill",
-    "repair",
-    "repair_block",
-    "repair_until_equal",
-    "rows_per_block",
-    "scan_with_retry",
-    "wrong_rows",
-]
 
-#: Maximum number of repair passes; a table that changes faster than it is read would never be complete.
-PASSES = 5
-
-#: Seconds between checkpoints, i.e. the work that a kill may lose.
-CHECKPOINT_SECONDS = 5.0
-
-#: Number of ids that the journal keeps for verification.
-SAMPLE_IDS = 1000
-
-#: Target size of a block, in bytes of old vectors.
-_BLOCK_BYTES = 8 * 2**20
+PASSES = 5  # maximum number of repair passes; a table that changes faster than it is read would never be complete
+CHECKPOINT_SECONDS = 5.0  # seconds between checkpoints, i.e. the work that a kill may lose.
+SAMPLE_IDS = 1000  # number of ids that the journal keeps for verification
+_BLOCK_BYTES = 8 * 2**20  # target size of a block, in bytes of old vectors
 
 _T = TypeVar("_T")
 
@@ -58,24 +37,12 @@ def _transient_errors(database: Database) -> tuple[type[Exception], ...]:
 
 @dataclass
 class Retry:
-    """Retry with exponential backoff while a database does not answer.
+    """Retry with exponential backoff while a database does not answer."""
 
-    Attributes
-    ----------
-    attempts : int
-        Maximum number of attempts per step, including the first.
-    first : float
-        Seconds before the second attempt; each further wait is twice as long, up to a minute.
-    sleep : callable
-        Called with the seconds to wait.
-    log : callable or None
-        Called with a message before each wait.
-    """
-
-    attempts: int = 6
-    first: float = 0.5
+    attempts: int = 6  # of each step, including the first
+    first: float = 0.5  # seconds before the second, doubled up to a minute
     sleep: Callable[[float], object] = time.sleep
-    log: Callable[[str], object] | None = None
+    log: Callable[[str], object] | None = None  # called with a message before each wait
 
     def __call__(self, database: Database, step: Callable[[], _T]) -> _T:
         """Run a step, retry it after transient errors, and return its result."""
@@ -102,13 +69,7 @@ class Checksum:
         self._sum = 0
 
     def add(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Add rows.
-
-        Parameters
-        ----------
-        ids : pyarrow.Array, shape (b,)
-        vectors : ndarray of float32, shape (b, dim)
-        """
+        """Add rows: ids (b,) and vectors (b, dim)."""
         flat = np.ascontiguousarray(vectors, np.float32).tobytes()
         size = vectors.shape[1] * 4
         digests = b"".join(
@@ -222,32 +183,18 @@ def repair(
     *,
     write: bool = True,
 ) -> dict[str, object]:
-    """Compare each new vector with the mapped old one, write those that differ, and remove those whose rows no longer exist.
-
-    Parameters
-    ----------
-    database : Database
-    mapper : RowMapper
-    dim : int
-        Width of the old vectors.
-    retry : Retry
-    callback : callable, optional
-        Called with the number of rows of each block.
-    write : bool, default=True
-        If False, only count the differences.
-
-    Returns
-    -------
-    dict
-        ``rows``, ``written`` (missing or different vectors), ``removed``, and ``old``, the checksum of the old vectors.
-    """
+    """Write new vectors that differ from the mapped old ones, remove those without rows, and return the counts."""
     reader = database.reader()
 
     def pass_over() -> dict[str, object]:
         old = Checksum()
         written = removed = 0
         for block in run_ahead(reader.scan_pairs(batch=rows_per_block(dim))):
-            written += repair_block(database, mapper, block, write=write)
+            if (differences := wrong_rows(database, mapper, block)) is not None:
+                wrong, vectors = differences
+                written += len(vectors)
+                if write:
+                    database.write(block.ids.filter(pa.array(wrong)), vectors)
             old.add(block.ids, block.old)
             if callback is not None:
                 callback(len(block.ids))
@@ -267,7 +214,7 @@ def repair(
 
 
 def wrong_rows(database: Database, mapper: RowMapper, block: PairedBlock) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return a mask of the rows whose new vector is missing or differs from the mapped one, and the vectors they should have; None if all are right."""
+    """Return which rows have a missing or wrong new vector, and their right vectors; None if all are right."""
     wanted = database.as_stored(mapper(block.ids, block.old, block.modalities))
     wrong = ~block.has_new
     if block.has_new.any():
@@ -275,37 +222,10 @@ def wrong_rows(database: Database, mapper: RowMapper, block: PairedBlock) -> tup
     return (wrong, np.ascontiguousarray(mapper.new.encode(wanted[wrong]))) if wrong.any() else None
 
 
-def repair_block(database: Database, mapper: RowMapper, block: PairedBlock, *, write: bool = True) -> int:
-    """Write the new vectors of a block that are missing or differ from the mapped ones; return how many."""
-    differences = wrong_rows(database, mapper, block)
-    if differences is None:
-        return 0
-    wrong, vectors = differences
-    if write:
-        database.write(block.ids.filter(pa.array(wrong)), vectors)
-    return len(vectors)
-
-
 def repair_until_equal(
     pass_over: Callable[[], dict[str, object]], journal: Journal, folder: Path, tell: Callable[[str], object]
 ) -> None:
-    """Repeat repair passes until one finds no differences, and record each in the journal.
-
-    Parameters
-    ----------
-    pass_over : callable
-        Runs one repair pass, and returns the result of :func:`repair`.
-    journal : Journal
-    folder : Path
-        Folder of the journal.
-    tell : callable
-        Called with a message before each pass.
-
-    Raises
-    ------
-    MigrationError
-        If differences remain in the last pass, because others keep changing the table.
-    """
+    """Repeat repair passes until one finds no differences, and record each in the journal."""
     for number in range(1, PASSES + 1):
         tell(f"comparing, pass {number}")
         counts = pass_over()
@@ -314,8 +234,9 @@ def repair_until_equal(
         if not counts["written"] and not counts["removed"]:
             return
     raise MigrationError(
-        f"Got a table that still changed in pass {PASSES} ({counts['written']:,} rows written, {counts['removed']:,} removed); expected no more changes. "
-        "Stop writers for the time of the switch, and pass resume=True."
+        f"The table still changed in pass {PASSES} ({counts['written']:,} rows written, {counts['removed']:,} "
+        "removed).",
+        "Stop writers for the time of the switch, and pass `resume=True`.",
     )
 
 
@@ -323,13 +244,54 @@ def check_room(free: int | None, size: int) -> None:
     """Raise StorageError if the disk has no room for the new vectors."""
     if free is not None and free < size:
         raise StorageError(
-            f"Got {free:,} bytes free on the disk of the database for {size:,} of new vectors; expected room for them. Free some, or pass element_type='float16'."
+            f"The database's disk has {free:,} bytes free, and {size:,} are needed.",
+            "Free some, or pass `element_type='float16'`.",
         )
 
 
-def checksum_of(database: Database, side: Side, dim: int) -> Checksum:
+def checksum_of(database: Database, side: VectorSide, dim: int) -> Checksum:
     """Return the checksum of all vectors of one side, in one pass."""
     checksum = Checksum()
     for block in database.scan(side, batch=rows_per_block(dim)):
         checksum.add(block.ids, block.vectors)
     return checksum
+
+
+class Executor(Protocol):
+    """Runs the passes of a migration over all rows, each of which can be repeated after it was interrupted."""
+
+    def begin(self, database: Database) -> None:
+        """Prepare for a database, or refuse one that is not supported."""
+
+    def fill(
+        self,
+        database: Database,
+        mapper: RowMapper,
+        journal: Journal,
+        folder: Path,
+        dim: int,
+        retry: Retry,
+        callback: Callable[[int], object] | None,
+    ) -> None:
+        """Write the new vectors of all rows, as :func:`fill` does in this process."""
+
+    def repair(
+        self, database: Database, mapper: RowMapper, dim: int, retry: Retry, callback: Callable[[int], object] | None
+    ) -> dict[str, object]:
+        """Write new vectors that differ from the mapped old ones, as :func:`repair` does in this process."""
+
+    def checksum(self, database: Database, dim: int, retry: Retry) -> Checksum:
+        """Return the checksum of the old vectors, of width ``dim``."""
+
+
+class LocalExecutor:
+    """Runs the passes in this process."""
+
+    fill, repair = staticmethod(fill), staticmethod(repair)
+
+    def begin(self, database: Database) -> None:
+        """Accept every database."""
+
+    def checksum(self, database: Database, dim: int, retry: Retry) -> Checksum:
+        """Return the checksum of the old vectors, of width ``dim``."""
+        return retry(database, lambda: checksum_of(database, "old", dim))

@@ -1,4 +1,4 @@
-"""Report what a migration would do and cost, without changing anything."""
+"""Report what a migration would do and cost without changing anything, and refuse one that fails a check."""
 
 from __future__ import annotations
 
@@ -12,17 +12,24 @@ import numpy as np
 from congruence._utils.memory import say_size
 from congruence.compare.origins import NEAR, OriginDetector
 from congruence.databases import Block, Database, DatabaseInfo, Stage
-from congruence.errors import CongruenceError, DatabaseUnavailableError, ParameterError, ShapeError
+from congruence.errors import (
+    CongruenceError,
+    DatabaseUnavailableError,
+    IdError,
+    MigrationError,
+    ParameterError,
+    ShapeError,
+    SpaceMismatchError,
+)
 from congruence.upgrade.migrate.mapper import RowMapper, map_digest
+from congruence.upgrade.migrate.passes import check_room
 from congruence.upgrade.migrate.quantize import recall_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["SAMPLE", "Plan", "bytes_a_row", "make_plan", "read_verdict"]
 
-#: Number of rows that are read and mapped to measure the rate.
-SAMPLE = 4096
+SAMPLE = 4096  # number of rows that are read and mapped to measure the rate
 
 #: Actions of a certificate (:data:`congruence.upgrade.certify.ACTIONS`) that recommend mapping the stored vectors.
 FOR_MAPPING = ("map", "progressive")
@@ -32,69 +39,30 @@ _ELEMENT_BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
 
 @dataclass(frozen=True)
 class Plan:
-    """What :meth:`Migration.run` would do.
+    """What :meth:`Migration.run` would do."""
 
-    Attributes
-    ----------
-    place : str
-        Database, table and column, without credentials.
-    kind : str
-    rows, rows_without : int
-        Rows to map, and rows without a vector.
-    dim_old, dim_new : int
-    element_type : str
-        Type in which the new vectors are stored.
-    container : str
-        Where the new vectors are written: column, named vector, table, collection or file.
-    atomic_switch : bool
-    bytes_new : int
-        Size of the new vectors in bytes, without an index.
-    free_bytes : int or None
-    index : str or None
-        Index over the old vectors; the new ones get a similar one.
-    minutes : float
-        Duration of the first pass over all rows, at the rates of the sample. Reading and mapping overlap with writing, so the
-        slower of the two determines it. Building the index is not included, nor is the second pass that compares all rows if others may write.
-    rows_per_second : float
-        Rows read and mapped per second, on the sample.
-    written_per_second : float or None
-        Rows written per second to a scratch table, on the sample; None if the database cannot create one that readers do not see.
-    old_type : str
-        Type in which the old vectors are stored.
-    stored_as : str
-        How int8 values and bits are computed, in words.
-    stored_recall : float or None
-        If the new vectors are not stored as float32: the share of the 10 nearest mapped rows in float32 that are also among the 10 nearest in the
-        stored type, with queries in the same type, within the sample. None for float32, and for fewer than 40 rows.
-    encode_minutes, encode_cost : float or None
-        Time and cost of encoding all items with the new model instead, at the given rate and price.
-    verdict : dict
-        ``action``, ``headline`` and ``reason`` of the certificate, and the models it names; empty without a certificate.
-    checks : list of dict
-        ``check``, ``outcome`` ("good", "bad" or "unknown") and ``detail``.
-    """
-
-    place: str
+    place: str  # database, table and column, without credentials
     kind: str
-    rows: int
-    rows_without: int
+    rows: int  # to map
+    rows_without: int  # without a vector
     dim_old: int
     dim_new: int
-    element_type: str
-    container: str
+    element_type: str  # in which the new vectors are stored
+    container: str  # where they are written: column, named vector, table, collection or file
     atomic_switch: bool
-    bytes_new: int
+    bytes_new: int  # of the new vectors, without an index
     free_bytes: int | None
-    index: str | None
-    minutes: float
-    rows_per_second: float
-    written_per_second: float | None = None
+    index: str | None  # over the old vectors; the new ones get a similar one
+    minutes: float  # of the first pass, at the rates of the sample; reading and mapping overlap with writing
+    rows_per_second: float  # read and mapped
+    written_per_second: float | None = None  # to a scratch table, if there can be one
     old_type: str = "float32"
-    stored_as: str = ""
-    stored_recall: float | None = None
-    encode_minutes: float | None = None
-    encode_cost: float | None = None
-    verdict: dict[str, str] = field(default_factory=dict)
+    stored_as: str = ""  # how int8 values and bits are computed, in words
+    stored_recall: float | None = None  # share of the 10 nearest rows in float32 that are found in the stored type
+    encode_minutes: float | None = None  # to encode all items with the new model instead
+    encode_cost: float | None = None  # at the given price
+    verdict: dict[str, str] = field(default_factory=dict)  # action, headline, reason and models of the certificate
+    #: "check", "outcome" ("good", "bad" or "unknown") and "detail"
     checks: list[dict[str, str]] = field(default_factory=list)
 
     @property
@@ -113,13 +81,7 @@ def bytes_a_row(dim: int, element_type: str) -> int:
 
 
 def read_verdict(certificate: Mapping[str, Any]) -> dict[str, str]:
-    """Return action, headline and reason of a certificate, and the models it refers to.
-
-    Raises
-    ------
-    ParameterError
-        If the mapping is not a certificate.
-    """
+    """Return action, headline and reason of a certificate, and the models it refers to."""
     try:
         verdict, facts = certificate["verdict"], certificate["facts"]
         content = {"action": verdict["action"], "headline": verdict["headline"], "reason": verdict["reason"]}
@@ -128,7 +90,7 @@ def read_verdict(certificate: Mapping[str, Any]) -> dict[str, str]:
             raise TypeError
     except (KeyError, TypeError, AttributeError):
         raise ParameterError(
-            "Got a certificate without a verdict; expected the output of congruence certify --json. Pass that file."
+            "The certificate has no verdict.", "Pass the output of congruence certify --json."
         ) from None
     return content
 
@@ -145,28 +107,8 @@ def make_plan(
 ) -> Plan:
     """Read a sample, check it, and report what the migration would do; the database is not changed.
 
-    If int8 ranges were not given, those of ``mapper.new`` are set from the mapped sample.
-
-    Parameters
-    ----------
-    database : Database
-    mapper : RowMapper
-    info : DatabaseInfo
-    certificate, encode_rate, price
-        See :meth:`Migration.plan`.
-    measure : bool, default=True
-        Also write the sample to a scratch table, and measure search in the type in which the vectors will be stored.
-
-    Returns
-    -------
-    Plan
-
-    Raises
-    ------
-    ShapeError
-        If no row has a vector.
-    ParameterError
-        If ``certificate`` is not a certificate.
+    If int8 ranges were not given, those of ``mapper.new`` are set from the mapped sample. ``measure``: also write the
+    sample to a scratch table, and measure search in the stored type.
     """
     element_type = mapper.new.element_type
     checks: list[dict[str, str]] = []
@@ -177,9 +119,7 @@ def make_plan(
     started = time.perf_counter()
     sample = next(iter(database.scan("old", batch=SAMPLE)), None)
     if sample is None:
-        raise ShapeError(
-            f"Got no rows with a vector in {info.place}; expected at least one. Check the table, the column and the condition."
-        )
+        raise ShapeError(f"No rows with a vector in {info.place}.", "Check the table, the column and the condition.")
     stage = database.stage()
     if stage is Stage.UNTOUCHED and database.note().get("map") == map_digest(mapper.map):
         note("stage", "bad", "a migration with this map is complete, and its old vectors were dropped")
@@ -189,7 +129,11 @@ def make_plan(
         note("stage", "bad", f"new vectors have already been {'written' if stage is Stage.PREPARED else 'switched on'}")
     try:
         mapper.check(info, sample.vectors)
-        note("space", "good" if info.space.model else "unknown", _space_words(mapper, info))
+        if info.space.model:
+            note("space", "good", f"vectors of {info.space.model}, as the map expects")
+        else:
+            words = "as the map expects; the database does not record which model they come from"
+            note("space", "unknown", f"{info.dim}-d, {words}")
     except CongruenceError as error:
         note("space", "bad", str(error))
     mapped = None
@@ -206,18 +150,12 @@ def make_plan(
             write_seconds, recall = _measure(database, mapper, mapped, info.distance)
     _check_origin(mapper, sample, note)
     repeated = database.repeated_ids()
-    note(
-        "ids",
-        "bad" if repeated else "good",
-        f"several rows have the id {', '.join(repeated[:3])}" if repeated else "each id occurs once",
-    )
+    words = f"several rows have the id {', '.join(repeated[:3])}" if repeated else "each id occurs once"
+    note("ids", "bad" if repeated else "good", words)
     size = info.rows * bytes_a_row(mapper.dim, element_type)
     if info.free_bytes is not None:
-        note(
-            "disk",
-            "good" if info.free_bytes > 1.1 * size else "bad",
-            f"{say_size(info.free_bytes)} free, {say_size(size)} needed",
-        )
+        words = f"{say_size(info.free_bytes)} free, {say_size(size)} needed"
+        note("disk", "good" if info.free_bytes > 1.1 * size else "bad", words)
     verdict: dict[str, str] = {}
     if certificate is None:
         note("certificate", "unknown", "none given: congruence certify measures whether mapping is worth it")
@@ -226,7 +164,10 @@ def make_plan(
         supports = verdict["action"] in FOR_MAPPING
         detail = f"{verdict['headline']}: {verdict['reason']}"
         if verdict["action"] == "progressive":
-            detail += " Mapping alone does not reach the required quality: run congruence migrate --progressive, or reembed afterward."
+            detail += (
+                " Mapping alone does not reach the required quality: run congruence migrate --progressive, or "
+                "reembed afterward."
+            )
         note("certificate", "good" if supports else "bad", detail)
         models = {"source": mapper.map.source_space_.model, "target": mapper.map.target_space_.model}
         differing = [
@@ -282,12 +223,6 @@ def _measure(
     return seconds, recall_of(database.as_stored(mapped), database.as_stored(stored), distance)
 
 
-def _space_words(mapper: RowMapper, info: DatabaseInfo) -> str:
-    if info.space.model:
-        return f"vectors of {info.space.model}, as the map expects"
-    return f"{info.dim}-d, as the map expects; the database does not record which model they come from"
-
-
 def _check_origin(mapper: RowMapper, sample: Block, note: Callable[[str, str, str], None]) -> None:
     """Check from the vectors alone whether they come from the map's source model."""
     detector = OriginDetector().fit(maps={"the map": mapper.map})
@@ -304,30 +239,43 @@ def _check_origin(mapper: RowMapper, sample: Block, note: Callable[[str, str, st
         means = report.by_means
         if modality is not None:
             means = [mean for mean in means if mean["name"].endswith(f", {modality}")] or means
+        target = mapper.map.target_space_.model or "target of the map"
+        towards = sum(mean["nearest"] for mean in means if mean["name"].startswith(target))
         if 2 * report.mapped.get("the map", 0) > len(rows):
             note("origin", "bad", f"these rows{words} look as if this map had already mapped them")
         elif len(means) == 1 and mapper.dim != rows.shape[1]:  # the new model's rows have another width
             near = means[0]["distance"] <= NEAR
-            words += ", by their mean"
-            note(
-                "origin",
-                "good" if near else "unknown",
-                f"these rows {'look' if near else 'do not look'} like the old model's{words}",
-            )
+            look = "look" if near else "do not look"
+            outcome = "good" if near else "unknown"
+            note("origin", outcome, f"these rows{words} {look} like the old model's, by their mean")
         elif len(means) < 2:
-            note(
-                "origin",
-                "unknown",
-                f"the map stores no mean vectors by which its two models could be distinguished{words}",
-            )
+            says = f"the map stores no mean vectors by which its two models could be distinguished{words}"
+            note("origin", "unknown", says)
+        elif towards > 0.5:
+            says = "look like the new model's, by their mean: use the inverse map, or none"
+            note("origin", "bad", f"these rows{words} {says}")
         else:
-            target = mapper.map.target_space_.model or "target of the map"
-            towards = sum(mean["nearest"] for mean in means if mean["name"].startswith(target))
-            if towards > 0.5:
-                note(
-                    "origin",
-                    "bad",
-                    f"these rows{words} look like the new model's, by their mean: use the inverse map, or none",
+            note("origin", "good", f"these rows{words} look like the old model's, by their mean")
+
+
+def refuse(plan: Plan, *, anyway: bool = False) -> None:
+    """Raise an error for the first bad check of a plan; ``anyway`` ignores the advice of a certificate alone."""
+    for check in plan.checks:
+        if check["outcome"] != "bad":
+            continue
+        if check["check"] == "stage":
+            raise MigrationError(
+                f"At {plan.place}, {check['detail']}, without the journal of that migration.",
+                "Pass `journal=…` with its folder, or remove the new vectors with the database's own client.",
+            )
+        if check["check"] == "ids":
+            raise IdError(f"At {plan.place}, {check['detail']}.", "Make the ids unique first.")
+        if check["check"] == "certificate":
+            if not anyway:
+                raise MigrationError(
+                    f"The certificate advises against mapping ({check['detail']}).", "Follow it, or pass `anyway=True`."
                 )
-            else:
-                note("origin", "good", f"these rows{words} look like the old model's, by their mean")
+        elif check["check"] == "disk":
+            check_room(plan.free_bytes, plan.bytes_new)
+        elif check["check"] == "origin":
+            raise SpaceMismatchError(f"At {plan.place}, {check['detail']}.", "Use a map from the model of these rows.")

@@ -1,4 +1,4 @@
-"""Quantize vectors to the type in which they are stored (float, int8 or bits), and measure the effect on search results."""
+"""Quantize vectors to the type in which they are stored, and measure the effect on search results."""
 
 from __future__ import annotations
 
@@ -9,40 +9,21 @@ from congruence._utils.top_k import top_k
 from congruence.embeddings import normalize_rows
 from congruence.errors import ParameterError
 
-__all__ = ["Quantizer", "check_ranges", "recall_of"]
+QUERIES = 200  # maximum number of queries with which the recall of a type is measured
 
-#: Maximum number of queries with which the recall of a type is measured.
-QUERIES = 200
-
-#: Relative tolerance of a component, by element type: matrix products of blocks of different sizes are rounded differently.
+#: Relative tolerance of a component, by element type: matrix products of blocks of different sizes are rounded
+#: differently.
 _ROUNDING = {"float32": 2.0**-20, "float16": 2.0**-10}
 
-#: Tolerance, in int8 steps, within which a value halfway between two codes may be stored as either.
-_NEAR_HALF = 0.01
+_NEAR_HALF = 0.01  # tolerance, in int8 steps, within which a value halfway between two codes may be stored as either
 
 
 class Quantizer:
     """Convert vectors to the form in which a database stores them, and back.
 
-    Parameters
-    ----------
-    element_type : {"float32", "float16", "int8", "binary"}
-        int8 is ``round((x - low) / step - 128)``, clipped to -128 to 127, with ``step = (high - low) / 255``; binary is one bit,
-        ``x > 0``. Same as sentence-transformers' ``quantize_embeddings``, except that the latter truncates instead of rounding.
-    dim : int
-    ranges : array-like, shape (2, dim), optional
-        For int8: the smallest and the largest value of each component.
-    name : str, default="ranges"
-        Name of the parameter, for error messages.
-
-    Attributes
-    ----------
-    ranges : ndarray of float64, shape (2, dim), or None
-
-    Raises
-    ------
-    ParameterError
-        If the ranges have a wrong shape, are not finite or in order, or are given for another type.
+    int8 is ``round((x - low) / step - 128)``, clipped to -128 to 127, with ``step = (high - low) / 255`` and ``ranges``
+    (2, dim) of the smallest and the largest value of each component; binary is one bit, ``x > 0``. Same as
+    sentence-transformers' ``quantize_embeddings``, except that the latter truncates instead of rounding.
     """
 
     def __init__(self, element_type: str, dim: int, ranges: ArrayLike | None = None, name: str = "ranges") -> None:
@@ -52,7 +33,7 @@ class Quantizer:
     def _checked(self, ranges: ArrayLike, name: str) -> np.ndarray:
         if self.element_type != "int8":
             raise ParameterError(
-                f"Got {name} for {self.element_type} vectors; expected them for int8. Leave out {name}=…."
+                f"Got {name} for {self.element_type} vectors; expected them for int8.", f"Leave out `{name}=…`."
             )
         try:
             bounds = np.asarray(ranges, np.float64)
@@ -60,8 +41,8 @@ class Quantizer:
             bounds = np.empty(0)
         if bounds.shape != (2, self.dim) or not np.isfinite(bounds).all() or not (bounds[0] < bounds[1]).all():
             raise ParameterError(
-                f"Got {name} of shape {bounds.shape}; expected (2, {self.dim}): the smallest and the largest value of each component. "
-                f"Pass {name}=… as they were computed for quantize_embeddings."
+                f"Got {name} of shape {bounds.shape}; expected (2, {self.dim}): a finite range of each component.",
+                f"Pass `{name}=…` as they were computed for quantize_embeddings.",
             )
         return bounds
 
@@ -71,14 +52,9 @@ class Quantizer:
         return self.element_type in ("int8", "binary")
 
     def calibrated(self, sample: np.ndarray) -> Quantizer:
-        """Return a quantizer with one range for all components, symmetric about 0, up to the largest absolute value of a sample.
+        """Return a quantizer with one range for all components, symmetric about 0, that holds a sample (n, dim).
 
-        With the same step for all components, cosines, inner products and distances keep their proportions, so that the codes can be searched directly.
-        If the type is not int8 or ranges are given, returns the quantizer itself.
-
-        Parameters
-        ----------
-        sample : ndarray of float32, shape (n, dim)
+        With the same step for all components, the codes can be searched directly.
         """
         if self.element_type != "int8" or self.ranges is not None:
             return self
@@ -93,16 +69,7 @@ class Quantizer:
         return step.astype(np.float32), np.round(-self.ranges[0] / step - 128, 6).astype(np.float32)
 
     def encode(self, vectors: np.ndarray) -> np.ndarray:
-        """Return the values to store: whole numbers from -128 to 127 for int8, 1 and -1 for bits, otherwise the vectors unchanged.
-
-        Parameters
-        ----------
-        vectors : ndarray of float32, shape (b, dim)
-
-        Returns
-        -------
-        ndarray of float32, shape (b, dim)
-        """
+        """Return the values to store: −128 to 127 for int8, 1 and −1 for bits, otherwise the vectors."""
         if self.element_type == "binary":
             return np.where(vectors > 0, np.float32(1), np.float32(-1))
         if self.element_type != "int8":
@@ -115,16 +82,7 @@ class Quantizer:
         return codes
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
-        """Return the vectors that stored values represent; int8 without ranges is divided by 127, and bits remain 1 and -1.
-
-        Parameters
-        ----------
-        codes : ndarray of float32, shape (b, dim)
-
-        Returns
-        -------
-        ndarray of float32, shape (b, dim)
-        """
+        """Return the vectors that stored values represent; int8 without ranges is divided by 127."""
         if self.element_type != "int8":
             return codes
         step, zero = self._steps()
@@ -138,19 +96,7 @@ class Quantizer:
         return float(np.mean((vectors < self.ranges[0] - margin) | (vectors > self.ranges[1] + margin)))
 
     def differs(self, stored: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-        """Return for each stored vector whether it differs from the mapped one by more than rounding.
-
-        Parameters
-        ----------
-        stored : ndarray of float32, shape (b, dim)
-            Stored vectors, as returned by the database.
-        wanted : ndarray of float32, shape (b, dim)
-            Mapped vectors, not encoded.
-
-        Returns
-        -------
-        ndarray of bool, shape (b,)
-        """
+        """Return for each stored vector whether it differs from the mapped one, not encoded, by more than rounding."""
         size = np.abs(wanted).max(axis=1, keepdims=True)
         if self.element_type == "binary":
             same = (stored > 0) == (wanted > 0)
@@ -173,14 +119,14 @@ class Quantizer:
         return "int8: by the range of each component"
 
     def plain_ranges(self) -> list[float | list[float]] | None:
-        """Return the ranges as plain data: for each bound, one number if it is the same for all components, otherwise a list."""
+        """Return the ranges as plain data: one number a bound, or a list if components differ."""
         if self.ranges is None:
             return None
         return [float(row[0]) if np.ptp(row) == 0 else row.tolist() for row in self.ranges]
 
     @classmethod
     def from_ranges(cls, element_type: str, dim: int, ranges: list[float | list[float]] | None) -> Quantizer:
-        """Create a quantizer from the result of :meth:`plain_ranges`. Raises ParameterError."""
+        """Create a quantizer from the result of :meth:`plain_ranges`."""
         return cls(
             element_type, dim, ranges and [bound if isinstance(bound, list) else [bound] * dim for bound in ranges]
         )
@@ -204,23 +150,7 @@ def check_ranges(ranges: object, dim: int | None = None) -> None:
 
 
 def recall_of(exact: np.ndarray, stored: np.ndarray, distance: str | None, k: int = 10) -> float | None:
-    """Return the recall of the ``k`` nearest rows when rows and queries are quantized.
-
-    Up to 200 rows, at most a quarter of all, serve as queries; the others are searched.
-
-    Parameters
-    ----------
-    exact, stored : ndarray of float32, shape (n, dim)
-        The same rows before and after quantization.
-    distance : {"cosine", "dot", "l2"} or None
-        None means the inner product.
-    k : int, default=10
-
-    Returns
-    -------
-    float or None
-        None if there are fewer than 4 ``k`` rows.
-    """
+    """Return the recall of the ``k`` nearest of quantized rows, by at most 200 of them; None below 4 ``k`` rows."""
     if len(exact) < 4 * k:
         return None
     chosen = np.zeros(len(exact), bool)

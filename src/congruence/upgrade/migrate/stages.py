@@ -1,4 +1,4 @@
-"""Re-embed the rows of a migrated database that the map is least sure of, batch by batch, until the target quality is reached."""
+"""Re-embed the rows of a migrated database that the map is least sure of, until the target quality is reached."""
 
 from __future__ import annotations
 
@@ -25,30 +25,22 @@ from congruence.errors import (
     ShapeError,
     StorageError,
 )
-from congruence.upgrade.migrate._migration import Migration
-from congruence.upgrade.migrate.encoded import EncodedRows
-from congruence.upgrade.migrate.native import NativeRows, read_native, save_plan
+from congruence.upgrade.migrate.migration import Migration
+from congruence.upgrade.migrate.native import EncodedRows, NativeRows, read_native, save_plan
 from congruence.upgrade.migrate.passes import repair, rows_per_block
 from congruence.upgrade.progressive import Order, Progressive
-from congruence.upgrade.progressive._lazy import is_on_disk
-from congruence.upgrade.progressive.saving import restore
-
-__all__ = ["Encode", "reembed"]
+from congruence.upgrade.progressive.rows import is_on_disk
 
 #: Function from row ids to the new model's vectors of these rows, array_like of shape (len(ids), d_new).
 Encode: TypeAlias = Callable[[list[str]], RowsLike]
 
-#: Maximum size in bytes of old vectors that are kept in memory with the mapped rows; larger ones are copied to a file next to the journal.
+#: Maximum size in bytes of old vectors that are kept in memory with the mapped rows; larger ones are copied to a file
+#: next to the journal.
 IN_MEMORY = 64 * 2**20
 
-#: Name of that file, which is unlinked right after it is opened if the system allows this.
-SCRATCH = "old-vectors.tmp"
-
-#: Number of re-embedded rows passed to a new plan at a time.
-ROWS_PER_UPDATE = 65_536
-
-#: Number of rows encoded between two writes to disk, i.e. the most that is lost if the process is killed.
-CHUNK = 256
+SCRATCH = "old-vectors.tmp"  # name of that file, which is unlinked right after it is opened if the system allows this
+ROWS_PER_UPDATE = 65_536  # number of re-embedded rows passed to a new plan at a time
+CHUNK = 256  # number of rows encoded between two writes to disk, i.e. the most that is lost if the process is killed.
 
 
 def reembed(
@@ -67,66 +59,60 @@ def reembed(
     callback: Callable[[int], object] | None = None,
     stage: Callable[[str], object] | None = None,
 ) -> Progressive:
-    """Encode the rows that the map is least sure of with the new model, refit the map on them, and map the remaining rows again.
+    """Encode the rows that the map is least sure of with the new model, refit the map, and map the others again.
 
-    After each batch the database holds the new model's own vectors for the rows encoded so far, and mapped vectors for the others. Rows that the
-    refitted map moves noticeably are written again at once, the others at the end. Search stays available. All state is in the journal's folder:
-    if the process is killed, call the function again to resume; rows already saved are not encoded again.
+    After each batch the database holds the new model's own vectors for the rows encoded so far, and mapped vectors for
+    the others. Rows that the refitted map moves noticeably are written again at once, the others at the end. Search
+    stays available. All state is in the journal's folder: if the process is killed, call the function again to resume;
+    rows already saved are not encoded again.
 
     Parameters
     ----------
     migration : Migration
         A migration whose run is complete, preferably switched, so that readers benefit from each batch.
     encode : callable
-        Function from a list of ids, as strings, to an array of shape (len(ids), dim_new); called with at most 256 ids at a time.
+        Function from a list of ids, as strings, to an array of shape (len(ids), dim_new); called with at most 256 ids
+        at a time.
     texts, new_texts : array_like, shapes (m, dim_old) and (m, dim_new), optional
-        The same texts in both models: a vocabulary, tags or a query log. See :class:`congruence.upgrade.progressive.Progressive`.
+        The same texts in both models: a vocabulary, tags or a query log. See
+        :class:`congruence.upgrade.progressive.Progressive`.
     among : str, optional
-        Modality of the rows to re-embed, if the table has a column of modalities; rows of other modalities are not changed.
-    order : str, callable, or "auto", default="auto"
+        Modality of the rows to re-embed, if the table has a column of modalities; rows of other modalities are not
+        changed.
+    order, random_state
         As for :class:`congruence.upgrade.progressive.Progressive`.
-    size : int, default=1000
-        Rows per batch. After each batch the map is refitted, and rows that moved noticeably are written again.
-    budget, share, until : optional
-        When to stop: total number of rows, share of the rows, or quality; see :meth:`Progressive.batches`. By default all rows are re-embedded.
-    random_state : int, default=0
+    size, budget, share, until
+        Rows per batch, and when to stop, as for :meth:`Progressive.batches`; by default all rows are re-embedded.
     callback : callable, optional
         Called with the number of rows encoded.
     stage : callable, optional
         Called with a sentence at each stage.
 
-    Returns
-    -------
-    Progressive
-        With ``history_``, ``meter()``, ``forecast()``, ``plot()`` and ``origin_scale()``.
-
     Raises
     ------
     MigrationError
         If the run is not complete, or the database is switched and does not accept writes after that (files).
-    ParameterError
-        If vectors in the new space do not have unit norm, there are no rows of this modality, or an option has an invalid value.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If ``encode`` returned vectors that cannot be used.
-    DatabaseError, DatabaseUnavailableError, StorageError, CorruptFileError
+    DatabaseUnavailableError, CorruptFileError
         If the database, the disk or the journal fails.
 
     Notes
     -----
-    Up to 64 MB of old vectors are kept in memory twice, together with the mapped vectors. Larger tables are copied to a file next to the journal,
-    which needs 4 bytes × rows × dimensions of disk space and is removed with the plan; memory then contains only the ids, as strings, and
-    what :class:`congruence.Progressive` keeps for a stream.
+    Up to 64 MB of old vectors are kept in memory twice, together with the mapped vectors. Larger tables are copied to a
+    file next to the journal, which needs 4 bytes × rows × dimensions of disk space and is removed with the plan; memory
+    then contains only the ids, as strings, and what :class:`congruence.Progressive` keeps for a stream.
     """
     tell = stage or (lambda words: None)
     if not migration.mapper.unit:
         raise ParameterError(
-            "Got a migration whose new vectors are not of unit norm; expected unit norm, since batches are chosen by cosines. Start the migration with normalize=True."
+            "Batches are chosen by cosines of unit rows.", "Start the migration with `normalize=True`."
         )
     with migration._at_work() as journal:
         journal.require_state("filled", "verified", "switched", "rolled back", to="re-embed")
         if journal.state == "switched" and not migration.database.capabilities.writes_after_switch:
             raise MigrationError(
-                f"Got a switched migration of {migration.database.kind}, whose new vectors are in one complete file; expected it not switched. Roll back, re-embed, then verify and switch."
+                f"This migration is switched, and {migration.database.kind} keeps the new vectors in one "
+                "complete file.",
+                "Roll back, re-embed, then verify and switch.",
             )
         tell("reading the old vectors")
         table = _Table(migration, texts, new_texts, among, order, random_state)
@@ -157,7 +143,7 @@ def reembed(
 
 
 class _Table:
-    """The rows of a migration and the plan that re-embeds them, kept equal in memory, in the journal's folder and in the database."""
+    """The rows of a migration and their plan, kept equal in memory, in the journal's folder and in the database."""
 
     def __init__(
         self,
@@ -180,7 +166,18 @@ class _Table:
         if texts is None and new_texts is None:
             inputs = {name: facts.get(name) for name in inputs}
         store = Embeddings(old, ids=id_texts(self.ids.to_pylist()), allow_zero_rows=True)
-        self.plan = _open_plan(migration, saved, store, order, self.modality, inputs, random_state)
+        mapping, plan = migration.mapper.map.for_modality(self.modality), None
+        if facts and same_ids(store.ids, facts["ids"]):
+            with suppress(CorruptFileError):  # the vectors or texts have changed since then
+                state, folder = facts["state"], facts["folder"]
+                plan = Progressive.from_state(state, mapping, store, folder=folder, order=order, **inputs)
+        self.plan = plan or Progressive(mapping, store, order=order, random_state=random_state, **inputs)
+        if saved and plan is None:  # the rows have changed: start a new plan from those re-embedded so far
+            native = saved[0]
+            remaining = np.flatnonzero(id_rows(self.plan.ids, native.ids) >= 0)
+            for start in range(0, len(remaining), ROWS_PER_UPDATE):
+                part = remaining[start : start + ROWS_PER_UPDATE]
+                self.plan.update(native.ids[part], native.take(part))
         self.texts: tuple[np.ndarray, np.ndarray] | None = None
         if inputs["texts"] is not None:
             ours, theirs = (as_embeddings(inputs[name], name).vectors for name in inputs)
@@ -213,7 +210,7 @@ class _Table:
         migration.retry(database, database.flush)
 
     def repair(self) -> None:
-        """Write all rows that differ from the plan: after a kill, after the plan's first map, and rows that moved only a little."""
+        """Write all rows that differ from the plan: after a kill, after the first map, or moved only a little."""
         migration = self.migration
         repair(migration.database, migration.mapper, migration.info.dim, migration.retry)
 
@@ -239,7 +236,7 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
                 seen.update([] if block.modalities is None else block.modalities.unique().to_pylist())
             elif block.modalities is None:
                 raise ParameterError(
-                    f"Got among={among!r} for a table opened without a column of modalities; expected one. Pass modality_column=…, or leave out among=…."
+                    f"Got `among={among!r}`, but no such column.", "Pass `modality_column=…`, or leave out `among=…`."
                 )
             else:
                 kept = np.array([name == among for name in block.modalities.to_pylist()], bool)
@@ -259,11 +256,12 @@ def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.nd
     n = sum(map(len, ids))
     if len(seen) > 1:
         raise ParameterError(
-            f"Got a table of {', '.join(sorted(seen))}; expected one modality to re-embed. Pass among=…, for example among={sorted(seen)[0]!r}."
+            f"The table has rows of {', '.join(sorted(seen))}; one is re-embedded at a time.",
+            f"Pass `among={sorted(seen)[0]!r}`, for example.",
         )
     if n < 2:
         raise ParameterError(
-            f"Got {n} rows{'' if among is None else f' of {among}'}; expected at least 2. Pass another among=…."
+            f"Got {n} rows{'' if among is None else f' of {among}'}; expected at least 2.", "Pass another `among=…`."
         )
     return pa.concat_arrays(ids), _memory_map(path, n, info.dim) if large else np.concatenate(rows)
 
@@ -293,7 +291,7 @@ def _in_order(migration: Migration, ids: pa.Array, old: np.ndarray, known: np.nd
 
 @contextmanager
 def _removed_on_error(path: Path) -> Iterator[None]:
-    """Translate write errors of the disk, and remove the file after an error. Raises StorageError."""
+    """Translate write errors of the disk, and remove the file after an error."""
     try:
         yield
     except BaseException as error:
@@ -301,31 +299,6 @@ def _removed_on_error(path: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None and not isinstance(error, CongruenceError):
             raise StorageError(describe_refusal(error, f"from the disk while writing {path}")) from error
         raise
-
-
-def _open_plan(
-    migration: Migration,
-    saved: tuple[NativeRows, dict[str, Any]] | None,
-    store: Embeddings,
-    order: str | Order,
-    modality: str | None,
-    inputs: dict[str, Any],
-    random_state: int,
-) -> Progressive:
-    """Resume the existing plan, or start a new one; if the rows have changed since, start a new plan from the rows re-embedded so far."""
-    mapping = migration.mapper.map.for_modality(modality)
-    if saved is None:
-        return Progressive(mapping, store, order=order, random_state=random_state, **inputs)
-    native, facts = saved
-    if same_ids(store.ids, facts["ids"]):
-        with suppress(CorruptFileError):  # the vectors or texts have changed since then
-            return restore(Progressive, facts["state"], mapping, store, {"order": order, **inputs}, facts["folder"])
-    plan = Progressive(mapping, store, order=order, random_state=random_state, **inputs)
-    remaining = np.flatnonzero(id_rows(plan.ids, native.ids) >= 0)
-    for start in range(0, len(remaining), ROWS_PER_UPDATE):
-        part = remaining[start : start + ROWS_PER_UPDATE]
-        plan.update(native.ids[part], native.take(part))
-    return plan
 
 
 def _encode(
@@ -339,7 +312,8 @@ def _encode(
         vectors = as_matrix(encode(names), "encode", ids=id_texts(names))
         if vectors.shape != (len(names), dim):
             raise ShapeError(
-                f"Got vectors of shape {vectors.shape} from encode for {len(names)} ids; expected ({len(names)}, {dim}). Return one vector of the new model per id, in the same order."
+                f"Got vectors of shape {vectors.shape} from encode; expected ({len(names)}, {dim}).",
+                "Return one vector of the new model per id, in the same order.",
             )
         encoded.add(names, vectors.astype(np.float32))
         if callback is not None:

@@ -11,21 +11,34 @@ import pyarrow as pa
 
 from congruence._utils.ids import id_rows, id_texts
 from congruence._utils.top_k import top_k
-from congruence.databases import Database
+from congruence.databases import Block, Database
 from congruence.embeddings import Embeddings, normalize_rows
-from congruence.errors import IdError, ShapeError
-from congruence.upgrade.migrate._sample import read_sample
+from congruence.errors import CorruptFileError, IdError, ShapeError
 from congruence.upgrade.migrate.mapper import RowMapper
 from congruence.upgrade.migrate.passes import Checksum, rows_per_block
 from congruence.upgrade.migrate.quantize import recall_of
 
 if TYPE_CHECKING:
-    from congruence.databases import Side
+    from congruence.databases import VectorSide
 
-__all__ = ["Verification", "verify"]
 
-#: Number of queries for which the results of the index are compared with exact search.
-QUERIES = 200
+def read_sample(database: Database, sample: list[int | str]) -> tuple[Block, Block, np.ndarray]:
+    """Return the sampled rows with old and with new vectors, and the position in the new of each old row, or −1."""
+    first = next(iter(database.scan("old", batch=1)), None)
+    if first is None:
+        raise ShapeError("Got a table without rows.", "Check the table and the condition.")
+    try:
+        ids = pa.array(sample, first.ids.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise CorruptFileError(
+            f"The journal's sample has other ids than the table ({first.ids.type}).",
+            "Restore the journal, or discard the new vectors and run again with another `journal=…`.",
+        ) from error
+    old, new = database.fetch(ids, "old"), database.fetch(ids, "new")
+    return old, new, id_rows(id_texts(new.ids.to_pylist()), id_texts(old.ids.to_pylist()))
+
+
+QUERIES = 200  # number of queries for which the results of the index are compared with exact search
 
 #: The same without an index: the search of the database is then exact, and reads all rows for each query.
 QUERIES_UNINDEXED = 10
@@ -33,51 +46,22 @@ QUERIES_UNINDEXED = 10
 
 @dataclass(frozen=True)
 class Verification:
-    """Result of :meth:`Migration.verify`.
-
-    Attributes
-    ----------
-    passed : bool
-    rows_old, rows_new : int
-        Numbers of rows that have an old and a new vector.
-    read_back, wrong : int
-        Number of sampled rows that were read and mapped again, and number of these whose new vector is wrong or missing.
-    largest_difference : float
-        Largest difference in a component as stored, over the sample; for int8 in quantization steps.
-    k : int
-    index_recall : float or None
-        Share of the exact ``k`` nearest rows that the database's own search finds, with new vectors of the sample as queries: at most 200, or 10
-        if the vectors have no index. None if the database cannot search.
-    index_recall_old : float or None
-        The same for the old vectors and their index.
-    heldout : dict
-        ``queries``, and ``recall@1`` and ``recall@10``: how often new vectors that the map was not fitted on find their own row; ``chance@10``.
-        Empty if none were given.
-    checksum_new : str
-        Checksum over all new vectors as they are stored.
-    stored_recall : float or None
-        If the new vectors are not stored as float32: the share of the 10 nearest rows in float32 that are also among the 10 nearest as stored, within
-        the sample that was read back; None for fewer than 40 rows.
-    clipped : float
-        Share of components outside the int8 ranges, over the same sample.
-    problems : list of str
-        Reasons why verification failed.
-    """
+    """Result of :meth:`Migration.verify`."""
 
     passed: bool
     rows_old: int
     rows_new: int
-    read_back: int
-    wrong: int
-    largest_difference: float
+    read_back: int  # sampled rows that were read and mapped again
+    wrong: int  # whose new vector is wrong or missing
+    largest_difference: float  # in a component as stored; for int8 in quantization steps
     k: int
-    index_recall: float | None
-    index_recall_old: float | None
-    heldout: dict[str, float]
-    checksum_new: str
-    stored_recall: float | None = None
-    clipped: float = 0.0
-    problems: list[str] = field(default_factory=list)
+    index_recall: float | None  # share of the exact k nearest rows that the database's search finds
+    index_recall_old: float | None  # the same of the old vectors and their index
+    heldout: dict[str, float]  # "queries", "recall@1", "recall@10" of new vectors that find their own row, "chance@10"
+    checksum_new: str  # over all new vectors as they are stored
+    stored_recall: float | None = None  # share of the 10 nearest in float32 that are found as stored
+    clipped: float = 0.0  # share of components outside the int8 ranges
+    problems: list[str] = field(default_factory=list)  # reasons why verification failed
 
     def to_dict(self) -> dict[str, object]:
         """Return the result as plain data."""
@@ -117,10 +101,11 @@ def verify(
     own = None
     if heldout is not None:
         if not heldout.has_ids:
-            raise IdError("Got held-out vectors without ids; expected the ids of their rows. Pass a file with ids.")
+            raise IdError("The held-out vectors have no ids.", "Pass a file with ids.")
         if heldout.vectors.shape[1] != mapper.dim:
             raise ShapeError(
-                f"Got {heldout.vectors.shape[1]}-d held-out vectors; expected {mapper.dim}-d, of the new model. Pass vectors of the new model, with the ids of their rows."
+                f"Got {heldout.vectors.shape[1]}-d held-out vectors; expected {mapper.dim}-d.",
+                "Pass vectors of the new model.",
             )
         own = mapper.new.encode(np.asarray(heldout.vectors, np.float32))
     all_queries = queries if own is None else np.concatenate([queries, own])
@@ -144,7 +129,13 @@ def verify(
             problems.append(f"the new index finds {recall:.3f} of the {k} nearest rows, the old one {recall_old:.3f}")
     scores: dict[str, float] = {}
     if heldout is not None:
-        scores = _own_rows(best[len(queries) :], heldout, checksum.rows)
+        pairs = list(zip(best[len(queries) :], id_texts(heldout.ids).tolist(), strict=True))
+        scores = {
+            "queries": len(pairs),
+            "recall@1": float(np.mean([bool(found) and found[0] == name for found, name in pairs])),
+            "recall@10": float(np.mean([name in found[:10] for found, name in pairs])),
+            "chance@10": min(10 / max(total, 1), 1.0),
+        }
         if scores["recall@10"] <= 2 * scores["chance@10"]:
             problems.append("held-out vectors of the new model find their own rows no better than chance")
     return Verification(
@@ -167,14 +158,14 @@ def verify(
 
 def _exact(
     database: Database,
-    side: Side,
+    side: VectorSide,
     queries: np.ndarray,
     k: int,
     distance: str | None,
     callback: Callable[[int], object] | None,
     checksum: Checksum | None = None,
 ) -> tuple[list[list[str]], np.ndarray]:
-    """Return the ids of each query's exact ``k`` nearest rows, and the similarity of the last, in one pass with ``k`` candidates per query."""
+    """Return the ids of each query's ``k`` nearest rows, and the similarity of the last, in one pass."""
     scores = np.full((len(queries), 0), -np.inf, np.float32)
     names = np.empty((len(queries), 0), object)
     width = queries.shape[1]
@@ -207,14 +198,14 @@ def _similar(queries: np.ndarray, vectors: np.ndarray, distance: str | None) -> 
 
 def _as_near(
     database: Database,
-    side: Side,
+    side: VectorSide,
     queries: np.ndarray,
     results: list[pa.Array],
     least: np.ndarray,
     k: int,
     distance: str | None,
 ) -> float:
-    """Return the share of results that are as similar as the ``k`` nearest: quantized vectors often tie, and any of the tied rows is correct."""
+    """Return the share of results as similar as the ``k`` nearest: quantized vectors often tie, and any is correct."""
     names = [id_texts(ids.to_pylist()) for ids in results]
     block = database.fetch(pa.concat_arrays(results).unique(), side)
     known = id_texts(block.ids.to_pylist())
@@ -233,16 +224,3 @@ def _agreement(exact: list[list[str]], results: list[pa.Array]) -> float:
     for names, ids in zip(exact, results, strict=True):
         shares.append(len(set(names) & set(id_texts(ids.to_pylist()).tolist())) / max(len(names), 1))
     return float(np.mean(shares))
-
-
-def _own_rows(best: list[list[str]], heldout: Embeddings, total: int) -> dict[str, float]:
-    """Return how often held-out vectors find the row with their id, and chance."""
-    names = id_texts(heldout.ids).tolist()
-    first = np.mean([bool(found) and found[0] == name for found, name in zip(best, names, strict=True)])
-    ten = np.mean([name in found[:10] for found, name in zip(best, names, strict=True)])
-    return {
-        "queries": len(names),
-        "recall@1": float(first),
-        "recall@10": float(ten),
-        "chance@10": min(10 / max(total, 1), 1.0),
-    }

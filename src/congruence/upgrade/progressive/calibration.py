@@ -13,51 +13,27 @@ from congruence._utils.validation import as_matrix, check_choice, check_same_row
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.upgrade.progressive.texts import unit
 
-__all__ = ["KINDS", "OriginScale", "fit_origin_scale"]
-
-#: Kinds of conversion.
-KINDS = ("query", "affine", "monotone", "factor")
-
-#: Minimum number of rows for which both vectors are known.
-FEWEST = 20
-
-#: The factor is fitted on the scores from this quantile on, since a search compares the highest scores.
-_TOP = 0.99
-
-#: Number of quantiles between which a monotone conversion interpolates.
-_STEPS = 201
+KINDS = ("query", "affine", "monotone", "factor")  # kinds of conversion
+FEWEST = 20  # minimum number of rows for which both vectors are known
+_TOP = 0.99  # the factor is fitted on the scores from this quantile on, since a search compares the highest scores
+_STEPS = 201  # number of quantiles between which a monotone conversion interpolates
 
 
 @dataclass(frozen=True, eq=False)
 class OriginScale:
-    """A conversion of mapped rows' scores to the scale of native rows' scores.
-
-    Attributes
-    ----------
-    kind : {"query", "affine", "monotone", "factor"}
-    knots, values : ndarray, shape (q,)
-        Scores of mapped rows and their converted values; linear between knots, with the last slopes beyond them.
-    mapped, native : ndarray, shape (n, d), or None
-        For ``kind="query"``: the unit rows by which each query's scores are standardized.
-    """
+    """A conversion of mapped rows' scores to the scale of native rows' scores."""
 
     kind: str
-    knots: np.ndarray
-    values: np.ndarray
-    mapped: np.ndarray | None = None
+    knots: np.ndarray  # (q,), scores of mapped rows
+    values: np.ndarray  # (q,), their converted values: linear between knots, with the last slopes beyond them
+    mapped: np.ndarray | None = None  # (n, d), unit rows by which each query's scores are standardized
     native: np.ndarray | None = None
 
     @property
     def factor(self) -> float:
-        """Slope between the outermost knots; for ``kind="factor"`` the factor by which mapped rows are multiplied when they are stored.
-
-        Raises
-        ------
-        ParameterError
-            If ``kind="query"``, which has no factor.
-        """
+        """Slope between the outermost knots; for ``kind="factor"``, by what mapped rows are multiplied."""
         if not len(self.knots):
-            raise ParameterError("Got kind='query', which has no factor; expected another. Pass kind='factor'.")
+            raise ParameterError("Got kind='query', which has no factor.", "Pass `kind='factor'`.")
         return float((self.values[-1] - self.values[0]) / (self.knots[-1] - self.knots[0]))
 
     def rescale(self, scores: RowsLike, mapped: RowsLike, queries: RowsLike | None = None) -> np.ndarray:
@@ -75,39 +51,30 @@ class OriginScale:
         Returns
         -------
         ndarray of float64, shape (m, n)
-
-        Raises
-        ------
-        ShapeError
-            If there is not one flag per column, or not one query per row.
-        ParameterError
-            If ``kind="query"`` and there are no queries.
         """
         out = np.array(scores, dtype=np.float64)
         which = np.asarray(mapped, dtype=bool)
         if out.ndim != 2 or which.shape != (out.shape[1],):
             raise ShapeError(
-                f"Got scores of shape {out.shape} and flags of shape {which.shape}; expected one flag per column. Pass mapped=… with one entry per row of the store."
+                f"Got scores of shape {out.shape} and flags of shape {which.shape}; expected one flag per column.",
+                "Pass `mapped=…` with one entry per row of the store.",
             )
-        of_mapped = out[:, which]
-        out[:, which] = self._by_query(of_mapped, queries) if self.kind == "query" else self._by_knots(of_mapped)
-        return out
-
-    def _by_query(self, scores: np.ndarray, queries: RowsLike | None) -> np.ndarray:
+        before = out[:, which]
+        if self.kind != "query":
+            out[:, which] = np.interp(before, self.knots, self.values)
+            for end, inner, beyond in ((0, 1, before < self.knots[0]), (-1, -2, before > self.knots[-1])):
+                slope = (self.values[end] - self.values[inner]) / (self.knots[end] - self.knots[inner])
+                further = self.values[end] + slope * (before - self.knots[end])
+                out[:, which] = np.where(beyond, further, out[:, which])
+            return out
         if queries is None or self.mapped is None or self.native is None:
-            raise ParameterError("Got no queries for kind='query'; expected those of the scores. Pass queries=….")
+            raise ParameterError("Got no queries for kind='query'; expected those of the scores.", "Pass `queries=…`.")
         Q = unit(as_matrix(queries, "queries"))
-        check_same_rows(len(scores), len(Q), "scores", "queries")
+        check_same_rows(len(out), len(Q), "scores", "queries")
         ours, native = Q @ self.mapped.T, Q @ self.native.T
         slope = native.std(axis=1) / np.maximum(ours.std(axis=1), 1e-12)
-        return np.asarray((scores - ours.mean(axis=1)[:, None]) * slope[:, None] + native.mean(axis=1)[:, None])
-
-    def _by_knots(self, scores: np.ndarray) -> np.ndarray:
-        changed = np.interp(scores, self.knots, self.values)
-        for end, inner, beyond in ((0, 1, scores < self.knots[0]), (-1, -2, scores > self.knots[-1])):
-            slope = (self.values[end] - self.values[inner]) / (self.knots[end] - self.knots[inner])
-            changed = np.where(beyond, self.values[end] + slope * (scores - self.knots[end]), changed)
-        return np.asarray(changed)
+        out[:, which] = (before - ours.mean(axis=1)[:, None]) * slope[:, None] + native.mean(axis=1)[:, None]
+        return out
 
     def state(self) -> dict[str, Any]:
         """Return all fields as plain data."""
@@ -134,25 +101,15 @@ def fit_origin_scale(queries: RowsLike, mapped: RowsLike, native: RowsLike, kind
         The same random rows, mapped from old vectors that the map was not fitted on, and encoded by the new model.
     kind : {"query", "affine", "monotone", "factor"}, default="query"
         "query": give each query's scores the mean and standard deviation that native rows have for this query, as in
-        :func:`congruence.upgrade.bridge.search_mixed`. "affine": match the mean and standard deviation of all scores to those of native rows.
-        "monotone": match all their quantiles. "factor": multiply the scores so that the mean of the highest hundredth matches that of native
-        rows; this can be stored in the rows of an inner-product index.
-
-    Returns
-    -------
-    OriginScale
-
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, ParameterError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros, or a parameter has an invalid value.
-    InputError
-        If there are fewer than 20 rows, or the scores are constant.
+        :func:`congruence.upgrade.bridge.search_mixed`. "affine": match the mean and standard deviation of all scores to
+        those of native rows. "monotone": match all their quantiles. "factor": multiply the scores so that the mean of
+        the highest hundredth matches that of native rows; this can be stored in the rows of an inner-product index.
 
     Notes
     -----
-    The conversion matches distributions over the same rows and queries. A regression of native on mapped scores would shrink the scores of mapped rows toward
-    their mean and rank them behind native ones: a search needs the rank of each row, not its expected score.
+    The conversion matches distributions over the same rows and queries. A regression of native on mapped scores would
+    shrink the scores of mapped rows toward their mean and rank them behind native ones: a search needs the rank of each
+    row, not its expected score.
 
     Examples
     --------
@@ -168,18 +125,17 @@ def fit_origin_scale(queries: RowsLike, mapped: RowsLike, native: RowsLike, kind
     check_same_rows(len(Z), len(Y), "mapped", "native")
     if not Q.shape[1] == Z.shape[1] == Y.shape[1]:
         raise ShapeError(
-            f"Got {Q.shape[1]}-d queries, {Z.shape[1]}-d mapped and {Y.shape[1]}-d native rows; expected one width. Pass queries and rows of the new model."
+            f"Got {Q.shape[1]}-d queries, {Z.shape[1]}-d mapped and {Y.shape[1]}-d native rows.",
+            "Pass queries and rows of the new model.",
         )
     if len(Z) < FEWEST:
         raise InputError(
-            f"Got {len(Z)} rows in mapped=… and native=…; expected {FEWEST} or more. Pass mapped=… and native=… with more random rows."
+            f"Got {len(Z)} rows; {FEWEST} are needed.", "Pass `mapped=…` and `native=…` with more random rows."
         )
     Q = unit(Q)
     ours, theirs = (Q @ unit(Z).T).ravel(), (Q @ unit(Y).T).ravel()
     if min(np.ptp(ours), np.ptp(theirs)) <= 1e-9:
-        raise InputError(
-            "Got scores that are all equal; expected different ones. Pass queries=… and rows that differ from each other."
-        )
+        raise InputError("All scores are equal.", "Pass `queries=…` and rows that differ from each other.")
     if kind == "query":
         return OriginScale(kind, np.zeros(0), np.zeros(0), unit(Z), unit(Y))
     if kind == "affine":

@@ -1,4 +1,4 @@
-"""Forecast what further re-embedding would gain and cost, and whether it can reach the target, before it is paid for."""
+"""Forecast what further re-embedding would gain and cost, before it is paid for."""
 
 from __future__ import annotations
 
@@ -8,54 +8,29 @@ from typing import Any
 
 import numpy as np
 
-from congruence.upgrade.progressive._interval import rest_interval
+from congruence.upgrade.progressive.meter import rest_interval
 
-__all__ = ["Forecast", "make_forecast"]
-
-#: Minimum number of random rows for a verdict.
-FEWEST = 20
-
-#: Minimum number of them on which each point of the forecast is measured.
-LAST = 10
-
-#: Beyond this share of the store, re-embedding all of it is simpler, and costs at most twice as much.
-MOST = 0.5
+FEWEST = 20  # minimum number of random rows for a verdict
+LAST = 10  # minimum number of them on which each point of the forecast is measured
+MOST = 0.5  # beyond this share of the store, re-embedding all of it is simpler, and costs at most twice as much
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The quality after further batches with the present map; refitting the map adds to it.
-
-    Attributes
-    ----------
-    metric : str
-    share : list of float
-        Share of the store re-embedded, starting with the present share.
-    value, low, high : list of float
-        Forecast and its 95 % interval.
-    rows, minutes, price : list
-        Rows still to be re-embedded, and their time and price, which are None if the rate or the price per row is unknown.
-    target : float
-    needed : float or None
-        Total share of the store at which the forecast reaches the target; None if it never does.
-    needed_at_random : float or None
-        The same for rows in random order.
-    verdict : {"measure first", "done", "keep the old model", "re-embed progressively", "re-embed everything"}
-    reason : str
-    """
+    """The quality after further batches with the present map; refitting the map adds to it."""
 
     metric: str
-    share: list[float]
-    value: list[float]
+    share: list[float]  # of the store re-embedded, from the present one
+    value: list[float]  # with its 95 % interval from low to high
     low: list[float]
     high: list[float]
-    rows: list[int]
-    minutes: list[float | None]
-    price: list[float | None]
+    rows: list[int]  # still to be re-embedded
+    minutes: list[float | None]  # None if the rate is unknown
+    price: list[float | None]  # None if the price per row is unknown
     target: float
-    needed: float | None
-    needed_at_random: float | None
-    verdict: str
+    needed: float | None  # share at which the target is reached, if ever
+    needed_at_random: float | None  # the same in random order
+    verdict: str  # "measure first", "done", "keep the old model", "re-embed progressively" or "re-embed everything"
     reason: str
 
     def to_dict(self) -> dict[str, object]:
@@ -98,39 +73,13 @@ def make_forecast(
     price: float | None,
     better: tuple[float, float] | None = None,
 ) -> Forecast:
-    """Forecast from the meter's rows that are still mapped.
-
-    Parameters
-    ----------
-    values : ndarray, shape (m,)
-        Quality of these rows, 1 if mapping loses nothing.
-    ahead : ndarray, shape (m,)
-        Share of the rows not yet chosen that the order takes before each.
-    n_rows, n_embedded, rest : int
-        Numbers of rows in the store, re-embedded, and still mapped.
-    metric : str
-    meter_share : float
-        Share of random rows in further batches.
-    target : float
-    further : sequence of float
-        Shares of the store to forecast for.
-    support : (float, float), default=(0, 1)
-        Minimum and maximum value that a row can have.
-    rate, price : float, optional
-        Rows per minute, and price per row.
-    better : (float, float), optional
-        Accuracy of the old model, and upper bound of the new model's.
-
-    Returns
-    -------
-    Forecast
-    """
+    """Forecast from the quality (m,) of the meter's rows and the share of rows that the order takes before each."""
     values, ahead = np.asarray(values, float), np.asarray(ahead, float)
 
     last = float(np.sort(ahead)[-min(LAST, len(ahead))]) if len(ahead) else 0.0
 
     def kept(more: float, ordered: bool = True) -> tuple[np.ndarray, float]:
-        """Return the quality of rows that would still be mapped after re-embedding this further share, and their number."""
+        """Return the quality of rows still mapped after re-embedding this further share, and their number."""
         rows = min(more * n_rows, rest)
         # The random share of a batch comes from all rows alike, the rest of it from the front of the order.
         cut = (1 - meter_share) * rows / max(rest - meter_share * rows, 1.0) if ordered else 0.0
@@ -188,7 +137,8 @@ def _judge(
     """Return the verdict of a forecast and its reason."""
     if better is not None and better[0] >= better[1]:
         return "keep the old model", (
-            f"its accuracy is {better[0]:.3f}, and the new model's is at most {better[1]:.3f}, estimated on the random rows"
+            f"its accuracy is {better[0]:.3f}, and the new model's is at most {better[1]:.3f}, estimated on "
+            "the random rows"
         )
     if len(values) < FEWEST and share < 1:
         return "measure first", f"{len(values)} measured random rows are too few, {FEWEST} are needed"
@@ -197,8 +147,8 @@ def _judge(
     if needed is None or needed > MOST:
         when = "never" if needed is None else f"at {100 * needed:.0f} %"
         return "re-embed everything", (
-            f"{metric} of mapped rows is {values.mean():.3f}: the target {target:.3f} is reached {when} of the store, so the old vectors contain too little of what the "
-            "new model distinguishes"
+            f"{metric} of mapped rows is {values.mean():.3f}: the target {target:.3f} is reached {when} of the "
+            "store, so the old vectors contain too little of what the new model distinguishes"
         )
     other = "never" if at_random is None else f"at {100 * at_random:.0f} %"
     return (

@@ -1,62 +1,43 @@
 """Choose which rows to re-embed next: the highest scores first, without near-duplicates as long as other rows remain.
 
-An order is a function of a :class:`View`; its scores are compared within one call only. Orders never see the meter's new vectors.
+An order is a function of a :class:`View`; its scores are compared within one call only. Orders never see the meter's
+new vectors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from congruence._utils.arrays import blocks
 from congruence._utils.validation import check_choice, check_positive
 from congruence.errors import ParameterError
-from congruence.upgrade.progressive.texts import TextFacts, overlap
+from congruence.upgrade.progressive.texts import TextFacts, Texts, nearest_texts, overlap
 
-#: Number of rows that are compared with each other in one matrix product.
-_BLOCK = 512
-
-__all__ = ["BY_TEXTS", "ORDERS", "Mixture", "Order", "View", "quantiles", "ranks", "take_in_order"]
+_BLOCK = 512  # number of rows that are compared with each other in one matrix product
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """The information that an order may use.
+    """The information that an order may use."""
 
-    Attributes
-    ----------
-    old : ndarray, shape (n, d_old)
-        Unit rows of the old model.
-    mapped : ndarray, shape (n, d_new)
-        Unit rows mapped by the current map, including those of re-embedded items.
-    native : ndarray of int, shape (e,)
-        Rows that were re-embedded, without those reserved for the meter.
-    surprise : ndarray, shape (e,)
-        1 − cosine between each of them and its mapped vector before it was re-embedded.
-    size : int
-        Number of rows wanted.
-    random_state : int
-    old_facts, new_facts : TextFacts or None
-        Facts about the old rows and about the mapped ones; None without texts.
-    """
-
-    old: np.ndarray
-    mapped: np.ndarray
-    native: np.ndarray
-    surprise: np.ndarray
-    size: int
+    old: np.ndarray  # (n, d_old), unit rows of the old model
+    mapped: np.ndarray  # (n, d_new), by the current map, also of re-embedded items
+    native: np.ndarray  # (e,), rows re-embedded, without the meter's
+    surprise: np.ndarray  # (e,), 1 − cosine between each of them and its mapped vector before
+    size: int  # rows wanted
     random_state: int = 0
-    old_facts: TextFacts | None = None
-    new_facts: TextFacts | None = None
+    old_facts: TextFacts | None = None  # about the old rows; None without texts
+    new_facts: TextFacts | None = None  # about the mapped ones
 
     def facts(self) -> tuple[TextFacts, TextFacts]:
-        """Return the facts about the old rows and about the mapped ones. Raises ParameterError if there are no texts."""
+        """Return the facts about the old rows and about the mapped ones; an error without texts."""
         if self.old_facts is None or self.new_facts is None:
             raise ParameterError(
-                "Got no texts for an order that compares rows with texts; expected the same texts encoded by both models. Pass texts=… and new_texts=…, or "
-                "order='residual'."
+                "This order needs texts; there are none.", "Pass `texts=…` and `new_texts=…`, or `order='residual'`."
             )
         return self.old_facts, self.new_facts
 
@@ -71,7 +52,7 @@ def _by_random(view: View) -> np.ndarray:
 
 
 def _by_entropy(view: View) -> np.ndarray:
-    """Sum of the entropies of both models' distributions over texts: rows that neither the old model nor the map can place come first."""
+    """Sum of the entropies of both models over texts: rows that neither can place come first."""
     old, new = view.facts()
     return np.asarray(old.entropy + new.entropy)
 
@@ -89,7 +70,7 @@ def _by_overlap(view: View) -> np.ndarray:
 
 
 def _by_margin(view: View) -> np.ndarray:
-    """Margin sampling (Scheffer, Decomain and Wrobel 2001): rows with a small lead of the nearest text over the second, under the map, come first."""
+    """Margin sampling (Scheffer, Decomain and Wrobel 2001): a small lead of the nearest text comes first."""
     return np.asarray(-view.facts()[1].margin)
 
 
@@ -116,7 +97,7 @@ def _by_distance(view: View) -> np.ndarray:
 
 
 def _by_k_center(view: View) -> np.ndarray:
-    """Farthest-first traversal (Gonzalez 1985; k-center of Sener and Savarese 2018) in the old space, from the rows re-embedded."""
+    """Farthest-first traversal (Gonzalez 1985; Sener and Savarese 2018) in the old space, from re-embedded rows."""
     apart = _by_distance(view)
     score = apart.copy()
     top = float(apart.max() - apart.min()) + 2.0
@@ -155,37 +136,21 @@ ORDERS: dict[str, Order] = {
     "random": _by_random,
 }
 
-#: Orders that require texts.
-BY_TEXTS = ("entropy", "disagreement", "overlap", "margin")
+BY_TEXTS = ("entropy", "disagreement", "overlap", "margin")  # orders that require texts
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Combination of several orders: the weighted mean of each row's rank under them.
+    """Combination of several orders, such as ``Mixture({"entropy": 2.0, "k-center": 1.0})``.
 
-    Parameters
-    ----------
-    parts : mapping of str to float
-        Weights by name of :data:`ORDERS`.
-
-    Raises
-    ------
-    ParameterError
-        If a name is unknown, there is no name, or a weight is not positive.
-
-    Examples
-    --------
-    >>> from congruence.upgrade.progressive import Mixture
-    >>> order = Mixture({"entropy": 2.0, "k-center": 1.0})
+    A row's score is the mean of its ranks under them, by the weights of ``parts``.
     """
 
     parts: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.parts:
-            raise ParameterError(
-                "Got a mixture without orders; expected at least one. Pass parts={'entropy': 1.0}, for example."
-            )
+            raise ParameterError("Got a mixture without orders.", "Pass `parts={'entropy': 1.0}`, for example.")
         for name, weight in self.parts.items():
             check_choice(name, ORDERS, "parts")
             check_positive(weight, "weight")
@@ -211,27 +176,9 @@ def ranks(scores: np.ndarray, some: np.ndarray) -> np.ndarray:
 def take_in_order(
     scores: np.ndarray, eligible: np.ndarray, free: np.ndarray, n: int, old: np.ndarray, native: np.ndarray, near: float
 ) -> np.ndarray:
-    """Take rows in order, postponing near-duplicates of rows already taken.
+    """Take rows in order, postponing near-duplicates of rows already taken or of ``native`` ones.
 
-    Parameters
-    ----------
-    scores : ndarray, shape (n_rows,)
-    eligible : ndarray of bool, shape (n_rows,)
-    free : ndarray of bool, shape (n_rows,)
-        The meter's rows: they do not count, because their new vectors are requested anyway.
-    n : int
-        Number of rows to take, in addition to free ones.
-    old : ndarray, shape (n_rows, d)
-        Unit rows.
-    native : ndarray of int, shape (e,)
-        Rows that were re-embedded.
-    near : float
-        Rows with at least this cosine are near-duplicates; with a value above 1, none are.
-
-    Returns
-    -------
-    ndarray of int, shape (rows,)
-        The rows taken, including free ones; fewer if there are no more.
+    ``free`` rows, the meter's, do not count toward ``n``, because their new vectors are requested anyway.
     """
     rows = np.flatnonzero(eligible)
     rows = rows[np.argsort(-scores[rows], kind="stable")]
@@ -245,10 +192,7 @@ def take_in_order(
 def _apart(
     ahead: np.ndarray, free: np.ndarray, n: int, old: np.ndarray, native: np.ndarray, near: float
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Separate rows from near-duplicates of earlier rows or of native ones, until ``n`` rows that are not free are kept.
-
-    Each block is compared with the rows kept so far in one matrix product. Returns the rows kept, the near-duplicates, and the number of rows examined.
-    """
+    """Split rows, until ``n`` that are not free are kept, into those and near-duplicates; return also their number."""
     kept, copies, count, examined = [np.empty(0, np.intp)], [np.empty(0, np.intp)], 0, 0
     for part in blocks(len(ahead), 1, budget=_BLOCK):
         if count >= n:
@@ -268,3 +212,72 @@ def _apart(
         count += int(np.count_nonzero(~free[candidates[~copy]]))
         examined += len(candidates)
     return np.concatenate(kept), np.concatenate(copies), examined
+
+
+#: Orders that are compared.
+WITH_TEXTS = ("entropy", "disagreement", "overlap", "margin", "residual", "coverage", "random")
+WITHOUT_TEXTS = ("random", "residual", "coverage", "distance")
+
+#: Minimum number of random rows for a choice, and number of standard errors by which another order must lead.
+FEWEST, LEAD = 20, 2.5
+
+
+class OrderSelection:
+    """The candidate orders, and how well each predicted the harm to random rows.
+
+    A row's harm is the share of its nearest texts that mapping changes (without texts, 1 − cosine). An order's score is
+    the correlation of its ranks with the harm. Another order replaces the default if it leads by 2.5 standard errors of
+    the paired difference.
+    """
+
+    def __init__(self, default: str, has_texts: bool) -> None:
+        self.default = default
+        self.names = WITH_TEXTS if has_texts else WITHOUT_TEXTS
+        #: Rank of each recorded row under each candidate, and its harm once it was re-embedded.
+        self.ranks: dict[int, list[float]] = {}
+        self.harm: dict[int, float] = {}
+
+    def record(self, rows: np.ndarray, view: View) -> None:
+        """Record how the candidates rank random rows that were just requested."""
+        if not len(rows):
+            return
+        by_order = (ORDERS[name](view) for name in self.names)
+        table = np.stack([ranks(scores, scores[rows]) for scores in by_order], axis=1)
+        self.ranks.update(zip(rows.tolist(), table.tolist(), strict=True))
+
+    def finish(self, new: Mapping[int, np.ndarray], mapped: np.ndarray, texts: Texts | None, k: int) -> None:
+        """Record the harm to recorded rows that were re-embedded now; ``mapped`` is from before the refit."""
+        rows = [row for row in new if row in self.ranks and row not in self.harm]
+        if not rows:
+            return
+        theirs, ours = np.stack([new[row] for row in rows]), mapped[rows]
+        if texts is None:
+            harm = 1 - np.einsum("ij,ij->i", theirs, ours)
+        else:
+            near = (nearest_texts(side @ texts.new.T, k) for side in (theirs, ours))
+            harm = 1 - overlap(*near)
+        self.harm.update(zip(rows, harm.tolist(), strict=True))
+
+    def current_order(self) -> str:
+        """Return the order to use."""
+        rows = list(self.harm)
+        if len(rows) < FEWEST:
+            return self.default
+        table, harm = np.array([self.ranks[row] for row in rows]), np.array([self.harm[row] for row in rows])
+        if not harm.std() > 0:
+            return self.default
+        standard = (table - table.mean(axis=0)) / np.maximum(table.std(axis=0), 1e-12)
+        products = standard * ((harm - harm.mean()) / harm.std())[:, None]
+        ahead = products - products[:, [self.names.index(self.default)]]
+        mean, error = ahead.mean(axis=0), ahead.std(axis=0, ddof=1) / np.sqrt(len(rows))
+        best = int(np.argmax(mean))
+        return self.names[best] if mean[best] > LEAD * error[best] > 0 else self.default
+
+    def state(self) -> dict[str, Any]:
+        """Return all fields as plain data."""
+        return {"ranks": [[row, *ranks] for row, ranks in self.ranks.items()], "harm": [*map(list, self.harm.items())]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore the state returned by :meth:`state`."""
+        self.ranks = {int(row): list(ranks) for row, *ranks in state["ranks"]}
+        self.harm = {int(row): float(harm) for row, harm in state["harm"]}

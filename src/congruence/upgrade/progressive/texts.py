@@ -1,4 +1,4 @@
-"""Scores of rows against texts that both models have encoded: nearest texts, mixtures of texts, and the probability that a row's own text is known."""
+"""Scores of rows against texts in both models: nearest texts, mixtures of texts, and whether they are known."""
 
 from __future__ import annotations
 
@@ -7,54 +7,34 @@ from dataclasses import dataclass
 import numpy as np
 
 from congruence._utils.arrays import blocks, normalize_rows
-from congruence.upgrade.progressive._lazy import Rows
+from congruence.upgrade.progressive.rows import RowMatrix
 
-__all__ = [
-    "SHARPNESS",
-    "Gate",
-    "Scale",
-    "TextFacts",
-    "Texts",
-    "nearest_texts",
-    "overlap",
-    "read_facts",
-    "softmax",
-    "some_rows",
-    "unit",
-]
-
-#: Standardized scores are multiplied by this before the softmax. Chosen among 3, 5 and 8 on the emoji sample and three splits of Caltech-101.
+#: Standardized scores are multiplied by this before the softmax. Chosen among 3, 5 and 8 on the emoji sample and three
+#: splits of Caltech-101.
 SHARPNESS = 5.0
 
-#: Largest number of rows on which the distribution of scores is measured.
-SAMPLE = 4096
+SAMPLE = 4096  # largest number of rows on which the distribution of scores is measured
 
-#: Rows whose own text is known are distinguished from others only if the mean scores of both kinds differ by more than this many standard deviations: up to
-#: this distance, an equal mixture of two normal distributions with the same variance has only one mode.
+#: Rows whose own text is known are distinguished from others only if the mean scores of both kinds differ by more than
+#: this many standard deviations: up to this distance, an equal mixture of two normal distributions with the same
+#: variance has only one mode.
 _APART = 2.0
 
-#: How far the gate's midpoint lies above the score of equal odds, as a share of the distance between the means. A row that is pulled to a wrong text is no longer
-#: found by its own, while a row for which texts are not used is still mapped. Chosen among 0, .125, .25 and .375 on split 0 of Caltech-101.
+#: How far the gate's midpoint lies above the score of equal odds, as a share of the distance between the means. A row
+#: that is pulled to a wrong text is no longer found by its own, while a row for which texts are not used is still
+#: mapped. Chosen among 0, .125, .25 and .375 on split 0 of Caltech-101.
 _CAUTION = 0.25
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Mean score of each text over rows, and the spread of all scores about these means.
-
-    A text that is near every row has a high mean and does not distinguish rows, so means are subtracted.
-
-    Attributes
-    ----------
-    mean : ndarray, shape (m,)
-    spread : float
-    """
+    """Mean score of each text over rows, which a text near every row has high, and the spread about the means."""
 
     mean: np.ndarray
     spread: float
 
     @classmethod
-    def of(cls, rows: Rows, texts: np.ndarray) -> Scale:
+    def of(cls, rows: RowMatrix, texts: np.ndarray) -> Scale:
         """Compute the scale from unit rows, shape (n, d), and unit texts, shape (m, d)."""
         mean = texts @ rows.mean(axis=0, dtype=np.float64)
         some = some_rows(rows)
@@ -68,28 +48,19 @@ class Scale:
 
 @dataclass(frozen=True)
 class Gate:
-    """Probability that a row's own text is among the known ones, given its best score.
+    """Probability that a row's own text is among the known ones: a logistic function of its best score.
 
-    Attributes
-    ----------
-    slope, level : float
-        Slope and midpoint of a logistic function of the best standardized score.
-    share : float
-        Share of all rows that have their own text among the known ones.
-
-    Notes
-    -----
-    If a row's own text is not known, its best score belongs to another text. The mean of such scores is estimated from each row's second-best score.
-    Best scores are modeled as a mixture of these and of the scores of own texts: two normal distributions of equal variance, fitted by
-    expectation-maximization with the former mean fixed.
+    If it is not known, the best score belongs to another text; the mean of such scores is estimated from each row's
+    second-best score. Best scores are modeled as a mixture of these and of the scores of own texts: two normal
+    distributions of equal variance, fitted by expectation-maximization with the former mean fixed.
     """
 
     slope: float
-    level: float
-    share: float
+    level: float  # midpoint
+    share: float  # of all rows that have their own text among the known ones
 
     @classmethod
-    def fit(cls, rows: Rows, texts: Texts) -> Gate | None:
+    def fit(cls, rows: RowMatrix, texts: Texts) -> Gate | None:
         """Fit on unit rows, shape (n, d); None if the two kinds of rows cannot be distinguished."""
         some = some_rows(rows)
         if len(texts) < 3 or len(some) < 3:
@@ -120,25 +91,17 @@ class Gate:
 
 @dataclass(frozen=True)
 class Texts:
-    """The same texts in both models, unit rows.
+    """The same texts in both models, unit rows."""
 
-    Attributes
-    ----------
-    old : ndarray of float64, shape (m, d_old)
-    new : ndarray of float64, shape (m, d_new)
-    scale : Scale
-        Scale of the store's rows in the old model.
-    """
-
-    old: np.ndarray
-    new: np.ndarray
-    scale: Scale
+    old: np.ndarray  # (m, d_old)
+    new: np.ndarray  # (m, d_new)
+    scale: Scale  # of the store's rows in the old model
 
     def __len__(self) -> int:
         return len(self.old)
 
     def mixtures(self, rows: np.ndarray) -> np.ndarray:
-        """Return for each row a mixture of the new model's texts, weighted by their similarity in the old model, shape (n, d_new)."""
+        """Return for each row a mixture of the new model's texts, by similarity in the old model, (n, d_new)."""
         return self.mix(self.scores(rows))
 
     def scores(self, rows: np.ndarray) -> np.ndarray:
@@ -152,38 +115,15 @@ class Texts:
 
 @dataclass(frozen=True)
 class TextFacts:
-    """Facts computed from the scores of one model.
+    """Facts computed from the scores of one model."""
 
-    Attributes
-    ----------
-    near : ndarray of int, shape (n, k)
-        Nearest texts, nearest first.
-    margin : ndarray, shape (n,)
-        Standardized score of the nearest text minus that of the second.
-    entropy : ndarray, shape (n,)
-        Entropy of the softmax over texts, in nats.
-    """
-
-    near: np.ndarray
-    margin: np.ndarray
-    entropy: np.ndarray
+    near: np.ndarray  # (n, k), nearest texts
+    margin: np.ndarray  # (n,), lead of the nearest text over the second
+    entropy: np.ndarray  # (n,), of the softmax over texts, in nats
 
 
-def read_facts(rows: Rows, texts: np.ndarray, scale: Scale, k: int) -> TextFacts:
-    """Compute facts from the scores of unit rows, one block at a time.
-
-    Parameters
-    ----------
-    rows : ndarray or Lazy, shape (n, d)
-    texts : ndarray, shape (m, d)
-    scale : Scale
-    k : int
-        Number of nearest texts to return, at most m.
-
-    Returns
-    -------
-    TextFacts
-    """
+def read_facts(rows: RowMatrix, texts: np.ndarray, scale: Scale, k: int) -> TextFacts:
+    """Compute facts from the scores of unit rows (n, d) and texts (m, d), one block at a time."""
     n, m = len(rows), len(texts)
     near = np.empty((n, k), np.uint16 if m <= 2**16 else np.int32)
     margin, entropy = np.zeros(n, np.float32), np.empty(n, np.float32)
@@ -206,7 +146,7 @@ def nearest_texts(scores: np.ndarray, k: int) -> np.ndarray:
     return np.take_along_axis(some, order, axis=1)
 
 
-def some_rows(rows: Rows) -> np.ndarray:
+def some_rows(rows: RowMatrix) -> np.ndarray:
     """Return evenly spaced rows, at most 4,096."""
     return np.asarray(rows[:: -(-len(rows) // SAMPLE)])
 

@@ -11,30 +11,23 @@ import numpy as np
 from congruence._utils.arrays import BLOCK_BYTES, blocks
 from congruence.stores import Source
 
-__all__ = ["Lazy", "Rows", "RowsOnDisk", "as_rows", "by_block", "is_on_disk", "row_blocks"]
-
 
 class RowsOnDisk(Protocol):
     """Anything that rows can be read from: a memory-mapped array, an HDF5 or a Zarr data set."""
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """Numbers of rows and columns."""
+
     def __getitem__(self, key: Any, /) -> Any: ...
 
 
 class Lazy:
-    """A float32 matrix that is computed block by block, so that it never is in memory as a whole.
+    """A float32 matrix (n, d) that is computed block by block, so that it never is in memory as a whole.
 
-    Supports the array operations that plans use: rows by slice or index, the product with a vector or a few columns, and the mean row.
-
-    Parameters
-    ----------
-    read : callable
-        Takes a slice without a step, or an array of row numbers; returns these rows, shape (b, d_in).
-    shape : (int, int)
-        Shape of this matrix, (n, d).
-    make : callable, optional
-        Takes rows as they were read; returns the rows of this matrix, shape (b, d).
+    Supports the operations that plans use: rows by slice or index, products with few columns, and the mean row.
+    ``read`` takes a slice without a step, or row numbers, and returns rows (b, d_in), from which ``make`` makes those
+    of the matrix.
     """
 
     def __init__(
@@ -77,44 +70,39 @@ class Lazy:
         return self._mean
 
 
-#: Rows in memory or on disk.
-Rows: TypeAlias = "np.ndarray | Lazy"
+RowMatrix: TypeAlias = "np.ndarray | Lazy"  # Rows in memory or on disk
 
 
-def row_blocks(rows: Rows) -> list[slice]:
+def row_blocks(rows: RowMatrix) -> list[slice]:
     """Return slices that divide rows into blocks, sized so that a few copies in float64 fit into memory."""
     return list(blocks(len(rows), 8 * 4 * rows.shape[1], budget=BLOCK_BYTES))
 
 
 def as_rows(source: Source | RowsOnDisk) -> Lazy:
     """Return a file, or anything that returns rows by slice and by increasing row numbers, as a float32 matrix."""
-    if isinstance(source, Source):
-        return Lazy(_reader(source), (source.n, source.dim))
 
     def read(key: slice | np.ndarray) -> np.ndarray:
         if isinstance(key, slice):
-            return np.asarray(source[key])
+            return np.asarray(source[key])  # type: ignore[index]
         # HDF5 accepts only increasing row numbers, and reading a disk in order is faster.
         wanted, place = np.unique(key, return_inverse=True)
-        return np.asarray(source[wanted])[place]
+        return np.asarray(source[wanted])[place]  # type: ignore[index]
 
-    return Lazy(read, (int(source.shape[0]), int(source.shape[1])))
-
-
-def _reader(source: Source) -> Callable[[slice | np.ndarray], np.ndarray]:
-    def read(key: slice | np.ndarray) -> np.ndarray:
+    def scan(key: slice | np.ndarray) -> np.ndarray:
+        assert isinstance(source, Source)
         if not isinstance(key, slice):
             return source.take(key)[1]
-        blocks_read, missing = [np.empty((0, source.dim), source.dtype)], key.stop - key.start
-        if missing:
-            for _, block in source.scan(key.start, min(missing, 65_536)):
-                blocks_read.append(block[:missing])
-                missing -= len(blocks_read[-1])
-                if not missing:
-                    break
-        return np.concatenate(blocks_read)
+        found, missing = [np.empty((0, source.dim), source.dtype)], key.stop - key.start
+        for _, block in source.scan(key.start, min(missing, 65_536)) if missing else ():
+            found.append(block[:missing])
+            missing -= len(found[-1])
+            if not missing:
+                break
+        return np.concatenate(found)
 
-    return read
+    if isinstance(source, Source):
+        return Lazy(scan, (source.n, source.dim))
+    return Lazy(read, (int(source.shape[0]), int(source.shape[1])))
 
 
 def is_on_disk(array: object) -> bool:
@@ -124,8 +112,8 @@ def is_on_disk(array: object) -> bool:
     return array is not None
 
 
-def by_block(rows: Rows, make: Callable[[np.ndarray], np.ndarray], width: int) -> Rows:
-    """Return rows transformed by ``make`` to ``width`` columns: a float32 array for rows in memory, a :class:`Lazy` matrix for others."""
+def by_block(rows: RowMatrix, make: Callable[[np.ndarray], np.ndarray], width: int) -> RowMatrix:
+    """Return rows made by ``make``, of ``width`` columns: float32 in memory, or :class:`Lazy` for those on disk."""
     if isinstance(rows, Lazy):
         return Lazy(rows.read, (len(rows), width), make)
     out = np.empty((len(rows), width), np.float32)

@@ -1,0 +1,752 @@
+"""The bridge: search an old model's index with queries of a new model, without changing the index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast, overload
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from congruence import persist
+from congruence._inputs import as_embeddings, as_pair
+from congruence._utils.arrays import UNIT_TOLERANCE, is_tensor, namespace, normalize_rows, to_numpy, widen
+from congruence._utils.columns import to_rows
+from congruence._utils.display import as_html, as_markdown, as_text
+from congruence._utils.ids import id_rows, is_in
+from congruence._utils.typing import Array, ArrowStream, Labels, RowsLike, Tensor, TensorT
+from congruence._utils.validation import (
+    as_matrix,
+    as_native,
+    check_choice,
+    check_positive,
+    check_same_rows,
+    check_width,
+    name_rows,
+)
+from congruence.embeddings import MODALITIES, Embeddings, Pairs, Space, check_space
+from congruence.errors import (
+    CorruptFileError,
+    DirectionError,
+    IdError,
+    InputError,
+    ModalityError,
+    ParameterError,
+    ShapeError,
+    SpaceMismatchError,
+    ZeroRowError,
+)
+from congruence.evaluation.judgments import judge
+from congruence.evaluation.ranked import expected_scores, ranked_scores
+from congruence.evaluation.thresholds import Thresholds, Translation, fit_thresholds
+from congruence.maps import AffineMap, Map, OrthogonalMap, TwoSidedMap, restore_map
+from congruence.metrics.hubness import Hubness, as_hubness
+from congruence.upgrade.bridge.search import Lookup, SearchResult, find, rerank_rows
+
+if TYPE_CHECKING:
+    import torch
+
+    from congruence.maps.torch_module import TorchMap
+
+
+CANDIDATES = 100  # number of rows that the first stage of a two-stage search returns, or ten times k if that is more
+NDCG_AT = 10  # cutoff of nDCG
+KIND = "bridge"  # ``kind`` of a bridge in ``config.json``; that of a map is its method
+TABLE = "bridge.thresholds"  # name of the array of thresholds
+
+#: Entries of a map's configuration that are stored among a bridge's facts, so that the digest of the facts covers them.
+_OF_MAP = ("kind", "parameters", "facts")
+
+#: Range of squared norms in which float32 represents both a row and its square; rows outside are checked in float64.
+_TINY, _HUGE = 1e-30, 1e30
+
+
+@dataclass(frozen=True)
+class SystemScores:
+    """Scores of one way to search, and their standard errors over queries, which chance does not have."""
+
+    system: str  # "old model", "bridge", "two-stage", "re-embedded", "unmapped" or "chance"
+    scores: dict[str, float]  # "recall@1", …, "ndcg@10": means over queries
+    errors: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BridgeScores:
+    """Result of :meth:`congruence.Bridge.evaluate`: plain data."""
+
+    systems: list[SystemScores]  # all measured on the same queries
+    n_queries: int  # that have a relevant row
+    n_rows: int
+    candidates: int | None  # rows that the first stage of two-stage search returned
+    mode: str
+    notes: list[str] = field(default_factory=list)  # what was left out, and where a correction came from
+    center: bool = False
+    hubness: str | None = None
+
+    def __getitem__(self, system: str) -> dict[str, float]:
+        for line in self.systems:
+            if line.system == system:
+                return line.scores
+        raise KeyError(system)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return all fields as plain data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        names = list(self.systems[0].scores)
+        lines = [f"{self.n_queries:,} queries over {self.n_rows:,} rows".ljust(32) + "".join(f"{n:>11}" for n in names)]
+        lines += [f"  {line.system:<30}" + "".join(f"{line.scores[n]:>11.3f}" for n in names) for line in self.systems]
+        return "\n".join(lines)
+
+
+class Bridge:
+    """Search an index of an old model's vectors with a new model's queries; the index is not rewritten.
+
+    Parameters
+    ----------
+    mapping : Map
+        Fitted **from the queries' model to the index's model**: ``congruence.fit(new, old)``. If a rotation was fitted
+        from the index's model to the new one, pass ``mapping.inverse()``.
+    normalize : {"auto", True, False}, default="auto"
+        Scale bridged queries to unit norm; "auto" does so if the index's rows had unit norm at the fit, as
+        :func:`congruence.transform_file` does.
+    modality : str, optional
+        Modality of queries that do not declare one. Required for such queries if the map has means for several
+        modalities.
+
+    Warns
+    -----
+    NormWarning
+        If ``normalize="auto"`` and the map does not record whether the index's rows had unit norm.
+
+    Examples
+    --------
+    >>> from congruence import Bridge, fit
+    >>> from congruence.synthetic import rigid_problem
+    >>> anchors = rigid_problem(n=200, d_source=8, d_target=12, random_state=0)
+    >>> bridge = Bridge(fit(anchors.X, anchors.Y))
+    >>> bridge.transform(anchors.X[0]).shape
+    (12,)
+    """
+
+    def __init__(self, mapping: Map, *, normalize: bool | str = "auto", modality: str | None = None) -> None:
+        if not isinstance(mapping, Map):
+            raise ParameterError(
+                f"Got {type(mapping).__name__} for mapping; expected a fitted map.",
+                "Pass congruence.fit(new, old), or use Bridge.load(path).",
+            )
+        if isinstance(mapping, TwoSidedMap):
+            raise ParameterError(
+                f"{type(mapping).__name__} maps both models into a joint space, not into the index's.",
+                "Fit a rotation or a linear map: congruence.fit(new, old).",
+            )
+        self._unit = mapping.gives_unit_rows(normalize)
+        self.map, self.normalize, self.modality = mapping, normalize, modality
+        self.thresholds: Thresholds | None = None
+        self._folded: dict[str | None, Folded] = {}
+        if modality is not None:
+            check_choice(modality, MODALITIES, "modality")
+            self._for(modality)
+
+    @property
+    def source(self) -> Space:
+        """Space of the queries."""
+        return replace(self.map.source_space_, dim=self.map.n_features_in_)
+
+    @property
+    def target(self) -> Space:
+        """Space of the index and of bridged queries."""
+        return replace(self.map.target_space_, dim=self.map.d_out)
+
+    @overload
+    def transform(self, queries: Embeddings, modality: str | None = None) -> Embeddings: ...
+    @overload
+    def transform(self, queries: TensorT, modality: str | None = None) -> TensorT: ...
+    @overload
+    def transform(self, queries: ArrayLike | ArrowStream, modality: str | None = None) -> np.ndarray: ...
+    def transform(self, queries: RowsLike, modality: str | None = None) -> Array | Embeddings:
+        """Map queries of the new model into the index's space.
+
+        Parameters
+        ----------
+        queries : Embeddings, array_like or tensor, shape (m, d_source) or (d_source,)
+        modality : str, optional
+            Modality whose means are used; by default the modality the embeddings declare, else the bridge's
+            ``modality``.
+
+        Returns
+        -------
+        Embeddings, ndarray or tensor, shape (m, d_target) or (d_target,)
+            Unit rows if the index's rows have unit norm. float16 and float32 give float32, float64 gives float64. A
+            tensor stays on its device and in its autograd graph; embeddings keep their ids.
+
+        Raises
+        ------
+        SpaceMismatchError
+            If the vectors belong to another model or, as DirectionError, to the index's; if they are raw although the
+            map was fitted on unit rows, or the reverse; or, as ModalityError, if their modality is not known.
+        """
+        if isinstance(queries, Embeddings):
+            return self._transform_embeddings(queries, modality)
+        modality = modality or self.modality
+        if (
+            type(queries) is np.ndarray
+            and queries.dtype == np.float32
+            and queries.shape[-1:] == (self.map.n_features_in_,)
+        ):
+            quick = self._quick(queries, modality)
+            if quick is not None:
+                return quick
+        rows, single = as_rows(queries)
+        out: Array = self._mapped(check_queries(rows, self.map), modality)
+        return out[0] if single else out
+
+    def _quick(self, queries: np.ndarray, modality: str | None) -> np.ndarray | None:
+        """Map float32 rows with the cached product, or return None for rows that need a full check."""
+        if queries.ndim > 2 or not queries.size or not isinstance(self.map, AffineMap):
+            return None
+        folded = self._folded.get(modality)
+        if folded is None or folded.solved is not self.map.matrix:  # a refitted map has a new matrix
+            mapped = self._for(modality)
+            assert isinstance(mapped, AffineMap)
+            folded = self._folded[modality] = Folded.of(mapped)
+        return folded.transform(queries, unit_in=self.map.source_space_.normalized, unit_out=self._unit)
+
+    def _mapped(self, rows: np.ndarray | Tensor, modality: str | None) -> Array:
+        """Map checked queries, and scale them to unit norm if required."""
+        out: Array = self._for(modality).transform(rows)
+        if not self._unit:
+            return out
+        if isinstance(out, np.ndarray) and not out.any(axis=1).all():
+            raise ZeroRowError(
+                "The map maps some queries to zero.", "Pass `normalize=False`, or fit with more anchors."
+            )
+        return normalize_rows(out)
+
+    def _transform_embeddings(self, queries: Embeddings, modality: str | None) -> Embeddings:
+        declared = queries.space.modality
+        if None not in (modality, declared) and modality != declared:
+            raise ModalityError(
+                f"Got {declared} queries with modality={modality!r}; expected them to agree.", "Leave modality out."
+            )
+        wanted = modality or declared or self.modality
+        try:
+            # Norms are compared row by row below, and each modality has means of its own.
+            check_space(replace(queries.space, normalized=None), self.source, self.target, modality=False)
+        except DirectionError:
+            raise wrong_direction(f"vectors of {queries.space}, the index's side of the map", self.map) from None
+        out = np.asarray(self._mapped(check_queries(queries.vectors, self.map), wanted))
+        space = replace(self.target, modality=wanted, normalized=True if self._unit else None)
+        return Embeddings(out, ids=queries.ids if queries.has_ids else None, space=space, allow_zero_rows=True)
+
+    def _for(self, modality: str | None) -> Map:
+        """Return the map for queries of a modality."""
+        known = sorted(self.map.modality_means_) if isinstance(self.map, OrthogonalMap) else []
+        if modality is None and len(known) > 1:
+            raise ModalityError(
+                f"The map has means of {', '.join(known)}, and the queries declare no modality.",
+                f"Pass `modality={known[-1]!r}`; if all queries have one modality, pass it to Bridge.",
+            )
+        fitted = self.map.source_space_.modality
+        if not isinstance(self.map, OrthogonalMap) and None not in (modality, fitted) and modality != fitted:
+            raise ModalityError(
+                f"Got {modality} queries; expected {fitted}, the one modality of this {self.map.kind} map.",
+                f"Fit a rotation, which modalities share, with `means={{{modality!r}: (…, …)}}`.",
+            )
+        return self.map.for_modality(modality)
+
+    def for_modality(self, modality: str | None = None) -> Map:
+        """Return the map applied to queries of a modality, by default the bridge's, which exports write."""
+        return self._for(modality or self.modality)
+
+    def to_torch(
+        self, modality: str | None = None, *, trainable: bool = False, dtype: torch.dtype | None = None
+    ) -> TorchMap:
+        """Return the bridge as a ``torch.nn.Module``, for queries of one modality (extra ``train``).
+
+        Does what :meth:`transform` does, without its checks; ``trainable`` and ``dtype`` are as for
+        :meth:`congruence.maps.Map.to_torch`.
+        """
+        return self.for_modality(modality).to_torch(normalize=self._unit, trainable=trainable, dtype=dtype)
+
+    def search(
+        self,
+        queries: RowsLike,
+        index: object,
+        k: int = 10,
+        *,
+        modality: str | None = None,
+        candidates: int | None = None,
+        rerank: RowsLike | Lookup | None = None,
+        metric: str = "cosine",
+        center: bool = False,
+        hubness: str | Hubness | None = None,
+        bank: RowsLike | None = None,
+    ) -> SearchResult:
+        """Search the unchanged index with queries of the new model.
+
+        Parameters
+        ----------
+        queries : Embeddings, array_like or tensor, shape (m, d_source) or (d_source,)
+        index : Embeddings, array_like of shape (n, d_target), FAISS index, or callable
+            The old model's vectors, searched block by block; an object with FAISS's ``search(vectors, n)``; or a
+            function of ``(vectors, n)`` that returns ``(scores, ids)``, each of shape (m, n), nearest first.
+        k : int, default=10
+        modality : str, optional
+            As for :meth:`transform`.
+        candidates : int, optional
+            With ``rerank``: number of rows that the first stage returns; by default 100, or 10 k if that is more.
+        rerank : array_like, shape (n, d_source), Embeddings, or callable, optional
+            Vectors of the index's items in the new model, by which candidates are ranked again: by row of the index, by
+            id, or as a function of an array of ids. Items without a vector (a row of NaN, None from the function, or an
+            id that embeddings do not have) follow those that have one, in the order of the first stage.
+        metric : {"cosine", "inner", "euclidean"}, default="cosine"
+            Metric of the first stage. An index that searches by itself has its own.
+        center, hubness, bank
+            As for :func:`congruence.metrics.class_retrieval`, in the first stage, for an index given as vectors;
+            ``bank`` holds queries of the new model.
+        """
+        check_positive(k, "k", integer=True)
+        if candidates is not None:
+            check_positive(candidates, "candidates", integer=True)
+            if rerank is None or candidates < k:
+                raise ParameterError(
+                    f"Got `candidates={candidates}` {'without rerank' if rerank is None else f'for k={k}'}; "
+                    "expected k or more.",
+                    "Pass `rerank=…` and a larger `candidates=…`, or leave candidates out.",
+                )
+        if isinstance(queries, Embeddings):
+            rows, single, modality = queries.vectors, False, modality or queries.space.modality
+            vectors = self.transform(queries, modality).vectors
+        else:
+            matrix, single = as_rows(queries)
+            rows = to_rows(matrix, "queries")
+            vectors = self.transform(rows, modality)
+        scores, ids = find(
+            vectors,
+            index,
+            k if rerank is None else candidates or max(CANDIDATES, 10 * k),
+            metric=metric,
+            center=center,
+            hubness=hubness,
+            bank=None if bank is None else np.asarray(self.transform(bank, modality)),
+            source_dim=self.map.n_features_in_,
+        )
+        if rerank is None:
+            result = SearchResult(scores, ids, np.zeros(ids.shape, bool))
+        else:
+            result = rerank_rows(rows, scores, ids, rerank, k)
+        return result.one() if single else result
+
+    def evaluate(
+        self,
+        queries: RowsLike,
+        index: RowsLike,
+        *,
+        queries_old: RowsLike | None = None,
+        index_new: RowsLike | None = None,
+        qrels: Mapping[str, Mapping[str, float]] | None = None,
+        labels: tuple[Labels, Labels] | None = None,
+        at: Sequence[int] = (1, 10),
+        mode: str = "any",
+        candidates: int = CANDIDATES,
+        modality: str | None = None,
+        center: bool = False,
+        hubness: str | Hubness | None = None,
+        bank: RowsLike | None = None,
+    ) -> BridgeScores:
+        """Measure retrieval by the bridge, the old model, two-stage search, the re-embedded index and chance.
+
+        Parameters
+        ----------
+        queries : Embeddings or array_like, shape (m, d_source)
+            Queries in the new model; none that the map was fitted on.
+        index : Embeddings or array_like, shape (n, d_target)
+            Rows of the index, in the old model.
+        queries_old : Embeddings or array_like, shape (m, d_target), optional
+            The same queries in the old model, for the old model's line; paired by id, or by position.
+        index_new : Embeddings or array_like, shape (n, d_source), optional
+            The index's items in the new model, for the lines of two-stage search and of the re-embedded index. The
+            second stage skips items whose ids are missing here.
+        qrels : mapping of str to mapping of str to float, optional
+            Relevance grade by query id and document id (:func:`congruence.evaluation.judgments.read_qrels`).
+        labels : (sequence of length m, sequence of length n), optional
+            Instead of ``qrels``: class of each query and of each row of the index. Without either, the row with the
+            query's id is relevant.
+        at : sequence of int, default=(1, 10)
+            Cutoffs k for recall: with ``mode="any"`` the share of queries with a relevant row among the k, with
+            "share" the share of relevant rows found.
+        candidates : int, default=100
+            Number of rows that the first stage of two-stage search returns.
+        modality, center, hubness, bank
+            As for :meth:`search`, and applied to every line: each uses its own queries and rows, two-stage search
+            applies them in the first stage only, and the old model's line uses its own queries as ``bank``.
+        """
+        check_positive(candidates, "candidates", integer=True)
+        for k in at:
+            check_positive(k, "at", integer=True)
+        at = sorted(set(at))
+        if not at:
+            raise ParameterError("No cutoff in at=….", "Pass `at=(1, 10)`.")
+        asked = as_embeddings(queries, "queries")
+        rows = as_embeddings(index, "index")
+        judgments = judge(asked, rows, qrels=qrels, labels=labels)
+        notes = list(judgments.notes)
+        kept = np.flatnonzero(judgments.judged)
+        old = None
+        if queries_old is not None:
+            old, matched = _matched_rows(asked, queries_old, "queries_old")
+            check_width(old.shape[1], rows.dim, "Bridge.evaluate (queries_old)")
+            if not matched.all():
+                notes.append(
+                    f"{int((~matched).sum())} queries are not among those of the old model; they were left out."
+                )
+                kept = kept[matched[kept]]
+            if not len(kept):
+                raise InputError(
+                    "No query of queries_old has a relevant row.", "Pass `queries_old=…` with queries that are judged."
+                )
+        judgments = judgments.take(kept)
+        new = None
+        if index_new is not None:
+            new, matched = _matched_rows(rows, index_new, "index_new")
+            if not matched.all():
+                notes.append(
+                    f"{int((~matched).sum())} of {len(rows)} rows have no vector of the new model: two-stage "
+                    "search ranks them after those that have one, and there is no line for a re-embedded index."
+                )
+                new[~matched] = np.nan
+        depth = min(max(*at, NDCG_AT), len(rows))
+        first_stage = max(candidates, depth)
+        cutoffs = {"at": at, "ndcg_at": NDCG_AT, "mode": mode}
+
+        def scored(system: str, found: np.ndarray) -> SystemScores:
+            by_query = ranked_scores(found, judgments, **cutoffs)  # type: ignore[arg-type]
+            errors = {k: float(v.std(ddof=1) / np.sqrt(len(v))) if len(v) > 1 else 0.0 for k, v in by_query.items()}
+            return SystemScores(system, {k: float(v.mean()) for k, v in by_query.items()}, errors)
+
+        vectors = asked.vectors[kept]
+        correction = as_hubness(hubness)
+        corrected: dict[str, Any] = {"center": center, "hubness": correction}
+        theirs = {**corrected, "bank": None if bank is None else as_embeddings(bank, "bank").vectors}
+        systems = []
+        if old is not None:
+            systems.append(scored("old model", find(old[kept], rows.vectors, depth, **corrected)[1]))
+        unnamed = rows.vectors  # without ids, so that results are row numbers
+        ours = {**corrected, "bank": bank, "modality": modality or asked.space.modality}
+        systems.append(scored("bridge", self.search(vectors, unnamed, depth, **ours).ids))
+        if new is not None:
+            two_stage = self.search(vectors, unnamed, depth, candidates=first_stage, rerank=new, **ours)
+            systems.append(scored("two-stage", two_stage.ids))
+            if np.isfinite(new).all():
+                systems.append(scored("re-embedded", find(vectors, new, depth, **theirs)[1]))
+        if asked.dim == rows.dim:
+            systems.append(scored("unmapped", find(vectors, rows.vectors, depth, **theirs)[1]))
+        systems.append(SystemScores("chance", expected_scores(judgments, len(rows), **cutoffs)))  # type: ignore[arg-type]
+        if (center or correction) and bank is None:
+            notes.append(
+                "Centering and the correction for hubs use the evaluated queries as the bank: the scores are those of "
+                "queries that arrive together (transductive). Pass a bank of earlier queries for others."
+            )
+        elif (center or correction) and old is not None:
+            notes.append("The bank is of the new model; the old model's line uses its own evaluated queries instead.")
+        n_candidates = min(first_stage, len(rows)) if new is not None else None
+        name = None if correction is None else correction.name
+        return BridgeScores(systems, len(kept), len(rows), n_candidates, mode, notes, center, name)
+
+    def fit_thresholds(
+        self,
+        queries: RowsLike,
+        queries_old: RowsLike,
+        index: RowsLike,
+        *,
+        qrels: Mapping[str, Mapping[str, float]] | None = None,
+        labels: tuple[Labels, Labels] | None = None,
+        modality: str | None = None,
+        folds: int = 5,
+        random_state: int = 0,
+    ) -> Self:
+        """Learn how to translate score thresholds of the old model into thresholds for bridged queries.
+
+        Parameters
+        ----------
+        queries : Embeddings or array_like, shape (m, d_source)
+            Queries in the new model, preferably none that the map was fitted on.
+        queries_old : Embeddings or array_like, shape (m, d_target)
+            The same queries in the old model; paired by id, or by position.
+        index : Embeddings or array_like, shape (n, d_target)
+            Rows of the index, or a sample of them.
+        qrels, labels : optional
+            Which rows are relevant, as for :meth:`evaluate`; by default the row with the query's id, and none if there
+            are no ids.
+        modality : str, optional
+            As for :meth:`transform`.
+        folds : int, default=5
+            Number of cross-validation folds, over queries.
+        random_state : int, default=0
+            Determines the folds, the resampled queries, and the sample that is used of more than 2,000 queries or 4
+            million pairs.
+
+        Notes
+        -----
+        Scores are cosines with rows of the index. A threshold is translated to the score above which the share of
+        irrelevant pairs is the same, so the false-positive rate is kept. A regression of one score on the other would
+        shrink toward the mean and change the rate (see docs/bridge.md).
+        """
+        ours, theirs = as_pair(queries, queries_old, ("queries", "queries_old"))
+        if not (ours.has_ids and theirs.has_ids):
+            check_same_rows(len(ours), len(theirs), "queries", "queries_old")
+        rows = as_embeddings(index, "index")
+        for side, name in ((theirs, "queries_old"), (rows, "index")):
+            check_width(side.dim, self.map.d_out, f"Bridge.fit_thresholds ({name})")
+        if labels is not None and ours.has_ids and theirs.has_ids:
+            both = is_in(ours.ids, theirs.ids)
+            labels = np.asarray(labels[0])[both], labels[1]
+        pairs = Pairs.join(ours, theirs)
+        judgments = None
+        by_id = pairs.source.has_ids and rows.has_ids and bool(is_in(pairs.source.ids, rows.ids).any())
+        if qrels is not None or labels is not None or by_id:
+            judgments = judge(pairs.source, rows, qrels=qrels, labels=labels)
+        bridged = self.transform(pairs.source.vectors, modality or ours.space.modality)
+        self.thresholds = fit_thresholds(
+            (bridged, rows.vectors),
+            (pairs.target.vectors, rows.vectors),
+            judgments,
+            folds=folds,
+            random_state=random_state,
+        )
+        return self
+
+    def translate(self, threshold: float) -> Translation:
+        """Return the threshold for bridged queries that corresponds to a cosine threshold of the old model.
+
+        ``value`` is the new threshold; the result also holds the false-positive rate and recall before and after.
+        """
+        if self.thresholds is None:
+            raise ParameterError(
+                "This bridge has no thresholds.", "Call bridge.fit_thresholds(queries, queries_old, index) first."
+            )
+        return self.thresholds.translate(threshold)
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write the bridge as a folder in the format of maps: ``model.safetensors``, ``config.json``, ``README.md``."""
+        config, arrays = self.map.config(), self.map.state()
+        facts: dict[str, Any] = {"map": {key: config[key] for key in _OF_MAP}}
+        if self.thresholds is not None:
+            facts["thresholds"] = self.thresholds.facts()
+            arrays = {**arrays, TABLE: self.thresholds.table}
+        parameters = {"normalize": self.normalize, "modality": self.modality}
+        saved = {**config, "kind": KIND, "parameters": parameters, "facts": facts}
+        return persist.write_folder(path, arrays, saved, self._card(), force=force)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Load a bridge, or a saved map as a bridge with default parameters. Nothing in the folder is executed."""
+        arrays, config = persist.read_folder(path)
+        if config.get("kind") != KIND:
+            return cls(restore_map(arrays, config, path))
+        return cls._restore(arrays, config, path)
+
+    @classmethod
+    def _restore(cls, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any], path: str | Path) -> Self:
+        """Return the bridge that was read from a folder, after checking its content."""
+        try:
+            parameters, facts = config["parameters"], config["facts"]
+            normalize, modality = parameters["normalize"], parameters["modality"]
+            if (
+                set(parameters) != {"normalize", "modality"}
+                or not {"map"} <= set(facts) <= {"map", "thresholds"}
+                or set(facts["map"]) != set(_OF_MAP)
+            ):
+                raise ValueError("unknown or missing entries")
+            if not (isinstance(normalize, bool) or normalize == "auto") or modality not in (None, *MODALITIES):
+                raise ValueError("invalid normalize or modality")
+            arrays = dict(arrays)
+            thresholds = Thresholds.restore(arrays.pop(TABLE), facts["thresholds"]) if "thresholds" in facts else None
+            mapping = restore_map(arrays, {**config, **facts["map"]}, path)
+            bridge = cls(mapping, normalize=normalize, modality=modality)
+            bridge.thresholds = thresholds
+            return bridge
+        except CorruptFileError:
+            raise
+        except (
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ) as error:  # also raised for maps that a bridge does not support
+            raise CorruptFileError(
+                f"The bridge in {path} is damaged ({error!r}).", "Create it again from its map."
+            ) from error
+
+    def _card(self) -> str:
+        source, target = self.source, self.target
+        lines = [
+            "---",
+            "library_name: congruence",
+            "tags: [congruence, embeddings, alignment, procrustes]",
+            "---",
+            f"# Bridge: queries of {as_markdown(source.model or 'the new model')} over an index of "
+            f"{as_markdown(target.model or 'the old model')}",
+            "",
+            f"Maps queries of *{as_markdown(str(source))}* into the space of *{as_markdown(str(target))}*, "
+            "whose vectors do not change.",
+            "",
+            "```python",
+            "import congruence",
+            "",
+            'bridge = congruence.load("path/to/this/folder")',
+            "queries = bridge.transform(vectors)  # search the old index with these",
+            "```",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def describe(self) -> dict[str, Any]:
+        """Return parameters, spaces, map and thresholds as plain data."""
+        return {
+            "kind": "bridge",
+            "parameters": {"normalize": self.normalize, "modality": self.modality},
+            "unit_rows": self._unit,
+            "source": self.source.to_dict(),
+            "target": self.target.to_dict(),
+            "map": self.map.describe(),
+            "thresholds": None if self.thresholds is None else self.thresholds.describe(),
+        }
+
+    def _shown(self) -> dict[str, str]:
+        facts = {"queries": str(self.source), "index": str(self.target)}
+        facts["map"] = f"{self.map.kind}, fitted on {self.map.n_pairs_:,} pairs"
+        if self.thresholds is not None:
+            facts["thresholds"] = f"from {self.thresholds.n_queries:,} queries and {self.thresholds.n_pairs:,} pairs"
+        facts["bridged queries"] = "unit rows" if self._unit else "as the map leaves them"
+        return facts
+
+    def __repr__(self) -> str:
+        return as_text("Bridge", self._shown())
+
+    def _repr_html_(self) -> str:
+        return as_html("Bridge", self._shown())
+
+
+def load(path: str | Path) -> Map | Bridge:
+    """Load a map or bridge that was saved with its ``save``. Nothing in the folder is executed."""
+    arrays, config = persist.read_folder(path)
+    if config.get("kind") != KIND:
+        return restore_map(arrays, config, path)
+    return Bridge._restore(arrays, config, path)
+
+
+@dataclass(frozen=True, eq=False)
+class Folded:
+    """An affine map for one modality in float32; ``solved`` is the map's matrix, which a new fit replaces."""
+
+    matrix: np.ndarray
+    offset: np.ndarray
+    solved: np.ndarray
+
+    @classmethod
+    def of(cls, mapped: AffineMap) -> Folded:
+        """Return the matrix and offset of a map that is set to the queries' modality."""
+        matrix = mapped.matrix
+        return cls(np.ascontiguousarray(matrix, dtype=np.float32), mapped.offset.astype(np.float32), matrix)
+
+    def transform(self, X: np.ndarray, *, unit_in: bool | None, unit_out: bool) -> np.ndarray | None:
+        """Map float32 rows, (m, d_source) or (d_source,), or return None if they need a full check.
+
+        They do if they may be zero or not finite, have another norm than the model's, or are too large.
+        """
+        single = X.ndim == 1 or len(X) == 1
+        rows = X.reshape(-1) if single else X
+        # NaN and infinity propagate through a sum of squares, so one pass finds every kind of bad row.
+        squares = rows.dot(rows) if single else np.einsum("ij,ij->i", rows, rows)
+        low, high = (squares, squares) if single else (squares.min(), squares.max())
+        if not (low > _TINY and high < _HUGE):
+            return None
+        unit = low > (1 - UNIT_TOLERANCE) ** 2 and high < (1 + UNIT_TOLERANCE) ** 2
+        if unit_in is not None and unit != unit_in:
+            return None
+        out: np.ndarray = rows @ self.matrix
+        out += self.offset
+        squares = out.dot(out) if single else np.einsum("ij,ij->i", out, out)
+        low, high = (squares, squares) if single else (squares.min(), squares.max())
+        if not (low > _TINY and high < _HUGE):
+            return None
+        if unit_out:
+            out /= np.sqrt(squares) if single else np.sqrt(squares)[:, None]
+        return out if X.ndim == out.ndim else out[None]
+
+
+def as_rows(queries: RowsLike) -> tuple[RowsLike, bool]:
+    """Return the queries as a 2-D array, (m, d), and whether a single vector was passed."""
+    if is_tensor(queries):
+        return (cast("Tensor", queries[None]), True) if queries.ndim == 1 else (queries, False)
+    A = to_rows(queries, "queries")
+    if A.ndim == 1 and len(A) and A.dtype.kind in "fiub":
+        return A[None], True
+    return queries, False
+
+
+def check_queries(queries: RowsLike, mapping: Map) -> np.ndarray | Tensor:
+    """Return rows to map, (m, d), as float32 or float64, compared with the rows the map was fitted on."""
+    source, target, width = mapping.source_space_, mapping.target_space_, mapping.n_features_in_
+    A: np.ndarray | Tensor
+    if is_tensor(queries):
+        A = cast("Tensor", widen(as_native(queries, "queries")))
+    else:
+        A = as_matrix(queries, "queries", allow_zero_rows=True)
+    if A.shape[1] != width:
+        if A.shape[1] == mapping.d_target:
+            raise wrong_direction(f"{A.shape[1]}-d queries, the width of the index's model ({target})", mapping)
+        raise ShapeError(
+            f"Got {A.shape[1]}-d queries; expected {width}-d ones of {source}.", "Encode the queries with that model."
+        )
+    if isinstance(A, np.ndarray):
+        with np.errstate(over="ignore"):
+            norms = np.linalg.norm(A.astype(np.float64, copy=False), axis=1)
+    else:
+        norms = to_numpy(namespace(A).linalg.vector_norm(A.detach(), axis=1)).astype(np.float64)
+    if len(zero := np.flatnonzero(norms == 0)):
+        raise ZeroRowError(
+            f"{len(zero)} of {len(norms)} queries are all zeros (rows {name_rows(zero)}).", "Encode them again."
+        )
+    odd = np.flatnonzero(np.abs(norms - 1) >= UNIT_TOLERANCE)
+    if source.normalized and len(odd):
+        raise SpaceMismatchError(
+            f"{len(odd)} of {len(norms)} queries are not unit rows (rows {name_rows(odd)}; norm {norms[odd[0]]:.3g}).",
+            "Divide each query by its norm first: the map was fitted on unit rows.",
+        )
+    if source.normalized is False and not len(odd):
+        raise SpaceMismatchError(
+            f"All {len(norms)} queries are unit rows; the map was fitted on raw rows of {source}.",
+            "Pass them before normalization.",
+        )
+    return A
+
+
+def wrong_direction(got: str, mapping: Map) -> DirectionError:
+    """Return the error for vectors of the index's model passed as queries."""
+    remedy = "Bridge(mapping.inverse())" if hasattr(mapping, "inverse") else "Bridge(fit(new, old))"
+    return DirectionError(
+        f"Got {got}; expected {mapping.n_features_in_}-d queries of {mapping.source_space_}.",
+        f"Encode them with the new model, or use a map in the other direction: {remedy}.",
+    )
+
+
+def _matched_rows(items: Embeddings, other: RowsLike, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return another model's rows of the same items, with zeros for missing rows, and a mask of those present."""
+    ours, theirs = as_pair(items, other, ("queries" if name == "queries_old" else "index", name))
+    if not (ours.has_ids and theirs.has_ids):
+        check_same_rows(len(ours), len(theirs), "queries" if name == "queries_old" else "index", name)
+        return np.array(theirs.vectors, dtype=np.result_type(theirs.vectors, np.float32)), np.ones(len(ours), bool)
+    place = id_rows(theirs.ids, ours.ids)
+    matched = place >= 0
+    if not matched.any():
+        raise IdError(
+            f"No item of {name} is in the {'queries' if name == 'queries_old' else 'index'}.", f"Pass `{name}=…` of it."
+        )
+    out = np.zeros((len(ours), theirs.dim), dtype=np.result_type(theirs.vectors, np.float32))
+    out[matched] = theirs.vectors[place[matched]]
+    return out, matched

@@ -1,0 +1,340 @@
+"""Certify a change of models: measure each strategy on unseen anchors, and recommend one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from congruence._inputs import by_modality
+from congruence._utils.display import as_html, as_text
+from congruence._utils.typing import RowsLike
+from congruence._utils.validation import check_choice, check_positive, check_seed
+from congruence._version import __version__
+from congruence.compare.pairing import check_pairing
+from congruence.errors import ProjectionWarning
+from congruence.evaluation import rankings
+from congruence.maps.evidence import choice_rows
+from congruence.metrics import Hubness
+from congruence.upgrade.certify.cross_fit import cross_fit, cross_fit_lists, score_heldout
+from congruence.upgrade.certify.curve import gains, measure_curves
+from congruence.upgrade.certify.design import Design, EvaluationSet
+from congruence.upgrade.certify.intervals import Measured
+from congruence.upgrade.certify.mixed import measure_mixed
+from congruence.upgrade.certify.recipe import MapRecipe
+from congruence.upgrade.certify.scoring import measure_controls
+from congruence.upgrade.certify.theorems import theory_entries
+from congruence.upgrade.certify.verdict import Thresholds, Verdict, is_of_lists, judge, strategy_costs
+from congruence.upgrade.choose import Choice
+from congruence.upgrade.progressive.meter import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, repr=False)
+class Certificate:
+    """Result of :func:`congruence.upgrade.certify.certify`: plain data."""
+
+    verdict: Verdict
+    task: str  # the measure that determines the verdict
+    n_anchors: int  # fitted on
+    n_queries: int  # scored
+    fitted: list[str]  # modalities the map was fitted on
+    strategies: dict[str, dict[str, Estimate]]  # scores by task and strategy (STRATEGIES)
+    retention: dict[str, Estimate]  # score of mapping over re-embedding and the old model, by "<strategy>/<strategy>"
+    cosines: dict[str, Estimate]  # of mapped and target rows, by modality
+    curve: dict[str, Any]  # held-out score by number of anchors, with its power law
+    cosine_curve: dict[str, Any]  # the same of the cosine
+    gains: list[dict[str, float]]  # expected and most, by number of further anchors
+    pairing: dict[str, object]  # result of check_pairing
+    covered: dict[str, float]  # share of the scored vectors' variance that the anchors cover, by modality
+    controls: dict[str, dict[str, float]]  # chance, a constant and a random rotation, by measure or cosine/modality
+    theory: list[dict[str, Any]]  # the theorems' conditions and bounds, in numbers and a sentence
+    thresholds: Thresholds
+    choice: dict[str, Any]  # the certified map, as of choose_map
+    how_to_fit: str  # a command, or a Python call if no command can
+    facts: dict[str, str]  # "source", "target", "data", "date", "seed" and "version"
+    notes: list[str] = field(default_factory=list)  # that a reader needs to interpret the numbers
+    costs: list[dict[str, Any]] = field(default_factory=list)  # quality and cost of each strategy
+    progressive: dict[str, Any] = field(default_factory=dict)  # score by share of the store re-embedded, if measured
+
+    def to_dict(self) -> dict[str, object]:
+        """Return all fields as plain data."""
+        return asdict(self)
+
+    def plot(self, ax: Axes | None = None, *, task: str | None = None, annotate: bool = True) -> Axes:
+        """Draw the score of each strategy with its interval; dotted lines are the controls that were measured.
+
+        ``task`` is a key of ``strategies``, by default the deciding one; ``annotate`` adds a title and labels.
+        """
+        from congruence.plotting import draw_strategies
+
+        task = self.task if task is None else check_choice(task, self.strategies, "task")
+        strategies = {name: (score.value, score.low, score.high) for name, score in self.strategies[task].items()}
+        return draw_strategies(
+            {"task": task, "strategies": strategies, "controls": self.controls.get(task, {})}, ax, annotate=annotate
+        )
+
+    def plot_learning_curve(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+        """Draw the score by number of anchors, extrapolated to four times the anchors."""
+        from congruence.plotting import draw_learning_curve
+
+        best = self.strategies[self.task].get("re-embed")
+        data: Any = {
+            "task": self.task,
+            "n_anchors": self.n_anchors,
+            "curve": self.curve,
+            "re-embed": None if best is None else best.value,
+        }
+        return draw_learning_curve(data, ax, annotate=annotate)
+
+    def __repr__(self) -> str:
+        return as_text(*self._shown(), most=3)
+
+    def _repr_html_(self) -> str:
+        return as_html(*self._shown())
+
+    def _shown(self) -> tuple[str, dict[str, str]]:
+        """Return the verdict, its confidence, and the score of each strategy with its interval."""
+        sure = self.verdict.confidence.get(self.verdict.action, 0.0)
+        facts = {"because": self.verdict.reason, "sure": f"{sure:.0%} of draws say the same"}
+        for strategy, score in self.strategies[self.task].items():
+            facts[strategy] = f"{self.task} {score.value:.3f} [{score.low:.3f}, {score.high:.3f}]"
+        facts["measured on"] = (
+            f"{self.n_queries:,} items; fitted on {self.n_anchors:,} anchors ({', '.join(self.fitted)})"
+        )
+        return f"Certificate: {self.verdict.headline}", facts
+
+
+def certify(
+    source: RowsLike | Mapping[str, RowsLike],
+    target: RowsLike | Mapping[str, RowsLike],
+    method: str = "auto",
+    *,
+    modality: str | None = None,
+    fitted: str | None = None,
+    queries: tuple[RowsLike | Mapping[str, RowsLike], RowsLike | Mapping[str, RowsLike]] | None = None,
+    text_queries: tuple[RowsLike | None, RowsLike] | None = None,
+    labels: Mapping[str, str] | None = None,
+    thresholds: Thresholds | None = None,
+    n_neighbors: int = 10,
+    theory: str = "brief",
+    folds: int = 10,
+    repeats: int = 10,
+    draws: int = 2000,
+    random_state: int = 0,
+    data: str = "",
+    center: bool = False,
+    hubness: str | Hubness | None = None,
+    single_modality: bool = False,
+    rows: int | None = None,
+    encode_rate: float | None = None,
+    price: float | None = None,
+    callback: Callable[[int], None] | None = None,
+    **parameters: object,
+) -> Certificate:
+    """Measure what each upgrade strategy costs in quality, from items encoded by both models, and recommend one.
+
+    Parameters
+    ----------
+    source, target : Embeddings or array_like, or mapping of str to those
+        Anchors of one modality in both models, paired by id, or by position if they have no ids, as in
+        :func:`congruence.fit`. Or a mapping by modality: one modality, or two modalities of the same items (matched by
+        id), or, with ``labels``, items and the texts of their classes. The target may lack the stored modality;
+        re-embedding is then not evaluated. Texts that share no id with the images are used as ``text_queries``.
+    method : {"auto", "orthogonal", "linear"}, default="auto"
+        The map to certify. ``"auto"`` is the map that :func:`congruence.fit` chooses on these anchors, with rows of the
+        other modality as its ``means``. The choice is repeated for every part of the anchors that is left out, without
+        looking at that part.
+    modality : str, optional
+        Modality of anchors that are not in a mapping; by default the modality the embeddings declare, else ``"other"``.
+    fitted : str, optional
+        Modality to fit on, or ``"both"``. By default all modalities that both models have; with labels, or with
+        ``method="linear"``, the stored modality. A rotation is fitted on several modalities together, each centered at
+        its own means.
+    queries : (source, target), optional
+        Held-out items in both models, in the same form as the anchors. By default anchors are scored by maps that were
+        not fitted on them.
+    text_queries : (source, target), optional
+        Texts of any items, in the source model (or None) and in the target model. They test whether the mapped store
+        returns the same items as the re-embedded store. Only for one stored modality without labels.
+    labels : mapping of str to str, optional
+        Class of each stored item by id.
+    thresholds : Thresholds, optional
+    n_neighbors : int, default=10
+        Length of the result lists whose overlap is measured.
+    theory : {"brief", "full"}, default="brief"
+        ``"full"`` also computes κ of Definition 5.4, by linear programs that take minutes.
+    folds, repeats, draws : int, default=10, 10, 2000
+        Number of parts of the anchors that are scored in turn (at least 3), of random orders of the anchors for the
+        learning curve, and of draws of the true scores and curve, which determine the verdict's confidence.
+    random_state : int, default=0
+    data : str, optional
+        Name of the data, shown in the certificate.
+    center, hubness : optional
+        As for :func:`congruence.metrics.class_retrieval`, for every strategy; the scored queries are the query bank
+        (transductive).
+    single_modality : bool, default=False
+        Declare that no other modality will be mapped, so that ``"auto"`` may choose a linear map, as in
+        :func:`congruence.fit`.
+    rows : int, optional
+        Number of rows of the store, used to compute what each strategy costs. If progressive re-embedding needs to
+        encode fewer items than anchors had to be collected, the verdict prefers it.
+    encode_rate, price : float, optional
+        Items per second that the target model encodes, and price of encoding one.
+    callback : callable, optional
+        Called with 1 after each of ``folds + repeats`` steps (with ``queries``, the folds are a single step).
+    **parameters
+        Parameters of the method, as for :func:`congruence.fit`.
+
+    Raises
+    ------
+    TooFewAnchorsError, SpaceMismatchError
+        If there are too few anchors to score, or the queries belong to other spaces.
+
+    Notes
+    -----
+    What is measured depends on the data. Two modalities: recall at 1 and 10 of each query's own item in the store.
+    Items with labels and class texts: the accuracy of assigning stored items to classes. One modality with labels:
+    whether the nearest other item has the same class. One modality alone: whether an item of the target model finds
+    itself among the mapped items. If the target has the stored modality, the overlap of the result lists of the mapped
+    and of the re-embedded store is always measured; without captions and labels the verdict is based on it. The gallery
+    is as large as the set of items given; with a larger gallery every strategy scores lower.
+    """
+    check_seed(random_state)
+    thresholds = thresholds or Thresholds()
+    ranking = rankings(center, hubness)[-1]
+    for value, name in ((folds, "folds"), (repeats, "repeats"), (draws, "draws"), (n_neighbors, "n_neighbors")):
+        check_positive(value, name, integer=True)
+    check_positive(folds - 2, "folds - 2", integer=True)
+    for given, name in ((rows, "rows"), (encode_rate, "encode_rate"), (price, "price")):
+        if given is not None:
+            check_positive(given, name, integer=name == "rows")
+    check_choice(theory, ("brief", "full"), "theory")
+    source, target = by_modality(source, target, modality)
+    queries = None if queries is None else by_modality(*queries, modality)
+    inputs = (source, target, queries, text_queries, labels, fitted, method)
+    design = Design.of(*inputs, n_neighbors, ranking, random_state)
+    anchors, items = design.anchors, design.items
+    recipe = MapRecipe(design.fitted, method, parameters, single_modality, random_state)
+    recipe.check(anchors)
+    everything = np.arange(design.n_anchors)
+    with warnings.catch_warnings():
+        # Reported once, in the notes, instead of once per fold.
+        warnings.simplefilter("ignore", ProjectionWarning)
+        choice = recipe.choose(anchors, everything)
+        mapping = recipe.fit(anchors, everything, choice)
+        rotation = recipe.about_means(anchors, everything, mapping)
+        if design.heldout:
+            measured = score_heldout(mapping, items)
+            if callback:
+                callback(1)
+        else:
+            measured = cross_fit(items, recipe, folds=folds, callback=callback) | cross_fit_lists(items, recipe)
+        task = _deciding_task(items, measured)
+        curves = measure_curves(design, recipe, task, repeats=repeats, callback=callback)
+        mixed = measure_mixed(items, measured, task, rows)
+        controls = measure_controls(mapping, rotation, items)
+    rng = np.random.default_rng(random_state)
+    first = design.fitted[0]
+    pairing = check_pairing(
+        anchors.source[first], anchors.target[first], ids=anchors.ids[first], random_state=random_state
+    )
+    strategies = measured.estimates(task)
+    retention, drawn = measured.retention(task, list(strategies[task]), draws, rng)
+    cosines = measured.cosines()
+    # The shape of the learning curve is measured on few items; its level is set by the score on all of them.
+    curve, cosine_curve = (
+        curve.lifted(level - float(curve.at(curve.n)))
+        for curve, level in zip(
+            curves, (strategies[task]["stored"].value, cosines[items.tables.shown].value), strict=True
+        )
+    )
+    covered = {name: float(mapping.covered_share(name, rows).mean()) for name, rows in items.tables.source.items()}
+    narrows = mapping.forward.n_features_in_ > mapping.forward.d_target
+    verdict = judge(strategies, drawn, curve, thresholds, narrows, pairing, task, covered, rng, mixed, rows)
+    by_definition = task == "own@1" or is_of_lists(task)
+    costs = strategy_costs(
+        strategies[task], mixed, verdict, by_definition=by_definition, rows=rows, encode_rate=encode_rate, price=price
+    )
+    forecast: dict[str, Any] = {} if mixed is None else {**mixed.to_dict(), "sentence": ""}
+    if mixed is not None and verdict.action == "re-embed" and verdict.wanted is not None:
+        forecast["sentence"] = (
+            "Progressive re-embedding is not expected to suffice: with half of the store re-embedded and the map "
+            f"refitted, {task} would be {mixed.values[-1]:.3f}; the required score was {verdict.wanted:.3f}."
+        )
+    return Certificate(
+        verdict=verdict,
+        task=task,
+        n_anchors=design.n_anchors,
+        n_queries=items.tables.n,
+        fitted=design.fitted,
+        strategies=strategies,
+        retention=retention,
+        cosines=cosines,
+        curve=curve.to_dict(),
+        cosine_curve=cosine_curve.to_dict(),
+        gains=gains(curve, cosine_curve),
+        pairing=pairing.to_dict(),
+        covered=covered,
+        controls=controls,
+        theory=theory_entries(
+            anchors,
+            rotation,
+            random_state,
+            full=theory == "full",
+            instead=None if rotation is mapping.forward else choice.name,
+        ),
+        choice=choice.to_dict(),
+        how_to_fit=recipe.in_words(anchors, choice),
+        thresholds=thresholds,
+        facts={
+            "source": design.models[0],
+            "target": design.models[1],
+            "data": data,
+            "date": datetime.now(UTC).date().isoformat(),
+            "seed": str(random_state),
+            "version": __version__,
+        },
+        notes=design.notes()
+        + ranking.notes
+        + _map_notes(recipe, choice, measured.maps)
+        + ([pairing.sentence] if pairing.state == "cannot tell" else []),
+        costs=costs,
+        progressive=forecast,
+    )
+
+
+def _map_notes(recipe: MapRecipe, choice: Choice, of_folds: list[str]) -> list[str]:
+    """Describe which map was certified, on what evidence it was chosen, and which maps the folds chose."""
+    if recipe.method != "auto":
+        return [f"Certified map: {choice.name}, as given."]
+    facts = dict(choice_rows(choice.to_dict()))
+    why = facts.get("chosen by", facts.get("chosen because"))
+    if len(recipe.fitted) > 1:
+        where = f"chosen among rotations, since {' and '.join(recipe.fitted)} anchors are fitted on together"
+    else:
+        where = f"which is what congruence fit chooses on the {recipe.fitted[0]} anchors"
+    notes = [f"Certified map: {choice.name}, {where}: {why}."]
+    if of_folds.count(choice.name) < len(of_folds):
+        notes.append(
+            "The choice is made again without each part of the anchors that is scored: "
+            f"{of_folds.count(choice.name)} of {len(of_folds)} times it was the same. The scores are those of "
+            "choosing and fitting together."
+        )
+    return notes
+
+
+def _deciding_task(items: EvaluationSet, measured: Measured) -> str:
+    """Return the measure that determines the verdict: without captions and labels, the overlap of result lists."""
+    if items.tables.store_modality == items.tables.query_modality and items.tables.classes is None:
+        for measure in ("graded_text_overlap@", "graded_overlap@"):
+            for name in measured.scores:
+                if name.startswith(measure) and name.endswith("/stored"):
+                    return name.split("/")[0]
+    return next(iter(items.tasks))

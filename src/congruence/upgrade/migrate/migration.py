@@ -1,0 +1,612 @@
+"""Migrate the vectors of a database in repeatable steps: plan, write, verify, switch and roll back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike
+
+from congruence._inputs import as_embeddings
+from congruence._utils.ids import id_texts, is_in
+from congruence._utils.typing import RowsLike
+from congruence.databases import Database, open_database
+from congruence.embeddings import Embeddings, Pairs
+from congruence.errors import (
+    MigrationError,
+    ModalityError,
+    ParameterError,
+    ShapeError,
+    SpaceMismatchError,
+    TooFewAnchorsError,
+)
+from congruence.evaluation.judgments import judge
+from congruence.evaluation.thresholds import Thresholds, fit_thresholds
+from congruence.maps import Map, load
+from congruence.upgrade.migrate.journal import (
+    PROGRESSIVE,
+    Journal,
+    default_folder,
+    lock_folder,
+    make_folder,
+    summarize,
+    write_summary,
+)
+from congruence.upgrade.migrate.mapper import RowMapper, map_digest
+from congruence.upgrade.migrate.passes import Executor, LocalExecutor, Retry, repair_until_equal
+from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row, make_plan, refuse
+from congruence.upgrade.migrate.quantize import Quantizer
+from congruence.upgrade.migrate.verify import Verification, read_sample, verify
+
+
+class Migration:
+    """A migration of a database's vectors to a new model's space; a context manager.
+
+    The steps are :meth:`plan`, :meth:`run`, :meth:`verify`, :meth:`switch`, and then :meth:`rollback` or
+    :meth:`drop_old`. Old and new vectors coexist, and the old ones are kept until :meth:`drop_old`. Progress is
+    recorded in a journal, a folder that also stores the map: a run that was killed can be resumed, and later steps need
+    only the database and this folder.
+
+    Parameters
+    ----------
+    database : Database
+        From :func:`congruence.databases.open_database`.
+    mapping : Map, optional
+        From the old model's space to the new one's; by default the map stored in the journal.
+    journal : path-like, optional
+        Folder of the journal; by default one in the current folder, named after the database.
+    modality : str, optional
+        Modality of all rows, if the database was not opened with a column of modalities.
+    normalize : {"auto", True, False}, default="auto"
+        Scale the new vectors to unit norm; "auto" does so if the target's rows had unit norm at the fit.
+    element_type : str, optional
+        Type in which the new vectors are stored: float32, float16, int8 or binary, if the database supports it; by
+        default the type of the old ones.
+    ranges : array-like, shape (2, dim), optional
+        For int8: the smallest and the largest value of each component of the new vectors. By default one range for all
+        components, symmetric about 0, up to the largest component of a sample. The journal's folder keeps them as
+        ``ranges.npy``; queries must be quantized with the same ranges.
+    old_ranges : array-like, shape (2, dim), optional
+        The same of the old int8 vectors; by default one range for all components, symmetric about 0.
+    allow_zero_rows : bool, default=False
+    retry : Retry, optional
+        Number of retries and waiting times if the database does not answer.
+    executor : Executor, optional
+        Runs the passes over all rows: by default in this process; :class:`congruence.engines.EngineExecutor` runs them
+        on an engine.
+
+    Raises
+    ------
+    SpaceMismatchError, MigrationError, CorruptFileError
+        If the journal is of another map or database, or is damaged.
+
+    Examples
+    --------
+    >>> with Migration(open_database("photos/items.lance"), mapping) as migration:  # doctest: +SKIP
+    ...     migration.run()
+    ...     migration.verify()
+    ...     migration.switch()
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        mapping: Map | None = None,
+        *,
+        journal: str | Path | None = None,
+        modality: str | None = None,
+        normalize: bool | str = "auto",
+        element_type: str | None = None,
+        ranges: ArrayLike | None = None,
+        old_ranges: ArrayLike | None = None,
+        allow_zero_rows: bool = False,
+        retry: Retry | None = None,
+        executor: Executor | None = None,
+    ) -> None:
+        self.database = database
+        self.retry = retry or Retry()
+        self.executor: Executor = executor or LocalExecutor()
+        self.executor.begin(database)
+        self.info = self.retry(database, database.info)
+        self.folder = Path(journal) if journal is not None else default_folder(self.info.place)
+        self.journal = Journal.read(self.folder)
+        kept = self.journal
+        if mapping is None:
+            if kept is None:
+                raise ParameterError(
+                    f"Got no map, and no journal at {self.folder}.", "Pass a map, or the `journal=…` of a migration."
+                )
+            mapping = load(self.folder / "map")
+        digest = map_digest(mapping)
+        if kept is not None and kept.map_digest != digest:
+            raise SpaceMismatchError(
+                f"The migration in {self.folder} was begun with another map.", "Leave the map out, or discard first."
+            )
+        if kept is not None and kept.place != self.info.place:
+            raise MigrationError(
+                f"{self.folder} is the journal of {kept.place}, not of {self.info.place}.", "Pass its own `journal=…`."
+            )
+        supported = database.capabilities.element_types
+        default = self.info.element_type if self.info.element_type in supported else supported[0]
+        self.element_type = element_type or (kept.element_type if kept else default)
+        if self.element_type not in supported:
+            raise ParameterError(
+                f"Got `element_type={self.element_type!r}` for {database.kind}; expected one of "
+                f"{', '.join(supported)}.",
+                "Choose one.",
+            )
+        if kept is not None:
+            self.mapper = RowMapper.of_journal(mapping, self.info, kept, allow_zero_rows=allow_zero_rows)
+        else:
+            self.mapper = RowMapper(
+                mapping,
+                modality=modality,
+                normalize=normalize,
+                allow_zero_rows=allow_zero_rows,
+                old=Quantizer(self.info.element_type, self.info.dim, old_ranges, "old_ranges"),
+                new=Quantizer(self.element_type, int(mapping.d_out), ranges),
+            )
+        self._digest = digest
+        if kept is not None and (self.folder / PROGRESSIVE).is_dir():
+            from congruence.upgrade.migrate.native import read_native
+
+            saved = read_native(self.folder, mapping)
+            self.mapper.native = None if saved is None else saved[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.database.close()
+
+    def plan(
+        self,
+        *,
+        certificate: Mapping[str, object] | None = None,
+        encode_rate: float | None = None,
+        price: float | None = None,
+    ) -> Plan:
+        """Report what :meth:`run` would do, and check everything that can be checked in advance; nothing is changed.
+
+        Parameters
+        ----------
+        certificate : mapping, optional
+            Output of ``congruence certify --json``.
+        encode_rate, price : float, optional
+            Items per second that the new model encodes, and price of encoding one.
+        """
+        for name, value in (("encode_rate", encode_rate), ("price", price)):
+            if value is not None and not value > 0:
+                raise ParameterError(
+                    f"Got {name}={value}; expected a positive number.", f"Pass a positive `{name}=…`, or leave it out."
+                )
+        return self._plan(certificate=certificate, encode_rate=encode_rate, price=price)
+
+    def _plan(self, **options: Any) -> Plan:
+        return self.retry(self.database, lambda: make_plan(self.database, self.mapper, self.info, **options))
+
+    def run(
+        self,
+        *,
+        certificate: Mapping[str, Any] | None = None,
+        resume: bool = False,
+        anyway: bool = False,
+        callback: Callable[[int], object] | None = None,
+        stage: Callable[[str], object] | None = None,
+    ) -> Journal:
+        """Write the new vectors of all rows, also of rows that others change during the run, and index them.
+
+        Parameters
+        ----------
+        certificate : mapping, optional
+        resume : bool, default=False
+            Resume a run that was stopped.
+        anyway : bool, default=False
+            Run even if the certificate advises against mapping. No other check is skipped.
+        callback : callable, optional
+            Called with the number of rows of each block that was written or compared.
+        stage : callable, optional
+            Called with a short description at the beginning of each pass.
+
+        Raises
+        ------
+        MigrationError
+            If a check fails, or a migration already exists and ``resume`` is False.
+        DatabaseUnavailableError
+            If the database does not answer. The journal is intact: continue with ``resume=True``.
+        """
+        tell = stage or (lambda words: None)
+        if self.journal is None:
+            if resume:
+                raise MigrationError(
+                    f"Nothing to resume at {self.folder}.", "Leave out `resume=True`, or pass its `journal=…`."
+                )
+            self._begin(self._plan(certificate=certificate, measure=False), anyway)
+        elif not resume:
+            raise MigrationError(
+                f"This migration has already begun and is {self.journal.state} ({self.folder}).",
+                "Pass `resume=True` to continue it, or discard it first, also if the table has been recreated since.",
+            )
+        with self._at_work() as journal:
+            journal.require_state("filling", "filled", "verified", "rolled back", to="run")
+            if journal.rows:
+                journal.resumed += 1
+                journal.log(f"resumed after {journal.rows:,} rows")
+            model = self.mapper.map.target_space_.model or ""
+            note = {"map": self._digest, "model": model, "version": journal.version}
+            self.retry(self.database, lambda: self.database.prepare(self.mapper.dim, self.element_type, note))
+            if journal.state == "filling":
+                tell("mapping")
+                self.executor.fill(
+                    self.database, self.mapper, journal, self.folder, self.info.dim, self.retry, callback
+                )
+            if self.database.capabilities.concurrent_writes or journal.resumed:
+                self._repair(tell, callback)
+            tell("indexing")
+            index = self.retry(self.database, self.database.build_index)
+            journal.state = "filled"
+            journal.log(f"{journal.rows:,} rows mapped" + (f"; index: {index}" if index else ""))
+            journal.write(self.folder)
+        return journal
+
+    def verify(
+        self,
+        *,
+        heldout: Embeddings | None = None,
+        k: int = 10,
+        least_recall: float = 0.9,
+        callback: Callable[[int], object] | None = None,
+    ) -> Verification:
+        """Check row counts, a sample read back, and the recall of the new index against exact search.
+
+        Parameters
+        ----------
+        heldout : Embeddings, optional
+            Vectors of the new model that the map was not fitted on, with the ids of their rows.
+        k : int, default=10
+            Number of nearest rows that are compared.
+        least_recall : float, default=0.9
+            Recall that the new index must reach, unless the old index's recall minus 0.05 is lower.
+        callback : callable, optional
+
+        Returns
+        -------
+        Verification
+            ``passed`` tells whether :meth:`switch` is allowed.
+
+        Raises
+        ------
+        MigrationError
+            If the run is not complete.
+        """
+        with self._at_work() as journal:
+            journal.require_state("filled", "verified", "switched", "rolled back", to="verify")
+            result = verify(
+                self.database,
+                self.mapper,
+                journal.sample,
+                distance=self.info.distance,
+                heldout=heldout,
+                k=k,
+                least_recall=least_recall,
+                callback=callback,
+            )
+            journal.verification = result.to_dict()
+            if journal.state in ("filled", "verified", "rolled back"):
+                journal.state = "verified" if result.passed else "filled"
+            journal.log("verified" if result.passed else "not verified: " + "; ".join(result.problems))
+            journal.write(self.folder)
+        return result
+
+    def switch(self, *, callback: Callable[[int], object] | None = None) -> dict[str, Any]:
+        """Make readers see the new vectors, after updating rows that others have changed since the run.
+
+        Returns the :meth:`summary`.
+        """
+        with self._at_work() as journal:
+            if journal.state != "switched":
+                journal.require_state("verified", to="switch")
+                self._repair(lambda words: None, callback)
+            # Also if the state is already switched: the process may have been killed between the last two steps of the
+            # database's switch.
+            self.retry(self.database, self.database.switch)
+            if journal.state != "switched":
+                journal.state = "switched"
+                journal.log("switched")
+            journal.summary = self.summary()
+            journal.write(self.folder)
+            write_summary(journal, self.folder)
+        return journal.summary
+
+    def rollback(self) -> dict[str, Any]:
+        """Make readers see the old vectors again; the new ones are kept.
+
+        Returns ``rows``, the ``checksum`` of the old vectors, ``rows_without`` an old vector, written after the switch,
+        and ``identical``: whether the checksum is that of the last pass before the switch, None without one.
+        """
+        with self._at_work() as journal:
+            journal.require_state("switched", "rolled back", to="roll back")
+            # Also if the state is already rolled back: the process may have been killed before the database finished.
+            self.retry(self.database, self.database.rollback)
+            journal.state = "rolled back"
+            checksum = self.executor.checksum(self.database, self.info.dim, self.retry)
+            known = journal.passes[-1]["old"] if journal.passes else None
+            info = self.retry(self.database, self.database.info)
+            status = {
+                "rows": checksum.rows,
+                "identical": known == str(checksum) if known else None,
+                "checksum": str(checksum),
+                "rows_without": info.rows_without,
+            }
+            journal.log(f"rolled back: {status['rows']:,} rows, identical: {status['identical']}")
+            journal.write(self.folder)
+        return status
+
+    def drop_old(self) -> None:
+        """Remove the old vectors after the switch. This cannot be undone."""
+        with self._at_work() as journal:
+            journal.require_state("switched", to="drop the old vectors")
+            self.retry(self.database, self.database.drop_old)
+            journal.state = "dropped"
+            journal.log("the old vectors were dropped")
+            journal.write(self.folder)
+            write_summary(journal, self.folder)
+
+    def discard(self) -> None:
+        """Remove the new vectors before the switch, and the journal. Raises MigrationError if they are switched on.
+
+        Vectors that :func:`reembed` had encoded are kept in the folder and are not encoded again.
+        """
+        with self._at_work() as journal:
+            journal.require_state("filling", "filled", "verified", "rolled back", to="discard the new vectors")
+            self.retry(self.database, self.database.discard)
+            if self.mapper.native is not None:
+                from congruence.upgrade.migrate.native import keep_encoded
+
+                keep_encoded(self.folder, self.mapper.native)
+                self.mapper.native = None
+            for name in ("journal.json", "summary.json", "ranges.npy"):
+                (self.folder / name).unlink(missing_ok=True)
+        self.journal = None
+
+    def fit_thresholds(
+        self,
+        queries: RowsLike | None = None,
+        queries_old: RowsLike | None = None,
+        *,
+        among: str | None = None,
+        folds: int = 5,
+        random_state: int = 0,
+    ) -> Thresholds:
+        """Learn how to translate score thresholds of the old model into thresholds that hold after the switch.
+
+        As :meth:`congruence.Bridge.fit_thresholds`, with the rows that the journal keeps for :meth:`verify` (at most
+        1,000): ``translate(0.28)`` of the result gives the new threshold, with false-positive rate and recall before
+        and after.
+
+        Parameters
+        ----------
+        queries : Embeddings or array_like, shape (m, dim_new), optional
+            Queries in the new model. If omitted, the table's rows are compared with each other, as in a search for
+            duplicates.
+        queries_old : Embeddings or array_like, shape (m, dim_old), optional
+            The same queries in the old model; paired by id, or by position.
+        among : str, optional
+            Modality of the rows that are searched, if a column stores it; by default all rows.
+        folds : int, default=5
+            Number of cross-validation folds, over queries.
+        random_state : int, default=0
+
+        Raises
+        ------
+        MigrationError
+            If the run is not complete.
+        TooFewAnchorsError
+            If there are fewer than two rows with both vectors, or than two queries per fold.
+        """
+        with self._at_work() as journal:
+            journal.require_state("filled", "verified", "switched", "rolled back", to="translate score thresholds")
+            return self.retry(
+                self.database,
+                lambda: _fit_cutoffs(
+                    self.database,
+                    self.mapper,
+                    journal.sample,
+                    queries,
+                    queries_old,
+                    among=among,
+                    folds=folds,
+                    random_state=random_state,
+                ),
+            )
+
+    def status(self) -> dict[str, object]:
+        """Return the state of the migration, according to the journal and to the database itself, as plain data."""
+        stage = self.retry(self.database, self.database.stage)
+        status: dict[str, object] = {"place": self.info.place, "stage": stage.value, "journal": str(self.folder)}
+        if self.journal is not None:
+            self._sync()
+            status |= {"state": self.journal.state, "rows_mapped": self.journal.rows, "rows": self.info.rows}
+            status |= {"resumed": self.journal.resumed, "passes": self.journal.passes, "events": self.journal.events}
+            status |= {"verification": self.journal.verification}
+            if self.mapper.native is not None:
+                status["reembedded"] = len(self.mapper.native.ids)
+        return status
+
+    def summary(self) -> dict[str, Any]:
+        """Return a summary as plain data: rows, checksums, the map's digest, and a SHA-256 over all of it.
+
+        With the environment variable CONGRUENCE_SIGNING_KEY it is also signed (HMAC-SHA256).
+        """
+        return summarize(self._journal())
+
+    def _journal(self) -> Journal:
+        if self.journal is None:
+            raise MigrationError(
+                f"No migration at {self.folder}.", "Run it first, or pass `journal=…` with its folder."
+            )
+        return self.journal
+
+    def _begin(self, plan: Plan, anyway: bool) -> None:
+        """Check the plan, and create the journal's folder with the map in it."""
+        refuse(plan, anyway=anyway)
+        # These raise errors that name the argument to change.
+        sample = next(iter(self.database.scan("old", batch=SAMPLE)))
+        self.mapper.check(self.info, sample.vectors)
+        self.mapper(sample.ids, sample.vectors, sample.modalities)
+        make_folder(self.folder)
+        ranges = self.mapper.new.ranges
+        if ranges is not None:
+            np.save(self.folder / "ranges.npy", ranges.astype(np.float32))
+        self.mapper.map.save(self.folder / "map", force=True)
+        self.journal = Journal(
+            place=self.info.place,
+            map_digest=self._digest,
+            dim=self.mapper.dim,
+            element_type=self.element_type,
+            normalize=self.mapper.unit,
+            scale=self.mapper.scale,
+            modality=self.mapper.modality,
+            ranges=self.mapper.new.plain_ranges(),
+            old_ranges=self.mapper.old.plain_ranges(),
+        )
+        self.journal.log(f"begun: {plan.rows:,} rows, {bytes_a_row(self.mapper.dim, self.element_type)} bytes a row")
+        self.journal.write(self.folder)
+
+    def _repair(self, tell: Callable[[str], object], callback: Callable[[int], object] | None) -> None:
+        def pass_over() -> dict[str, object]:
+            return self.executor.repair(self.database, self.mapper, self.info.dim, self.retry, callback)
+
+        repair_until_equal(pass_over, self._journal(), self.folder, tell)
+
+    @contextmanager
+    def _at_work(self) -> Iterator[Journal]:
+        """Lock the journal's folder against other runs, and yield the journal, updated to the state of the database."""
+        journal = self._journal()
+        with lock_folder(self.folder):
+            self._sync()
+            yield journal
+
+    def _sync(self) -> None:
+        self._journal().sync(self.retry(self.database, self.database.stage))
+
+
+def migrate(
+    where: str | Path,
+    mapping: Map,
+    *,
+    journal: str | Path | None = None,
+    modality: str | None = None,
+    element_type: str | None = None,
+    switch: bool = False,
+    resume: bool = False,
+    callback: Callable[[int], object] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Write mapped vectors next to the old ones of a database, verify them and, with ``switch``, make readers see them.
+
+    Parameters
+    ----------
+    where : str or path-like
+        Address of the database; see :func:`congruence.databases.open_database`, whose options ``**options`` are.
+    mapping, journal, modality, element_type
+        As for :class:`Migration`, whose :meth:`Migration.status` is returned.
+    switch : bool, default=False
+        Switch if verification passes.
+    resume : bool, default=False
+        Resume a run that was interrupted.
+    callback : callable, optional
+        Called with the number of rows of each block.
+
+    Raises
+    ------
+    MigrationError
+        If a check of the plan is bad, or the new vectors do not pass verification.
+    """
+    database = open_database(where, **options)
+    with Migration(database, mapping, journal=journal, modality=modality, element_type=element_type) as migration:
+        migration.run(resume=resume, callback=callback)
+        verification = migration.verify(callback=callback)
+        if not verification.passed:
+            raise MigrationError(
+                f"The new vectors fail verification ({'; '.join(verification.problems)}).", "Resume, or discard them."
+            )
+        if switch:
+            migration.switch(callback=callback)
+        return migration.status()
+
+
+def _fit_cutoffs(
+    database: Database,
+    mapper: RowMapper,
+    sample: list[int | str],
+    queries: RowsLike | None,
+    queries_old: RowsLike | None,
+    *,
+    among: str | None,
+    folds: int,
+    random_state: int,
+) -> Thresholds:
+    """Fit the translation of thresholds on a sample of the table's rows."""
+    old, new, place = read_sample(database, sample)
+    kept = place >= 0
+    if among is not None:
+        if old.modalities is None:
+            raise ModalityError(
+                f"Got `among={among!r}`, but no such column.", "Pass `modality_column=…`, or leave out `among=…`."
+            )
+        kept &= np.array([name == among for name in old.modalities.to_pylist()], bool)
+    names = old.ids.filter(pa.array(kept))
+    if len(names) < 2:
+        raise TooFewAnchorsError(
+            f"{len(names)} rows of the sample have both "
+            f"vectors{'' if among is None else f' and are of {among}'}; 2 are needed.",
+            "Finish the run, or pass another `among=…`.",
+        )
+    before = mapper.old.decode(old.vectors[kept])
+    after = mapper.new.decode(new.vectors[place[kept]])
+    if queries is None and queries_old is None:
+        order = np.random.default_rng(random_state).permutation(len(names))
+        asked, searched = np.array_split(order, 2)  # disjoint halves, so that no row is compared with itself
+        return fit_thresholds(
+            (after[asked], after[searched]),
+            (before[asked], before[searched]),
+            None,
+            folds=folds,
+            random_state=random_state,
+        )
+    if queries is None or queries_old is None:
+        missing, passed = ("queries", "queries_old") if queries is None else ("queries_old", "queries")
+        raise ParameterError(f"Got {passed} without {missing}.", f"Pass `{missing}=…` too.")
+    ours, theirs = as_embeddings(queries, "queries"), as_embeddings(queries_old, "queries_old")
+    for side, rows, name in ((ours, after, "queries"), (theirs, before, "queries_old")):
+        if side.dim != rows.shape[1]:
+            raise ShapeError(
+                f"Got {side.dim}-d {name}; expected {rows.shape[1]}-d.",
+                f"Pass `{name}=…` of the {'new' if name == 'queries' else 'old'} model.",
+            )
+    pairs = Pairs.join(ours, theirs)
+    known = Embeddings(after, ids=id_texts(names.to_pylist()), allow_zero_rows=True)
+    judgments = None
+    if pairs.source.has_ids and bool(is_in(pairs.source.ids, known.ids).any()):
+        judgments = judge(pairs.source, known)
+    return fit_thresholds(
+        (_stored(mapper.new, pairs.source.vectors), after),
+        (_stored(mapper.old, pairs.target.vectors), before),
+        judgments,
+        folds=folds,
+        random_state=random_state,
+    )
+
+
+def _stored(side: Quantizer, queries: np.ndarray) -> np.ndarray:
+    """Return queries as the database would store them; for bits, a cosine is 1 − 2h/d of Hamming distance h."""
+    rows = queries.astype(np.float32, copy=False)
+    return side.decode(side.encode(rows)) if side.coded else rows

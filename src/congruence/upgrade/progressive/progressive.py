@@ -1,0 +1,863 @@
+"""A progressive migration: choose the next rows to encode, refit the map, and estimate the store's quality."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from congruence import persist
+from congruence._inputs import as_embeddings
+from congruence._utils.arrays import blocks
+from congruence._utils.atomic import atomic_path, check_output
+from congruence._utils.ids import as_ids, id_rows
+from congruence._utils.typing import Ids, RowsLike
+from congruence._utils.validation import (
+    RowNames,
+    as_matrix,
+    check_choice,
+    check_positive,
+    check_rows,
+    check_same_rows,
+    check_seed,
+    check_width,
+    name_rows,
+)
+from congruence.errors import CorruptFileError, IdError, InputError, ParameterError, ShapeError
+from congruence.maps import Map, TwoSidedMap
+from congruence.stores import Source
+from congruence.upgrade.progressive.calibration import FEWEST, OriginScale, fit_origin_scale
+from congruence.upgrade.progressive.forecast import Forecast, make_forecast
+from congruence.upgrade.progressive.meter import Estimate, Reading, ScoredRows, losses, read
+from congruence.upgrade.progressive.order import (
+    BY_TEXTS,
+    ORDERS,
+    Order,
+    OrderSelection,
+    View,
+    quantiles,
+    ranks,
+    take_in_order,
+)
+from congruence.upgrade.progressive.refit import FEWEST_CHOOSING, Correction, Refit, Sums, Update, Written
+from congruence.upgrade.progressive.rows import RowMatrix, RowsOnDisk, as_rows, by_block, is_on_disk, row_blocks
+from congruence.upgrade.progressive.state import (
+    LEARN,
+    METER,
+    SELECTED,
+    STATE,
+    WAITING,
+    Received,
+    RowStates,
+    sweep,
+    why_no_plan,
+)
+from congruence.upgrade.progressive.texts import Gate, Scale, TextFacts, Texts, read_facts, unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+
+AGAIN = 1.5  # the kind of map and its penalty are chosen again each time the number of rows has grown by this factor
+FURTHER = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # shares of the store for which a forecast is made
+
+#: Largest number of re-embedded rows used to compute an order; if there are more, a random sample of this size is used.
+SEEN = 16_384
+
+#: Rows are near-duplicates if their distance is at most this fraction of the median distance to the nearest row.
+NEAR = 0.5
+
+KIND = "progressive"  # ``kind`` of a plan in ``config.json``; that of a map is its method
+
+#: Parameters that are part of the state.
+PARAMETERS = ("meter_share", "clip", "tolerance", "n_neighbors", "random_state")
+
+
+class Progressive:
+    """Re-embed a store progressively: map all of it at once, then encode the rows the map is least sure of, and refit.
+
+    Parameters
+    ----------
+    mapping : Map
+        A first map from the old model to the new one, fitted on any data available; texts alone are enough.
+    old : Embeddings, array_like or Source, shape (n, d_old)
+        The store. Without ids, row numbers are used as ids. For stores larger than memory: an array or Embeddings over
+        a memory-mapped file, a :class:`congruence.stores.Source`, or with ``stream=True`` anything that supports slices
+        and increasing row numbers (HDF5, Zarr).
+    texts, new_texts : array_like, shapes (m, d_old) and (m, d_new), optional
+        The same texts in both models: a vocabulary, tags or a query log. Used by the orders and the fit, and by the
+        meter to measure retrieval.
+    labels : array_like of int, shape (n,), optional
+        Index of each row's own text, −1 if unknown; the meter then also estimates accuracies.
+    weights : array_like, shape (n,), optional
+        How often each row is requested. The order multiplies its rank of a row by the weight, and the meter also
+        reports weighted quality.
+    order : str, callable, or "auto", default="auto"
+        A key of :data:`ORDERS`, a :class:`Mixture`, or a function of a :class:`View`. "auto" is "entropy" if the texts
+        of most rows are known, else "random", until the random rows show that another order is better at finding rows
+        that mapping degrades.
+    meter_share : float, default=0.2
+        Share of random rows in each batch. Every second random row is reserved for the meter; the others are used to
+        choose the map and the order.
+    clip : float, default=3.0
+        Largest weight, in the fit, of random rows, which represent all rows that the order did not choose.
+    tolerance : float, default=0.002
+        Rows whose mapped vector moves by less than this (1 − cosine) need not be mapped again.
+    n_neighbors : int, default=10
+        k of ``overlap@k`` and ``recall@k``.
+    modality : str, optional
+        Modality of the store, for maps that have means by modality.
+    stream : bool, optional
+        Read and map rows one block at a time whenever they are needed, and refit from sums; results are equal up to
+        rounding. The default for rows on disk. False reads them into memory, which is several times faster.
+    random_state : int, default=0
+
+    Attributes
+    ----------
+    history_ : list of Reading
+        Readings of the meter, one per stage; ``order_`` is the order of the next batch, ``correction_`` the map.
+
+    Notes
+    -----
+    For an array in memory, unit rows, mapped rows and new vectors are kept in memory as well. For a stream, memory
+    holds 12 bytes per row besides the ids, sums of d² numbers, while a batch is chosen the orders' scores (with texts
+    about 100 bytes per row at k = 10), and new vectors until :meth:`save` has written them. Rows are compared by
+    cosine: mapped rows and the rows that :meth:`store` returns have unit norm.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from congruence import fit
+    >>> from congruence.synthetic import upgrade_problem
+    >>> from congruence.upgrade.progressive import Progressive
+    >>> p = upgrade_problem(n=300, d_source=16, random_state=0)
+    >>> first = fit(p.source_texts[:60], p.target_texts[:60], check=False)
+    >>> plan = Progressive(first, p.source_images, texts=p.source_texts[:60], new_texts=p.target_texts[:60])
+    >>> for ids in plan.batches(size=30, share=0.2):
+    ...     update = plan.update(ids, p.target_images[ids])
+    >>> plan.meter().n_embedded
+    60
+    """
+
+    _inputs: str | None = None
+
+    def __init__(
+        self,
+        mapping: Map,
+        old: RowsLike | Source | RowsOnDisk,
+        *,
+        texts: RowsLike | None = None,
+        new_texts: RowsLike | None = None,
+        labels: RowsLike | None = None,
+        weights: RowsLike | None = None,
+        order: str | Order = "auto",
+        meter_share: float = 0.2,
+        clip: float = 3.0,
+        tolerance: float = 0.002,
+        n_neighbors: int = 10,
+        modality: str | None = None,
+        stream: bool | None = None,
+        random_state: int = 0,
+    ) -> None:
+        if isinstance(order, str):
+            check_choice(order, ("auto", *ORDERS), "order")
+        for value, name in ((meter_share, "meter_share"), (clip, "clip"), (n_neighbors, "n_neighbors")):
+            check_positive(value, name, integer=name == "n_neighbors")
+        if meter_share > 1 or clip < 1:
+            raise ParameterError(
+                f"Got `meter_share={meter_share}` and `clip={clip}`; expected ≤ 1 and ≥ 1.",
+                "Pass `meter_share=0.2` and `clip=3.0`, for example.",
+            )
+        check_positive(tolerance, "tolerance", zero=True)
+        if isinstance(mapping, TwoSidedMap):
+            raise ParameterError(
+                f"A {type(mapping).__name__} maps both models into a third one.", "Pass an OrthogonalMap, for example."
+            )
+        self._old, self.ids, self._has_ids, declared = open_store(old, stream)
+        mapping = mapping.for_modality(modality or declared)
+        check_width(self._old.shape[1], mapping.n_features_in_, "Progressive", mapping.d_target)
+        n, self._unit = len(self._old), by_block(self._old, unit, self._old.shape[1])
+        self.texts = read_texts(texts, new_texts, mapping, self._unit)
+        if self.texts is None and (labels is not None or (isinstance(order, str) and order in BY_TEXTS)):
+            argument = "labels" if labels is not None else f"order={order!r}"
+            raise InputError(f"Got {argument} without texts.", "Pass `texts=…` and `new_texts=…`.")
+        self.labels = None if labels is None else read_labels(labels, n, len(self.texts or ()))
+        self.weights = None if weights is None else read_weights(weights, n)
+        self.order, self.meter_share, self.clip, self.tolerance = order, meter_share, clip, tolerance
+        self.n_neighbors = n_neighbors if self.texts is None else min(n_neighbors, len(self.texts))
+        self.random_state = check_seed(random_state)
+        gate = None if self.texts is None else Gate.fit(self._unit, self.texts)
+        self.refit = Refit(mapping, self.texts, squared_norm(self._old), gate)
+        self._row_states = RowStates(n, random_state)
+        self.new_vectors = Received(n, mapping.d_target, keep=isinstance(self._old, np.ndarray))
+        self._sums = None if isinstance(self._old, np.ndarray) else Sums(self.refit, self._old, self.new_vectors)
+        self._near = near_duplicate_cosine(self._unit, random_state)
+        self._selection = OrderSelection("entropy" if self.refit.most_are_known else "random", self.texts is not None)
+        self._chosen_at, self._views, self._resumed = 0, 0, False
+        self.correction_ = self.refit.first()
+        self._map()
+        in_memory = self._mapped.copy() if isinstance(self._mapped, np.ndarray) else None
+        self.written = Written(self.refit, self._old, self.correction_, in_memory)
+        self.order_ = order if isinstance(order, str) else "given"
+        if order == "auto":
+            self.order_ = self._selection.current_order()
+        self.history_: list[Reading] = []
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        done = int(np.count_nonzero(self._row_states.embedded))
+        return f"Progressive({done:,} of {len(self):,} rows re-embedded, order={self.order_!r})"
+
+    def batches(
+        self,
+        size: int = 1000,
+        *,
+        budget: int | None = None,
+        share: float | None = None,
+        until: float | None = None,
+        metric: str = "agreement",
+    ) -> Iterator[np.ndarray]:
+        """Yield batches of ids to encode, until a budget is spent or the target quality is reached.
+
+        Parameters
+        ----------
+        size : int, default=1000
+        budget, share : optional
+            Total number of rows to re-embed, or share of the store, including rows re-embedded earlier.
+        until : float, optional
+            Stop when the lower end of the meter's interval for the store's ``metric`` (its 97.5 % confidence bound, not
+            the estimate) reaches this value.
+        metric : str, default="agreement"
+            A key of :attr:`Reading.store`; without texts, ``"cosine"`` replaces the default.
+
+        Yields
+        ------
+        ndarray
+            Ids, each once. Pass their vectors to :meth:`update` before the next batch. Omitted rows are requested again
+            only by a loaded plan's first batch.
+        """
+        check_positive(size, "size", integer=True)
+        if budget is not None and share is not None:
+            raise ParameterError(f"Got `budget={budget}` and `share={share}`.", "Leave out `budget=…` or `share=…`.")
+        for value, name in ((budget, "budget"), (share, "share")):
+            if value is not None:
+                check_positive(value, name, integer=name == "budget")
+        limit = min(len(self), budget if budget is not None else round((1 if share is None else share) * len(self)))
+        if until is not None:
+            check_positive(until, "until")
+        if self.texts is None and metric == "agreement":
+            metric = "cosine"
+        if self._resumed and len(self.missing):  # requested before the interruption
+            yield self.missing
+        self._resumed = False
+        while True:
+            room = limit - int(np.count_nonzero(self._row_states.role))
+            if until is not None and self.history_:
+                check_choice(metric, self.history_[-1].store, "metric")
+                if self.history_[-1].store[metric].low >= until:
+                    return
+            rows = self._next(min(size, room)) if room > 0 else np.empty(0, np.intp)
+            if not len(rows):
+                return
+            yield self.ids[rows]
+
+    def _next(self, size: int) -> np.ndarray:
+        """Choose this many further rows: random ones, and the first ones of the order."""
+        states = self._row_states
+        random = states.draw(min(size, max(1, round(self.meter_share * size))))
+        self._views += 1
+        view = self._view(size)
+        scores = self._score(view)
+        learn = random[states.role[random] == LEARN]
+        if self.order == "auto":
+            self._selection.record(learn, view)
+        eligible = ~states.due & (states.role != LEARN) & (states.role != SELECTED)
+        wanted, meter = size - len(random), states.role == METER
+        taken = take_front(scores, eligible, meter, wanted, self._unit, view.native, self._near)
+        states.due[taken] = True
+        selected = taken[states.role[taken] == WAITING]
+        states.role[selected] = SELECTED
+        return np.concatenate([random, selected])
+
+    def _view(self, size: int) -> View:
+        """Return what the order may use to choose this many rows."""
+        positions = self._shown()
+        if len(positions) > SEEN:
+            sample = np.random.default_rng([self.random_state, 9]).permutation(len(positions))[:SEEN]
+            positions = positions[np.sort(sample)]
+        native = self.new_vectors.rows[positions]
+        facts: tuple[TextFacts, TextFacts] | tuple[None, None] = (None, None)
+        if self.texts is not None:
+            scale = Scale.of(self._mapped, self.texts.new)
+            facts = (
+                read_facts(self._unit, self.texts.old, self.texts.scale, self.n_neighbors),
+                read_facts(self._mapped, self.texts.new, scale, self.n_neighbors),
+            )
+        return View(
+            self._unit,  # type: ignore[arg-type]  # Lazy supports the array operations that orders use
+            self._mapped,  # type: ignore[arg-type]
+            native,
+            self.new_vectors.surprise[positions],
+            size,
+            self.random_state + self._views,
+            *facts,
+        )
+
+    def _score(self, view: View) -> np.ndarray:
+        """Return the scores of all rows by the order, weighted."""
+        if self.order == "auto":
+            self.order_ = self._selection.current_order()
+        order = ORDERS[self.order_] if isinstance(self.order, str) else self.order
+        scores = np.asarray(order(view), dtype=np.float64)
+        if scores.shape != (len(self),) or not np.isfinite(scores).all():
+            raise ShapeError(
+                f"The order returned {scores.shape} scores, or not finite ones.", "Return one score per row."
+            )
+        return scores if self.weights is None else quantiles(scores) * self.weights
+
+    def _shown(self) -> np.ndarray:
+        """Return the positions, in order of arrival, of the rows that the fit and the order may use."""
+        return np.flatnonzero(self._row_states.shown[self.new_vectors.rows])
+
+    def update(self, ids: Ids, vectors: RowsLike) -> Update:
+        """Add the new model's vectors of some rows, refit the map, and return which rows to map again.
+
+        Parameters
+        ----------
+        ids : sequence of str or int
+            Ids of a batch, of part of it, or of other rows, which count as chosen by the order. The meter's sample
+            cannot account for the rule by which such rows were chosen.
+        vectors : array_like, shape (len(ids), d_new)
+            Vectors of rows that were passed before are replaced.
+        """
+        names = as_ids(ids)
+        rows = id_rows(self.ids, names)
+        if (rows < 0).any():
+            unknown = np.flatnonzero(rows < 0)
+            raise IdError(
+                f"The store lacks {len(unknown)} of the ids ({name_rows(unknown, names)}).", "Pass `ids=…` of a batch."
+            )
+        Y = as_matrix(vectors, "vectors", ids=names)
+        check_same_rows(len(names), len(Y), "ids", "vectors")
+        if Y.shape[1] != self._mapped.shape[1]:
+            raise ShapeError(
+                f"Got {Y.shape[1]}-d vectors; expected {self._mapped.shape[1]}-d.", "Pass `vectors=…` of the new model."
+            )
+        Y = unit(Y).astype(np.float32)
+        states = self._row_states
+        if self._sums is not None:
+            self._sums.remove(rows[self.new_vectors.known(rows)])
+        self.new_vectors.add(rows, Y, 1 - np.einsum("ij,ij->i", Y, self._mapped[rows], dtype=np.float64))
+        unrequested = rows[states.role[rows] == WAITING]
+        states.role[unrequested], states.due[unrequested] = SELECTED, True
+        states.embedded[rows] = True
+        if self.order == "auto":
+            self._selection.finish(dict(zip(rows.tolist(), Y, strict=True)), self._mapped, self.texts, self.n_neighbors)  # type: ignore[arg-type]
+        self._fit()
+        reading = read(self._rows())
+        if self.history_ and self.history_[-1].n_embedded == reading.n_embedded:
+            self.history_.pop()
+        self.history_.append(reading)
+        return self._changed()
+
+    def _fit(self) -> None:
+        """Refit the map on the re-embedded rows, and map all rows with it."""
+        native = self.new_vectors.rows[self._shown()]
+        if not len(native):
+            return
+        states = self._row_states
+        random = states.role[native] == LEARN
+        weight = 1.0
+        if random.any():
+            stands_for = (len(self) - int(states.due.sum())) / int(random.sum())
+            weight = float(np.clip(stands_for, 1.0, self.clip))
+        choose = len(native) >= AGAIN * self._chosen_at
+        if self._sums is not None:
+            self._sums.add_new(native, random)
+            self.correction_ = self._sums.fit(native[random], weight, self.correction_, choose=choose)
+        else:
+            new, weights = self.new_vectors.take(native).astype(np.float64), np.where(random, weight, 1.0)
+            self.correction_ = self.refit.fit(self._old[native], new, weights, random, self.correction_, choose=choose)
+        if choose and np.count_nonzero(random) >= FEWEST_CHOOSING:
+            self._chosen_at = len(native)
+        self._map()
+
+    def _changed(self) -> Update:
+        waits = ~self._row_states.embedded
+        rows, moved = self.written.advance(self.correction_, self._mapped, waits, self.tolerance)
+        return Update(self.ids[rows], moved, int(np.count_nonzero(waits)))
+
+    def _map(self) -> None:
+        """Map all rows with the current map: now, or for a stream whenever they are read."""
+        correction, width = self.correction_, self.refit.mapping.d_target
+        self._mapped = by_block(self._old, lambda rows: self.refit.transform(rows, correction), width)
+
+    def transform(self, rows: RowsLike) -> np.ndarray:
+        """Map rows (m, d_old), from the store or not, with the current map to unit rows (m, d_new) of float32."""
+        X = as_matrix(rows, "rows")
+        check_width(X.shape[1], self._old.shape[1], "Progressive.transform", self._mapped.shape[1])
+        return self.refit.transform(X, self.correction_)
+
+    def mapped(self, ids: Ids | None = None) -> np.ndarray:
+        """Return mapped rows as they should be written, for some ids or for all rows, shape (m, d_new)."""
+        if ids is None:
+            return self.written.take(slice(0, len(self)))
+        rows = id_rows(self.ids, as_ids(ids))
+        if (rows < 0).any():
+            raise IdError("The store does not have some of these ids.", "Pass `ids=…` of its rows.")
+        return self.written.take(rows)
+
+    def store(self) -> np.ndarray:
+        """Return the store: new vectors of re-embedded rows, mapped vectors of the others, shape (n, d_new)."""
+        out = np.empty((len(self), self._mapped.shape[1]), np.float32)
+        start = 0
+        for _, rows in self.scan():
+            out[start : start + len(rows)] = rows
+            start += len(rows)
+        return out
+
+    def scan(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the current store one block at a time: ids, and new vectors or mapped vectors."""
+        for part in row_blocks(self._old):
+            yield self.ids[part], self.stored(np.arange(len(self))[part])
+
+    def stored(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of :meth:`store` with these numbers, shape (b, d_new)."""
+        native = self._row_states.embedded[rows]
+        out = np.empty((len(rows), self._mapped.shape[1]), np.float32)
+        out[native] = self.new_vectors.take(rows[native])
+        out[~native] = self.written.take(rows[~native])
+        return out
+
+    def mark_written(self) -> None:
+        """Record that all mapped rows are now stored as the current map maps them."""
+        self.written.mark_written(self._mapped)
+
+    @property
+    def embedded(self) -> np.ndarray:
+        """Mask of the rows that were re-embedded, ndarray of bool, shape (n,)."""
+        return self._row_states.embedded.copy()
+
+    @property
+    def measured(self) -> np.ndarray:
+        """Ids of the random rows from which the meter estimates the quality of rows that are still mapped."""
+        return np.asarray(self.ids[self._row_states.measured])
+
+    @property
+    def missing(self) -> np.ndarray:
+        """Ids that were requested but not yet passed to :meth:`update`."""
+        return np.asarray(self.ids[(self._row_states.role != WAITING) & ~self._row_states.embedded])
+
+    def meter(self) -> Reading:
+        """Return the quality of the store, estimated from random rows that neither the fit nor the order has used."""
+        return self.history_[-1] if self.history_ else read(self._rows())
+
+    def _rows(self) -> ScoredRows:
+        return ScoredRows(
+            self._row_states,
+            self.new_vectors,
+            self._unit,  # type: ignore[arg-type]  # Lazy supports the array operations used here
+            self._mapped,  # type: ignore[arg-type]
+            self.texts,
+            self.labels,
+            self.n_neighbors,
+            self.weights,
+            self.new_vectors.surprise[self._shown()],
+        )
+
+    def forecast(
+        self,
+        *,
+        target: float = 0.99,
+        metric: str | None = None,
+        further: Sequence[float] = FURTHER,
+        rate: float | None = None,
+        price: float | None = None,
+    ) -> Forecast:
+        """Forecast what further re-embedding gains and costs, and whether it can reach a target.
+
+        Parameters
+        ----------
+        target : float, default=0.99
+            Target value of ``metric``; with labels, as a share of the new model's accuracy.
+        metric : str, optional
+            "accuracy" (relative to the new model's; the default with labels), "agreement" (the default with texts), or
+            "overlap@k" with this plan's k.
+        further : sequence of float
+            Shares of the store for which to forecast.
+        rate, price : float, optional
+            Rows encoded per minute, and price per row.
+        """
+        for value, name in ((target, "target"), (rate, "rate"), (price, "price")):
+            if value is not None:
+                check_positive(value, name)
+        states = self._row_states
+        measured = states.measured
+        values, supports, old_new = losses(self._rows())
+        metric = metric or ("accuracy" if "accuracy" in values else next(iter(values)))
+        check_choice(metric, values, "metric")
+        waits = ~states.due & (states.role != LEARN)
+        scores = self._score(self._view(1))
+        ahead = 1 - ranks(scores[waits], scores[measured])
+        loss = values[metric]
+        return make_forecast(
+            1 - loss[np.isfinite(loss)],
+            ahead[np.isfinite(loss)],
+            len(self),
+            int(np.count_nonzero(states.embedded)),
+            states.rest,
+            metric=metric,
+            meter_share=self.meter_share,
+            target=target,
+            further=further,
+            support=supports[metric],
+            rate=rate,
+            price=price,
+            better=old_new if metric == "accuracy" else None,
+        )
+
+    def origin_scale(self, kind: str = "query") -> OriginScale:
+        """Fit how to convert scores of mapped rows to the scale of native rows (:func:`fit_origin_scale`)."""
+        if self.texts is None:
+            raise InputError(
+                "There are no texts to score with.", "Pass `texts=…` and `new_texts=…`, or call fit_origin_scale."
+            )
+        rows = self._row_states.measured
+        if len(rows) < FEWEST:
+            raise InputError(
+                f"Got {len(rows)} measured random rows; expected {FEWEST} or more.",
+                "Update more, or pass a larger `meter_share=…`.",
+            )
+        return fit_origin_scale(self.texts.new, self._mapped[rows], self.new_vectors.take(rows), kind)
+
+    def plot(self, ax: Axes | None = None, *, metric: str | None = None) -> Axes:
+        """Draw quality by share re-embedded, with the forecast (:func:`congruence.plotting.draw_progress`)."""
+        from congruence.plotting import draw_progress
+
+        return draw_progress(self.picture(metric=metric), ax)
+
+    def picture(self, *, metric: str | None = None, forecast: bool = True) -> dict[str, Any]:
+        """Return the content of :meth:`plot` as plain data; the forecast scores all rows."""
+        if not self.history_:
+            raise InputError("This plan has no measured stage to plot.", "Call update first.")
+        name = metric or next(key for key in ("accuracy", "agreement", "cosine") if key in self.history_[-1].store)
+        check_choice(name, self.history_[-1].store, "metric")
+        stages = [_point(reading.share, reading.store[name]) for reading in self.history_]
+        last = self.history_[-1]
+        lines = {"new model": last.new[name].value if name in last.new else 1.0}
+        if name in last.old:
+            lines["old model"] = last.old[name].value
+        further: list[dict[str, Any]] = []
+        if forecast and name in ("accuracy", "agreement"):
+            ahead = self.forecast(metric=name)
+            # A forecast of accuracy is relative to the new model's; the shift makes it start at the measured value.
+            level = lines["new model"] if name == "accuracy" else 1.0
+            shift = stages[-1]["value"] - ahead.value[0] * level
+            for share, *values in zip(ahead.share, ahead.value, ahead.low, ahead.high, strict=True):
+                value, low, high = (end * level + shift for end in values)
+                further.append(_point(share, Estimate(value, low, high, 0)))
+        return {"metric": name, "stages": stages, "forecast": further, "lines": lines}
+
+    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return arrays and plain data from which :meth:`from_state` can resume, given the same inputs."""
+        arrays, facts = self._own_state()
+        rows = self.new_vectors.rows
+        arrays |= {"rows": rows, "vectors": self.new_vectors.take(rows), "surprise": self.new_vectors.surprise}
+        for slot, correction in self.written.maps.items():
+            arrays |= {f"map.{slot}.{name}": array for name, array in correction.arrays().items()}
+        facts["maps"] = [[slot, correction.facts()] for slot, correction in self.written.maps.items()]
+        return {name: array.copy() for name, array in arrays.items()}, facts
+
+    def _own_state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return the part of the state that every save writes again: all but new vectors and maps."""
+        states = self._row_states
+        arrays = {"role": states.role, "due": states.due, "embedded": states.embedded, "slot": self.written.slot}
+        facts = {
+            "order": self.order if isinstance(self.order, str) else None,
+            "inputs": self._digest(),
+            "place": states.place,
+            "drawn": states.drawn,
+            "views": self._views,
+            "chosen_at": self._chosen_at,
+            "selection": self._selection.state(),
+            "history": [reading.to_dict() for reading in self.history_],
+            **{name: getattr(self, name) for name in PARAMETERS},
+        }
+        return arrays, facts
+
+    @classmethod
+    def from_state(
+        cls,
+        state: tuple[Mapping[str, np.ndarray], Mapping[str, Any]],
+        mapping: Map,
+        old: RowsLike | Source | RowsOnDisk,
+        *,
+        folder: Path | None = None,
+        **inputs: Any,
+    ) -> Self:
+        """Resume a plan.
+
+        Parameters
+        ----------
+        state, mapping, old
+            From :meth:`state`, and as for the plan that was saved.
+        folder : Path, optional
+            Folder to which :meth:`write` wrote new vectors and maps; by default the state holds them.
+        **inputs
+            ``texts``, ``new_texts``, ``labels`` and ``weights`` as before, and ``order`` if it was a function. Other
+            parameters come from the state.
+
+        Raises
+        ------
+        CorruptFileError
+            If the state is damaged, or of another store, map or texts.
+        """
+        arrays, facts = state
+        if saved := [name for name in PARAMETERS if name in inputs]:
+            raise ParameterError(
+                f"Got {saved[0]}={inputs[saved[0]]!r}, which the saved plan sets.", f"Leave out `{saved[0]}=…`."
+            )
+        try:
+            parameters = {name: facts[name] for name in PARAMETERS}
+            order = facts["order"] or inputs.get("order", "auto")
+            plan = cls(mapping, old, **{**inputs, "order": order}, **parameters)
+            if plan._digest() != facts["inputs"]:
+                raise CorruptFileError(
+                    "The state is of a plan for another store, map or texts.", "Pass those of the saved plan."
+                )
+            if folder is None:
+                rows, vectors, surprise = arrays["rows"], arrays["vectors"], arrays["surprise"]
+                if vectors.shape != (len(rows), plan._mapped.shape[1]) or surprise.shape != (len(rows),):
+                    raise ValueError(f"vectors have shape {vectors.shape}")
+                if len(rows) and (len(np.unique(rows)) < len(rows) or not 0 <= rows.min() <= rows.max() < len(plan)):
+                    raise ValueError("vectors are not those of the re-embedded rows")
+                plan.new_vectors.add(rows, np.array(vectors, np.float32), surprise)
+                maps = {}
+                for slot, record in facts["maps"]:
+                    own = {name: array for name, array in arrays.items() if name.startswith(f"map.{slot}.")}
+                    own = {name.removeprefix(f"map.{slot}."): array for name, array in own.items()}
+                    maps[int(slot)] = Correction.restore(own, record)
+            else:
+                plan.new_vectors.load(folder, facts["vectors"])
+                maps = {int(slot): Correction.load(folder, name, record) for slot, name, record in facts["maps"]}
+            plan._fill(arrays, facts, maps)
+        except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+            raise CorruptFileError(
+                f"The state of the plan is damaged ({type(error).__name__}: {error}).",
+                "Start a new one, and pass its rows to update.",
+            ) from error
+        return plan
+
+    def _fill(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any], maps: dict[int, Correction]) -> None:
+        """Set the state of a new plan that has its vectors; an invalid one raises KeyError, TypeError or ValueError."""
+        states, n = self._row_states, len(self)
+        for name, kind in (("role", np.uint8), ("due", bool), ("embedded", bool)):
+            if arrays[name].shape != (n,):
+                raise ValueError(f"{name} has shape {arrays[name].shape}")
+            setattr(states, name, np.array(arrays[name], kind))
+        rows = self.new_vectors.rows
+        if not np.array_equal(np.sort(rows), np.flatnonzero(states.embedded)):
+            raise ValueError("vectors are not those of the re-embedded rows")
+        for part in row_blocks(self._mapped):
+            if not np.isfinite(self.new_vectors.take(rows[part])).all():
+                raise ValueError("vectors are not finite")
+        states.place, states.drawn = int(facts["place"]), int(facts["drawn"])
+        self._views, self._chosen_at = int(facts["views"]), int(facts["chosen_at"])
+        self._resumed = True
+        self._selection.restore(facts["selection"])
+        self.history_ = [Reading.from_dict(reading) for reading in facts["history"]]
+        self.written.restore(arrays["slot"], maps)
+        self.correction_ = self.written.maps[self.written.current]
+        self._map()
+        if self.order == "auto":
+            self.order_ = self._selection.current_order()
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Save to a folder: the state, rewritten atomically, plus new vectors and maps added since the last save."""
+        path = Path(path)
+        check_output(path, force=force, directory=True, foreign=why_no_plan)
+        if path.exists():
+            self.write(path, {"kind": KIND})
+        else:
+            with atomic_path(path, directory=True) as folder:
+                self.write(folder, {"kind": KIND}, release=False)
+            self.new_vectors.release(path)
+        return path
+
+    def write(
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        arrays: Mapping[str, np.ndarray] | None = None,
+        pieces: Mapping[str, str] | None = None,
+        *,
+        release: bool = True,
+    ) -> None:
+        """Write to an existing folder: new vectors and maps in files of their own, then the state, which names them."""
+        states, facts = self._own_state()
+        states = {name: array.astype(np.uint8) for name, array in states.items()}
+        facts["vectors"] = self.new_vectors.save(folder)
+        facts["maps"] = [[slot, fitted.save(folder), fitted.facts()] for slot, fitted in self.written.maps.items()]
+        facts |= pieces or {}
+        card = (
+            f"# A progressive migration\n\n{self.meter()}\n\nContinue it with "
+            "`congruence.upgrade.progressive.Progressive.load`.\n"
+        )
+        persist.write_folder(folder / STATE, {**states, **(arrays or {})}, {**config, "facts": facts}, card, force=True)
+        sweep(folder, {*facts["vectors"], *(name for _, name, _ in facts["maps"]), *(pieces or {}).values()})
+        if release:
+            self.new_vectors.release(folder)
+
+    @classmethod
+    def load(cls, path: str | Path, mapping: Map, old: RowsLike | Source | RowsOnDisk, **inputs: Any) -> Self:
+        """Resume a plan saved with :meth:`save`; see :meth:`from_state`."""
+        path = Path(path)
+        if (path / persist.CONFIG).exists():
+            raise CorruptFileError(f"{path} is the folder of a map, not of a progressive migration.", "Check the path.")
+        arrays, config = persist.read_folder(path / STATE)
+        if config.get("kind") != KIND:
+            raise CorruptFileError(
+                f"{path} is a folder of kind {config.get('kind')!r}.", "Pass that of a progressive migration."
+            )
+        if not isinstance(config.get("facts"), dict):
+            raise CorruptFileError(
+                f"The state at {path} has no facts.", "Restore the folder of the plan from a backup."
+            )
+        return cls.from_state((arrays, config["facts"]), mapping, old, folder=path, **inputs)
+
+    def _digest(self) -> str:
+        """Return a digest of a plan's inputs (store, first map and texts), which is computed once."""
+        if self._inputs is not None:
+            return self._inputs
+        digest = hashlib.sha256()
+        sample = self._old[:: -(-len(self._old) // 1000)]
+        total = np.zeros(self._old.shape[1])
+        for part in row_blocks(self._old):
+            total += self._old[part].sum(axis=0, dtype=np.float64)
+        mapped = np.asarray(self.refit.mapping.transform(sample)).round(5) + 0.0
+        parts = [np.array(self._old.shape), sample, mapped, total]
+        if self.texts is not None:
+            parts += [self.texts.old, self.texts.new]
+        for array in parts:
+            digest.update(np.ascontiguousarray(array).tobytes())
+        if self._has_ids:
+            for part in blocks(len(self.ids), 256):
+                digest.update("".join(f"{name}\n" for name in self.ids[part].tolist()).encode())
+        self._inputs = digest.hexdigest()
+        return self._inputs
+
+
+def _point(share: float, estimate: Estimate) -> dict[str, Any]:
+    return {"share": share, "value": estimate.value, "low": estimate.low, "high": estimate.high}
+
+
+def open_store(
+    old: RowsLike | Source | RowsOnDisk, stream: bool | None
+) -> tuple[RowMatrix, np.ndarray, bool, str | None]:
+    """Return rows, ids (or row numbers), whether they are ids, and the modality of a store.
+
+    Rows are an array in memory, or a :class:`Lazy` matrix that reads them on access, after one pass that checks them.
+    """
+    # An HDF5 or Zarr data set, and not an array, a table or Embeddings.
+    known = ("__array_interface__", "iloc", "detach", "vectors")
+    is_data_set = len(getattr(old, "shape", ())) == 2 and not any(hasattr(old, name) for name in known)
+    if isinstance(old, Source):
+        rows, id_parts = as_rows(old), []
+        for part_ids, block in old.scan():
+            check_rows(block, "old", ids=None if part_ids is None else RowNames(part_ids, 0))
+            id_parts.append(part_ids)
+        ids = as_ids(pa.concat_arrays(id_parts)) if old.has_ids else np.arange(len(rows))
+        return rows, ids, old.has_ids, old.space.modality
+    if stream and is_data_set and hasattr(old, "__getitem__"):
+        rows = as_rows(old)  # type: ignore[arg-type]  # supports what RowsOnDisk requires
+        for part in row_blocks(rows):
+            check_rows(rows[part], "old")
+        return rows, np.arange(len(rows)), False, None
+    store = as_embeddings(old, "old")  # type: ignore[arg-type]  # rejects all other types
+    vectors = store.vectors
+    lazy = stream or (stream is None and is_on_disk(vectors))
+    return as_rows(vectors) if lazy else np.asarray(vectors, np.float32), store.ids, store.has_ids, store.space.modality
+
+
+def squared_norm(rows: RowMatrix) -> float:
+    """Return the mean squared norm of rows."""
+    total = 0.0
+    for part in row_blocks(rows):
+        block = rows[part]
+        total += float(np.einsum("ij,ij->", block, block, dtype=np.float64))
+    return total / len(rows)
+
+
+def read_texts(old: RowsLike | None, new: RowsLike | None, mapping: Map, rows: RowMatrix) -> Texts | None:
+    """Check the texts of both models, and return them with their scale over the store's rows."""
+    if (old is None) != (new is None):
+        raise InputError("Got texts of one model only.", "Pass both `texts=…` and `new_texts=…`, or neither.")
+    if old is None or new is None:
+        return None
+    ours, theirs = as_embeddings(old, "texts").vectors, as_embeddings(new, "new_texts").vectors
+    check_same_rows(len(ours), len(theirs), "texts", "new_texts")
+    check_width(ours.shape[1], rows.shape[1], "Progressive (texts)", mapping.d_target)
+    if theirs.shape[1] != mapping.d_target:
+        raise ShapeError(
+            f"Got {theirs.shape[1]}-d new_texts; expected {mapping.d_target}-d.", "Pass `new_texts=…` of that model."
+        )
+    return Texts(unit(ours), unit(theirs), Scale.of(rows, unit(ours)))
+
+
+def read_labels(labels: RowsLike, n: int, m: int) -> np.ndarray:
+    """Check labels, and return the index of each row's own text among m texts, −1 if unknown."""
+    out = np.asarray(labels)
+    if out.shape != (n,) or out.dtype.kind not in "iu":
+        raise ShapeError(
+            f"Got labels of shape {out.shape} and type {out.dtype}; expected one integer for each of {n} rows.",
+            "Pass `labels=…` of each row, −1 if unknown.",
+        )
+    if out.min() < -1 or out.max() >= m:
+        raise ParameterError(
+            f"Got labels from {out.min()} to {out.max()} for {m} texts.", "Pass `labels=…` of each row, −1 if unknown."
+        )
+    return out.astype(np.int64)
+
+
+def read_weights(weights: RowsLike, n: int) -> np.ndarray:
+    """Check weights, and return them as float64."""
+    out = np.asarray(weights, dtype=np.float64)
+    if out.shape != (n,) or not np.isfinite(out).all() or (out < 0).any() or not out.any():
+        raise ParameterError(
+            f"Got weights of shape {out.shape}; expected {n} numbers ≥ 0, not all 0.", "Pass `weights=…` by row."
+        )
+    return out
+
+
+def near_duplicate_cosine(rows: RowMatrix, random_state: int) -> float:
+    """Return the cosine of near-duplicates: of half the median distance to the nearest, over 1,000 random rows."""
+    chosen = np.random.default_rng([random_state, 8]).permutation(len(rows))[:1000]
+    sample = rows[chosen]
+    near = sample @ sample.T
+    np.fill_diagonal(near, -1.0)
+    distance = np.sqrt(np.median(np.maximum(2 - 2 * near.max(axis=1), 0.0))) if len(sample) > 1 else 0.0
+    return float(min(1 - (NEAR * distance) ** 2 / 2, 1 - 1e-6))
+
+
+def take_front(
+    scores: np.ndarray, eligible: np.ndarray, free: np.ndarray, n: int, old: RowMatrix, native: np.ndarray, near: float
+) -> np.ndarray:
+    """Return the rows that :func:`take_in_order` takes, but read only those that it may take or compares with."""
+    # take_in_order looks for near-duplicates among the first 4 n rows; free rows may come in between.
+    most = 4 * n + int(np.count_nonzero(free & eligible)) + 1
+    first = np.flatnonzero(eligible)
+    if most < len(first):
+        least = np.partition(scores[first], len(first) - most)[len(first) - most]
+        above = first[scores[first] > least]
+        first = np.concatenate([above, first[scores[first] == least][: most - len(above)]])
+    rows = np.union1d(first, native)
+    within = np.isin(rows, first)
+    taken = take_in_order(scores[rows], within, free[rows], n, old[rows], np.searchsorted(rows, native), near)
+    return np.asarray(rows[taken])
