@@ -166,7 +166,7 @@ def draw_panel(panel: Panel, ax: Axes | None = None, *, annotate: bool = True) -
     if panel["kind"] == "clouds":
         return draw_clouds(panel["points"], ax, names=panel["names"], title=panel["title"], annotate=annotate)
     if panel["kind"] == "kernel":
-        return draw_kernel(panel, ax, color="after", title=panel["title"], annotate=annotate)  # type: ignore[arg-type]
+        return draw_kernel(panel, ax, color="after", title=panel["title"], annotate=annotate)
     with canvas(ax) as ax:
         (_draw_bars if panel["kind"] == "bars" else _draw_lines)(panel, ax)
         if annotate:
