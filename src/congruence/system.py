@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SystemInfo", "system_info"]
 
-#: Variables that change the number of threads, the visible devices, or whether models may be downloaded. None of them holds a key or token.
+#: Variables that change the number of threads, the visible devices, or whether models may be downloaded. None of them
+#: holds a key or token.
 VARIABLES = (
     *(
         "OMP_NUM_THREADS",
@@ -49,7 +50,8 @@ class SystemInfo:
     packages : dict of str to str or None
         Version of each package that congruence requires; None if it is not installed.
     outdated : dict of str to str
-        The requirement of each installed package whose version does not satisfy it, including packages required by extras.
+        The requirement of each installed package whose version does not satisfy it, including packages required by
+        extras.
     extras : dict of str to list of str
         The missing requirements of each extra; an empty list if it is complete.
     threads : dict of str to int or str
@@ -137,7 +139,9 @@ def system_info(*, devices: bool = True) -> SystemInfo:
 
 
 def _requirements() -> list[Requirement]:
-    """Return the requirements of the installed distribution, including extras; an empty list if the source tree is used without installing it."""
+    """Return the requirements of the installed distribution, including extras; an empty list if the source tree is used
+    without installing it.
+    """
     from importlib.metadata import PackageNotFoundError, requires
 
     from packaging.requirements import Requirement
@@ -194,7 +198,9 @@ def _threads() -> dict[str, int | str]:
 
 
 def _devices() -> list[str]:
-    """Name the devices that torch can compute on; a device that fails is listed with its error, which the bug report may be about."""
+    """Name the devices that torch can compute on; a device that fails is listed with its error, which the bug report
+    may be about.
+    """
     if _version("torch") is None:
         return []
     try:

@@ -1,4 +1,6 @@
-"""How commands end that do not end well: one sentence, the exit code of docs/reliability.md, and what was written before."""
+"""How commands end that do not end well: one sentence, the exit code of docs/reliability.md, and what was written
+before.
+"""
 
 from __future__ import annotations
 
@@ -82,13 +84,13 @@ def test_an_output_that_cannot_be_is_refused_before_the_work(here, data, writer,
     link, pipe = f"link{suffix}", f"pipe{suffix}"
     (data / link).symlink_to("/dev/null")
     os.mkfifo(data / pipe)
-    for name in ("embed", "papers", "recipe", "report"):  # or what these import now would stay patched
-        importlib.import_module(f"congruence.{name}")
+    for name in ("congruence.embed", "congruence_papers.running", "congruence.recipe", "congruence.report"):
+        importlib.import_module(name)  # or what these import now would stay patched
     for name in ("read_embeddings", "read_column"):  # nothing is read before
         monkeypatch.setattr(f"congruence.stores.{name}", None)
     monkeypatch.setattr("congruence.datasets.load_sample", None)
     monkeypatch.setattr("congruence.datasets.open_bundle", None)
-    monkeypatch.setattr("congruence.papers.run", None)
+    monkeypatch.setattr("congruence_papers.running.run", None)
     if writer != "transform":  # which has to know what it reads: the output must not be it
         monkeypatch.setattr("congruence.load", None)
 
@@ -115,7 +117,9 @@ def test_an_output_that_cannot_be_is_refused_before_the_work(here, data, writer,
     "number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EMFILE, errno.EIO], ids=errno.errorcode.get
 )
 def test_a_refusal_of_the_disk_is_one_sentence_and_leaves_nothing(here, data, writer, number, monkeypatch):
-    """The first step that makes something on the disk fails, as under a full disk, without permission or on a dead one."""
+    """The first step that makes something on the disk fails, as under a full disk, without permission or on a dead
+    one.
+    """
     real_open, real_mkdir = io.open, os.mkdir
 
     def refuse(path):
@@ -421,7 +425,9 @@ def test_a_full_output_says_what_was_written(data):
     ids=" ".join,
 )
 def test_an_output_that_nobody_can_read_is_no_success(data, monkeypatch, capsys, command, kind):
-    """In this process, with a standard output that fails as the system's would; the real ones are tried around this test."""
+    """In this process, with a standard output that fails as the system's would; the real ones are tried around this
+    test.
+    """
 
     class Failing(io.StringIO):
         def write(self, text):
@@ -438,7 +444,9 @@ def test_an_output_that_nobody_can_read_is_no_success(data, monkeypatch, capsys,
 
 
 def test_closed_streams_stay_out_of_the_files_that_are_written(data):
-    """The first file opened would take the number of a closed standard stream, and what others print would go into it."""
+    """The first file opened would take the number of a closed standard stream, and what others print would go into
+    it.
+    """
     done = started(
         data, "fit", "a.npz", "b.npz", "-o", "x", stderr=None, preexec_fn=lambda: [os.close(k) for k in range(3)]
     )

@@ -37,7 +37,7 @@ NEEDLESS = (
     "pydantic",
     "congruence.evaluation",
     "congruence.metrics",
-    *(f"congruence.cli.{name}" for name in ("certify", "transform", "train", "reproduce", "frame")),
+    *(f"congruence.cli.{name}" for name in ("certify", "transform", "train", "frame")),
 )
 
 #: Runs commands one after another in a process of their own, and lists the modules that it has after the first and

@@ -75,7 +75,8 @@ def test_train_inspect_and_use(here, files):
 
 def test_a_recipe_with_options_on_top(here, files):
     (files / "recipe.yaml").write_text(
-        f"method: sail\npairs: [{files / 'x.npy'}, {files / 'y.npy'}]\nvalidation: 0\nparameters: {{max_steps: 5, n_components: 8}}\n"
+        f"method: sail\npairs: [{files / 'x.npy'}, {files / 'y.npy'}]\nvalidation: 0\nparameters: {{max_steps: "
+        "5, n_components: 8}\n"
     )
     done = here(
         "train", "--config", str(files / "recipe.yaml"), "--set", "n_components=4", "-o", str(files / "m"), "--json"

@@ -426,8 +426,6 @@ def test_inputs_that_cannot_be_read_say_why(pictures, tmp_path):
 
 
 def test_data_sets_by_name(tmp_path, monkeypatch):
-    from congruence import datasets
-
     class Data:
         ids = np.array(["x/1.jpg", "x/2.jpg"])
 
@@ -443,7 +441,7 @@ def test_data_sets_by_name(tmp_path, monkeypatch):
         asked.append((name, str(root), split, download))
         return Data()
 
-    monkeypatch.setattr(datasets, "open_dataset", open_dataset, raising=False)
+    monkeypatch.setattr("congruence_papers.image_sets.open_dataset", open_dataset)
     embed(Colours(), open_items("pets", root=tmp_path, split="train"), tmp_path / "i.npz")
     got = read_embeddings(tmp_path / "i.npz")
     assert asked == [("pets", str(tmp_path), "train", False)]
@@ -454,7 +452,7 @@ def test_data_sets_by_name(tmp_path, monkeypatch):
     assert prompts.fetch(3) == "a dog"
     with pytest.raises(ParameterError, match="Pass root="):
         open_items("pets")
-    with pytest.raises(FileError, match=r"neither an existing path nor a data set.*cifar100"):
+    with pytest.raises(FileError, match=r"No folder, table or data set dogs.*cifar100"):
         open_items("dogs", root=tmp_path)
 
 

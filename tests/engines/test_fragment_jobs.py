@@ -87,7 +87,7 @@ def test_torch_is_imported_where_there_is_a_gpu(monkeypatch):
     """
     import builtins
 
-    from congruence.upgrade import blocks
+    import congruence.upgrade.transform as blocks
 
     imported = []
     real = builtins.__import__

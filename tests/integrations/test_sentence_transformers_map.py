@@ -141,7 +141,9 @@ def test_a_model_may_be_named_by_its_folder(tmp_path):
 
 
 def test_what_the_library_cannot_express_needs_congruence_to_load(tmp_path):
-    """Version 6 refuses classes of other packages unless they are trusted; nothing in the folder is code all the same."""
+    """Version 6 refuses classes of other packages unless they are trusted; nothing in the folder is code all the
+    same.
+    """
     m = MAPS["heads"]
     path = export_sentence_transformers(m, RAW, tmp_path / "model")
     assert "trust_remote_code=True" in (path / "README.md").read_text()

@@ -433,7 +433,9 @@ def test_keys_are_compared_in_constant_time(bridge, monkeypatch):
 
 
 def test_a_page_in_a_browser_cannot_reach_a_server_on_loopback(bridge):
-    """DNS rebinding: a stranger's name that leads to 127.0.0.1 is the page's own origin, so its answers could be read."""
+    """DNS rebinding: a stranger's name that leads to 127.0.0.1 is the page's own origin, so its answers could be
+    read.
+    """
     with running(create_app(bridge, new_model, names=["old"], allowed_hosts=LOOPBACK)) as server:
         for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", ""):
             assert server.post({"model": "old", "input": "x"}, host=host).status_code == 421
@@ -446,7 +448,9 @@ def test_a_page_in_a_browser_cannot_reach_a_server_on_loopback(bridge):
 
 @pytest.fixture
 def records():
-    """Give the records of every logger, of all levels, as they come. pytest's own recorder costs every other test of the suite a little."""
+    """Give the records of every logger, of all levels, as they come. pytest's own recorder costs every other test of
+    the suite a little.
+    """
     found: list[logging.LogRecord] = []
     handler, root = logging.Handler(), logging.getLogger()
     handler.emit = found.append

@@ -189,7 +189,7 @@ def test_the_mapped_vectors_may_stand_beside_the_old(tmp_path):
     assert open_source(f"{tmp_path}/out.parquet:embedding").space.model == "a"
     assert open_source(f"{tmp_path}/out.parquet:new").space.model == "b"
     for name in ("path", "embedding"):
-        with pytest.raises(ParameterError, match=f"column_out='{name}'.*expected a new name"):
+        with pytest.raises(ParameterError, match=f"column_out='{name}'.*unused name"):
             transform_file(MAP, source, tmp_path / "no.parquet", column_out=name)
     with pytest.raises(ParameterError, match="named columns"):
         transform_file(MAP, source, tmp_path / "no.npy", column_out="new")

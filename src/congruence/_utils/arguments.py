@@ -13,7 +13,8 @@ __all__ = ["hide_arguments"]
 def hide_arguments(secrets: Iterable[str]) -> bool:
     """Overwrite secrets in the process's memory that ``ps`` and ``/proc`` show as its command line.
 
-    Only Linux allows this; on other systems nothing is done. The secrets were visible from the start of the process until this call.
+    Only Linux allows this; on other systems nothing is done. The secrets were visible from the start of the process
+    until this call.
 
     Parameters
     ----------
@@ -30,7 +31,8 @@ def hide_arguments(secrets: Iterable[str]) -> bool:
     if not sys.platform.startswith("linux"):
         return False
     try:
-        # Fields 48 and 49 in proc(5) are the addresses of the arguments. The second field may contain spaces and parentheses.
+        # Fields 48 and 49 in proc(5) are the addresses of the arguments. The second field may contain spaces and
+        # parentheses.
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         start, end = int(fields[45]), int(fields[46])
         shown = Path("/proc/self/cmdline").read_bytes()

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
     from typing_extensions import TypeIs
 
-#: NumPy, to pass as ``xp``: if ``np`` itself were passed, mypy would check it against the namespace protocol each time, for a second or more.
+#: NumPy, to pass as ``xp``: if ``np`` itself were passed, mypy would check it against the namespace protocol each time,
+#: for a second or more.
 NUMPY: ModuleType = np
 
 #: Maximum bytes of a temporary block: large enough for BLAS to run at full speed, small enough that a
@@ -83,7 +84,9 @@ def is_tensor(array: object) -> TypeIs[Tensor]:
 
 
 def widen(tensor: Array) -> Array:
-    """Return a tensor in a precision for computation: half precision as float32, integers as float64; the autograd graph is kept."""
+    """Return a tensor in a precision for computation: half precision as float32, integers as float64; the autograd
+    graph is kept.
+    """
     xp = namespace(tensor)
     if xp.isdtype(tensor.dtype, "real floating"):
         return xp.astype(tensor, xp.float32) if xp.finfo(tensor.dtype).bits < 32 else tensor

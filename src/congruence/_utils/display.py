@@ -10,7 +10,8 @@ from html import escape
 #: Longest line of a text display.
 WIDTH = 110
 
-#: Control characters: those that move the cursor, set colors, end a line or change the writing direction, and those that UTF-8 or XML cannot contain.
+#: Control characters: those that move the cursor, set colors, end a line or change the writing direction, and those
+#: that UTF-8 or XML cannot contain.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 #: Characters with a meaning in Markdown or in HTML, and those from which GitHub makes links (``://`` and ``www.``).
@@ -20,7 +21,8 @@ _MARKDOWN = re.compile(r"[\\`*_{}\[\]<>#|~&!$@]|:(?=//)|(?<=\bwww)\.", re.IGNORE
 def visible(text: str, keep: str = "") -> str:
     r"""Return a text with its control characters escaped, as ``\x1b`` or ``\u202e``.
 
-    Names and ids come from other people's files: if printed unchanged, they could set a terminal's colors or title, or hide a line.
+    Names and ids come from other people's files: if printed unchanged, they could set a terminal's colors or title, or
+    hide a line.
 
     Parameters
     ----------
@@ -45,7 +47,9 @@ def short(text: str, most: int = 100) -> str:
 
 
 def visible_json(text: str) -> str:
-    """Return a JSON document with its control characters, except line breaks, as JSON escapes; the data are the same."""
+    """Return a JSON document with its control characters, except line breaks, as JSON escapes; the data are the
+    same.
+    """
     return _CONTROL.sub(lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)
 
 

@@ -38,7 +38,10 @@ def require(module: str, *, extra: str) -> ModuleType:
 
 
 def choose_device(torch: ModuleType, device: str) -> str:
-    """Return the device to run on; ``"auto"`` selects the first available of cuda, mps and cpu. Raises ParameterError."""
+    """Return the device to run on; ``"auto"`` selects the first available of cuda, mps and cpu.
+
+    Raises ParameterError.
+    """
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if device == "auto":
         return next(name for name, present in available.items() if present)

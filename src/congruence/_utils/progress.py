@@ -28,7 +28,8 @@ class Bar:
 
 @contextmanager
 def progress_bar(label: str, total: int, *, done: int = 0, quiet: bool = False) -> Iterator[Bar | None]:
-    """Show a progress bar while the block runs; yield None, without a bar, if ``quiet`` or if standard error is not a terminal.
+    """Show a progress bar while the block runs; yield None, without a bar, if ``quiet`` or if standard error is not a
+    terminal.
 
     Parameters
     ----------

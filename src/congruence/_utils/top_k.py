@@ -67,8 +67,8 @@ def select_top_k(i: np.ndarray, j: np.ndarray, value: np.ndarray, m: int, k: int
 def kth_from_below(similarity: Array, k: int) -> Array:
     """Return a lower bound on the k-th largest entry of each row, usually a tight one, shape (m,).
 
-    The columns are divided into many groups; at least k entries are at or above the k-th largest of the groups' maxima. Maxima
-    are much faster to find than the k-th largest of all entries.
+    The columns are divided into many groups; at least k entries are at or above the k-th largest of the groups' maxima.
+    Maxima are much faster to find than the k-th largest of all entries.
     """
     m, n = similarity.shape
     groups = max(256, 16 * k)

@@ -1,7 +1,8 @@
 """Types of the library's arguments and results, for annotations only.
 
-The common interface of NumPy arrays and torch tensors is a protocol, since torch is optional and they have no common base class. It has only the
-members that the code uses, so that mypy reports a misspelled function of a namespace, or a result used as the wrong type.
+The common interface of NumPy arrays and torch tensors is a protocol, since torch is optional and they have no common
+base class. It has only the members that the code uses, so that mypy reports a misspelled function of a namespace, or a
+result used as the wrong type.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ __all__ = [
     "TensorT",
 ]
 
-#: Right operand of an operator. NumPy's stubs accept NumPy array-likes and torch's accept tensors and numbers; there is no name for the intersection.
+#: Right operand of an operator. NumPy's stubs accept NumPy array-likes and torch's accept tensors and numbers; there is
+#: no name for the intersection.
 _Operand: TypeAlias = Any
 _Key: TypeAlias = Any
 
@@ -52,7 +54,10 @@ class Device(Protocol):
 
 
 class Array(Protocol):
-    """A NumPy array or a tensor, with the members that both have. Everything else is a function of :class:`ArrayNamespace`."""
+    """A NumPy array or a tensor, with the members that both have.
+
+    Everything else is a function of :class:`ArrayNamespace`.
+    """
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -172,8 +177,8 @@ class LinalgNamespace(Protocol):
 class ArrayNamespace(Protocol):
     """The functions of NumPy or torch that the code uses, under the names of the array API standard.
 
-    Returned by :func:`congruence._utils.arrays.namespace`, and called ``xp`` in the code. ``out`` and ``einsum`` are not part of the
-    standard, but NumPy and torch agree on them.
+    Returned by :func:`congruence._utils.arrays.namespace`, and called ``xp`` in the code. ``out`` and ``einsum`` are
+    not part of the standard, but NumPy and torch agree on them.
     """
 
     __name__: str
@@ -250,13 +255,15 @@ class Column(Protocol):
     def __array__(self) -> np.ndarray: ...
 
 
-#: Input that validation converts to an array: an array, a tensor, nested lists, lists of arrays or tensors, embeddings, or a column or table of vectors.
+#: Input that validation converts to an array: an array, a tensor, nested lists, lists of arrays or tensors, embeddings,
+#: or a column or table of vectors.
 RowsLike: TypeAlias = "ArrayLike | Tensor | ArrowStream"
 #: The same, if the number of rows is needed before they are read.
 SizedRows: TypeAlias = "Sequence[Any] | np.ndarray | Column | Tensor"
 #: A label of any kind for each row.
 Labels: TypeAlias = "Sequence[Any] | np.ndarray | Column | Tensor"
-#: A layer of a head as plain data: its ``kind``, arrays by name, a number ``eps``, and nested ``layers`` as a list of layers.
+#: A layer of a head as plain data: its ``kind``, arrays by name, a number ``eps``, and nested ``layers`` as a list of
+#: layers.
 Layer: TypeAlias = dict[str, Any]
 #: An id for each row: text or integers.
 Ids: TypeAlias = "Sequence[object] | np.ndarray | Column"

@@ -140,7 +140,8 @@ def as_matrix(
     Parameters
     ----------
     X : array_like, shape (n, d)
-        May also be a column of vectors, a table of numbers or a list of tensors; see :func:`congruence._utils.columns.to_rows`.
+        May also be a column of vectors, a table of numbers or a list of tensors; see
+        :func:`congruence._utils.columns.to_rows`.
     name : str
         Name of the array in messages.
     ids : sequence of str, optional
@@ -207,7 +208,8 @@ def as_matrix(
         )
     if n == 0:
         raise ShapeError(
-            f"Got {name} with 0 rows and {d} columns; expected at least {min_rows}. Pass more rows, or read another key or column."
+            f"Got {name} with 0 rows and {d} columns; expected at least {min_rows}. Pass more rows, or read "
+            "another key or column."
         )
     if n < min_rows:
         raise TooFewAnchorsError(
@@ -229,7 +231,8 @@ def as_native(X: TensorT, name: str, *, min_rows: int = 1) -> TensorT: ...
 @overload
 def as_native(X: ArrayLike | ArrowStream, name: str, *, min_rows: int = 1) -> np.ndarray: ...
 def as_native(X: RowsLike, name: str, *, min_rows: int = 1) -> Array:
-    """Return ``X`` checked as in :func:`as_matrix`, with zero rows allowed; a torch tensor is returned as is, on its device and with its graph.
+    """Return ``X`` checked as in :func:`as_matrix`, with zero rows allowed; a torch tensor is returned as is, on its
+    device and with its graph.
 
     Parameters
     ----------
@@ -279,7 +282,8 @@ def check_scale(X: Array, name: str, *, squares: bool = True) -> None:
     Raises
     ------
     NotFiniteError
-        If the largest magnitude is above 1e70 (1e300 without squares) or, in a matrix that is not all zeros, below the inverse of that limit.
+        If the largest magnitude is above 1e70 (1e300 without squares) or, in a matrix that is not all zeros, below the
+        inverse of that limit.
     """
     if X.dtype.itemsize < 8:
         return
@@ -289,13 +293,15 @@ def check_scale(X: Array, name: str, *, squares: bool = True) -> None:
     most = 1e70 if squares else 1e300
     if top and not 1 / most <= top <= most:
         raise NotFiniteError(
-            f"Got {name} whose largest number is {top:.1e}; expected one between {1 / most:.0e} and {most:.0e}, since others {'overflow' if top > most else 'vanish'} "
-            f"in sums{' of squares' if squares else ''} of float64. Divide {name} by {top:.0e}."
+            f"Got {name} whose largest number is {top:.1e}; expected one between {1 / most:.0e} and {most:.0e}, "
+            f"since others {'overflow' if top > most else 'vanish'} in sums{' of squares' if squares else ''} of "
+            f"float64. Divide {name} by {top:.0e}."
         )
 
 
 def refuse_overflow(Z: ArrayT, X: Array, name: str) -> ArrayT:
-    """Return mapped rows after checking that they are finite: finite rows that become infinite are too large for their dtype.
+    """Return mapped rows after checking that they are finite: finite rows that become infinite are too large for their
+    dtype.
 
     Parameters
     ----------
@@ -322,8 +328,9 @@ def refuse_overflow(Z: ArrayT, X: Array, name: str) -> ArrayT:
         if not bool(good.all()):
             overflowed = np.flatnonzero(~to_numpy(good).all(axis=1)) + part.start
             raise NotFiniteError(
-                f"Got {len(overflowed)} rows of {name} that overflow {X.dtype} when they are mapped (rows {name_rows(overflowed)}); expected "
-                f"finite results. Divide {name} by its largest number, or pass it as float64."
+                f"Got {len(overflowed)} rows of {name} that overflow {X.dtype} when they are mapped (rows "
+                f"{name_rows(overflowed)}); expected finite results. Divide {name} by its largest number, or pass "
+                "it as float64."
             )
     return Z
 
@@ -383,7 +390,10 @@ def check_choice(value: _T, choices: Iterable[_T], name: str) -> _T:
 
 
 def check_positive(value: _T, name: str, *, zero: bool = False, integer: bool = False) -> _T:
-    """Return ``value`` if it is a positive finite number (with ``zero``, also 0; with ``integer``, an integer). Raises ParameterError."""
+    """Return ``value`` if it is a positive finite number (with ``zero``, also 0; with ``integer``, an integer).
+
+    Raises ParameterError.
+    """
     kind = (int, np.integer) if integer else (int, float, np.integer, np.floating)
     number: Any = value  # used as a number only after the type check
     good = isinstance(value, kind) and not isinstance(value, bool) and np.isfinite(number)
@@ -395,7 +405,10 @@ def check_positive(value: _T, name: str, *, zero: bool = False, integer: bool = 
 
 
 def check_seed(value: int, name: str = "random_state") -> int:
-    """Return ``value`` if it is a valid seed for NumPy and torch: an integer from 0 to 2⁶³ − 1. Raises ParameterError."""
+    """Return ``value`` if it is a valid seed for NumPy and torch: an integer from 0 to 2⁶³ − 1.
+
+    Raises ParameterError.
+    """
     check_positive(value, name, zero=True, integer=True)
     if value >= 2**63:
         raise ParameterError(f"Got {name}={value}; expected an integer below 2**63. Pass {name}=0, for example.")

@@ -1,4 +1,6 @@
-"""Safe reading of untrusted YAML: limited in length and depth, without aliases, tags that create objects, or duplicate keys."""
+"""Safe reading of untrusted YAML: limited in length and depth, without aliases, tags that create objects, or duplicate
+keys.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,8 @@ def read_yaml(path: str | Path, what: str) -> str:
         raise
     except OSError as error:
         raise FileError(
-            f"Got {path}, which cannot be read ({error.strerror}); expected {what} in YAML. Check the path and its permissions."
+            f"Got {path}, which cannot be read ({error.strerror}); expected {what} in YAML. Check the path and "
+            "its permissions."
         ) from error
     except UnicodeDecodeError as error:
         raise CorruptFileError(f"Got {path} that is not UTF-8; expected {what} in YAML. Save it as UTF-8.") from error
@@ -72,8 +75,8 @@ def parse_yaml(text: str, where: str) -> object:
     Raises
     ------
     CorruptFileError
-        If the text is not YAML, is longer than :data:`MAX_BYTES` or nested deeper than :data:`MAX_DEPTH`, or has an alias, a duplicate key, or a tag
-        that creates an object.
+        If the text is not YAML, is longer than :data:`MAX_BYTES` or nested deeper than :data:`MAX_DEPTH`, or has an
+        alias, a duplicate key, or a tag that creates an object.
     """
     import yaml
 
@@ -84,7 +87,8 @@ def parse_yaml(text: str, where: str) -> object:
     # PyYAML does not catch the exceptions of int(), float() and date() for invalid numbers and dates.
     except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise CorruptFileError(
-            f"Got {where} that is not YAML ({error}); expected key: value lines. Correct the line that the parser names."
+            f"Got {where} that is not YAML ({error}); expected key: value lines. Correct the line that the "
+            "parser names."
         ) from error
 
 
@@ -96,7 +100,8 @@ def find_line(text: str, path: Sequence[str | int]) -> int | None:
     text : str
         A text that :func:`parse_yaml` accepted.
     path : sequence of str and int
-        Keys and list indices, from the document down. Steps that do not exist in the document are ignored, with all that follow.
+        Keys and list indices, from the document down. Steps that do not exist in the document are ignored, with all
+        that follow.
 
     Returns
     -------
@@ -132,14 +137,18 @@ def _loader() -> type[yaml.SafeLoader]:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Loader that rejects aliases and deep nesting while parsing, and duplicate keys, of which YAML would silently keep the last."""
+        """Loader that rejects aliases and deep nesting while parsing, and duplicate keys, of which YAML would silently
+        keep the last.
+        """
 
         def __init__(self, stream: str) -> None:
             super().__init__(stream)
             self._depth = 0
 
         def get_event(self) -> yaml.Event:
-            """Return the next event; raises before any object is built from a rejected event or from the nodes around it."""
+            """Return the next event; raises before any object is built from a rejected event or from the nodes around
+            it.
+            """
             event = super().get_event()
             if isinstance(event, yaml.AliasEvent):
                 raise yaml.MarkedYAMLError(problem="an alias; write the value out", problem_mark=event.start_mark)

@@ -1,7 +1,8 @@
 """The command line: one module per command; reports go to standard output, everything else to standard error.
 
-Exit codes: 0 success; 1 a negative verdict; 2 invalid input, or a failure of the machine (one sentence); 70 a bug; 74 standard output
-cannot be written; 128 plus the number of a signal; 141 the reader of the output has closed it. See docs/reliability.md.
+Exit codes: 0 success; 1 a negative verdict; 2 invalid input, or a failure of the machine (one sentence); 70 a bug; 74
+standard output cannot be written; 128 plus the number of a signal; 141 the reader of the output has closed it. See
+docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,23 @@ from typer.core import TyperCommand, TyperGroup
 from congruence._utils.atomic import published
 from congruence._utils.display import visible
 from congruence._utils.process import start_command
-from congruence.cli._base import spelling
+from congruence.cli._base import check_not_input, number, print_json, print_table, progress, say, say_error, spelling
 from congruence.cli._ending import explain, named_by
 from congruence.cli._options import PlainValues
 from congruence.cli._signals import Shielded, Stopped, stoppable
 from congruence.cli._streams import OutputLostError, discard_output, guarded
 
-__all__ = ["app", "main"]
+__all__ = [
+    "app",
+    "check_not_input",
+    "main",
+    "number",
+    "print_json",
+    "print_table",
+    "progress",
+    "say",
+    "say_error",
+]  # the program, and what commands that other packages add may use
 
 #: Line breaks and tabs are kept in messages, because messages of other libraries have several lines.
 LINES = "\n\t"
@@ -94,23 +106,38 @@ def _version(show: bool) -> None:
 def _root(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
-    """Switch a search index to another embedding model without re-encoding everything. For a demonstration, run: congruence demo."""
+    """Switch a search index to another embedding model without re-encoding everything.
+
+    For a demonstration, run: congruence demo.
+    """
 
 
-#: Commands in the order of the help, grouped by purpose; the four commands of an upgrade come first. Each is ``command`` in the module of its name.
+#: Commands in the order of the help, grouped by purpose; the four commands of an upgrade come first. Each is
+#: ``command`` in the module of its name.
 GROUPS = {
     "Upgrade a model": ("certify", "fit", "migrate", "bridge"),
     "Around an upgrade": ("demo", "anchors", "embed", "transform", "evaluate", "inspect", "export", "search", "serve", "report", "doctor", "drift", "exposure", "info", "plan"),
-    "Research": ("similarity", "match", "shift", "train", "negatives", "datasets", "reproduce"),
+    "Research": ("similarity", "match", "shift", "train"),
 }  # fmt: skip
 
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
+
+def _added() -> dict[str, EntryPoint]:
+    """Return the commands that packages add as entry points of the group ``congruence.commands``, by name; none is
+    imported.
+    """
+    return {
+        point.name: point for point in sorted(entry_points(group="congruence.commands"), key=lambda point: point.name)
+    }
+
+
 _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
 
 
-def _build(names: Sequence[str] = COMMANDS, *, frames: bool = True) -> typer.Typer:
-    """Return the program with the given commands, whose modules are imported here."""
+def _build(names: Sequence[str] | None = None, *, frames: bool = True) -> typer.Typer:
+    """Return the program with the given commands, by default all, whose modules are imported here."""
+    names = (*COMMANDS, *_added()) if names is None else names
     program = typer.Typer(
         name="congruence",
         cls=_Group,
@@ -122,9 +149,9 @@ def _build(names: Sequence[str] = COMMANDS, *, frames: bool = True) -> typer.Typ
     )
     program.callback()(_root)
     for name in names:
-        module = import_module(f"congruence.cli.{name}")
+        command = import_module(f"congruence.cli.{name}").command if name in COMMANDS else _added()[name].load()
         cls = _TransformCommand if name == "transform" else _Command
-        program.command(name, cls=cls, rich_help_panel=_GROUP_OF[name])(module.command)
+        program.command(name, cls=cls, rich_help_panel=_GROUP_OF.get(name, "Research"))(command)
     if frames:
         from congruence.cli import frame
 
@@ -149,10 +176,12 @@ def __getattr__(name: str) -> Any:
 
 @cache
 def _program(command: str) -> Any:
-    """Return the program with this command only (reading the options of all commands takes 0.1 s), or with all if there is no such command."""
-    if command in COMMANDS:
+    """Return the program with this command only (reading the options of all commands takes 0.1 s), or with all if there
+    is no such command.
+    """
+    if command in COMMANDS or (command and command in _added()):
         return typer.main.get_command(_build((command,), frames=False))
-    return typer.main.get_command(_build(() if command == "frame" else COMMANDS))
+    return typer.main.get_command(_build(() if command == "frame" else None))
 
 
 def main() -> None:

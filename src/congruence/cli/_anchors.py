@@ -85,7 +85,8 @@ def _default_columns(specs: tuple[str, str]) -> tuple[str | None, str | None]:
         fault = None if name is None else id_fault(parse_spec(spec)[0], name)
         if fault is not None:
             print(
-                f"warning: column {visible(str(name))} of {visible(spec)} is not used to pair by id: {fault}. Pass --ids COLUMN for another one.",
+                f"warning: column {visible(str(name))} of {visible(spec)} is not used to pair by id: {fault}. "
+                "Pass --ids COLUMN for another one.",
                 file=sys.stderr,
             )
             return None, None
@@ -99,21 +100,24 @@ def _no_ids_message(specs: tuple[str, str], rows: tuple[int, int]) -> str:
 
     candidates = [id_columns(*parse_spec(spec), n) for spec, n in zip(specs, rows, strict=True)]
     got = (
-        f"Got {rows[0]} rows in {specs[0]} and {rows[1]} in {specs[1]}, and no ids on both sides; expected the same number of rows, "
-        "or ids to pair them by. "
+        f"Got {rows[0]} rows in {specs[0]} and {rows[1]} in {specs[1]}, and no ids on both sides; expected the "
+        "same number of rows, or ids to pair them by. "
     )
     listed = "; ".join(f"{spec}: {', '.join(names) or 'none'}" for spec, names in zip(specs, candidates, strict=True))
     if not all(candidates):
         return (
-            f"{got}Pass --ids FILE and --target-ids FILE, files with one id per row, or --ids COLUMN if the ids are in a column "
-            f"(columns that could hold ids in {listed})."
+            f"{got}Pass --ids FILE and --target-ids FILE, files with one id per row, or --ids COLUMN if the ids "
+            f"are in a column (columns that could hold ids in {listed})."
         )
     target = "" if set(candidates[0]) & set(candidates[1]) else " and --target-ids COLUMN"
     return f"{got}Pass --ids COLUMN{target} (columns that could hold ids in {listed})."
 
 
 def _compare_ids(specs: tuple[str, str], source: Embeddings, target: Embeddings) -> None:
-    """Print a warning if the ids of files of equal length differ in some rows. Raises IdError if they have none in common."""
+    """Print a warning if the ids of files of equal length differ in some rows.
+
+    Raises IdError if they have none in common.
+    """
     from congruence._utils.display import visible
     from congruence._utils.ids import is_in
     from congruence._utils.validation import shorten
@@ -123,13 +127,15 @@ def _compare_ids(specs: tuple[str, str], source: Embeddings, target: Embeddings)
     most = max(len(source), len(target))
     if common == 0:
         raise IdError(
-            f"Got ids in {specs[0]} ({shorten(str(source.ids[0]))}, …) and {specs[1]} ({shorten(str(target.ids[0]))}, …) that differ in {most} of {most} "
-            "rows; expected the same items on both sides. Pass --ids COLUMN for others, or --ids none to pair by position."
+            f"Got ids in {specs[0]} ({shorten(str(source.ids[0]))}, …) and {specs[1]} "
+            f"({shorten(str(target.ids[0]))}, …) that differ in {most} of {most} rows; expected the same items on "
+            "both sides. Pass --ids COLUMN for others, or --ids none to pair by position."
         )
     # If the lengths differ, the report says how many rows were left out.
     if common < most and len(source) == len(target):
         print(
-            f"warning: ids of {visible(specs[0])} and {visible(specs[1])} differ in {most - common} of {most} rows; the other {common} are "
-            "paired by id. Pass --missing error to refuse such files, or --ids none to pair by position.",
+            f"warning: ids of {visible(specs[0])} and {visible(specs[1])} differ in {most - common} of {most} "
+            f"rows; the other {common} are paired by id. Pass --missing error to refuse such files, or --ids none "
+            "to pair by position.",
             file=sys.stderr,
         )

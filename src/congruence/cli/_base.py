@@ -62,8 +62,8 @@ def number(value: float | None, digits: int = 3) -> str:
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     """Print a table on standard output; columns of numbers are right-aligned, except the first column.
 
-    Title, columns and cells are treated as data: rich markup in them is shown literally and control characters are escaped. In a narrow
-    terminal text wraps, and numbers are never broken.
+    Title, columns and cells are treated as data: rich markup in them is shown literally and control characters are
+    escaped. In a narrow terminal text wraps, and numbers are never broken.
     """
     from rich import box
     from rich.console import Console
@@ -142,7 +142,9 @@ def check_not_input(out: str, path: str) -> None:
 
 
 def read_groups(spec: str | None) -> str | np.ndarray | None:
-    """Read the argument of ``--groups``: labels from a file, None for ``none``, or identical rows if it was not given."""
+    """Read the argument of ``--groups``: labels from a file, None for ``none``, or identical rows if it was not
+    given.
+    """
     from congruence.stores import read_column
 
     return "identical" if spec is None else None if spec == "none" else read_column(spec)

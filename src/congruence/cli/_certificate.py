@@ -22,7 +22,8 @@ def print_certificate(certificate: Certificate) -> None:
     print("Share of draws: " + ", ".join(f"{ACTIONS[a]} {share:.0%}" for a, share in verdict.confidence.items()))
     if not verdict.settled:
         print(
-            "No action has 90% of the draws: the evidence does not decide between these actions. Encode more items to narrow it down."
+            "No action has 90% of the draws: the evidence does not decide between these actions. Encode more "
+            "items to narrow it down."
         )
     facts = certificate.facts
     say(f"{facts['source']} → {facts['target']}; {facts['data']}; {facts['date']}, seed {facts['seed']}")
@@ -30,7 +31,8 @@ def print_certificate(certificate: Certificate) -> None:
     print()
 
     print_table(
-        f"{certificate.n_anchors} anchors ({' and '.join(certificate.fitted)}), {certificate.n_queries} items scored; 95 % intervals",
+        f"{certificate.n_anchors} anchors ({' and '.join(certificate.fitted)}), {certificate.n_queries} items "
+        "scored; 95 % intervals",
         ["measure", "keep the old model", "map the store", "map the queries", "re-embed", "chance", "random rotation"],
         [
             [

@@ -1,4 +1,6 @@
-"""``congruence demo --sample emoji``: test the paper's claim on emoji, and migrate a table with the same map; offline, in a few seconds."""
+"""``congruence demo --sample emoji``: test the paper's claim on emoji, and migrate a table with the same map; offline,
+in a few seconds.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ def run(
 ) -> None:
     """Fit a map on the images of some classes, map texts by the same rotation, and score it on the other classes.
 
-    Then put the old model's vectors of pictures and captions in a LanceDB table, migrate it with this map, and search it before and after.
+    Then put the old model's vectors of pictures and captions in a LanceDB table, migrate it with this map, and search
+    it before and after.
     """
     from congruence._utils.atomic import check_output
     from congruence.cli._base import number, print_json, print_table, progress, say
@@ -173,7 +176,9 @@ def fit_on_images(sample: Bundle, classes: int, seed: int) -> OrthogonalMap:
 
 
 def seen_and_unseen(sample: Bundle, mapping: OrthogonalMap) -> list[dict[str, Any]]:
-    """Return scores before and after mapping, and of each model alone, on the classes the map was fitted on and on the others."""
+    """Return scores before and after mapping, and of each model alone, on the classes the map was fitted on and on the
+    others.
+    """
     from congruence.evaluation import evaluate
     from congruence.splits import Split
 
@@ -229,7 +234,9 @@ def _subgroup_retrieval(
     source: dict[str, Embeddings],
     target: dict[str, Embeddings],
 ) -> dict[str, object]:
-    """Return how often the target's nearest other item belongs to an item's subgroup: before and after mapping, in the target, and by chance."""
+    """Return how often the target's nearest other item belongs to an item's subgroup: before and after mapping, in the
+    target, and by chance.
+    """
     import numpy as np
 
     from congruence.evaluation.controls import chance_at_k
@@ -248,10 +255,11 @@ def _subgroup_retrieval(
 
 
 def round_trip(sample: Bundle, mapping: OrthogonalMap, split: Split) -> list[dict[str, Any]]:
-    """Score round trips: back by the inverse, by a map fitted in the reverse direction, and by one fitted on other anchors.
+    """Score round trips: back by the inverse, by a map fitted in the reverse direction, and by one fitted on other
+    anchors.
 
-    In the third, the two maps share no anchor, so their composition is the identity only if both are correct. The last two lines are
-    controls: every vector at the source's mean, and a random rotation about that mean.
+    In the third, the two maps share no anchor, so their composition is the identity only if both are correct. The last
+    two lines are controls: every vector at the source's mean, and a random rotation about that mean.
     """
     import numpy as np
 

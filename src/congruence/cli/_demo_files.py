@@ -1,4 +1,6 @@
-"""The photo sample as an application would store it: a table of photo vectors, and files of vectors from both models."""
+"""The photo sample as an application would store it: a table of photo vectors, and files of vectors from both
+models.
+"""
 
 from __future__ import annotations
 

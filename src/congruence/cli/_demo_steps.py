@@ -23,7 +23,8 @@ def verify_and_switch(migration: Migration) -> None:
     verification = migration.verify()
     if not verification.passed:
         raise MigrationError(
-            f"Got new vectors that do not verify ({'; '.join(verification.problems)}); expected vectors that verify. Please report this."
+            f"Got new vectors that do not verify ({'; '.join(verification.problems)}); expected vectors that "
+            "verify. Please report this."
         )
     migration.switch()
 

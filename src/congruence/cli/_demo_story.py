@@ -125,7 +125,8 @@ def move_library(
     random_state: int = 0,
     callback: Callable[[int], object] | None = None,
 ) -> dict[str, Any]:
-    """Map a table of the old model's photo vectors, switch, re-embed the worst photos, and roll back; search it at each step.
+    """Map a table of the old model's photo vectors, switch, re-embed the worst photos, and roll back; search it at each
+    step.
 
     Parameters
     ----------
@@ -175,7 +176,9 @@ def move_library(
             search("only the encoder changed", "the new model's texts, the old model's vectors", "new"),
         ]
         advance(1)
-        with Migration(open_database(str(library.path)), mapping, journal=Path(folder) / "journal", modality="image") as migration:  # fmt: skip
+        with Migration(
+            open_database(str(library.path)), mapping, journal=Path(folder) / "journal", modality="image"
+        ) as migration:
             migration.run()
             verify_and_switch(migration)
             steps.append(search("mapped", f"the new model's texts, vectors mapped from {len(names)} names", "new"))
@@ -286,7 +289,10 @@ def print_story(result: dict[str, Any]) -> None:
     """Print the scores of each step, and the result of the rollback."""
     from congruence.cli._base import number, print_table, say
 
-    say(f"{result['rows']:,} photos that neither model has seen, in a {result['store']}; searched by {result['names']} class names, which both models know.")  # fmt: skip
+    say(
+        f"{result['rows']:,} photos that neither model has seen, in a {result['store']}; searched by "
+        f"{result['names']} class names, which both models know."
+    )
     say(f"Certificate, from {ANCHORS} photos encoded by both models: {result['certificate']['headline']}.")
     print()
     print_table(

@@ -1,4 +1,6 @@
-"""The second part of ``congruence demo --sample emoji``: migrate a LanceDB table, roll it back, and search it by text at each step."""
+"""The second part of ``congruence demo --sample emoji``: migrate a LanceDB table, roll it back, and search it by text
+at each step.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ MEASURES = {"recall@1": 1, "recall@10": 10}
 
 
 def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: int = 0) -> dict[str, Any]:
-    """Put the old model's vectors of all pictures and captions in a LanceDB table, and move it to the new model and back.
+    """Put the old model's vectors of all pictures and captions in a LanceDB table, and move it to the new model and
+    back.
 
     Parameters
     ----------
@@ -42,8 +45,9 @@ def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: i
     Returns
     -------
     dict
-        ``searches`` as for :func:`congruence.report.render_migration`; ``summary`` of the completed migration; ``identical``: whether the rollback
-        restored the old vectors bit for bit; ``same_lists``: whether it restored the search results.
+        ``searches`` as for :func:`congruence.report.render_migration`; ``summary`` of the completed migration;
+        ``identical``: whether the rollback restored the old vectors bit for bit; ``same_lists``: whether it restored
+        the search results.
 
     Raises
     ------
@@ -130,7 +134,8 @@ def print_table_searches(result: dict[str, Any]) -> None:
 
     searches = result["searches"]
     print_table(
-        f"a LanceDB table of {searches['gallery']:,} pictures and their captions, migrated; queried with {searches['n']} unseen texts",
+        f"a LanceDB table of {searches['gallery']:,} pictures and their captions, migrated; queried with "
+        f"{searches['n']} unseen texts",
         ["", "", *searches["measures"]],
         [[step["name"], step["note"], *map(number, step["scores"].values())] for step in searches["steps"]],
     )

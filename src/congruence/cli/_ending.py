@@ -18,7 +18,8 @@ from congruence.cli._signals import Stopped
 from congruence.cli._streams import OutputLostError
 from congruence.errors import CongruenceError
 
-#: Exit codes: invalid input or a machine failure; a bug; output that cannot be written; output whose reader has closed the pipe (as for SIGPIPE).
+#: Exit codes: invalid input or a machine failure; a bug; output that cannot be written; output whose reader has closed
+#: the pipe (as for SIGPIPE).
 BAD_INPUT, BUG, LOST, NO_READER, INTERRUPTED = 2, 70, 74, 141, 130
 
 #: Where to report a bug: the project has no public address yet.
@@ -26,7 +27,8 @@ ISSUES = "the project's issue tracker"
 
 _SECRET_NAME = r"[\w-]*(?:token|secret|password|passwd|api[_-]?key)[\w-]*"
 
-#: Patterns of secrets, with replacements: passwords in addresses, strings that look like tokens, and values whose names suggest a secret.
+#: Patterns of secrets, with replacements: passwords in addresses, strings that look like tokens, and values whose names
+#: suggest a secret.
 _SECRETS = [
     (re.compile(r"(?<=://)[^/\s@'\"]+@"), "***@"),
     (re.compile(r"\b(?:hf_|ghp_|github_pat_|sk-)\w{6,}"), "***"),
@@ -60,8 +62,8 @@ def explain(error: BaseException, written: list[Path], tell: Callable[[object], 
         if error.cause.errno == errno.EPIPE:
             return f"The report was cut off because its reader closed the pipe.{kept}" if kept else "", NO_READER
         return (
-            f"Got a standard output that cannot be written ({error.cause.strerror}); expected room for the report. Send it to another "
-            f"file.{kept}"
+            f"Got a standard output that cannot be written ({error.cause.strerror}); expected room for the report. "
+            f"Send it to another file.{kept}"
         ), LOST
     if isinstance(error, (Stopped, KeyboardInterrupt)):
         code = error.code if isinstance(error, Stopped) else INTERRUPTED
@@ -71,8 +73,8 @@ def explain(error: BaseException, written: list[Path], tell: Callable[[object], 
         return f"{tell(error)}{kept}", BAD_INPUT
     if (failure := _allocation_failure(error)) is not None:
         return (
-            f"Got too little free memory ({failure}); expected enough for the data. Pass fewer rows or a smaller batch, or use a "
-            f"machine with more memory.{kept}"
+            f"Got too little free memory ({failure}); expected enough for the data. Pass fewer rows or a smaller "
+            f"batch, or use a machine with more memory.{kept}"
         ), BAD_INPUT
     if isinstance(error, OSError):
         where = f"for {os.fsdecode(error.filename)}" if isinstance(error.filename, (str, bytes)) else "during the work"
@@ -104,8 +106,8 @@ def _report_bug(error: BaseException) -> str:
         print(details, file=sys.stderr)
         place = "the text above"
     return (
-        f"This is a bug in congruence ({redact(summary)}). Send {place} to {ISSUES}. It contains versions, the command and "
-        "where it failed; remove anything private before you send it."
+        f"This is a bug in congruence ({redact(summary)}). Send {place} to {ISSUES}. It contains versions, the "
+        "command and where it failed; remove anything private before you send it."
     )
 
 

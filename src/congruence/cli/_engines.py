@@ -1,4 +1,6 @@
-"""Helpers of commands that can process data sets by fragments, on several machines: their options, the jobs, and the report of a job."""
+"""Helpers of commands that can process data sets by fragments, on several machines: their options, the jobs, and the
+report of a job.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,22 @@ if TYPE_CHECKING:
 ENGINES = ("local", "ray")
 
 ENGINE_HELP = "Where to run: local (this process), or ray, with one task per fragment of a Parquet or Lance data set."
-ADDRESS_HELP = "Address of a running Ray cluster: auto, host:port or ray://host:port. The default is RAY_ADDRESS, or else a local cluster that ends with the command."
+ADDRESS_HELP = (
+    "Address of a running Ray cluster: auto, host:port or ray://host:port. The default is RAY_ADDRESS, or else a "
+    "local cluster that ends with the command."
+)
 WORKERS_HELP = "Largest number of tasks at a time, with --engine ray."
 GPUS_HELP = "Share of a GPU that each task requests, with --engine ray."
 SAMPLE_HELP = "Number of items to sample by id, the same from all data sets, with --engine ray."
-BAD_ROWS_HELP = "Parquet file to write rows without a usable vector to; they are left out of the output. Without this option the first such row stops the command. Data sets only."
+BAD_ROWS_HELP = (
+    "Parquet file to write rows without a usable vector to; they are left out of the output. Without this option "
+    "the first such row stops the command. Data sets only."
+)
 
 
 def runs_by_fragments(engine: str, inputs: str, out: str, options: Mapping[str, object]) -> bool:
-    """Return whether a job processes data sets by fragments: on another engine than this process, for URLs, and with ``--bad-rows``.
+    """Return whether a job processes data sets by fragments: on another engine than this process, for URLs, and with
+    ``--bad-rows``.
 
     Parameters
     ----------
@@ -110,7 +119,8 @@ def embed_by_fragments(
     if local_only:
         instead = "pass --bad-rows" if local_only[0] == "--on-error" else "embed local files with --engine local"
         raise ParameterError(
-            f"Got {local_only[0]} for a data set that is encoded by fragments; expected options that also apply to data sets. Leave out {local_only[0]}, or {instead}."
+            f"Got {local_only[0]} for a data set that is encoded by fragments; expected options that also "
+            f"apply to data sets. Leave out {local_only[0]}, or {instead}."
         )
     data = open_itemset(inputs, column=column, id_column=id_column, modality=encoder.modality)
     with progress("embedding", data.rows, as_json) as callback:
@@ -153,8 +163,8 @@ def fit_by_fragments(
 
     if needs_rows:
         raise ParameterError(
-            f"Got {needs_rows[0]} for data sets that are read once, by fragments; expected options that do not need all rows at once. Leave out {needs_rows[0]}, or "
-            "fit on local files with --engine local."
+            f"Got {needs_rows[0]} for data sets that are read once, by fragments; expected options that do not "
+            f"need all rows at once. Leave out {needs_rows[0]}, or fit on local files with --engine local."
         )
     columns: list[str | bool | None] = [False if column == "none" else column for column in ids]
     pairs = open_pairs(*specs, ids=columns[0], target_ids=columns[1], spaces=spaces, allow_zero_rows=allow_zero_rows)
@@ -176,8 +186,8 @@ def sample_data_sets(
     Raises
     ------
     ParameterError
-        If ``sample`` is not positive; or it does not contain all rows, and there are options in ``needs_rows``: those given that have
-        one entry per row.
+        If ``sample`` is not positive; or it does not contain all rows, and there are options in ``needs_rows``: those
+        given that have one entry per row.
     """
     from congruence._utils.validation import check_positive
     from congruence.embeddings import Space
@@ -197,7 +207,8 @@ def sample_data_sets(
     share = min(1.0, sample / most)
     if share < 1 and needs_rows:
         raise ParameterError(
-            f"Got {needs_rows[0]} for a sample of {sample} of {most} rows; expected all rows, because its entries are matched to them by position. Leave out {needs_rows[0]}, or pass --sample {most}."
+            f"Got {needs_rows[0]} for a sample of {sample} of {most} rows; expected all rows, because its "
+            f"entries are matched to them by position. Leave out {needs_rows[0]}, or pass --sample {most}."
         )
     return {
         side: {

@@ -18,7 +18,8 @@ def print_quantization(migration: Migration) -> None:
         say(f"Quantize queries in the same way: {rule}")
         if migration.mapper.new.ranges is not None:
             say(
-                f"The ranges, in the form that quantize_embeddings of sentence-transformers expects: {migration.folder / 'ranges.npy'}"
+                "The ranges, in the form that quantize_embeddings of sentence-transformers expects: "
+                f"{migration.folder / 'ranges.npy'}"
             )
 
 
@@ -99,11 +100,13 @@ def print_verification(verification: Verification) -> None:
         ["rows", f"{verification.rows_old:,} old, {verification.rows_new:,} new"],
         [
             "read back",
-            f"{verification.read_back:,}, {verification.wrong} wrong; largest difference {verification.largest_difference:.1e}",
+            f"{verification.read_back:,}, {verification.wrong} wrong; largest difference "
+            f"{verification.largest_difference:.1e}",
         ],
         [
             "recall of the index against exact search",
-            f"{number(verification.index_recall)} (old: {number(verification.index_recall_old)}), {verification.k} nearest",
+            f"{number(verification.index_recall)} (old: {number(verification.index_recall_old)}), "
+            f"{verification.k} nearest",
         ],
     ]
     if verification.stored_recall is not None:
@@ -114,7 +117,8 @@ def print_verification(verification: Verification) -> None:
         facts.append(
             [
                 "held-out vectors",
-                f"recall@1 {number(scores['recall@1'])}, @10 {number(scores['recall@10'])} (chance {number(scores['chance@10'], 4)})",
+                f"recall@1 {number(scores['recall@1'])}, @10 {number(scores['recall@10'])} (chance "
+                f"{number(scores['chance@10'], 4)})",
             ]
         )
     print_table("verified" if verification.passed else "NOT verified", ["", ""], facts)

@@ -31,7 +31,9 @@ __all__ = [
 
 
 def shell_command(where: str, action: str, **options: str | None) -> str:
-    """Return the shell command for a later step: the address without its secrets, and the options that identify the vectors."""
+    """Return the shell command for a later step: the address without its secrets, and the options that identify the
+    vectors.
+    """
     import shlex
 
     from congruence.databases import Address
@@ -46,7 +48,10 @@ def shell_command(where: str, action: str, **options: str | None) -> str:
 def make_executor(
     engine: str, address: str | None, workers: int | None, action: str, *, reembeds: bool
 ) -> EngineExecutor | None:
-    """Return what runs a migration's passes on another engine; None for this process. Raises ParameterError for actions that an engine cannot run."""
+    """Return what runs a migration's passes on another engine; None for this process.
+
+    Raises ParameterError for actions that an engine cannot run.
+    """
     from congruence.cli._engines import make_engine, runs_by_fragments
     from congruence.errors import ParameterError
 
@@ -54,7 +59,8 @@ def make_executor(
         return None
     if reembeds or action not in ("run", "switch", "rollback"):
         raise ParameterError(
-            f"Got --engine {engine} for {'reembed' if reembeds else action}; expected --engine with run, switch or rollback only. Leave it out."
+            f"Got --engine {engine} for {'reembed' if reembeds else action}; expected --engine with run, "
+            "switch or rollback only. Leave it out."
         )
     from congruence.engines import EngineExecutor
 
@@ -62,7 +68,10 @@ def make_executor(
 
 
 def local_executor(database: Database, *, reembeds: bool) -> EngineExecutor | None:
-    """Return what runs the passes in this process for a database that accepts whole files only, else None. Raises ParameterError for reembed."""
+    """Return what runs the passes in this process for a database that accepts whole files only, else None.
+
+    Raises ParameterError for reembed.
+    """
     from congruence.databases import Partitioned
     from congruence.errors import ParameterError
 
@@ -70,7 +79,8 @@ def local_executor(database: Database, *, reembeds: bool) -> EngineExecutor | No
         return None
     if reembeds:
         raise ParameterError(
-            f"Got {database.info().place} in an object store, whose rows cannot be re-embedded; expected a table in a local folder. Copy the table to a local folder, and re-embed rows there."
+            f"Got {database.info().place} in an object store, whose rows cannot be re-embedded; expected a "
+            "table in a local folder. Copy the table to a local folder, and re-embed rows there."
         )
     from congruence.engines import EngineExecutor, LocalEngine
 
@@ -122,7 +132,8 @@ def switch(migration: Migration, bars: Bars, as_json: bool) -> dict[str, object]
     bars.close()
     if not as_json:
         say(
-            f"switched: readers see the new vectors of {result['rows']:,} rows. The old ones are kept: rollback restores them, drop-old removes them"
+            f"switched: readers see the new vectors of {result['rows']:,} rows. The old ones are kept: "
+            "rollback restores them, drop-old removes them"
         )
         say(f"summary: {migration.folder / 'summary.json'}")
     return result
@@ -193,14 +204,18 @@ def confirm_plan(plan: Plan) -> None:
 
 
 def _ask(question: str) -> None:
-    """Ask for confirmation, and exit with 1 if it is denied. Raises ParameterError if standard input is not a terminal."""
+    """Ask for confirmation, and exit with 1 if it is denied.
+
+    Raises ParameterError if standard input is not a terminal.
+    """
     import sys
 
     from congruence.errors import ParameterError
 
     if not sys.stdin.isatty():
         raise ParameterError(
-            "Got no terminal to ask for confirmation before data are changed; expected a terminal, or --yes. Pass --yes to confirm in advance."
+            "Got no terminal to ask for confirmation before data are changed; expected a terminal, or --yes. "
+            "Pass --yes to confirm in advance."
         )
     if not typer.confirm(question, err=True):
         raise typer.Exit(1)

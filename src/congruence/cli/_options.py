@@ -1,4 +1,6 @@
-"""Skip the conversion of option values that need none: typer converts every value with pydantic, whose import takes a tenth of a second."""
+"""Skip the conversion of option values that need none: typer converts every value with pydantic, whose import takes a
+tenth of a second.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ __all__ = ["PlainValues"]
 class PlainValues:
     """Mixin for a command or group: values that already have the annotated type of their option are passed unchanged.
 
-    These are strings, most defaults, and options that were left out. All other values are converted by typer, with typer's messages.
+    These are strings, most defaults, and options that were left out. All other values are converted by typer, with
+    typer's messages.
     """
 
     params: list[Any]

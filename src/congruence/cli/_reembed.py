@@ -1,4 +1,6 @@
-"""Progressive re-embedding in ``migrate``: its options, the encoder, the output at each stage, and the forecast at the end."""
+"""Progressive re-embedding in ``migrate``: its options, the encoder, the output at each stage, and the forecast at the
+end.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ class ReembedOptions:
 
         if self.encode is None:
             raise ParameterError(
-                "Got no --encode; expected a way to encode rows with the new model. Pass a command with {ids} and {out}, a file of vectors, or an encoder with --items."
+                "Got no --encode; expected a way to encode rows with the new model. Pass a command with {ids} "
+                "and {out}, a file of vectors, or an encoder with --items."
             )
         if self.budget is not None and self.share is not None:
             raise ParameterError(
@@ -69,11 +72,13 @@ class ReembedOptions:
                 raise ParameterError(f"Got {name} {value:g}; expected at most 1. Pass {name} .9, for example.")
         if self.budget is None and self.share is None and self.until is None:
             raise ParameterError(
-                "Got no --budget, --share or --until; expected one of them, which says when to stop. Pass --share .1, for example."
+                "Got no --budget, --share or --until; expected one of them, which says when to stop. Pass "
+                "--share .1, for example."
             )
         if (self.texts is None) != (self.new_texts is None):
             raise ParameterError(
-                "Got texts of one model only; expected the same texts encoded by both. Pass --texts and --new-texts, or neither."
+                "Got texts of one model only; expected the same texts encoded by both. Pass --texts and "
+                "--new-texts, or neither."
             )
         if self.plot is not None:
             check_suffix(self.plot)
@@ -108,7 +113,9 @@ def open_encoder(options: ReembedOptions, migration: Migration) -> Encode:
         return FileEncoder(vectors)
     if options.items is None:
         raise ParameterError(
-            f"Got --encode {spec}, which is neither a file nor a command with {{ids}} and {{out}}, and no --items; expected --items with an encoder. Pass --items with the table or folder of the items to encode."
+            f"Got --encode {spec}, which is neither a file nor a command with {{ids}} and {{out}}, and no "
+            "--items; expected --items with an encoder. Pass --items with the table or folder of the items to "
+            "encode."
         )
     from congruence.embed import open_items
     from congruence.encoders import load_encoder
@@ -120,7 +127,9 @@ def open_encoder(options: ReembedOptions, migration: Migration) -> Encode:
 
 
 def run_progressive(migration: Migration, options: ReembedOptions, bars: Bars, as_json: bool) -> dict[str, object]:
-    """Switch and re-embed, and return the report as plain data; if a switch takes complete files only, re-embed and verify before it."""
+    """Switch and re-embed, and return the report as plain data; if a switch takes complete files only, re-embed and
+    verify before it.
+    """
     from congruence.cli._base import say
 
     switches_first = migration.database.capabilities.writes_after_switch

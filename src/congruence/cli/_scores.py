@@ -17,7 +17,10 @@ CONTROLS = (
 )
 
 #: Note printed below a comparison.
-COMPARED = "p: exact McNemar test for hits, sign-flip test for other metrics. p, Holm: corrected for all lines. The result holds for these two maps and similar items, not for maps fitted on other draws of anchors."
+COMPARED = (
+    "p: exact McNemar test for hits, sign-flip test for other metrics. p, Holm: corrected for all lines. The "
+    "result holds for these two maps and similar items, not for maps fitted on other draws of anchors."
+)
 
 
 def print_scores(scores: Scores, title: str) -> None:

@@ -1,4 +1,6 @@
-"""Standard output and standard error of a command: what happens if they are closed, full, or cannot encode some characters."""
+"""Standard output and standard error of a command: what happens if they are closed, full, or cannot encode some
+characters.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ class _Messages(_Output):
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Raise :class:`OutputLostError` if standard output cannot be written, and replace characters that it cannot encode."""
+    """Raise :class:`OutputLostError` if standard output cannot be written, and replace characters that it cannot
+    encode.
+    """
     codecs.register_error(_REPLACE, _replace_characters)
     _open_closed()
     before = sys.stdout, sys.stderr
@@ -106,7 +110,9 @@ def _set_error_handlers(streams: Iterable[object], handlers: Iterable[str | None
 
 
 def _open_closed() -> None:
-    """Open standard streams that were closed (``>&-``): otherwise the next opened file would get their descriptor, and their output."""
+    """Open standard streams that were closed (``>&-``): otherwise the next opened file would get their descriptor, and
+    their output.
+    """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)

@@ -51,7 +51,8 @@ def summarize_files(
     for name in ("groups", "tasks", "texts"):
         if options["sugarcrepe"] is not None and options[name] is not None:
             raise ParameterError(
-                f"Got --{name} together with --sugarcrepe, which has its own; expected one of the two. Leave out --{name}."
+                f"Got --{name} together with --sugarcrepe, which has its own; expected one of the two. Leave "
+                f"out --{name}."
             )
     for name in ("tasks", "texts", "sugarcrepe", "pictures"):
         if options["negatives"] is None and options[name] is not None:
@@ -60,7 +61,8 @@ def summarize_files(
             )
     if options["pictures"] is not None and options["groups"] is None and options["sugarcrepe"] is None:
         raise ParameterError(
-            "Got --pictures without --groups or --sugarcrepe; expected the names of the images. Pass --groups FILE:KEY or --sugarcrepe FOLDER."
+            "Got --pictures without --groups or --sugarcrepe; expected the names of the images. Pass --groups "
+            "FILE:KEY or --sugarcrepe FOLDER."
         )
     groups, tasks = (None if options[name] is None else read_column(str(options[name])) for name in ("groups", "tasks"))
     texts = None
@@ -98,7 +100,9 @@ def _two_files(spec: str | None, option: str) -> list[str]:
 
 
 def _sugarcrepe_items(folder: str, categories: str | None, Y: Embeddings) -> SugarCrepe:
-    """Return SugarCrepe's items in the order of the captions: matched by id if the captions have its ids, otherwise in the order of its files."""
+    """Return SugarCrepe's items in the order of the captions: matched by id if the captions have its ids, otherwise in
+    the order of its files.
+    """
     from congruence._utils.ids import id_rows
     from congruence.datasets import load_sugarcrepe
 

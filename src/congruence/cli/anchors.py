@@ -61,7 +61,8 @@ def command(
         for name, value in needs_file.items():
             if value:
                 raise ParameterError(
-                    f"Got --{name} with --texts, whose order is fixed; expected only --count and --out. Leave out --{name}."
+                    f"Got --{name} with --texts, whose order is fixed; expected only --count and --out. Leave "
+                    f"out --{name}."
                 )
         _write_texts(n, out, force, as_json)
         return
@@ -98,7 +99,9 @@ def command(
 
 
 def _fit_command(file: str, ids: str | None, anchors: Anchors, out: str) -> str | None:
-    """Return the command that fits a map on these anchors once the other model has encoded them; None if rows have no ids to pair by."""
+    """Return the command that fits a map on these anchors once the other model has encoded them; None if rows have no
+    ids to pair by.
+    """
     if not out.lower().endswith(".txt"):
         return f"congruence fit {shlex.quote(out)} NEW -o map"
     if not anchors.has_ids:
@@ -128,18 +131,21 @@ def _print(file: str, anchors: Anchors, out: str, fit_command: str | None) -> No
     print_table("Anchors", ["", ""], rows)
     if fit_command is None:
         say(
-            f"Encode these rows' items with the new model. For congruence fit, write the anchors with their vectors: -o {out[:-4]}.parquet."
+            "Encode these rows' items with the new model. For congruence fit, write the anchors with their "
+            f"vectors: -o {out[:-4]}.parquet."
         )
     else:
         new_ids = "the same ids" if anchors.has_ids else "their row numbers as ids"
         say(
-            f"Encode these items with the new model into a file NEW, with {new_ids} (e.g. by congruence embed). Then run:"
+            f"Encode these items with the new model into a file NEW, with {new_ids} (e.g. by congruence "
+            "embed). Then run:"
         )
         say(f"  {fit_command}")
     if anchors.method not in ("random", "balanced"):
         say(
-            "These anchors are not a random sample: they are easier to tell apart than other items. To certify the map, also encode random items "
-            f"(--method random), and run congruence certify with --anchors {shlex.quote(out)}, which scores only the other items."
+            "These anchors are not a random sample: they are easier to tell apart than other items. To certify "
+            "the map, also encode random items (--method random), and run congruence certify with --anchors "
+            f"{shlex.quote(out)}, which scores only the other items."
         )
 
 

@@ -48,7 +48,8 @@ def command(
     mode: Annotated[
         str,
         typer.Option(
-            help="What recall measures: any (share of queries with a relevant row among the first k) or share (of the relevant rows among them)."
+            help="What recall measures: any (share of queries with a relevant row among the first k) or share (of "
+            "the relevant rows among them)."
         ),
     ] = "any",
     candidates: Annotated[
@@ -73,7 +74,8 @@ def command(
     normalize: Annotated[
         str | None,
         typer.Option(
-            help="Scale bridged queries to unit norm: auto (if the index's rows had unit norm at the fit; the default for a map), yes or no."
+            help="Scale bridged queries to unit norm: auto (if the index's rows had unit norm at the fit; the "
+            "default for a map), yes or no."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of the folds and resampled queries of --threshold.")] = 0,
@@ -86,7 +88,9 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing bridge.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Search an unchanged index with a new model's queries: recall and nDCG next to the old model's, and translated thresholds."""
+    """Search an unchanged index with a new model's queries: recall and nDCG next to the old model's, and translated
+    thresholds.
+    """
     from congruence import Bridge
     from congruence._utils.validation import check_choice
     from congruence.cli._base import print_json, read, say
@@ -99,15 +103,18 @@ def command(
 
     if threshold and queries_old is None:
         raise ParameterError(
-            "Got --threshold without --queries-old; expected the same queries in the old model, whose scores are translated. Pass --queries-old with their file."
+            "Got --threshold without --queries-old; expected the same queries in the old model, whose scores "
+            "are translated. Pass --queries-old with their file."
         )
     if threshold and (center or hubness is not None):
         raise ParameterError(
-            f"Got --threshold with {'--center' if center else '--hubness'}; expected plain cosines, since only their thresholds can be translated. Leave out one of the two."
+            f"Got --threshold with {'--center' if center else '--hubness'}; expected plain cosines, since only "
+            "their thresholds can be translated. Leave out one of the two."
         )
     if (query_labels is None) != (index_labels is None):
         raise ParameterError(
-            "Got one of --query-labels and --index-labels; expected both, or neither. Pass the class of each query and of each row of the index."
+            "Got one of --query-labels and --index-labels; expected both, or neither. Pass the class of each "
+            "query and of each row of the index."
         )
     if out is not None:
         check_map_output(out, force=force)  # checked before the work starts

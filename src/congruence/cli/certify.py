@@ -47,13 +47,15 @@ def command(
     queries_text: Annotated[
         str | None,
         typer.Option(
-            help="Texts in the target model, of any items: queries that test whether a mapped store returns the same items as a re-embedded one."
+            help="Texts in the target model, of any items: queries that test whether a mapped store returns the "
+            "same items as a re-embedded one."
         ),
     ] = None,
     queries_text_source: Annotated[
         str | None,
         typer.Option(
-            help="The same texts in the source model, in the same order, to include the strategy of keeping the source model."
+            help="The same texts in the source model, in the same order, to include the strategy of keeping the "
+            "source model."
         ),
     ] = None,
     labels: Annotated[
@@ -64,7 +66,8 @@ def command(
     anchors: Annotated[
         str | None,
         typer.Option(
-            help="Number of items to use as anchors, drawn at random from those that both models have, or a file of their ids, e.g. from congruence anchors. The other items are the held-out queries."
+            help="Number of items to use as anchors, drawn at random from those that both models have, or a file "
+            "of their ids, e.g. from congruence anchors. The other items are the held-out queries."
         ),
     ] = None,
     method: Annotated[
@@ -161,7 +164,8 @@ def command(
     if by_fragments:
         if data is not None:
             raise ParameterError(
-                f"Got a bundle, {data}, for --engine {engine}; expected data sets. Pass --source-image, --target-image and the like, or leave out --engine."
+                f"Got a bundle, {data}, for --engine {engine}; expected data sets. Pass --source-image, "
+                "--target-image and the like, or leave out --engine."
             )
         by_row = {"--labels": labels, "--query-labels": query_labels}
         names = dict(zip(("source", "target"), models, strict=True))
@@ -254,7 +258,8 @@ def _count_or_ids(anchors: str) -> int | np.ndarray:
     rows = read(anchors, None, Space(), allow_zero_rows=True)
     if not rows.has_ids:
         raise IdError(
-            f"Got {anchors} without ids for --anchors; expected a number, or a file of ids. Pass --anchors FILE:COLUMN, or a .txt with one id per line."
+            f"Got {anchors} without ids for --anchors; expected a number, or a file of ids. Pass --anchors "
+            "FILE:COLUMN, or a .txt with one id per line."
         )
     return rows.ids
 
@@ -280,7 +285,8 @@ def _text_queries(
     if target is None:
         if source is not None:
             raise ParameterError(
-                "Got --queries-text-source without --queries-text; expected both, the same texts encoded by both models. Pass --queries-text too."
+                "Got --queries-text-source without --queries-text; expected both, the same texts encoded by "
+                "both models. Pass --queries-text too."
             )
         return None
     first, second = _read(({"text": source}, {"text": target}), None, models)
@@ -316,6 +322,8 @@ def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embe
     stored = sides[0].get("image") or sides[0].get("text")
     if stored is None or len(stored) != len(column):
         raise InputError(
-            f"Got {len(column)} labels for {len(stored or ())} items; expected one label for each of the source's images (texts, if there are no images). Pass a file with as many labels as the source has rows, not {spec}."
+            f"Got {len(column)} labels for {len(stored or ())} items; expected one label for each of the "
+            "source's images (texts, if there are no images). Pass a file with as many labels as the source "
+            f"has rows, not {spec}."
         )
     return dict(zip(id_texts(stored.ids).tolist(), map(str, column.tolist()), strict=True))

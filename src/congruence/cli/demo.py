@@ -21,7 +21,8 @@ def command(
     files: Annotated[
         str | None,
         typer.Option(
-            help="Photos: only write the sample as files into this folder, on which you can try the commands of an upgrade."
+            help="Photos: only write the sample as files into this folder, on which you can try the commands of an "
+            "upgrade."
         ),
     ] = None,
     share: Annotated[
@@ -42,10 +43,11 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Move a photo library to a new model: certify, map, switch, re-embed the worst tenth, roll back; and write a page that shows each step.
+    """Move a photo library to a new model: certify, map, switch, re-embed the worst tenth, roll back; and write a page
+    that shows each step.
 
-    All data are included in congruence, and none of your files are changed. The library is a LanceDB table (without the extra lancedb, a Parquet file)
-    in a temporary folder.
+    All data are included in congruence, and none of your files are changed. The library is a LanceDB table (without the
+    extra lancedb, a Parquet file) in a temporary folder.
     """  # fmt: skip
     from congruence._utils.validation import check_choice
     from congruence.datasets import SAMPLES
@@ -62,7 +64,8 @@ def command(
     for flag, value in foreign.items():
         if value is not None:
             raise ParameterError(
-                f"Got {flag} with the sample {sample}; expected options of that demo. Leave out {flag}, or pass --sample {'emoji' if photos else 'photos'}."
+                f"Got {flag} with the sample {sample}; expected options of that demo. Leave out {flag}, or "
+                f"pass --sample {'emoji' if photos else 'photos'}."
             )
     if not photos:
         from congruence.cli._demo_emoji import run
@@ -118,7 +121,8 @@ def _move_photos(out: str, share: float, seed: int, save_map: str | None, report
     if report:
         check_output(out, force=True)
     photos = load_sample("photos")
-    # The matrices have only 1,500 rows: on a busy machine, BLAS threads spend more time waiting for each other than computing.
+    # The matrices have only 1,500 rows: on a busy machine, BLAS threads spend more time waiting for each other than
+    # computing.
     with threadpool_limits(1), progress("moving the library", 1 + STEPS, as_json) as callback:
         certificate = certify_sample(photos, random_state=seed)
         if callback:

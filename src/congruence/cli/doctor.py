@@ -25,7 +25,8 @@ def command(
         list[str] | None,
         typer.Option(
             "--known",
-            help="NAME=FILE: rows of a known model, of the store's modality, preferably a few hundred. May be repeated.",
+            help="NAME=FILE: rows of a known model, of the store's modality, preferably a few hundred. May be "
+            "repeated.",
         ),
     ] = None,
     maps: Annotated[
@@ -36,7 +37,8 @@ def command(
     fdr: Annotated[
         float,
         typer.Option(
-            help="False discovery rate: largest expected share of rows of known models among those reported to fit none."
+            help="False discovery rate: largest expected share of rows of known models among those reported to fit "
+            "none."
         ),
     ] = 0.01,
     rows: Annotated[

@@ -41,7 +41,8 @@ def command(
     if canaries:
         if len(stream) > 1:
             raise ParameterError(
-                f"Got {len(stream)} files with --canaries; expected one, with the canaries as they are encoded now. Pass the newest."
+                f"Got {len(stream)} files with --canaries; expected one, with the canaries as they are encoded "
+                "now. Pass the newest."
             )
         sides, paired_by = read_anchors((reference, stream[0]), (ids, ids), (Space(), Space()), False)
         comparison = compare_canaries(*sides, tolerance=tolerance)

@@ -56,7 +56,8 @@ def command(
     bad_rows: Annotated[
         str | None,
         typer.Option(
-            help="Parquet file to write rows that cannot be encoded to; they are left out of the output. Only for data sets processed by fragments."
+            help="Parquet file to write rows that cannot be encoded to; they are left out of the output. Only for "
+            "data sets processed by fragments."
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
@@ -64,7 +65,8 @@ def command(
 ) -> None:
     """Encode images or texts; after an interruption, run the same command again to resume.
 
-    With --engine ray, or for URLs, Parquet and Lance data sets are encoded fragment by fragment, and each worker loads the encoder once.
+    With --engine ray, or for URLs, Parquet and Lance data sets are encoded fragment by fragment, and each worker loads
+    the encoder once.
     """
     from congruence.cli._base import check_not_input, number, print_json, print_table, progress
     from congruence.embed import embed, open_items
@@ -77,7 +79,8 @@ def command(
             chosen = int(layer)
         except ValueError:
             raise ParameterError(
-                f"Got --layer {layer}; expected a whole number or all. Pass --layer -1 for the last layer, or --layer all."
+                f"Got --layer {layer}; expected a whole number or all. Pass --layer -1 for the last layer, or "
+                "--layer all."
             ) from None
     if runs_by_fragments(
         engine, inputs, out, {"--address": address, "--workers": workers, "--gpus": gpus, "--bad-rows": bad_rows}

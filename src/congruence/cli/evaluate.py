@@ -41,7 +41,8 @@ def command(
     hubness: Annotated[
         str | None,
         typer.Option(
-            help="csls or qb_norm: also measure retrieval with a correction for hubs, which uses the queries as the query bank."
+            help="csls or qb_norm: also measure retrieval with a correction for hubs, which uses the queries as "
+            "the query bank."
         ),
     ] = None,
     held_out: Annotated[
@@ -50,19 +51,22 @@ def command(
     against: Annotated[
         list[str] | None,
         typer.Option(
-            help="Folder of another map between the same models, to test on the same items which of the two is better. May be repeated."
+            help="Folder of another map between the same models, to test on the same items which of the two is "
+            "better. May be repeated."
         ),
     ] = None,
     fitted_rows: Annotated[
         str,
         typer.Option(
-            help="With --against: what to do with items that a map may have been fitted on: refuse, drop (as with --held-out) or keep."
+            help="With --against: what to do with items that a map may have been fitted on: refuse, drop (as with "
+            "--held-out) or keep."
         ),
     ] = "refuse",
     groups: Annotated[
         str | None,
         typer.Option(
-            help="With --against: file:column with a group label for each item, or none; errors within a group may be correlated. By default, identical items are grouped."
+            help="With --against: file:column with a group label for each item, or none; errors within a group may "
+            "be correlated. By default, identical items are grouped."
         ),
     ] = None,
     engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "local",
@@ -89,7 +93,8 @@ def command(
 
     if not against and (groups is not None or fitted_rows != "refuse"):
         raise ParameterError(
-            f"Got {'--groups' if groups is not None else '--fitted-rows'} without --against; expected another map to compare with. Pass --against with its folder."
+            f"Got {'--groups' if groups is not None else '--fitted-rows'} without --against; expected another "
+            "map to compare with. Pass --against with its folder."
         )
     if report is not None:  # checked before the work starts
         check_output(report, force=force)
@@ -97,7 +102,8 @@ def command(
     mapping = congruence.maps.load(map_path)
     if report is not None and isinstance(mapping, HeadsMap):
         raise ParameterError(
-            f"Got --report for a joint-space map ({mapping.kind}); expected a map into the target's space. Leave out --report, and run congruence report with --pairs."
+            f"Got --report for a joint-space map ({mapping.kind}); expected a map into the target's space. "
+            "Leave out --report, and run congruence report with --pairs."
         )
     specs = {
         "source": {"image": source_image, "text": source_text},
@@ -132,7 +138,8 @@ def command(
         rule = mapping.scores_.get("holdout")
         if rule is None:
             raise InputError(
-                "Got --held-out for a map fitted on all pairs; expected held-out ones. Fit the map with --holdout, or leave out --held-out."
+                "Got --held-out for a map fitted on all pairs; expected held-out ones. Fit the map with "
+                "--holdout, or leave out --held-out."
             )
         split = Split.from_dict(rule)
         fitted = mapping.source_space_.modality
@@ -199,5 +206,6 @@ def _labels(spec: str | None, items: list[Embeddings | None], option: str, noun:
         if rows is not None and len(rows) == len(column):
             return dict(zip(id_texts(rows.ids).tolist(), column.tolist(), strict=True))
     raise InputError(
-        f"Got {len(column)} entries of {option} and no {noun} with as many rows; expected one entry per row. Pass {option} with one entry per row, not {spec}."
+        f"Got {len(column)} entries of {option} and no {noun} with as many rows; expected one entry per row. "
+        f"Pass {option} with one entry per row, not {spec}."
     )

@@ -19,7 +19,8 @@ def command(
         typer.Option(
             "--out",
             "-o",
-            help="File to write, or folder for sentence-transformers. For FAISS, .index or .faiss writes an index with map and normalization, another suffix the map alone.",
+            help="File to write, or folder for sentence-transformers. For FAISS, .index or .faiss writes an index "
+            "with map and normalization, another suffix the map alone.",
         ),
     ],
     to: Annotated[str, typer.Option(help="Format: faiss, onnx or sentence-transformers.")] = "faiss",
@@ -47,9 +48,9 @@ def command(
 ) -> None:
     """Write a map for another library: FAISS, ONNX or sentence-transformers (each an extra).
 
-    FAISS: a new or existing index with the map and normalization in front of it, or a LinearTransform alone. ONNX: a graph that maps vectors.
-    sentence-transformers: a model whose encode method returns mapped vectors. PyTorch has no pickle-free format for modules: call
-    congruence.load(MAP).to_torch() in Python instead.
+    FAISS: a new or existing index with the map and normalization in front of it, or a LinearTransform alone. ONNX: a
+    graph that maps vectors. sentence-transformers: a model whose encode method returns mapped vectors. PyTorch has no
+    pickle-free format for modules: call congruence.load(MAP).to_torch() in Python instead.
     """
     import congruence
     from congruence._utils.atomic import check_output
@@ -63,8 +64,8 @@ def command(
 
     if to in ("torch", "pytorch"):
         raise ParameterError(
-            f"Got --to {to}; expected {', '.join(FORMATS)}, since PyTorch has no file format for modules without pickle. Call "
-            "congruence.load(MAP).to_torch() in Python; the map's own folder is its file."
+            f"Got --to {to}; expected {', '.join(FORMATS)}, since PyTorch has no file format for modules without "
+            "pickle. Call congruence.load(MAP).to_torch() in Python; the map's own folder is its file."
         )
     check_choice(to, tuple(FORMATS), "--to")
     check_choice(normalize, tuple(NORMALIZE), "--normalize")
@@ -75,7 +76,8 @@ def command(
     if to == "sentence-transformers":
         if model is None:
             raise ParameterError(
-                "Got no --model; expected the sentence-transformers model that the map starts from. Pass --model with its name or folder."
+                "Got no --model; expected the sentence-transformers model that the map starts from. Pass "
+                "--model with its name or folder."
             )
         check_model_output(out, force=force)
     else:

@@ -22,7 +22,8 @@ def command(
         list[str] | None,
         typer.Option(
             "--protect",
-            help="Protection applied to the store: none, rotation, noise=0.5, pca=64, int8, binary, or several joined by +. May be repeated.",
+            help="Protection applied to the store: none, rotation, noise=0.5, pca=64, int8, binary, or several "
+            "joined by +. May be repeated.",
         ),
     ] = None,
     ids: Annotated[str | None, typer.Option(help="Key, column or file of the ids, in both files.")] = None,
@@ -53,7 +54,8 @@ def command(
         column = read_column(labels)
         if len(column) != len(vectors):
             raise ShapeError(
-                f"Got {len(column)} labels for {len(vectors)} vectors; expected one label per vector. Pass --labels with a column that has one entry for each row of {store}."
+                f"Got {len(column)} labels for {len(vectors)} vectors; expected one label per vector. Pass "
+                f"--labels with a column that has one entry for each row of {store}."
             )
         text_ids = dict(zip(id_texts(vectors.ids).tolist(), map(str, column.tolist()), strict=True))
     applied = protections or ["none"]
@@ -87,5 +89,6 @@ def command(
         ],
     )
     print(
-        "search keeps: share of the ten nearest stored vectors of the owner's queries that are still found. An attacker may know more than this measurement assumes."
+        "search keeps: share of the ten nearest stored vectors of the owner's queries that are still found. "
+        "An attacker may know more than this measurement assumes."
     )

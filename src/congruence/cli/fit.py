@@ -28,13 +28,15 @@ def command(
     center: Annotated[
         bool,
         typer.Option(
-            help="Map the source mean to the target mean (orthogonal, linear), or subtract both means (procrustes, cca)."
+            help="Map the source mean to the target mean (orthogonal, linear), or subtract both means (procrustes, "
+            "cca)."
         ),
     ] = True,
     shrinkage: Annotated[
         str | None,
         typer.Option(
-            help="How to shrink directions that the anchors determine poorly: auto, full (as in the paper), covered, wiener, soft or cv (orthogonal)."
+            help="How to shrink directions that the anchors determine poorly: auto, full (as in the paper), "
+            "covered, wiener, soft or cv (orthogonal)."
         ),
     ] = None,
     shrinkage_strength: Annotated[
@@ -50,7 +52,8 @@ def command(
     ridge: Annotated[
         str | None,
         typer.Option(
-            help="Ridge penalty, added to the sums of squares (linear, cca); or cv, to choose it by cross-validation (linear)."
+            help="Ridge penalty, added to the sums of squares (linear, cca); or cv, to choose it by "
+            "cross-validation (linear)."
         ),
     ] = None,
     n_components: Annotated[int | None, typer.Option(help="Width of the joint space (procrustes, cca).")] = None,
@@ -68,13 +71,15 @@ def command(
     means: Annotated[
         list[str] | None,
         typer.Option(
-            help="MODALITY=SOURCE[,TARGET]: rows of another modality, of which only the means are used. Without TARGET, the gap between the modalities is taken from the source. May be repeated."
+            help="MODALITY=SOURCE[,TARGET]: rows of another modality, of which only the means are used. Without "
+            "TARGET, the gap between the modalities is taken from the source. May be repeated."
         ),
     ] = None,
     unpaired_source: Annotated[
         str | None,
         typer.Option(
-            help="Unpaired rows of the source, of the anchors' modality. Their matches in --unpaired-target are used to refine the map."
+            help="Unpaired rows of the source, of the anchors' modality. Their matches in --unpaired-target are "
+            "used to refine the map."
         ),
     ] = None,
     unpaired_target: Annotated[
@@ -89,7 +94,8 @@ def command(
     ids: Annotated[
         str | None,
         typer.Option(
-            help="Key, column or file of the ids, in both files. By default id, ids or names, if both files have one; none pairs rows by position."
+            help="Key, column or file of the ids, in both files. By default id, ids or names, if both files have "
+            "one; none pairs rows by position."
         ),
     ] = None,
     target_ids: Annotated[
@@ -102,7 +108,8 @@ def command(
     groups: Annotated[
         str | None,
         typer.Option(
-            help="Pairs to hold out together: file:key with one label per source row, or none. By default, rows with identical vectors."
+            help="Pairs to hold out together: file:key with one label per source row, or none. By default, rows "
+            "with identical vectors."
         ),
     ] = None,
     source_model: Annotated[str | None, typer.Option(help="Name of the source model.")] = None,
@@ -257,7 +264,8 @@ def _parse_means(entry: str) -> tuple[str, list[str]]:
     sides = files.split(",")
     if not equals or not all(sides) or len(sides) > 2:
         raise ParameterError(
-            f"Got --means {entry!r}; expected MODALITY=SOURCE or MODALITY=SOURCE,TARGET. Pass --means text=texts.npz:key, for example."
+            f"Got --means {entry!r}; expected MODALITY=SOURCE or MODALITY=SOURCE,TARGET. Pass --means "
+            "text=texts.npz:key, for example."
         )
     return name, sides
 
@@ -289,8 +297,8 @@ def _refuse_with_no_pairs(flags: list[str]) -> None:
 
     if flags:
         raise ParameterError(
-            f"Got {flags[0]} together with --no-pairs; expected only options of an orthogonal map, since there are no pairs to hold out or to match by id. "
-            f"Leave out {flags[0]}, or --no-pairs."
+            f"Got {flags[0]} together with --no-pairs; expected only options of an orthogonal map, since there are "
+            f"no pairs to hold out or to match by id. Leave out {flags[0]}, or --no-pairs."
         )
 
 
@@ -304,7 +312,9 @@ def _fit_unpaired(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Fit a map without pairs, save it, and print the result; with ``strict``, raise UnpairedError if the search failed."""
+    """Fit a map without pairs, save it, and print the result; with ``strict``, raise UnpairedError if the search
+    failed.
+    """
     from dataclasses import replace
 
     from congruence import UnpairedMap
@@ -316,7 +326,8 @@ def _fit_unpaired(
     alignment = mapping.alignment_
     if strict and not alignment.found:
         raise UnpairedError(
-            f"Got files that could not be aligned without pairs; expected restarts of the search to agree. {alignment.sentence} Pass paired files, and leave out --no-pairs."
+            "Got files that could not be aligned without pairs; expected restarts of the search to agree. "
+            f"{alignment.sentence} Pass paired files, and leave out --no-pairs."
         )
     mapping.source_space_, mapping.target_space_ = (replace(side.space, modality=modality) for side in sides)
     mapping.save(out, force=force)

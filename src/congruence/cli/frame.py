@@ -24,7 +24,8 @@ def fit(
     ids: Annotated[
         str | None,
         typer.Option(
-            help="Key or column of the ids in every file. By default id, ids or names, if all files have one; none matches rows by position."
+            help="Key or column of the ids in every file. By default id, ids or names, if all files have one; none "
+            "matches rows by position."
         ),
     ] = None,
     center: Annotated[bool, typer.Option(help="Map means to means.")] = True,
@@ -127,8 +128,8 @@ def _read(specs: list[str], ids: str | None, modality: str | None, allow_zero_ro
         by_modality = models.setdefault(name, {})
         if rows_modality in by_modality:
             raise ParameterError(
-                f"Got two files of {f'{rows_modality} ' if rows_modality else ''}vectors for {name!r}; expected one for each modality. Write {name}:image=FILE "
-                f"and {name}:text=FILE, or give each model a name."
+                f"Got two files of {f'{rows_modality} ' if rows_modality else ''}vectors for {name!r}; expected "
+                f"one for each modality. Write {name}:image=FILE and {name}:text=FILE, or give each model a name."
             )
         space = Space(model=name if is_named else None, modality=rows_modality)
         by_modality[rows_modality] = read(spec, column, space, allow_zero_rows)
@@ -136,7 +137,8 @@ def _read(specs: list[str], ids: str | None, modality: str | None, allow_zero_ro
     for name, by_modality in models.items():
         if None in by_modality and len(by_modality) > 1:
             raise ParameterError(
-                f"Got files of {name!r} both with and without a modality; expected a modality for all of them. Write {name}:text=FILE, for example."
+                f"Got files of {name!r} both with and without a modality; expected a modality for all of them. "
+                f"Write {name}:text=FILE, for example."
             )
         out[name] = by_modality.get(None, by_modality)
     return out

@@ -15,7 +15,10 @@ def command(
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Show versions, extras, threads, memory and devices, to paste into a bug report. Contains no user, host or path names."""
+    """Show versions, extras, threads, memory and devices, to paste into a bug report.
+
+    Contains no user, host or path names.
+    """
     from congruence.cli._base import print_json, say
     from congruence.system import system_info
 

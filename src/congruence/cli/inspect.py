@@ -40,10 +40,11 @@ def command(
         rows += [[key.replace("_", " "), _text(value)] for key, value in _flat(facts)]
         rows += held_out_rows(mapping.scores_)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        # The training record of a map has many forms, and none affects where vectors are mapped: loading does not check it.
+        # The training record of a map has many forms, and none affects where vectors are mapped: loading does not check
+        # it.
         raise CorruptFileError(
-            f"Got facts or scores in {map_path} in an unknown format ({error!r}); expected the format that congruence writes. "
-            "Pass --json to see them unchanged."
+            f"Got facts or scores in {map_path} in an unknown format ({error!r}); expected the format that "
+            "congruence writes. Pass --json to see them unchanged."
         ) from error
     if singular is not None:
         picks = [0, len(singular) // 4, len(singular) // 2, 3 * len(singular) // 4, len(singular) - 1]

@@ -15,7 +15,8 @@ def command(
     hard: Annotated[
         str | None,
         typer.Option(
-            help="Hard negatives, a wrong text for each image: a file, or nearest, which exchanges each text with a similar one."
+            help="Hard negatives, a wrong text for each image: a file, or nearest, which exchanges each text with "
+            "a similar one."
         ),
     ] = None,
     unrelated: Annotated[
@@ -31,7 +32,8 @@ def command(
     components: Annotated[
         int,
         typer.Option(
-            help="Number of principal components to keep before scoring (50 for cca); 0 to use the embeddings unchanged."
+            help="Number of principal components to keep before scoring (50 for cca); 0 to use the embeddings "
+            "unchanged."
         ),
     ] = 10,
     normalize: Annotated[
@@ -49,7 +51,9 @@ def command(
     seed: Annotated[int, typer.Option(help="Random seed of subsets, noise and re-pairings.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON, including all scores.")] = False,
 ) -> None:
-    """Compare scores of matching pairs with those of noise, unrelated texts and hard negatives (Yoon et al., section 2)."""
+    """Compare scores of matching pairs with those of noise, unrelated texts and hard negatives (Yoon et al., section
+    2).
+    """
     import numpy as np
 
     from congruence._utils.ids import id_rows
@@ -109,6 +113,7 @@ def command(
     )
     if any(row.formula for row in separations):
         print(
-            "paper: Yoon et al. (JAM), appendix B.2: the first canonical correlation, biased CKA (eq. 3–4), CKNNA by eq. 6–9. "
-            "ours: the mean canonical correlation, debiased CKA, CKNNA by the code of Huh et al. SVCCA is the same in both."
+            "paper: Yoon et al. (JAM), appendix B.2: the first canonical correlation, biased CKA (eq. 3–4), CKNNA "
+            "by eq. 6–9. ours: the mean canonical correlation, debiased CKA, CKNNA by the code of Huh et al. "
+            "SVCCA is the same in both."
         )

@@ -1,4 +1,6 @@
-"""``congruence migrate``: move the vectors of a live database to a new model: plan, write, verify, switch, roll back."""
+"""``congruence migrate``: move the vectors of a live database to a new model: plan, write, verify, switch, roll
+back.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,16 @@ def command(
         str,
         typer.Argument(
             metavar="DATABASE",
-            help="URL or path of the database, as its own clients write it: photos/items.lance, postgresql://user@host/db, http://localhost:6333, photos.duckdb, photos.parquet, …",
+            help="URL or path of the database, as its own clients write it: photos/items.lance, "
+            "postgresql://user@host/db, http://localhost:6333, photos.duckdb, photos.parquet, …",
         ),
     ],
     action: Annotated[
         str,
         typer.Argument(
             metavar="[ACTION]",
-            help="run (write the new vectors next to the old ones, and verify them; the default), plan, verify, switch, rollback, reembed, thresholds, status, drop-old or discard.",
+            help="run (write the new vectors next to the old ones, and verify them; the default), plan, verify, "
+            "switch, rollback, reembed, thresholds, status, drop-old or discard.",
         ),
     ] = "run",
     map_path: Annotated[
@@ -56,7 +60,8 @@ def command(
     modality_column: Annotated[
         str | None,
         typer.Option(
-            help="Column with the modality of each row (for an .npy or FAISS index, a file); images and texts are then mapped with their own means.",
+            help="Column with the modality of each row (for an .npy or FAISS index, a file); images and texts are "
+            "then mapped with their own means.",
             rich_help_panel="Which vectors",
         ),
     ] = None,
@@ -75,7 +80,8 @@ def command(
     certificate: Annotated[
         str | None,
         typer.Option(
-            help="JSON output of congruence certify: its verdict is printed first, and run refuses to map if it advises against mapping.",
+            help="JSON output of congruence certify: its verdict is printed first, and run refuses to map if it "
+            "advises against mapping.",
             rich_help_panel="Before it runs",
         ),
     ] = None,
@@ -89,14 +95,16 @@ def command(
     element_type: Annotated[
         str | None,
         typer.Option(
-            help="Type in which new vectors are stored, if the database supports it: float32, float16, int8 or binary (one bit per component); by default the type of the old ones.",
+            help="Type in which new vectors are stored, if the database supports it: float32, float16, int8 or "
+            "binary (one bit per component); by default the type of the old ones.",
             rich_help_panel="How new vectors are stored",
         ),
     ] = None,
     ranges: Annotated[
         str | None,
         typer.Option(
-            help="For int8: .npy of shape (2, components) with the smallest and largest value of each component of the new vectors; by default one range for all, from a sample.",
+            help="For int8: .npy of shape (2, components) with the smallest and largest value of each component of "
+            "the new vectors; by default one range for all, from a sample.",
             rich_help_panel="How new vectors are stored",
         ),
     ] = None,
@@ -142,7 +150,8 @@ def command(
     queries: Annotated[
         str | None,
         typer.Option(
-            help="For thresholds: queries in the new model. Without them, rows are compared with each other, as in a search for duplicates.",
+            help="For thresholds: queries in the new model. Without them, rows are compared with each other, as in "
+            "a search for duplicates.",
             rich_help_panel="thresholds",
         ),
     ] = None,
@@ -168,7 +177,8 @@ def command(
     encode: Annotated[
         str | None,
         typer.Option(
-            help="How to encode rows: a command with {ids} and {out}, a file of the new model's vectors, or an encoder with --items.",
+            help="How to encode rows: a command with {ids} and {out}, a file of the new model's vectors, or an "
+            "encoder with --items.",
             rich_help_panel="reembed",
         ),
     ] = None,
@@ -182,7 +192,8 @@ def command(
     texts: Annotated[
         str | None,
         typer.Option(
-            help="Texts in the old model (a vocabulary, tags or queries), used to choose the rows that most need re-embedding.",
+            help="Texts in the old model (a vocabulary, tags or queries), used to choose the rows that most need "
+            "re-embedding.",
             rich_help_panel="reembed",
         ),
     ] = None,
@@ -230,7 +241,8 @@ def command(
     engine: Annotated[
         str,
         typer.Option(
-            help="Where to run: local (this process), or ray, for run, switch and rollback of Parquet or Arrow files or LanceDB tables that all workers can reach.",
+            help="Where to run: local (this process), or ray, for run, switch and rollback of Parquet or Arrow "
+            "files or LanceDB tables that all workers can reach.",
             rich_help_panel="On many machines",
         ),
     ] = "local",
@@ -240,7 +252,8 @@ def command(
 ) -> None:
     """Migrate a live database to a new model, step by step.
 
-    New vectors are written next to the old ones. Readers see them only after switch, and rollback restores the old ones, bit for bit.
+    New vectors are written next to the old ones. Readers see them only after switch, and rollback restores the old
+    ones, bit for bit.
     """
     from congruence._utils.arguments import hide_arguments
     from congruence._utils.validation import check_choice
@@ -264,13 +277,14 @@ def command(
     if dry_run:
         if action not in ("run", "plan"):
             raise ParameterError(
-                f"Got --dry-run for {action}; expected it for run only. Leave it out, or use status to see the state of the migration."
+                f"Got --dry-run for {action}; expected it for run only. Leave it out, or use status to see the "
+                "state of the migration."
             )
         action = "plan"
     if (action == "thresholds") != bool(threshold):
         raise ParameterError(
-            f"Got {'no --threshold' if action == 'thresholds' else f'--threshold for {action}'}; expected it for thresholds. "
-            + ("Pass --threshold, for example 0.28." if action == "thresholds" else "Leave it out.")
+            f"Got {'no --threshold' if action == 'thresholds' else f'--threshold for {action}'}; expected it "
+            "for thresholds. " + ("Pass --threshold, for example 0.28." if action == "thresholds" else "Leave it out.")
         )
     options = ReembedOptions(
         encode, items, texts, new_texts, among, batch, budget, share, until, plot, encode_rate, price
@@ -373,12 +387,16 @@ def _read_certificate(path: str) -> dict[str, object]:
     except (ValueError, RecursionError):
         pass
     raise CorruptFileError(
-        f"Got {path}, which is not a JSON object; expected the output of congruence certify --json. Save that output to a file, and pass this file."
+        f"Got {path}, which is not a JSON object; expected the output of congruence certify --json. Save that "
+        "output to a file, and pass this file."
     )
 
 
 def _read_ranges(path: str) -> np.ndarray:
-    """Return the array in an ``.npy`` file. Raises FileError if the file cannot be read, CorruptFileError if it is none."""
+    """Return the array in an ``.npy`` file.
+
+    Raises FileError if the file cannot be read, CorruptFileError if it is none.
+    """
     import numpy as np
 
     from congruence.errors import CorruptFileError, FileError

@@ -1,4 +1,6 @@
-"""``congruence plan``: estimate the time and cost of mapping a very large number of rows, from rates measured on this machine."""
+"""``congruence plan``: estimate the time and cost of mapping a very large number of rows, from rates measured on this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def command(
     fragment_mb: Annotated[float, typer.Option(help="Size of a fragment before it is mapped, in MB.")] = 256.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Measure how fast one core reads, maps and writes here, and estimate a job of any size: bytes, hours, cost, and the bottleneck."""
+    """Measure how fast one core reads, maps and writes here, and estimate a job of any size: bytes, hours, cost, and
+    the bottleneck.
+    """
     from congruence._utils.validation import check_choice, check_positive
     from congruence.cli._base import print_json, print_table, say
     from congruence.engines.planning import Machines, measure_rates, plan_rows

@@ -20,7 +20,8 @@ def command(
     data: Annotated[
         str | None,
         typer.Argument(
-            help="Bundle (.parquet) of both models' embeddings, or the name of a built-in sample: photos, emoji. For joint-space maps, pass --pairs instead."
+            help="Bundle (.parquet) of both models' embeddings, or the name of a built-in sample: photos, emoji. "
+            "For joint-space maps, pass --pairs instead."
         ),
     ] = None,
     out: Annotated[str, typer.Option("--out", "-o", help="HTML file to write.")] = "report.html",
@@ -40,7 +41,8 @@ def command(
     texts: Annotated[
         str | None,
         typer.Option(
-            help="Joint-space maps: CAPTION,WRONG, the texts of captions and wrong captions (file:key,file:key), for the examples."
+            help="Joint-space maps: CAPTION,WRONG, the texts of captions and wrong captions (file:key,file:key), "
+            "for the examples."
         ),
     ] = None,
     sugarcrepe: Annotated[
@@ -65,7 +67,8 @@ def command(
     seed: Annotated[
         int,
         typer.Option(
-            help="Random seed of examples and anchors; for joint-space maps, of the captions of other images to choose among."
+            help="Random seed of examples and anchors; for joint-space maps, of the captions of other images to "
+            "choose among."
         ),
     ] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
@@ -83,7 +86,8 @@ def command(
 
         if data is not None:
             raise ParameterError(
-                "Got DATA for the journal of a migration; expected the journal's folder alone. Leave out DATA, or pass the folder of a map."
+                "Got DATA for the journal of a migration; expected the journal's folder alone. Leave out "
+                "DATA, or pass the folder of a map."
             )
         migration = read_migration(map_path)
         write_migration(out, migration, reembedding=read_reembedding(map_path), force=force)
@@ -112,7 +116,8 @@ def command(
 
         if data is not None or pairs is None:
             raise ParameterError(
-                f"Got {'a bundle' if data else 'no --pairs'} for a joint-space map ({mapping.kind}); expected --pairs SOURCE,TARGET. Pass the same two files as in the training."
+                f"Got {'a bundle' if data else 'no --pairs'} for a joint-space map ({mapping.kind}); expected "
+                "--pairs SOURCE,TARGET. Pass the same two files as in the training."
             )
         options = {flag.removeprefix("--"): value for flag, value in pair_options.items()}
         summary = summarize_files(mapping, options, held_out=held_out, seed=seed)
@@ -124,7 +129,8 @@ def command(
         for flag, value in pair_options.items():
             if value is not None:
                 raise ParameterError(
-                    f"Got {flag} for a map into the target's space ({mapping.kind}); expected a bundle, or a sample. Leave out {flag}, and pass DATA after the map."
+                    f"Got {flag} for a map into the target's space ({mapping.kind}); expected a bundle, or a "
+                    f"sample. Leave out {flag}, and pass DATA after the map."
                 )
         if data is None:
             raise ParameterError(

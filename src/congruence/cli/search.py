@@ -37,7 +37,8 @@ def command(
     background_old: Annotated[
         str | None,
         typer.Option(
-            help="A few hundred rows in the old model whose scores set the scale of standardize, preferably the items of --background-new; by default random rows of --old."
+            help="A few hundred rows in the old model whose scores set the scale of standardize, preferably the "
+            "items of --background-new; by default random rows of --old."
         ),
     ] = None,
     background_new: Annotated[
@@ -61,7 +62,9 @@ def command(
         bool, typer.Option("--json", help="Report as JSON, with all hits unless --out is given.")
     ] = False,
 ) -> None:
-    """Search with a new model's queries in an old model's index, or in a half-migrated index, with one ranked list of hits."""
+    """Search with a new model's queries in an old model's index, or in a half-migrated index, with one ranked list of
+    hits.
+    """
     import numpy as np
 
     from congruence import Bridge
@@ -75,12 +78,14 @@ def command(
 
     if (background_old is None) != (background_new is None):
         raise ParameterError(
-            "Got one of --background-old and --background-new; expected both, or neither. Pass the same items in both models."
+            "Got one of --background-old and --background-new; expected both, or neither. Pass the same items "
+            "in both models."
         )
     if new is None and (background_old is not None or merge != "standardize"):
         flag = "--merge" if background_old is None else "--background-old"
         raise ParameterError(
-            f"Got {flag} without --new; expected two parts, whose scores it puts on one scale. Pass --new with the part of the new model, or leave out {flag}."
+            f"Got {flag} without --new; expected two parts, whose scores it puts on one scale. Pass --new with "
+            f"the part of the new model, or leave out {flag}."
         )
     if out is not None:
         check_table_name(out, "--out")

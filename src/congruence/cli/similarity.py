@@ -133,7 +133,8 @@ def _layers(
 
     if metric is not None and (len(metric) > 1 or metric == ["all"]):
         raise ParameterError(
-            f"Got {' and '.join(metric)} with --layers; expected one metric, which scores every pair of layers. Pass --metric once."
+            f"Got {' and '.join(metric)} with --layers; expected one metric, which scores every pair of "
+            "layers. Pass --metric once."
         )
     chosen = metric[0] if metric else "linear_cka"
     between_spaces(chosen)  # an unknown metric is reported before the work starts
@@ -209,12 +210,14 @@ def _print_heatmap(comparison: LayerComparison) -> None:
     needed = Console(width=100_000).measure(table).maximum
     console = Console(width=max(needed, Console().width if sys.stdout.isatty() else 160), highlight=False)
     console.print(
-        f"[bold]{comparison.metric}, {comparison.n} items, {comparison.permutations} re-pairings[/]; stronger color: further above chance"
+        f"[bold]{comparison.metric}, {comparison.n} items, {comparison.permutations} re-pairings[/]; stronger "
+        "color: further above chance"
     )
     console.print(table)
     best = " and ".join(map(visible, comparison.best))
     print(
         f"* best of {comparison.values.size}: {best}, {number(comparison.best_value)}; by chance the best is "
-        f"{number(comparison.best_null_mean)} ± {number(comparison.best_null_sd)}. "
-        f"p = {number(comparison.best_p_value)} alone, {number(comparison.best_adjusted_p_value)} corrected for the search."
+        f"{number(comparison.best_null_mean)} ± {number(comparison.best_null_sd)}. p = "
+        f"{number(comparison.best_p_value)} alone, {number(comparison.best_adjusted_p_value)} corrected for the "
+        "search."
     )

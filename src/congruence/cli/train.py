@@ -23,7 +23,8 @@ def command(
     method: Annotated[
         str | None,
         typer.Argument(
-            help="Training method: sotalign, sail, structure, nnclr, sclip, sue, csa, contrastive, cca or procrustes; or jam, which uses wrong captions."
+            help="Training method: sotalign, sail, structure, nnclr, sclip, sue, csa, contrastive, cca or "
+            "procrustes; or jam, which uses wrong captions."
         ),
     ] = None,
     method_too: Annotated[str | None, typer.Option("--method", help="Same as METHOD.")] = None,
@@ -38,7 +39,8 @@ def command(
     validation: Annotated[
         str | None,
         typer.Option(
-            help="Pairs for validation: a share or number to hold out of --pairs, or SOURCE,TARGET. 0.1 by default, 0.15 for jam; 0 for none."
+            help="Pairs for validation: a share or number to hold out of --pairs, or SOURCE,TARGET. 0.1 by "
+            "default, 0.15 for jam; 0 for none."
         ),
     ] = None,
     test: Annotated[
@@ -54,7 +56,8 @@ def command(
     overlap: Annotated[
         float | None,
         typer.Option(
-            help="With --keep-pairs: share of the unpaired items that are used on both sides. 0 by default: each item is used on one side only."
+            help="With --keep-pairs: share of the unpaired items that are used on both sides. 0 by default: each "
+            "item is used on one side only."
         ),
     ] = None,
     negatives: Annotated[
@@ -69,7 +72,9 @@ def command(
     groups: Annotated[
         str | None,
         typer.Option(
-            help="The image of each pair (file:key): all captions of an image are in the same part of the split. By default, rows with identical vectors are one image; none treats each row as an image of its own."
+            help="The image of each pair (file:key): all captions of an image are in the same part of the split. "
+            "By default, rows with identical vectors are one image; none treats each row as an image of its "
+            "own."
         ),
     ] = None,
     report: Annotated[
@@ -84,7 +89,8 @@ def command(
     grid: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=VALUE,VALUE,…: choose the best of these values by retrieval on the validation pairs. May be repeated."
+            help="NAME=VALUE,VALUE,…: choose the best of these values by retrieval on the validation pairs. May be "
+            "repeated."
         ),
     ] = None,
     checkpoint: Annotated[
@@ -196,7 +202,8 @@ def _held_out(text: str, option: str) -> float | int | list[str]:
         return int(text) if text.isdecimal() else float(text)
     except ValueError:
         raise ParameterError(
-            f"Got {option} {text!r}; expected a share, a number of pairs, or SOURCE,TARGET. Pass {option} 0.1, for example."
+            f"Got {option} {text!r}; expected a share, a number of pairs, or SOURCE,TARGET. Pass {option} 0.1, "
+            "for example."
         ) from None
 
 

@@ -32,14 +32,16 @@ def command(
     side: Annotated[
         str | None,
         typer.Option(
-            help="source or target: which head of a joint-space map to use; by default determined by the vectors' space."
+            help="source or target: which head of a joint-space map to use; by default determined by the vectors' "
+            "space."
         ),
     ] = None,
     normalize: Annotated[
         str,
         typer.Option(
             metavar="auto|yes|no",
-            help="Scale mapped rows to unit norm; auto: if the target's rows had unit norm at the fit. --normalize without a value means yes.",
+            help="Scale mapped rows to unit norm; auto: if the target's rows had unit norm at the fit. --normalize "
+            "without a value means yes.",
         ),
     ] = "auto",
     column_out: Annotated[
@@ -66,10 +68,11 @@ def command(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
 ) -> None:
-    """Map vectors from a map's source space to its target space (with a joint-space map, from either model), in bounded memory.
+    """Map vectors from a map's source space to its target space (with a joint-space map, from either model), in bounded
+    memory.
 
-    A table keeps all its columns; the output must not be the input. With --engine ray, or for URLs, Parquet and Lance data sets are mapped
-    fragment by fragment; after an interruption, run the same command again to resume.
+    A table keeps all its columns; the output must not be the input. With --engine ray, or for URLs, Parquet and Lance
+    data sets are mapped fragment by fragment; after an interruption, run the same command again to resume.
     """
     import numpy as np
 
@@ -89,8 +92,8 @@ def command(
     if bridge is not None:
         if inverse:
             raise ParameterError(
-                f"Got --inverse for a bridge; expected a map, since a bridge maps from {bridge.source} to {bridge.target} only. Leave out --inverse, or pass "
-                "the folder of the map that it was made from."
+                f"Got --inverse for a bridge; expected a map, since a bridge maps from {bridge.source} to "
+                f"{bridge.target} only. Leave out --inverse, or pass the folder of the map that it was made from."
             )
         unit = bridge.normalize if unit == "auto" else unit
     if inverse:

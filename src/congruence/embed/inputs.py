@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,6 @@ from congruence import datasets
 from congruence._utils.display import short
 from congruence._utils.ids import as_ids, id_texts
 from congruence._utils.validation import check_choice
-from congruence.datasets.sugarcrepe import CATEGORIES
 from congruence.errors import FileError, ParameterError, ShapeError
 from congruence.stores import find_format, parse_spec, read_column, read_ids
 from congruence.stores.ids import first_record
@@ -78,8 +78,8 @@ def open_items(
     spec : str or path-like
         A folder of images, searched recursively; the folder of SugarCrepe's JSON files, for its captions; a ``.csv``,
         ``.jsonl`` or ``.parquet`` with a column of texts or of paths (relative to the table's folder); a ``.txt`` with
-        one text per line; or the name of a data set (:data:`congruence.datasets.DATASETS`), for its images or its
-        prompts.
+        one text per line; or the name of an image data set (an entry point of the group ``congruence.image_sets``), for
+        its images or its prompts.
     modality : {"image", "text"}, optional
         By default determined by the folder or by the column's name; for a data set, images.
     column : str, optional
@@ -109,7 +109,7 @@ def open_items(
         check_choice(modality, ("image", "text"), "modality")
     path = Path(spec).expanduser()
     if path.is_dir():
-        if any((path / f"{category}.json").is_file() for category in CATEGORIES):
+        if any((path / f"{category}.json").is_file() for category in datasets.CATEGORIES):
             return _sugarcrepe(path, modality, column or id_column, split)
         return _folder(path, modality, column or id_column)
     if path.is_file():
@@ -224,16 +224,17 @@ def choose_column(path: Path | str, names: list[str], column: str | None, modali
 
 
 def _dataset(name: str, modality: str | None, split: str, root: str | Path | None) -> Items:
-    if name not in datasets.DATASETS:
+    openers = {point.name: point for point in entry_points(group="congruence.image_sets")}
+    if name not in openers:
         raise FileError(
-            f"Got {name}, which is neither an existing path nor a data set.",
-            f"Check the path, or pass one of {', '.join(datasets.DATASETS)}.",
+            f"No folder, table or data set {name}.",
+            f"Check the path, or pass the name of a data set ({', '.join(sorted(openers)) or 'none is installed'}).",
         )
     if root is None:
         raise ParameterError(
             f"Got the data set {name!r} without its folder; expected the folder that contains it.", "Pass `root=…`."
         )
-    data = datasets.open_dataset(name, root=Path(root).expanduser(), split=split)
+    data = openers[name].load()(name, root=Path(root).expanduser(), split=split)
     label = f"{name}:{split}"
     if modality == "text":
         prompts = data.prompts()

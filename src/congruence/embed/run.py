@@ -311,7 +311,7 @@ class Run:
                 try:
                     item = Path(item).read_bytes()
                 except FileNotFoundError:
-                    raise FileError(f"No image at {item}.", "Check the path.") from None
+                    raise FileError(f"No image at {Path(item)}.", "Check the path.") from None
             return row, item_digest(item) if self.cache is not None else None, item
         except (CongruenceError, OSError) as error:
             return row, None, error

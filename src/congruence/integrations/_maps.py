@@ -39,6 +39,7 @@ def as_map(mapping: object, modality: str | None = None, normalize: bool | str =
         return mapping.for_modality(modality), mapping.normalize if normalize == "auto" else normalize
     if not isinstance(mapping, Map):
         raise ParameterError(
-            f"Got {type(mapping).__name__}; expected a fitted map or a Bridge. Load one with congruence.load, or fit one with congruence.fit."
+            f"Got {type(mapping).__name__}; expected a fitted map or a Bridge. Load one with congruence.load, "
+            "or fit one with congruence.fit."
         )
     return mapping.for_modality(modality), normalize

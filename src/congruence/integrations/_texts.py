@@ -21,14 +21,15 @@ from congruence.errors import DtypeError, ModalityError, ParameterError, ShapeEr
 from congruence.maps import Map
 from congruence.upgrade.bridge import Bridge
 
-#: An encoder of texts: a name for :func:`congruence.encoders.load_encoder`, an encoder, or any callable from a list of texts to an array,
-#: shape (n, dim).
+#: An encoder of texts: a name for :func:`congruence.encoders.load_encoder`, an encoder, or any callable from a list of
+#: texts to an array, shape (n, dim).
 EncoderLike: TypeAlias = "str | Encoder | Callable[[list[str]], object]"
 
 #: A bridge or map, in memory or as the path of a saved one; None returns the encoder's vectors unchanged.
 BridgeLike: TypeAlias = "str | os.PathLike[str] | Bridge | Map | None"
 
-#: A text that is encoded when the model is loaded, so that an encoder and a bridge that do not match raise an error then.
+#: A text that is encoded when the model is loaded, so that an encoder and a bridge that do not match raise an error
+#: then.
 SAMPLE = "a text"
 
 
@@ -59,7 +60,8 @@ class TextVectors:
     Parameters
     ----------
     encoder : str, Encoder or callable
-        ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape (n, dim).
+        ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape
+        (n, dim).
     bridge : path-like, Bridge, Map or None
         Maps the encoder's vectors to the space of the index. None returns the encoder's own vectors.
     modality : str, default="text"
@@ -86,8 +88,9 @@ class TextVectors:
 
     Notes
     -----
-    Texts are sorted by length before they are divided into batches, since the cost of a batch depends on its longest text. Only one thread
-    encodes at a time, since tokenizers are not thread-safe and two threads on one processor are no faster.
+    Texts are sorted by length before they are divided into batches, since the cost of a batch depends on its longest
+    text. Only one thread encodes at a time, since tokenizers are not thread-safe and two threads on one processor are
+    no faster.
     """
 
     def __init__(
@@ -103,8 +106,9 @@ class TextVectors:
         check_positive(batch_size, "batch_size", integer=True)
         if not isinstance(encoder, (str, Encoder)) and not callable(encoder):
             raise ParameterError(
-                f"Got {type(encoder).__name__} for encoder; expected a name such as 'sentence-transformers:…', an encoder, or a callable "
-                "from a list of texts to an array. Pass encoder=model.encode for a model of sentence-transformers."
+                f"Got {type(encoder).__name__} for encoder; expected a name such as 'sentence-transformers:…', an "
+                "encoder, or a callable from a list of texts to an array. Pass encoder=model.encode for a model "
+                "of sentence-transformers."
             )
         self._encoder, self._bridge = encoder, bridge
         self.modality, self.batch_size = modality, batch_size
@@ -134,8 +138,8 @@ class TextVectors:
     def _check_encoder(self, model: Encoder, bridge: Bridge | None) -> None:
         if model.space.modality not in (None, "text"):
             raise ModalityError(
-                f"Got an encoder of {model.space.modality}s, {model.space.model!r}; expected an encoder of texts. Load the model's text encoder: "
-                "load_encoder(name, 'text')."
+                f"Got an encoder of {model.space.modality}s, {model.space.model!r}; expected an encoder of texts. "
+                "Load the model's text encoder: load_encoder(name, 'text')."
             )
         if bridge is not None:
             space = model.space if self._check else Space(dim=model.space.dim)
@@ -182,7 +186,9 @@ class TextVectors:
         return rows
 
     def count_tokens(self, texts: list[str]) -> list[int]:
-        """Return the number of tokens of each text that the model processes, or of words if its adapter cannot count tokens."""
+        """Return the number of tokens of each text that the model processes, or of words if its adapter cannot count
+        tokens.
+        """
         with self._lock:
             model = self._ready().model
             counts = None if model is None else model.count_tokens(texts)
@@ -227,7 +233,9 @@ class TextVectors:
         return other
 
     def config(self) -> dict[str, str] | None:
-        """Return the names and paths from which this object can be rebuilt; None if it was built from objects in memory."""
+        """Return the names and paths from which this object can be rebuilt; None if it was built from objects in
+        memory.
+        """
         encoder, bridge = self._encoder, self._bridge
         if not isinstance(encoder, str) or not isinstance(bridge, (str, os.PathLike, type(None))):
             return None
@@ -236,7 +244,10 @@ class TextVectors:
 
 
 def open_bridge(bridge: BridgeLike) -> Bridge | None:
-    """Return the bridge of an argument, loaded if it is a path. Raises FileError, and the errors of :class:`congruence.Bridge`."""
+    """Return the bridge of an argument, loaded if it is a path.
+
+    Raises FileError, and the errors of :class:`congruence.Bridge`.
+    """
     if bridge is None or isinstance(bridge, Bridge):
         return bridge
     return Bridge(bridge) if isinstance(bridge, Map) else Bridge.load(Path(bridge))
@@ -249,8 +260,8 @@ def _checked(encode: Callable[[list[str]], object]) -> Callable[[list[str]], np.
         rows = np.asarray(encode(texts), dtype=np.float32)
         if rows.ndim != 2 or len(rows) != len(texts) or not rows.shape[1]:
             raise ShapeError(
-                f"Got shape {rows.shape} from the encoder for {len(texts)} texts; expected a row for each. Pass a callable that returns "
-                "an array of shape (n, dim)."
+                f"Got shape {rows.shape} from the encoder for {len(texts)} texts; expected a row for each. Pass a "
+                "callable that returns an array of shape (n, dim)."
             )
         return rows
 

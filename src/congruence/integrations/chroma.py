@@ -28,9 +28,11 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
     Parameters
     ----------
     encoder : str, Encoder or callable
-        ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape (n, dim).
+        ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape
+        (n, dim).
     bridge : path-like, Bridge, Map or None
-        Maps the encoder's vectors to the space of the vectors in the collection. None returns the encoder's own vectors.
+        Maps the encoder's vectors to the space of the vectors in the collection. None returns the encoder's own
+        vectors.
     modality : str, default="text"
         Modality whose means are used, for a bridge that has means for several modalities.
     batch_size : int, default=32
@@ -47,9 +49,10 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
 
     Notes
     -----
-    A collection stores the name of the function and, if they were passed as strings or paths, the encoder and the bridge. A process that
-    opens the collection must import this module first. Nothing else is read from the configuration, and no code in it is run. Chroma refuses
-    to open a collection with a function other than the stored one; such a collection can be queried by ``query_embeddings``.
+    A collection stores the name of the function and, if they were passed as strings or paths, the encoder and the
+    bridge. A process that opens the collection must import this module first. Nothing else is read from the
+    configuration, and no code in it is run. Chroma refuses to open a collection with a function other than the stored
+    one; such a collection can be queried by ``query_embeddings``.
 
     References
     ----------
@@ -90,7 +93,9 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
         return "cosine"
 
     def get_config(self) -> dict[str, object]:
-        """Return the names and paths from which the function can be rebuilt; without them ``NotImplemented``, which Chroma does not save."""
+        """Return the names and paths from which the function can be rebuilt; without them ``NotImplemented``, which
+        Chroma does not save.
+        """
         config: dict[str, Any] | None = self._vectors.config()
         return NotImplemented if config is None else config
 
@@ -109,8 +114,9 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
             or not all(isinstance(value, str) for value in config.values())
         ):
             raise ParameterError(
-                f"Got a saved embedding function with {', '.join(sorted(map(str, config))) or 'nothing'}; expected strings for encoder and, "
-                "optionally, bridge and modality. Create the function again: CongruenceEmbeddingFunction(encoder=…, bridge=…)."
+                f"Got a saved embedding function with {', '.join(sorted(map(str, config))) or 'nothing'}; expected "
+                "strings for encoder and, optionally, bridge and modality. Create the function again: "
+                "CongruenceEmbeddingFunction(encoder=…, bridge=…)."
             )
 
     @staticmethod

@@ -41,8 +41,8 @@ def to_faiss(mapping: Map | Bridge, *, modality: str | None = None) -> faiss.Vec
     Returns
     -------
     faiss.LinearTransform
-        Transform with ``have_bias``; ``apply`` returns the same as ``mapping.transform``, in float32. It does not scale rows to unit
-        norm; for this see :func:`to_faiss_index`.
+        Transform with ``have_bias``; ``apply`` returns the same as ``mapping.transform``, in float32. It does not scale
+        rows to unit norm; for this see :func:`to_faiss_index`.
 
     Raises
     ------
@@ -56,8 +56,8 @@ def to_faiss(mapping: Map | Bridge, *, modality: str | None = None) -> faiss.Vec
     mapping, _ = as_map(mapping, modality)
     if not isinstance(mapping, AffineMap):
         raise ParameterError(
-            f"Got {type(mapping).__name__}; expected an affine map, the only kind that FAISS supports. Use OrthogonalMap or "
-            "LinearMap, or map the vectors first (mapping.transform)."
+            f"Got {type(mapping).__name__}; expected an affine map, the only kind that FAISS supports. Use "
+            "OrthogonalMap or LinearMap, or map the vectors first (mapping.transform)."
         )
     faiss = require("faiss", extra="faiss")
     matrix = mapping.matrix
@@ -77,9 +77,11 @@ def to_faiss_index(
     modality: str | None = None,
     normalize: bool | str = "auto",
 ) -> faiss.IndexPreTransform:
-    """Return a FAISS index that maps its input: the map's transform, followed by L2 normalization if rows should have unit norm.
+    """Return a FAISS index that maps its input: the map's transform, followed by L2 normalization if rows should have
+    unit norm.
 
-    In front of an index of the target model's vectors, it accepts the source model's queries. The index itself is not changed.
+    In front of an index of the target model's vectors, it accepts the source model's queries. The index itself is not
+    changed.
 
     Parameters
     ----------
@@ -94,7 +96,8 @@ def to_faiss_index(
     Returns
     -------
     faiss.IndexPreTransform
-        Both ``add`` and ``search`` map their rows, so new items must also be vectors of the source model. It holds a reference to ``index``.
+        Both ``add`` and ``search`` map their rows, so new items must also be vectors of the source model. It holds a
+        reference to ``index``.
 
     Raises
     ------
@@ -106,8 +109,8 @@ def to_faiss_index(
     Warns
     -----
     NormWarning
-        If ``normalize="auto"`` and the map does not know whether its target's rows had unit norm; or if mapped rows have unit norm but those of an
-        L2 index do not, which would change the ranking.
+        If ``normalize="auto"`` and the map does not know whether its target's rows had unit norm; or if mapped rows
+        have unit norm but those of an L2 index do not, which would change the ranking.
     """
     mapping, normalize = as_map(mapping, modality, normalize)
     transform = to_faiss(mapping)
@@ -138,18 +141,20 @@ def export_faiss(
 ) -> Path:
     """Write a map to a file that FAISS can read.
 
-    A file with one vector transform holds only the affine map, since L2 normalization is a separate transform in FAISS. An index file
-    holds both.
+    A file with one vector transform holds only the affine map, since L2 normalization is a separate transform in FAISS.
+    An index file holds both.
 
     Parameters
     ----------
     mapping : AffineMap or Bridge
     path : path-like
-        If it ends in ``.index`` or ``.faiss``, or if ``index`` is given: the index with the map and the normalization in front, for
-        ``faiss.read_index`` (see :func:`to_faiss_index`). Otherwise only the affine map, for ``faiss.read_VectorTransform``.
+        If it ends in ``.index`` or ``.faiss``, or if ``index`` is given: the index with the map and the normalization
+        in front, for ``faiss.read_index`` (see :func:`to_faiss_index`). Otherwise only the affine map, for
+        ``faiss.read_VectorTransform``.
     index : path-like or faiss.Index, optional
-        An index of the target model's vectors, of any kind, which the map is put in front of; it is copied unchanged into the new file. By
-        default an empty ``IndexFlatIP``. A file is memory-mapped, not read (FAISS 1.11 and later).
+        An index of the target model's vectors, of any kind, which the map is put in front of; it is copied unchanged
+        into the new file. By default an empty ``IndexFlatIP``. A file is memory-mapped, not read (FAISS 1.11 and
+        later).
     modality : str, optional
         Modality whose means are used; by default the modality the map was fitted on.
     normalize : {"auto", True, False}, default="auto"
@@ -170,19 +175,22 @@ def export_faiss(
     FileError, CorruptFileError
         If the file of the index does not exist, or FAISS cannot read it.
     ModalityError, MissingExtraError, OutputExistsError, StorageError
-        If the modality does not fit; an optional dependency is not installed; the output exists and ``force`` is False; or it cannot be written.
+        If the modality does not fit; an optional dependency is not installed; the output exists and ``force`` is False;
+        or it cannot be written.
 
     Warns
     -----
     NormWarning
-        If the file holds only the affine map although mapped rows should have unit norm; or as for :func:`to_faiss_index`.
+        If the file holds only the affine map although mapped rows should have unit norm; or as for
+        :func:`to_faiss_index`.
     """
     mapping, normalize = as_map(mapping, modality, normalize)
     check_output(path, force=force)
     if isinstance(index, (str, Path)):
         if os.path.exists(path) and os.path.exists(index) and os.path.samefile(path, index):
             raise OutputExistsError(
-                f"Got {path} as the output, which is also the index to read; expected another path, since the index must not be replaced. Choose another name."
+                f"Got {path} as the output, which is also the index to read; expected another path, since the "
+                "index must not be replaced. Choose another name."
             )
         index = _read_index(index)
     as_index = index is not None or Path(path).suffix.lower() in INDEX_SUFFIXES
@@ -194,13 +202,13 @@ def export_faiss(
         step = f"faiss.NormalizationTransform({mapping.d_out})"
         if normalize is True:
             raise ParameterError(
-                f"Got normalize=True for {path}, a FAISS vector transform, which is affine; expected an index file. Choose a name "
-                f"that ends in .index, or add {step} yourself."
+                f"Got normalize=True for {path}, a FAISS vector transform, which is affine; expected an index "
+                f"file. Choose a name that ends in .index, or add {step} yourself."
             )
         if mapping.gives_unit_rows(normalize):
             warnings.warn(
-                f"Got a map to unit-norm rows for {path}; expected an index file, since a FAISS vector transform cannot hold the normalization. "
-                f"Add {step} after it, or choose a name that ends in .index.",
+                f"Got a map to unit-norm rows for {path}; expected an index file, since a FAISS vector transform "
+                f"cannot hold the normalization. Add {step} after it, or choose a name that ends in .index.",
                 NormWarning,
                 stacklevel=2,
             )
@@ -216,19 +224,22 @@ def _read_index(path: str | Path) -> faiss.Index:
     faiss = require("faiss", extra="faiss")
     if not Path(path).is_file():
         raise FileError(
-            f"Got no file at {path}; expected a FAISS index. Pass index=… with the path of a file written by faiss.write_index."
+            f"Got no file at {path}; expected a FAISS index. Pass index=… with the path of a file written by "
+            "faiss.write_index."
         )
     try:
         return faiss.read_index(os.fspath(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
     except RuntimeError as error:
         raise CorruptFileError(
-            f"Got {path}, which FAISS cannot read as an index of float vectors ({short(str(error), 300)}); expected an intact one. "
-            "Write it again with faiss.write_index."
+            f"Got {path}, which FAISS cannot read as an index of float vectors ({short(str(error), 300)}); "
+            "expected an intact one. Write it again with faiss.write_index."
         ) from error
 
 
 def _check_norms(index: faiss.Index) -> None:
-    """Warn if the rows of an L2 index do not have unit norm, as queries will; with inner products the query's norm does not affect the ranking."""
+    """Warn if the rows of an L2 index do not have unit norm, as queries will; with inner products the query's norm does
+    not affect the ranking.
+    """
     faiss = require("faiss", extra="faiss")
     rows = _stored_rows(index) if index.metric_type == faiss.METRIC_L2 else None
     if rows is None or not len(rows):
@@ -236,9 +247,10 @@ def _check_norms(index: faiss.Index) -> None:
     norms = np.linalg.norm(rows.astype(np.float64), axis=1)
     if np.abs(norms - 1).max() > UNIT_TOLERANCE:
         warnings.warn(
-            f"Got an L2 index whose rows have norms of {norms.min():.3g} to {norms.max():.3g}, and a map to unit-norm rows; expected unit norm in both, "
-            "since distances depend on norms, which mapped queries have lost. Fit the map to the vectors as they are stored "
-            "in the index, or use an index of unit-norm rows.",
+            f"Got an L2 index whose rows have norms of {norms.min():.3g} to {norms.max():.3g}, and a map to "
+            "unit-norm rows; expected unit norm in both, since distances depend on norms, which mapped queries "
+            "have lost. Fit the map to the vectors as they are stored in the index, or use an index of unit-norm "
+            "rows.",
             NormWarning,
             stacklevel=4,
         )

@@ -20,16 +20,16 @@ __all__ = ["CongruenceEmbeddingFunction"]
 class CongruenceEmbeddingFunction(TextEmbeddingFunction):
     """LanceDB embedding function that maps texts through an encoder and a bridge.
 
-    Create it with ``CongruenceEmbeddingFunction.create(encoder=…, bridge=…)``, like all LanceDB embedding functions. The table stores these
-    arguments, and a process that opens the table must import this module first.
+    Create it with ``CongruenceEmbeddingFunction.create(encoder=…, bridge=…)``, like all LanceDB embedding functions.
+    The table stores these arguments, and a process that opens the table must import this module first.
 
     Parameters
     ----------
     encoder : str
         ``"sentence-transformers:<name or path>"`` and the like.
     bridge : str, optional
-        Folder of a saved bridge or map, which maps the encoder's vectors to the space of the vectors in the table. By default, the encoder's
-        own vectors are returned.
+        Folder of a saved bridge or map, which maps the encoder's vectors to the space of the vectors in the table. By
+        default, the encoder's own vectors are returned.
     modality : str, default="text"
         Modality whose means are used, for a bridge that has means for several modalities.
     batch_size : int, default=32
@@ -40,14 +40,15 @@ class CongruenceEmbeddingFunction(TextEmbeddingFunction):
     Raises
     ------
     SpaceMismatchError, DirectionError, ModalityError
-        If the encoder's vectors do not belong to the bridge's source space; raised at the first text, or when the width is requested.
+        If the encoder's vectors do not belong to the bridge's source space; raised at the first text, or when the width
+        is requested.
     ParameterError, FileError, MissingExtraError
         If a parameter has an invalid value; a file cannot be read; or an optional dependency is not installed.
 
     Notes
     -----
-    By default, LanceDB retries a failed function seven times with increasing delays, since most functions call remote services. This function
-    runs locally, so errors are raised at once.
+    By default, LanceDB retries a failed function seven times with increasing delays, since most functions call remote
+    services. This function runs locally, so errors are raised at once.
 
     References
     ----------

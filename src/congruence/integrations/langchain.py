@@ -18,7 +18,8 @@ class CongruenceEmbeddings(Embeddings):
     Parameters
     ----------
     encoder : str, Encoder or callable
-        ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape (n, dim).
+        ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape
+        (n, dim).
     bridge : path-like, Bridge, Map or None
         Maps the encoder's vectors to the space of the vectors in the store. None returns the encoder's own vectors.
     modality : str, default="text"
@@ -37,8 +38,8 @@ class CongruenceEmbeddings(Embeddings):
 
     Notes
     -----
-    Documents that are added through this class are mapped in the same way as queries. The asynchronous methods of the base class run these
-    methods in a thread.
+    Documents that are added through this class are mapped in the same way as queries. The asynchronous methods of the
+    base class run these methods in a thread.
 
     References
     ----------

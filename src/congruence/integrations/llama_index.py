@@ -22,7 +22,8 @@ class CongruenceEmbedding(BaseEmbedding):
     Parameters
     ----------
     encoder : str, Encoder or callable
-        ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape (n, dim).
+        ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape
+        (n, dim).
     bridge : path-like, Bridge, Map or None
         Maps the encoder's vectors to the space of the vectors in the index. None returns the encoder's own vectors.
     modality : str, default="text"
@@ -43,8 +44,8 @@ class CongruenceEmbedding(BaseEmbedding):
 
     Notes
     -----
-    The field ``fingerprint`` is a digest of the vector of a sample text. Pipelines cache results by an embedding's fields, so without it two
-    bridges with the same name would get each other's vectors.
+    The field ``fingerprint`` is a digest of the vector of a sample text. Pipelines cache results by an embedding's
+    fields, so without it two bridges with the same name would get each other's vectors.
 
     References
     ----------

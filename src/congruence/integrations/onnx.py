@@ -48,9 +48,10 @@ def to_onnx(
     Returns
     -------
     onnx.ModelProto
-        One input, ``vectors``, float32 of shape ("rows", d_in), and one output, ``mapped``, float32 of shape ("rows", d_out), equal to the
-        result of :meth:`~congruence.maps.Map.transform_embeddings` up to rounding. ``metadata_props`` describe the map: ``congruence_version``, ``kind``, ``side``,
-        ``modality``, ``unit_rows``, and both spaces as JSON.
+        One input, ``vectors``, float32 of shape ("rows", d_in), and one output, ``mapped``, float32 of shape ("rows",
+        d_out), equal to the result of :meth:`~congruence.maps.Map.transform_embeddings` up to rounding.
+        ``metadata_props`` describe the map: ``congruence_version``, ``kind``, ``side``, ``modality``, ``unit_rows``,
+        and both spaces as JSON.
 
     Raises
     ------
@@ -206,7 +207,8 @@ def _sum(w: _Writer, layer: Layer, x: str) -> str:
     return w.node("Sum", [w.layers(branch, x) for branch in layer["branches"]])
 
 
-#: Function that adds each kind of layer. ``tests/integrations/test_onnx_export.py`` compares the keys with the table of layers.
+#: Function that adds each kind of layer. ``tests/integrations/test_onnx_export.py`` compares the keys with the table of
+#: layers.
 _OPERATORS: dict[str, Callable[[_Writer, Layer, str], str]] = {
     "normalize": _normalize,
     "center": lambda w, layer, x: w.node("Sub", [x, w.constant(layer["mean"])]),

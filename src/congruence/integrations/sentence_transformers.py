@@ -38,10 +38,11 @@ ACTIVATIONS = {"gelu": "GELU", "relu": "ReLU", "silu": "SiLU"}
 
 
 class MapModule(Module):
-    """A map of any kind as a sentence-transformers module: maps the sentence embedding and leaves everything else unchanged.
+    """A map of any kind as a sentence-transformers module: maps the sentence embedding and leaves everything else
+    unchanged.
 
-    Its weights are fixed. sentence-transformers 6 loads modules of other packages only with ``trust_remote_code=True``, even from local folders;
-    most maps do not need such a module (:func:`to_modules`).
+    Its weights are fixed. sentence-transformers 6 loads modules of other packages only with ``trust_remote_code=True``,
+    even from local folders; most maps do not need such a module (:func:`to_modules`).
 
     Parameters
     ----------
@@ -87,13 +88,17 @@ class MapModule(Module):
     get_sentence_embedding_dimension = get_embedding_dimension
 
     def save(self, output_path: str, *args: object, safe_serialization: bool = True, **kwargs: object) -> None:
-        """Write the arguments as ``config.json`` and the map as a folder ``map``, which :func:`congruence.load` reads."""
+        """Write the arguments as ``config.json`` and the map as a folder ``map``, which :func:`congruence.load`
+        reads.
+        """
         self.save_config(output_path)
         self.mapping.save(Path(output_path) / "map", force=True)
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: object) -> Self:
-        """Load a saved module from a folder or the Hugging Face hub; the map's digests are checked, and no code in it is run."""
+        """Load a saved module from a folder or the Hugging Face hub; the map's digests are checked, and no code in it
+        is run.
+        """
         hub = {key: kwargs[key] for key in ("token", "cache_folder", "revision", "local_files_only") if key in kwargs}
         config = cls.load_config(model_name_or_path, subfolder=subfolder, **hub)
         folder = cls.load_dir_path(model_name_or_path, subfolder=subfolder, **hub)
@@ -107,7 +112,8 @@ def to_modules(
     normalize: bool | str = "auto",
     side: str = "source",
 ) -> list[nn.Module]:
-    """Return the map as standard sentence-transformers modules, which can be loaded without congruence and without ``trust_remote_code``.
+    """Return the map as standard sentence-transformers modules, which can be loaded without congruence and without
+    ``trust_remote_code``.
 
     Parameters
     ----------
@@ -118,12 +124,14 @@ def to_modules(
     Returns
     -------
     list of torch.nn.Module
-        ``Dense``, ``LayerNorm`` and ``Normalize``; they return the same as :class:`MapModule` up to rounding. Their weights can be trained.
+        ``Dense``, ``LayerNorm`` and ``Normalize``; they return the same as :class:`MapModule` up to rounding. Their
+        weights can be trained.
 
     Raises
     ------
     ParameterError
-        If sentence-transformers has no module for a layer of the map (``swiglu``, ``residual``, some ``layernorm``), or as for :class:`MapModule`.
+        If sentence-transformers has no module for a layer of the map (``swiglu``, ``residual``, some ``layernorm``), or
+        as for :class:`MapModule`.
     ModalityError, NotFittedMapError
         If the modality does not fit, or the map is not fitted.
     """
@@ -157,8 +165,9 @@ def map_model(
     Returns
     -------
     sentence_transformers.SentenceTransformer
-        A new model with the prompts of ``model``. It ends with standard modules if these can express the map (:func:`to_modules`), otherwise
-        with a :class:`MapModule`. Vectors are scaled to unit norm before the map if the map was fitted on unit rows.
+        A new model with the prompts of ``model``. It ends with standard modules if these can express the map
+        (:func:`to_modules`), otherwise with a :class:`MapModule`. Vectors are scaled to unit norm before the map if the
+        map was fitted on unit rows.
 
     Raises
     ------
@@ -173,8 +182,8 @@ def map_model(
     mapping, normalize = as_map(mapping, modality, normalize)
     if model.truncate_dim is not None:
         raise ParameterError(
-            f"Got a model with truncate_dim={model.truncate_dim}, which would cut mapped vectors; expected a model without it. Load the model without "
-            "truncate_dim, and fit the map on complete vectors."
+            f"Got a model with truncate_dim={model.truncate_dim}, which would cut mapped vectors; expected a model "
+            "without it. Load the model without truncate_dim, and fit the map on complete vectors."
         )
     current = hasattr(model, "get_embedding_dimension")  # sentence-transformers 6 or later
     width = model.get_embedding_dimension() if current else model.get_sentence_embedding_dimension()
@@ -185,7 +194,8 @@ def map_model(
     )
     if width != expected:
         raise ShapeError(
-            f"Got a model of {width}-d vectors; expected {expected}-d, the width of this map's input ({space}). Use the map's source model, or the inverse map."
+            f"Got a model of {width}-d vectors; expected {expected}-d, the width of this map's input "
+            f"({space}). Use the map's source model, or the inverse map."
         )
     arguments: dict[str, Any] = {"modality": modality, "normalize": normalize, "side": side}
     try:
@@ -255,8 +265,8 @@ def export_sentence_transformers(
             )
         except (OSError, ValueError, ImportError, RuntimeError) as error:
             raise FileError(
-                f"Got an error while loading {name} ({short(str(error), 300)}); expected a model of sentence-transformers. Pass model=… as its "
-                "folder, or its name on the hub."
+                f"Got an error while loading {name} ({short(str(error), 300)}); expected a model of "
+                "sentence-transformers. Pass model=… as its folder, or its name on the hub."
             ) from error
     mapped = map_model(model, mapping, modality=modality, normalize=normalize, side=side)
     with model_folder(path, force=force) as folder:
@@ -270,7 +280,9 @@ def _modality(mapping: Map | Bridge, modality: str | None) -> str:
 
 
 def needs_trust(model: SentenceTransformer) -> bool:
-    """Return whether loading the saved model needs ``trust_remote_code=True``, because it contains a :class:`MapModule`."""
+    """Return whether loading the saved model needs ``trust_remote_code=True``, because it contains a
+    :class:`MapModule`.
+    """
     return any(isinstance(module, MapModule) for module in model)
 
 
@@ -348,8 +360,8 @@ def _modules(layers: list[Layer], width: int) -> list[nn.Module]:
             out.append(_layer_norm(layer, width))
         else:
             raise _NoModuleError(
-                f"Got a map with a {kind} layer, for which sentence-transformers has no module; expected linear layers, activations and norms. Use "
-                "MapModule."
+                f"Got a map with a {kind} layer, for which sentence-transformers has no module; expected linear "
+                "layers, activations and norms. Use MapModule."
             )
     return out
 

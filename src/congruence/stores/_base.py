@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -113,11 +113,12 @@ class Source(ABC):
         raise NotImplementedError
 
     def _slice_ids(self, start: int, count: int) -> pa.Array | None:
-        if isinstance(self._ids, np.ndarray):
+        ids: Any = self._ids
+        if isinstance(ids, np.ndarray):
             from congruence.stores.ids import arrow_ids
 
-            self._ids = arrow_ids(self._ids)
-        return None if self._ids is None else self._ids.slice(start, count)
+            self._ids = ids = arrow_ids(ids)
+        return None if ids is None else ids.slice(start, count)
 
     def scan_table(
         self, after: int = 0, batch: int = BATCH

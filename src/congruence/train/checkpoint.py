@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from congruence._utils.atomic import atomic_path, check_output, has_marker, recover, why_foreign
+from congruence._utils.atomic import atomic_path, check_output, has_marker, locked, recover, why_foreign
 from congruence._utils.refusals import describe_refusal
 from congruence.errors import CorruptFileError, FileError, OutputExistsError, StorageError, TrainingError
 from congruence.maps.history import History

@@ -45,21 +45,25 @@ def create_app(
     bridge : path-like, Bridge, Map or None
         Map from the encoder's space to that of the index. None serves the encoder's own vectors.
     encoder : str, Encoder or callable
-        ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape (n, dim).
+        ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape
+        (n, dim).
     modality : str, default="text"
         Modality whose means are used, for a bridge that has means for several modalities.
     space : {"target", "source"}, default="target"
-        "target": serve vectors in the space of the index. "source": serve the encoder's vectors; the encoder must still match the bridge.
+        "target": serve vectors in the space of the index. "source": serve the encoder's vectors; the encoder must still
+        match the bridge.
     names : sequence of str, optional
-        Accepted values of ``model`` in requests; responses contain the first. By default the name of the model whose space is served.
+        Accepted values of ``model`` in requests; responses contain the first. By default the name of the model whose
+        space is served.
     api_key : str, optional
         Key that requests must send as ``Authorization: Bearer``, except for ``/healthz``.
     allowed_hosts : sequence of str, optional
-        Accepted ``Host`` headers, without port; all by default. Set it for a server on loopback without a key; otherwise a web page can
-        access the server through a host name that it controls (DNS rebinding).
+        Accepted ``Host`` headers, without port; all by default. Set it for a server on loopback without a key;
+        otherwise a web page can access the server through a host name that it controls (DNS rebinding).
     limits : Limits, optional
     window : float, default=0
-        Seconds that an idle encoder waits for more texts. Texts that arrive while it is busy are always encoded together.
+        Seconds that an idle encoder waits for more texts. Texts that arrive while it is busy are always encoded
+        together.
     batch_size : int, default=32
         Number of texts that the encoder processes at a time.
     check : bool, default=True
@@ -81,8 +85,9 @@ def create_app(
 
     Notes
     -----
-    One thread encodes; waiting requests are encoded together, at most ``limits.max_batch`` texts at a time. Requests whose client has
-    disconnected or whose time limit has passed are not encoded. The contents of requests never appear in responses or logs.
+    One thread encodes; waiting requests are encoded together, at most ``limits.max_batch`` texts at a time. Requests
+    whose client has disconnected or whose time limit has passed are not encoded. The contents of requests never appear
+    in responses or logs.
 
     References
     ----------
@@ -96,7 +101,8 @@ def create_app(
     check_choice(space, SPACES, "space")
     if not 0 <= window < limits.timeout:
         raise ParameterError(
-            f"Got window={window!r}; expected seconds from 0 to the time limit, {limits.timeout:g}. Pass window=0.002, or 0 for none."
+            f"Got window={window!r}; expected seconds from 0 to the time limit, {limits.timeout:g}. Pass "
+            "window=0.002, or 0 for none."
         )
     if api_key is not None and not api_key:
         raise ParameterError(
@@ -108,7 +114,8 @@ def create_app(
     served = tuple(names) if names is not None else (vectors.name,)
     if not served or not all(isinstance(name, str) and name for name in served):
         raise ParameterError(
-            "Got no names, or an empty one; expected at least one name. Pass names=[…] with the values that clients send as model."
+            "Got no names, or an empty one; expected at least one name. Pass names=[…] with the values that "
+            "clients send as model."
         )
     from congruence.integrations.server.routes import Service, add_routes  # imports FastAPI
 

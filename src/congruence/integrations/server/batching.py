@@ -49,7 +49,8 @@ class Batcher:
     max_batch : int
         Maximum number of texts per call; a request with more is encoded alone, in one call.
     window : float
-        Seconds for which an idle model waits for more texts. With 0 it does not wait; texts that arrived while it was busy are still batched.
+        Seconds for which an idle model waits for more texts. With 0 it does not wait; texts that arrived while it was
+        busy are still batched.
     callback : callable, optional
         Called after each successful call of ``encode`` with the number of texts and the seconds it took.
     """
@@ -126,7 +127,9 @@ class Batcher:
             self._run(batch)
 
     def _next(self) -> list[_Request]:
-        """Wait for the next batch of requests and return it; it is empty once the batcher is closed and the queue is done."""
+        """Wait for the next batch of requests and return it; it is empty once the batcher is closed and the queue is
+        done.
+        """
         with self._changed:
             while True:
                 while not self._queue and self._open:

@@ -32,7 +32,8 @@ Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Guard:
-    """ASGI middleware that checks keys and host names, sets request ids, counts requests, and keeps contents out of error messages.
+    """ASGI middleware that checks keys and host names, sets request ids, counts requests, and keeps contents out of
+    error messages.
 
     Parameters
     ----------
@@ -85,7 +86,10 @@ class Guard:
 
     def _refusal(self, headers: dict[bytes, bytes]) -> tuple[int, dict[str, object], list[tuple[bytes, bytes]]] | None:
         if self._hosts is not None and _host(headers.get(b"host", b"")) not in self._hosts:
-            message = "Got a request for an unknown host name; expected a name of this machine. Send it to localhost, or start the server with a key."
+            message = (
+                "Got a request for an unknown host name; expected a name of this machine. Send it to localhost, "
+                "or start the server with a key."
+            )
             return 421, error_body(message, 421, code="wrong_host"), []
         authorization = headers.get(b"authorization", b"")
         if self._key is not None and not hmac.compare_digest(authorization, self._key):

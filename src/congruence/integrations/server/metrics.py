@@ -55,7 +55,10 @@ class Metrics:
         self._waiting.set_function(lambda: batcher.waiting)
 
     def answered(self, path: str, status: int, seconds: float) -> None:
-        """Count an answered request. ``path`` must be one of a fixed set, since each value gets a time series of its own."""
+        """Count an answered request.
+
+        ``path`` must be one of a fixed set, since each value gets a time series of its own.
+        """
         self._requests.labels(path, str(status)).inc()
         self._seconds.labels(path).observe(seconds)
 

@@ -65,7 +65,8 @@ class Limits:
     max_chars : int, default=32768
         Maximum number of characters per text.
     max_waiting : int, default=256
-        Maximum number of requests in progress (being read, waiting or being encoded); further ones are refused and told to retry.
+        Maximum number of requests in progress (being read, waiting or being encoded); further ones are refused and told
+        to retry.
     timeout : float, default=30
         Seconds after which a request that has no vectors yet is answered with an error.
     """
@@ -115,7 +116,8 @@ def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int)
         ) from None
     if not isinstance(content, dict):
         raise RequestError(
-            f'Got {_kind(content)} as the body; expected an object with model and input. Send {{"model": …, "input": …}}.'
+            f'Got {_kind(content)} as the body; expected an object with model and input. Send {{"model": …, '
+            '"input": …}.'
         )
     _check_model(content, names)
     if (encoding := content.get("encoding_format", "float")) not in ("float", "base64"):
@@ -127,7 +129,8 @@ def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int)
         type(content["dimensions"]) is not int or content["dimensions"] != dim
     ):
         raise RequestError(
-            f"Got other dimensions than the model's; expected {dim}, since mapped vectors cannot be truncated. Omit dimensions.",
+            f"Got other dimensions than the model's; expected {dim}, since mapped vectors cannot be truncated. "
+            "Omit dimensions.",
             param="dimensions",
         )
     return EmbeddingRequest(_texts(content, limits), encoding == "base64")
@@ -138,8 +141,8 @@ def _check_model(content: Mapping[str, object], names: Sequence[str]) -> None:
         raise RequestError(f"Got no model; expected the name of a model. Send {names[0]!r} as model.", param="model")
     if content["model"] not in names:
         raise RequestError(
-            f"Got a model that is not served; expected {' or '.join(map(repr, names))}. Send one of these as model, or start the server with "
-            "the name your client sends (congruence serve --model-name).",
+            f"Got a model that is not served; expected {' or '.join(map(repr, names))}. Send one of these as "
+            "model, or start the server with the name your client sends (congruence serve --model-name).",
             status=404,
             code="model_not_found",
             param="model",
@@ -162,8 +165,8 @@ def _texts(content: Mapping[str, object], limits: Limits) -> list[str]:
     for k, text in enumerate(items):
         if _is_token(text) or isinstance(text, list):
             raise RequestError(
-                "Got token ids as input; expected texts, since another model's tokens mean nothing here. Send the text itself "
-                "(LangChain: OpenAIEmbeddings with check_embedding_ctx_length=False).",
+                "Got token ids as input; expected texts, since another model's tokens mean nothing here. Send the "
+                "text itself (LangChain: OpenAIEmbeddings with check_embedding_ctx_length=False).",
                 code="tokens_not_supported",
                 param="input",
             )
@@ -213,7 +216,8 @@ def answer(vectors: np.ndarray, tokens: int, *, model: str, as_base64: bool) -> 
         Number of tokens of all texts.
     model : str
     as_base64 : bool
-        Write vectors as base64 of little-endian float32, which the ``openai`` client requests; otherwise as lists of numbers.
+        Write vectors as base64 of little-endian float32, which the ``openai`` client requests; otherwise as lists of
+        numbers.
 
     Returns
     -------

@@ -1,4 +1,7 @@
-"""The routes of the server, and the handling of a request. Import this module only if FastAPI is installed: FastAPI reads its annotations at run time."""
+"""The routes of the server, and the handling of a request.
+
+Import this module only if FastAPI is installed: FastAPI reads its annotations at run time.
+"""
 
 import asyncio
 import time
@@ -76,7 +79,8 @@ class Service:
         """Encode the texts of a request and return their vectors."""
         if self._active >= self.limits.max_waiting:
             raise RequestError(
-                f"Got more than {self.limits.max_waiting} concurrent requests; expected at most that many. Send it again in a second.",
+                f"Got more than {self.limits.max_waiting} concurrent requests; expected at most that many. "
+                "Send it again in a second.",
                 status=503,
                 code="overloaded",
                 retry_after=1,
@@ -150,7 +154,8 @@ class Service:
                     body += chunk
         except _TooLargeError:
             raise RequestError(
-                f"Got a body that is too large; expected at most {most} bytes. Send fewer or shorter texts in a request.",
+                f"Got a body that is too large; expected at most {most} bytes. Send fewer or shorter texts in "
+                "a request.",
                 status=413,
                 code="body_too_large",
             ) from None
@@ -165,7 +170,10 @@ class Service:
         return bytes(body)
 
     async def _wait(self, request: Request, texts: list[str], deadline: float) -> Encoded:
-        """Return the encoded texts. Raises RequestError if the deadline passes or the client disconnects first, or the server is stopping."""
+        """Return the encoded texts.
+
+        Raises RequestError if the deadline passes or the client disconnects first, or the server is stopping.
+        """
         try:
             result = asyncio.wrap_future(self.batcher.submit(texts))
         except StoppedError:
@@ -187,7 +195,8 @@ class Service:
         if disconnected in done:
             raise _closed()
         raise RequestError(
-            f"Got no vectors in {self.limits.timeout:g} s; expected them sooner. Send fewer texts, or fewer concurrent requests.",
+            f"Got no vectors in {self.limits.timeout:g} s; expected them sooner. Send fewer texts, or fewer "
+            "concurrent requests.",
             status=504,
             code="timeout",
         )
@@ -219,8 +228,10 @@ def _refuse(_: Request, error: Exception) -> Response:
 def _no_route(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = {
-        404: "Got an unknown path; expected /v1/embeddings, /v1/models, /healthz or /metrics. Set the client's base_url to …/v1.",
-        405: "Got an unsupported method; expected POST for /v1/embeddings and GET for the rest. Send the request with that method.",
+        404: "Got an unknown path; expected /v1/embeddings, /v1/models, /healthz or /metrics. Set the client's "
+        "base_url to …/v1.",
+        405: "Got an unsupported method; expected POST for /v1/embeddings and GET for the rest. Send the request "
+        "with that method.",
     }.get(error.status_code, "Got an invalid request; expected one that the API defines. See /openapi.json.")
     return JSONResponse(error_body(message, error.status_code), error.status_code, headers=error.headers)
 

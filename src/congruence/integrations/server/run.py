@@ -51,8 +51,8 @@ def check_host(host: str, api_key: str | None) -> None:
     """
     if api_key is None and not is_loopback(host):
         raise ParameterError(
-            f"Got host={host!r} without a key, so that everyone on the network could use the model; expected a key or an address of this "
-            "machine. Pass api_key_env=… or api_key_file=…, or host='127.0.0.1'."
+            f"Got host={host!r} without a key, so that everyone on the network could use the model; expected a key "
+            "or an address of this machine. Pass api_key_env=… or api_key_file=…, or host='127.0.0.1'."
         )
 
 
@@ -73,7 +73,8 @@ def read_key(env: str | None = None, file: str | None = None) -> str | None:
     Raises
     ------
     ParameterError
-        If both are named, the variable is not set, or the key is shorter than 16 characters, contains spaces or is not printable ASCII.
+        If both are named, the variable is not set, or the key is shorter than 16 characters, contains spaces or is not
+        printable ASCII.
     FileError
         If the file cannot be read.
     """
@@ -84,7 +85,8 @@ def read_key(env: str | None = None, file: str | None = None) -> str | None:
     if env is not None:
         if env not in os.environ:
             raise ParameterError(
-                f"Got api_key_env={env!r}, which is not set; expected a variable that contains the key. Export it first."
+                f"Got api_key_env={env!r}, which is not set; expected a variable that contains the key. Export "
+                "it first."
             )
         key, where = os.environ[env].strip(), f"the variable {env}"
     else:
@@ -92,12 +94,13 @@ def read_key(env: str | None = None, file: str | None = None) -> str | None:
             key, where = Path(str(file)).read_text(encoding="utf-8").strip(), f"the file {file}"
         except (OSError, ValueError) as error:
             raise FileError(
-                f"Got no key from {file} ({type(error).__name__}); expected a text file that contains the key. Check the path and the permissions."
+                f"Got no key from {file} ({type(error).__name__}); expected a text file that contains the key. "
+                "Check the path and the permissions."
             ) from None
     if len(key) < SHORTEST_KEY or not (key.isascii() and key.isprintable()) or " " in key:
         raise ParameterError(
-            f"Got a key of {len(key)} characters in {where}; expected at least {SHORTEST_KEY}, of printable ASCII without spaces. Create one with: "
-            "python -c 'import secrets; print(secrets.token_urlsafe())'."
+            f"Got a key of {len(key)} characters in {where}; expected at least {SHORTEST_KEY}, of printable ASCII "
+            "without spaces. Create one with: python -c 'import secrets; print(secrets.token_urlsafe())'."
         )
     return key
 
@@ -137,8 +140,8 @@ def listen(host: str, port: int) -> socket.socket:
             raise
     except OSError as error:
         raise ParameterError(
-            f"Got host={host!r} and port={port}, which cannot be taken ({error.strerror}); expected a free address of this machine. "
-            "Pass another port=…, or port=0 for a free one."
+            f"Got host={host!r} and port={port}, which cannot be taken ({error.strerror}); expected a free address "
+            "of this machine. Pass another port=…, or port=0 for a free one."
         ) from None
     return listening
 
@@ -188,7 +191,9 @@ def serve(
 
 @contextmanager
 def _stopping(server: uvicorn.Server) -> Iterator[None]:
-    """Let signals stop the server even before uvicorn handles them; the signals that uvicorn raises again when it has stopped have no effect."""
+    """Let signals stop the server even before uvicorn handles them; the signals that uvicorn raises again when it has
+    stopped have no effect.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
