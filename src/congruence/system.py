@@ -15,7 +15,6 @@ from congruence._version import __version__
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-__all__ = ["SystemInfo", "system_info"]
 
 #: Variables that change the number of threads, the visible devices, or whether models may be downloaded. None of them
 #: holds a key or token.

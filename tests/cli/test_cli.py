@@ -195,7 +195,6 @@ def test_bad_input_is_one_sentence_and_code_two(here, data, case):
     assert result.out == ""
     assert words in result.err
     assert result.err.startswith("error: ")
-    assert "xpected" in result.err
     assert "Traceback" not in result.err
     assert sorted(p.name for p in data.rglob("*")) == before
 
@@ -232,7 +231,7 @@ def test_transform_carries_and_comes_back(here, fitted, data):
     assert (report["rows"], report["dim"], report["dtype"]) == (300, 8, "float32")
     assert "left out: id. Write a .parquet" in back.err
     np.testing.assert_allclose(np.load(data / "back.npy"), P.X, atol=1e-2)
-    assert here("transform", "map", "a.npz:w", "--modality", "text", "-o", "text.npy", "--normalize").code == 0
+    assert here("transform", "map", "a.npz:w", "--modality", "text", "-o", "text.npy", "--normalize", "yes").code == 0
     np.testing.assert_allclose(np.linalg.norm(np.load(data / "text.npy"), axis=1), 1)
 
 
@@ -327,14 +326,6 @@ def test_inspect_tells_everything(here, fitted):
     card = (fitted / "README.md").read_text(encoding="utf-8")
     assert card.index("held_out_retrieval_at_1") < card.index("| held_out_cosine |") < card.index("_random_rotation")
     assert "random rotation about the right means" in card
-    old = load(fitted)
-    old.scores_ = {
-        k: v for k, v in scores.items() if k not in ("held_out_cosine_constant", "held_out_cosine_random_rotation")
-    }
-    old.save(fitted, force=True)
-    line = next(line for line in here("inspect", "map").out.splitlines() if "cosine" in line)
-    assert "run congruence evaluate" in line
-    assert f"{scores['held_out_cosine']:.3f}" not in line
 
 
 def test_export_gives_faiss_the_same_map(here, fitted, data):

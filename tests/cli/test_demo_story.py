@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from congruence.cli import _demo_files, _demo_story
+from congruence.cli import _demo_photos
 from congruence.datasets import load_sample
 from congruence.upgrade.certify import certify
 
@@ -70,15 +70,14 @@ def test_a_library_is_moved_and_the_page_tells_it(here, quick, photos, tmp_path)
 
 
 def test_without_lancedb_the_library_is_a_parquet_file(monkeypatch, capsys, photos):
-    for module in (_demo_files, _demo_story):
-        monkeypatch.setattr(module, "has_lancedb", lambda: False)
-    result = _demo_story.move_library(photos, _demo_story.fit_on_names(photos))
+    monkeypatch.setattr(_demo_photos, "has_lancedb", lambda: False)
+    result = _demo_photos.move_library(photos, _demo_photos.fit_on_names(photos))
     assert result["store"] == "Parquet file"
     check(result, photos)
     harmed = [one for one in result["examples"] if one["harmed"]]
     assert all(one["steps"][2]["right"] < one["steps"][0]["right"] for one in harmed)
     result["certificate"] = {"headline": "map now"}
-    _demo_story.print_story(result | {"same_lists": False})
+    _demo_photos.print_story(result | {"same_lists": False})
     out = capsys.readouterr().out
     assert "pip install 'congruence[lancedb]'" in out
     assert "NOT the same" in out
@@ -87,7 +86,7 @@ def test_without_lancedb_the_library_is_a_parquet_file(monkeypatch, capsys, phot
 def test_the_sample_is_written_as_files_of_both_models(here, monkeypatch, photos, tmp_path):
     from congruence import read_embeddings
 
-    monkeypatch.setattr(_demo_files, "has_lancedb", lambda: False)
+    monkeypatch.setattr(_demo_photos, "has_lancedb", lambda: False)
     assert here("demo", "--files", tmp_path / "library").code == 0
     texts = read_embeddings(tmp_path / "library" / "new-texts.parquet")
     np.testing.assert_array_equal(texts.vectors, photos.target["text"].vectors.astype(np.float32))

@@ -343,17 +343,7 @@ def test_sotalign_stands_beside_its_teacher(here, files):
     assert f"{scores['teacher_test_mean@1']:.3f}" in scores["notes"][0]
     assert "teacher_test_mean@1" in (files / "map" / "README.md").read_text()
     # The teacher's numbers are those of the teacher alone on the same rows.
-    alone = [
-        "train",
-        "cca",
-        *sotalign(files)[2:8],
-        "-o",
-        str(files / "cca"),
-        "--test",
-        "20",
-        "--set",
-        "ridge=0.1",
-    ]
+    alone = ["train", "cca", *sotalign(files)[2:8], "-o", str(files / "cca"), "--test", "20", "--set", "ridge=0.1"]
     assert here(*alone).code == 0
     other = json.loads(here("inspect", str(files / "cca"), "--json").out)["scores"]
     assert scores["teacher_test_mean@1"] == other["test_mean@1"]

@@ -11,7 +11,7 @@ from memory_database import MemoryDatabase
 from test_migrate import E, N, bits, mapping, pairs, table, unit  # noqa: F401  # a fixture
 
 import congruence.databases
-from congruence.cli._migration_steps import shell_command
+from congruence.cli.migrate import shell_command
 from congruence.errors import ParameterError
 from congruence.stores import open_sink
 
@@ -108,8 +108,8 @@ def test_a_plan_says_what_a_type_costs_and_a_run_how_queries_are_to_be_quantized
     np.save(tmp_path / "narrow.npy", np.ones((2, 3)))
     np.savez(tmp_path / "several.npz", low=np.zeros(3), high=np.ones(3))
     for path, match in (
-        ("bad.npy", "which is not an .npy file"),
-        ("several.npz", "which is not an .npy file"),
+        ("bad.npy", "is not an .npy file"),
+        ("several.npz", "is not an .npy file"),
         ("none.npy", "none.npy"),
         ("narrow.npy", "--old-ranges"),
     ):

@@ -240,7 +240,7 @@ def small_sample() -> None:
 
 
 def small_library() -> None:
-    import congruence.cli._demo_files as files
+    import congruence.cli._demo_photos as files
     import congruence.datasets as datasets
 
     photos = datasets.load_sample("photos")

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from congruence.integrations.server.protocol import Limits, RequestError, read_request
+from congruence.integrations.server import Limits, RequestError, read_request
 
 LIMITS = Limits(max_batch=3, max_chars=20)
 SECRET = "Zq#7"
@@ -22,7 +22,7 @@ BODIES = st.fixed_dictionaries(
 
 def outcome(body: bytes) -> list[str] | RequestError:
     try:
-        return read_request(body, limits=LIMITS, names=["m"], dim=8).texts
+        return read_request(body, limits=LIMITS, names=["m"], dim=8)[0]
     except RequestError as error:
         return error
 

@@ -16,8 +16,7 @@ import pytest
 from toy_models import Toy, new_model
 
 from congruence.errors import FileError, ParameterError
-from congruence.integrations.server import check_host, listen, read_key
-from congruence.integrations.server.run import is_loopback
+from congruence.integrations.server import check_host, is_loopback, listen, read_key
 
 KEY = "a-key-that-is-long-enough"
 
@@ -99,7 +98,7 @@ def secret(tmp_path):
         (["--host", "::"], "Pass --api-key-env or --api-key-file, or --host 127.0.0.1."),
         (["--host", "example.org"], "without a key"),
         (["--api-key-env", "NOT_SET_ANYWHERE"], "Got --api-key-env NOT_SET_ANYWHERE, which is not set"),
-        (["--api-key-file", "nowhere"], "Got no key from nowhere"),
+        (["--api-key-file", "nowhere"], "key cannot be read from nowhere"),
         (["--api-key-env", "SHORT_KEY"], "Got a key of 5 characters in the variable SHORT_KEY; expected at least 16"),
         (["--port", "70000"], "Got --port 70000; expected 0 to 65535"),
         (["--space", "both"], "--space"),

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["hide_arguments"]
-
 
 def hide_arguments(secrets: Iterable[str]) -> bool:
     """Overwrite secrets in the process's memory that ``ps`` and ``/proc`` show as its command line.
@@ -16,14 +14,7 @@ def hide_arguments(secrets: Iterable[str]) -> bool:
     Only Linux allows this; on other systems nothing is done. The secrets were visible from the start of the process
     until this call.
 
-    Parameters
-    ----------
-    secrets : iterable of str
-
-    Returns
-    -------
-    bool
-        Whether none of the secrets is visible now.
+    Returns: whether none of the secrets is visible now.
     """
     encoded = [secret.encode() for secret in secrets if secret]
     if not encoded:

@@ -35,14 +35,7 @@ def as_dtype(dtype: DTypeLike) -> np.dtype:
 def to_numpy(array: object) -> np.ndarray:
     """Return ``array`` as a NumPy array, with a copy only if it must be converted or moved.
 
-    Parameters
-    ----------
-    array : array_like
-        NumPy array, nested sequence, or a torch / cupy tensor (detached and moved to the host).
-
-    Returns
-    -------
-    ndarray
+    ``array``: NumPy array, nested sequence, or a torch / cupy tensor (detached and moved to the host).
     """
     if isinstance(array, np.ndarray):
         return array
@@ -57,17 +50,7 @@ def to_numpy(array: object) -> np.ndarray:
 
 
 def namespace(*arrays: object) -> ArrayNamespace:
-    """Return the array API namespace of the arrays; sequences count as NumPy.
-
-    Parameters
-    ----------
-    *arrays : array_like
-
-    Returns
-    -------
-    module
-        ``array_api_compat.numpy``, ``array_api_compat.torch``, …
-    """
+    """Return the array API namespace of the arrays; sequences count as NumPy."""
     import array_api_compat
 
     known = [array for array in arrays if array_api_compat.is_array_api_obj(array)]
@@ -127,20 +110,7 @@ def device(array: Array) -> Device:
 def blocks(n: int, row_bytes: int, budget: int = BLOCK_BYTES, minimum: int = 16) -> Iterator[slice]:
     """Yield slices that divide ``range(n)`` into blocks of rows of at most about ``budget`` bytes.
 
-    Parameters
-    ----------
-    n : int
-        Number of rows.
-    row_bytes : int
-        Bytes of temporary memory per row.
-    budget : int, default=BLOCK_BYTES
-        Maximum bytes of a block.
-    minimum : int, default=16
-        Minimum number of rows in a block, so that very wide rows still use matrix products.
-
-    Yields
-    ------
-    slice
+    ``minimum``: minimum number of rows in a block, so that very wide rows still use matrix products.
     """
     step = max(minimum, budget // max(row_bytes, 1))
     for start in range(0, n, step):
@@ -150,15 +120,7 @@ def blocks(n: int, row_bytes: int, budget: int = BLOCK_BYTES, minimum: int = 16)
 def has_unit_rows(X: np.ndarray, sample: int = 4096) -> bool:
     """Return whether rows have unit norm, judged from at most ``sample`` evenly spaced rows.
 
-    Parameters
-    ----------
-    X : ndarray, shape (n, d)
-    sample : int, default=4096
-        Maximum number of rows to check.
-
-    Returns
-    -------
-    bool
+    Shapes: ``X`` (n, d).
     """
     rows = X[:: max(1, -(-len(X) // sample))].astype(np.float64, copy=False)
     with np.errstate(over="ignore"):  # a row whose norm overflows is not a unit row
@@ -174,20 +136,10 @@ def normalize_rows(X: Array, name: str | None = None) -> Array: ...
 def normalize_rows(X: Array, name: str | None = None) -> Array:
     """Return the rows of ``X`` scaled to unit norm, in a new array of the same dtype; differentiable for a tensor.
 
-    Parameters
-    ----------
-    X : ndarray or tensor, shape (n, d)
-    name : str, optional
-        What the caller calls ``X``: a row of zeros, which has no direction, is then refused. By default it stays zero.
+    Zero rows stay zero, since they have no direction. Code that needs a direction must reject such rows first
+    (:func:`congruence.metrics.rows.unit`, ``as_matrix``).
 
-    Returns
-    -------
-    ndarray or tensor, shape (n, d)
-
-    Raises
-    ------
-    ZeroRowError
-        If ``name`` is given and a row is all zeros.
+    Shapes: ``X`` (n, d); returns (n, d).
     """
     if name is not None:
         nonzero = namespace(X).any(X != 0, axis=1)

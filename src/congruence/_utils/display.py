@@ -24,15 +24,7 @@ def visible(text: str, keep: str = "") -> str:
     Names and ids come from other people's files: if printed unchanged, they could set a terminal's colors or title, or
     hide a line.
 
-    Parameters
-    ----------
-    text : str
-    keep : str
-        Characters that are not escaped, for example ``"\n"``.
-
-    Returns
-    -------
-    str
+    ``keep``: characters that are not escaped, for example ``"\n"``.
     """
 
     def escaped(match: re.Match[str]) -> str:
@@ -56,14 +48,7 @@ def visible_json(text: str) -> str:
 def as_markdown(text: str) -> str:
     r"""Return a text escaped for Markdown, as ``\*`` or ``\<``, so that it is shown literally.
 
-    Parameters
-    ----------
-    text : str
-        Text within a line. The characters that have a meaning only at the beginning of a line are not escaped.
-
-    Returns
-    -------
-    str
+    ``text``: text within a line. The characters that have a meaning only at the beginning of a line are not escaped.
     """
     return _MARKDOWN.sub(lambda match: f"\\{match[0]}", visible(text))
 
@@ -76,17 +61,7 @@ def is_formula(text: str) -> bool:
 def as_text(title: str, facts: Mapping[str, str], *, most: int = 1) -> str:
     """Return a title and facts as text, one fact per line, with the values aligned.
 
-    Parameters
-    ----------
-    title : str
-    facts : mapping of str to str
-        Values by name.
-    most : int, default=1
-        Maximum lines per fact; a longer value is cut and ends in an ellipsis.
-
-    Returns
-    -------
-    str
+    ``most``: maximum lines per fact; a longer value is cut and ends in an ellipsis.
     """
     pad = max(map(len, facts), default=0)
     lines = [textwrap.shorten(visible(title), WIDTH, placeholder=" …")]
@@ -97,18 +72,7 @@ def as_text(title: str, facts: Mapping[str, str], *, most: int = 1) -> str:
 
 
 def as_html(title: str, facts: Mapping[str, str]) -> str:
-    """Return a title and facts as an HTML table in the notebook's own colors; all text is escaped.
-
-    Parameters
-    ----------
-    title : str
-    facts : mapping of str to str
-        Values by name.
-
-    Returns
-    -------
-    str
-    """
+    """Return a title and facts as an HTML table in the notebook's own colors; all text is escaped."""
     rows = "".join(
         f'<tr><th scope="row" style="text-align:left;font-weight:normal;opacity:.7">{escape(visible(name))}</th>'
         f'<td style="text-align:left">{escape(visible(value))}</td></tr>'

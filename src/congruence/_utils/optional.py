@@ -11,21 +11,7 @@ from congruence.errors import MissingExtraError, ParameterError
 def require(module: str, *, extra: str) -> ModuleType:
     """Import an optional dependency, or raise an error that names the extra to install.
 
-    Parameters
-    ----------
-    module : str
-        Dotted name of the module.
-    extra : str
-        Name of the extra of this package that installs it.
-
-    Returns
-    -------
-    ModuleType
-
-    Raises
-    ------
-    MissingExtraError
-        If the module is not installed. A module that is installed but broken raises its own error.
+    ``extra``: name of the extra of this package that installs it.
     """
     try:
         return importlib.import_module(module)
@@ -33,7 +19,7 @@ def require(module: str, *, extra: str) -> ModuleType:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise
         raise MissingExtraError(
-            f"Got no module {module!r}; expected it for this operation. Run pip install 'congruence[{extra}]'."
+            f"Got no module {module!r}; expected it for this operation.", f"Run pip install 'congruence[{extra}]'."
         ) from error
 
 
@@ -48,5 +34,7 @@ def choose_device(torch: ModuleType, device: str) -> str:
     kind, _, number = device.partition(":")
     if not available.get(kind) or (number and not number.isdecimal()):
         names = ", ".join(repr(name) for name, present in available.items() if present)
-        raise ParameterError(f"Got device={device!r}; expected one of 'auto', {names}. Choose one of these.")
+        raise ParameterError(
+            argument="device", got=device, expected=f"one of 'auto', {names}", fix="Choose one of these."
+        )
     return device

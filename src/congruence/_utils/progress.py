@@ -31,15 +31,8 @@ def progress_bar(label: str, total: int, *, done: int = 0, quiet: bool = False) 
     """Show a progress bar while the block runs; yield None, without a bar, if ``quiet`` or if standard error is not a
     terminal.
 
-    Parameters
-    ----------
-    label : str
-        Description of the operation, shown literally: brackets are not interpreted as markup.
-    total : int
-        Number of steps.
-    done : int, default=0
-        Number of steps completed by an earlier run.
-    quiet : bool, default=False
+    ``label``: description of the operation, shown literally: brackets are not interpreted as markup; ``done``: number
+    of steps completed by an earlier run.
     """
     if quiet or not sys.stderr.isatty():
         yield None

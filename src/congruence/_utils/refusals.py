@@ -38,15 +38,7 @@ def is_refusal(error: BaseException) -> bool:
 def describe_refusal(error: OSError, doing: str) -> str:
     """Return one message about an error of the operating system.
 
-    Parameters
-    ----------
-    error : OSError
-    doing : str
-        Where the error comes from, or what was being done, with the path: ``from the disk while writing a.npy``.
-
-    Returns
-    -------
-    str
+    ``doing``: where the error comes from, or what was being done, with the path: ``from the disk while writing a.npy``.
     """
     expected, advice = _ADVICE.get(error.errno or 0, _OTHER)
     return f"Got an error {doing} ({error.strerror or error}); expected {expected}. {advice}"

@@ -16,16 +16,8 @@ _MAX_CANDIDATES = 2**20
 def top_k(similarity: Array, k: int) -> np.ndarray:
     """Return the columns of the k largest entries of each row, largest first; ties are ordered by column.
 
-    Parameters
-    ----------
-    similarity : ndarray or tensor, shape (m, n)
-        Similarities without NaN. A tensor is searched on its device.
-    k : int
-        Number of entries, from 1 to n.
-
-    Returns
-    -------
-    ndarray of int, shape (m, k)
+    ``similarity`` (m, n): similarities without NaN. A tensor is searched on its device; ``k``: number of entries, from
+    1 to n; returns (m, k).
     """
     if k == 1 and isinstance(similarity, np.ndarray):  # NumPy's argmax returns the first of equal entries
         return np.argmax(similarity, axis=1)[:, None]
@@ -42,21 +34,8 @@ def top_k(similarity: Array, k: int) -> np.ndarray:
 def select_top_k(i: np.ndarray, j: np.ndarray, value: np.ndarray, m: int, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the k largest candidates of each row, largest first; ties are ordered by column.
 
-    Parameters
-    ----------
-    i, j : ndarray of int, shape (p,)
-        Rows (in ascending order) and columns of the candidates, with at least k candidates per row.
-    value : ndarray, shape (p,)
-        Values of the candidates.
-    m, k : int
-        Number of rows, and of entries per row.
-
-    Returns
-    -------
-    ndarray of int, shape (m, k)
-        Columns.
-    ndarray, shape (m, k)
-        Values.
+    ``i``, ``j`` (p,): rows (in ascending order) and columns of the candidates, with at least k candidates per row;
+    ``value`` (p,); ``m``, ``k``: number of rows, and of entries per row. Shapes: Returns (m, k), Returns (m, k).
     """
     order = np.lexsort((j, -value, i))
     i, j, value = i[order], j[order], value[order]

@@ -14,22 +14,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike
 
-__all__ = [
-    "Array",
-    "ArrayNamespace",
-    "ArrayT",
-    "ArrowStream",
-    "Column",
-    "DType",
-    "Device",
-    "Ids",
-    "Labels",
-    "Layer",
-    "RowsLike",
-    "SizedRows",
-    "Tensor",
-    "TensorT",
-]
 
 #: Right operand of an operator. NumPy's stubs accept NumPy array-likes and torch's accept tensors and numbers; there is
 #: no name for the intersection.

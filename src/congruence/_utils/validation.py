@@ -15,14 +15,7 @@ from numpy.typing import ArrayLike
 from congruence._utils.arrays import blocks, is_tensor, namespace, to_numpy
 from congruence._utils.columns import refuse_sparse, to_rows
 from congruence._utils.typing import Array, ArrayT, ArrowStream, Ids, RowsLike, TensorT
-from congruence.errors import (
-    DtypeError,
-    NotFiniteError,
-    ParameterError,
-    ShapeError,
-    TooFewAnchorsError,
-    ZeroRowError,
-)
+from congruence.errors import DtypeError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError, ZeroRowError
 
 _T = TypeVar("_T")
 
@@ -35,18 +28,8 @@ def shorten(text: str, most: int = 80) -> str:
 def name_rows(rows: np.ndarray, ids: Ids | RowNames | None = None, limit: int = 5) -> str:
     """Return a short readable list of row numbers, or of the ids of these rows.
 
-    Parameters
-    ----------
-    rows : ndarray of int, shape (k,)
-    ids : sequence of str, optional
-        Ids of all rows; ``rows`` indexes into it.
-    limit : int, default=5
-        Maximum number of rows to list.
-
-    Returns
-    -------
-    str
-        For example ``"'cat', 'dog' and 3 more"``.
+    ``rows`` (k,); ``ids``: ids of all rows; ``rows`` indexes into it. Returns: for example ``"'cat', 'dog' and 3
+    more"``.
     """
     rows = np.asarray(rows)
     shown = [shorten(repr(str(ids[i]))) if ids is not None else str(int(i)) for i in rows[:limit]]
@@ -57,12 +40,8 @@ def name_rows(rows: np.ndarray, ids: Ids | RowNames | None = None, limit: int = 
 class RowNames:
     """Names of a block's rows for messages, created only when needed: ids, or row numbers in the whole file.
 
-    Parameters
-    ----------
-    ids : sequence, optional
-        Ids of the rows of the block.
-    numbers : int or sequence of int
-        Number of the first row if the rows are consecutive, or the number of each row.
+    ``ids``: ids of the rows of the block; ``numbers``: number of the first row if the rows are consecutive, or the
+    number of each row.
     """
 
     def __init__(self, ids: Ids | None, numbers: int | Sequence[int] | np.ndarray) -> None:
@@ -77,20 +56,7 @@ class RowNames:
 def check_rows(X: np.ndarray, name: str, *, ids: Ids | RowNames | None = None, allow_zero_rows: bool = False) -> None:
     """Check in one pass that no row contains NaN or infinity or is all zeros.
 
-    Parameters
-    ----------
-    X : ndarray, shape (n, d)
-    name : str
-        Name of the array in messages.
-    ids : sequence of str, optional
-        Names of the rows in messages.
-    allow_zero_rows : bool, default=False
-        Accept rows of zeros. Rows of width 1 may always be zero.
-
-    Raises
-    ------
-    NotFiniteError, ZeroRowError
-        If a row contains NaN or infinity, or is all zeros.
+    ``X`` (n, d); ``allow_zero_rows``: accept rows of zeros. Rows of width 1 may always be zero.
     """
     n, d = X.shape
     allow_zero_rows = allow_zero_rows or d == 1  # in one dimension zero is an ordinary value
@@ -113,13 +79,14 @@ def check_rows(X: np.ndarray, name: str, *, ids: Ids | RowNames | None = None, a
     if rows := np.concatenate([*bad, np.empty(0, int)]).astype(int).tolist():
         raise NotFiniteError(
             f"Got NaN or inf in {len(rows)} of {n} rows of {name} ({word} {name_rows(np.array(rows), ids)}); "
-            "expected finite numbers. Remove or re-encode these items."
+            "expected finite numbers.",
+            "Remove or re-encode these items.",
         )
     if rows := np.concatenate([*zero, np.empty(0, int)]).astype(int).tolist():
         raise ZeroRowError(
             f"Got all zeros in {len(rows)} of {n} rows of {name} ({word} {name_rows(np.array(rows), ids)}); "
-            "expected encodings; a zero row usually means that encoding the item failed. "
-            "Re-encode or drop these items, or pass allow_zero_rows=True where the vectors are read."
+            "expected encodings; a zero row usually means that encoding the item failed.",
+            ("Re-encode or drop these items.", "Pass `allow_zero_rows=True` where the vectors are read."),
         )
 
 
@@ -137,83 +104,59 @@ def as_matrix(
 
     float16 is converted to float32, integers and booleans to float64.
 
-    Parameters
-    ----------
-    X : array_like, shape (n, d)
-        May also be a column of vectors, a table of numbers or a list of tensors; see
-        :func:`congruence._utils.columns.to_rows`.
-    name : str
-        Name of the array in messages.
-    ids : sequence of str, optional
-        Names of the rows in messages.
-    min_rows : int, default=1
-        Minimum number of rows.
-    allow_zero_rows : bool, default=False
-        Accept rows of zeros; always true for integers and booleans.
-    numeric_objects : bool, default=False
-        Accept an object array in which every entry is a number, as scikit-learn requires of estimators.
-    copy_half : bool, default=True
-        Convert float16 to float32; if False, float16 is kept (for storage).
-
-    Returns
-    -------
-    ndarray, shape (n, d)
-
-    Raises
-    ------
-    ShapeError, DtypeError, TooFewAnchorsError
-        If ``X`` is not a nonempty matrix of real numbers, or has fewer than ``min_rows`` rows.
-    NotFiniteError, ZeroRowError
-        If a row contains NaN or infinity, or is all zeros.
+    ``X`` (n, d): may also be a column of vectors, a table of numbers or a list of tensors; see
+    :func:`congruence._utils.columns.to_rows`; ``allow_zero_rows``: accept rows of zeros; always true for integers and
+    booleans; ``numeric_objects``: accept an object array in which every entry is a number, as scikit-learn requires of
+    estimators; ``copy_half``: convert float16 to float32; if False, float16 is kept (for storage); returns (n, d).
     """
     A = to_rows(X, name)
     if A.dtype == object:
         if not numeric_objects:
             raise DtypeError(
-                f"Got an object array for {name}; expected float16, float32 or float64. "
-                "Stack the vectors into one numeric array (ragged rows have different widths)."
+                f"Got an object array for {name}; expected float16, float32 or float64.",
+                "Stack the vectors into one numeric array (ragged rows have different widths).",
             )
         try:
             A = A.astype(np.float64)
         except (TypeError, ValueError) as error:
             raise DtypeError(
-                f"Got objects that are not numbers in {name}; expected float16, float32 or float64 "
-                "(an entry or argument must be a string or a number that reads as one, here a real number). "
-                "Build one numeric array."
+                f"Got objects that are not numbers in {name}; expected float16, float32 or float64 (an entry "
+                "or argument must be a string or a number that reads as one, here a real number).",
+                "Build one numeric array.",
             ) from error
     if A.dtype.kind in "USV":
         raise DtypeError(
-            f"Got text or bytes ({A.dtype}) for {name}; expected float16, float32 or float64. "
-            "Pass the numbers here, and the ids as ids=…."
+            f"Got text or bytes ({A.dtype}) for {name}; expected float16, float32 or float64.",
+            "Pass the numbers here, and the ids as `ids=…`.",
         )
     if A.dtype.kind == "c":
         raise DtypeError(
-            f"Got complex numbers for {name}. Complex data not supported; expected real vectors. "
-            "Pass the real part or the modulus."
+            f"Got complex numbers for {name}. Complex data not supported; expected real vectors.",
+            "Pass the real part or the modulus.",
         )
     if A.dtype.kind not in "fiub":
         raise DtypeError(
-            f"Got dtype {A.dtype} for {name}; expected float16, float32 or float64. Call {name}.astype(np.float32)."
+            f"Got dtype {A.dtype} for {name}; expected float16, float32 or float64.", f"Call {name}.astype(np.float32)."
         )
     if A.ndim != 2:
         raise ShapeError(
-            f"Got {name} with {A.ndim} axes, shape {A.shape}; expected 2 axes (items, dimensions). "
-            f"Reshape your data: pass {name}.reshape(1, -1) for a single item."
+            f"Got {name} with {A.ndim} axes, shape {A.shape}; expected 2 axes (items, dimensions).",
+            f"Reshape your data: pass {name}.reshape(1, -1) for a single item.",
         )
     n, d = A.shape
     if d == 0:
         raise ShapeError(
-            f"Got {name} with 0 feature(s) (shape=({n}, 0)) while a minimum of 1 is required. "
-            "Expected vectors with at least one dimension. Read another key or column."
+            f"Got {name} with 0 feature(s) (shape=({n}, 0)) while a minimum of 1 is required.",
+            "Expected vectors with at least one dimension. Read another key or column.",
         )
     if n == 0:
         raise ShapeError(
-            f"Got {name} with 0 rows and {d} columns; expected at least {min_rows}. Pass more rows, or read "
-            "another key or column."
+            f"Got {name} with 0 rows and {d} columns; expected at least {min_rows}.",
+            "Pass more rows, or read another key or column.",
         )
     if n < min_rows:
         raise TooFewAnchorsError(
-            f"Got n_samples = {n} rows of {name}; expected at least {min_rows}. Pass more anchors."
+            f"Got n_samples = {n} rows of {name}; expected at least {min_rows}.", "Pass more anchors."
         )
     if A.dtype.kind != "f":
         A = A.astype(np.float64)
@@ -234,25 +177,8 @@ def as_native(X: RowsLike, name: str, *, min_rows: int = 1) -> Array:
     """Return ``X`` checked as in :func:`as_matrix`, with zero rows allowed; a torch tensor is returned as is, on its
     device and with its graph.
 
-    Parameters
-    ----------
-    X : array_like, shape (n, d)
-    name : str
-        Name of the array in messages.
-    min_rows : int, default=1
-        Minimum number of rows.
-
-    Returns
-    -------
-    ndarray or tensor, shape (n, d)
-        The caller's own tensor, in any precision; or an array of float16, float32 or float64.
-
-    Raises
-    ------
-    ShapeError, DtypeError, TooFewAnchorsError
-        If ``X`` is not a nonempty matrix of real numbers, is sparse, or has fewer than ``min_rows`` rows.
-    NotFiniteError
-        If a row contains NaN or infinity.
+    Shapes: ``X`` (n, d). Returns (n, d): the caller's own tensor, in any precision; or an array of float16, float32 or
+    float64.
     """
     refuse_sparse(X, name)
     if is_tensor(X) and X.ndim == 2 and X.shape[0] >= max(min_rows, 1) and X.shape[1] > 0:
@@ -270,20 +196,8 @@ def as_native(X: RowsLike, name: str, *, min_rows: int = 1) -> Array:
 def check_scale(X: Array, name: str, *, squares: bool = True) -> None:
     """Check that sums of a matrix's entries, or of their squares, neither overflow nor underflow in float64.
 
-    Parameters
-    ----------
-    X : ndarray or tensor, shape (n, d)
-        Finite numbers. Types narrower than float64 always pass.
-    name : str
-        Name of the matrix in messages.
-    squares : bool, default=True
-        Whether the entries are squared without being scaled first.
-
-    Raises
-    ------
-    NotFiniteError
-        If the largest magnitude is above 1e70 (1e300 without squares) or, in a matrix that is not all zeros, below the
-        inverse of that limit.
+    ``X`` (n, d): finite numbers. Types narrower than float64 always pass; ``squares``: whether the entries are squared
+    without being scaled first.
     """
     if X.dtype.itemsize < 8:
         return
@@ -293,9 +207,10 @@ def check_scale(X: Array, name: str, *, squares: bool = True) -> None:
     most = 1e70 if squares else 1e300
     if top and not 1 / most <= top <= most:
         raise NotFiniteError(
-            f"Got {name} whose largest number is {top:.1e}; expected one between {1 / most:.0e} and {most:.0e}, "
-            f"since others {'overflow' if top > most else 'vanish'} in sums{' of squares' if squares else ''} of "
-            f"float64. Divide {name} by {top:.0e}."
+            f"Got {name} whose largest number is {top:.1e}; expected one between {1 / most:.0e} and "
+            f"{most:.0e}, since others {'overflow' if top > most else 'vanish'} in "
+            f"sums{' of squares' if squares else ''} of float64.",
+            f"Divide {name} by {top:.0e}.",
         )
 
 
@@ -303,24 +218,7 @@ def refuse_overflow(Z: ArrayT, X: Array, name: str) -> ArrayT:
     """Return mapped rows after checking that they are finite: finite rows that become infinite are too large for their
     dtype.
 
-    Parameters
-    ----------
-    Z : ndarray or tensor, shape (n, d_out)
-        Mapped rows of ``X``.
-    X : ndarray or tensor, shape (n, d)
-        Finite rows.
-    name : str
-        Name of ``X`` in messages.
-
-    Returns
-    -------
-    ndarray or tensor, shape (n, d_out)
-        ``Z`` itself.
-
-    Raises
-    ------
-    NotFiniteError
-        If a mapped row is not finite.
+    Shapes: ``Z`` (n, d_out), ``X`` (n, d); returns (n, d_out).
     """
     xp, A = (namespace(Z), Z.detach()) if is_tensor(Z) else (np, Z)
     for part in blocks(A.shape[0], 8 * A.shape[1]):
@@ -329,8 +227,8 @@ def refuse_overflow(Z: ArrayT, X: Array, name: str) -> ArrayT:
             overflowed = np.flatnonzero(~to_numpy(good).all(axis=1)) + part.start
             raise NotFiniteError(
                 f"Got {len(overflowed)} rows of {name} that overflow {X.dtype} when they are mapped (rows "
-                f"{name_rows(overflowed)}); expected finite results. Divide {name} by its largest number, or pass "
-                "it as float64."
+                f"{name_rows(overflowed)}); expected finite results.",
+                f"Divide {name} by its largest number, or pass it as float64.",
             )
     return Z
 
@@ -340,7 +238,8 @@ def check_same_rows(n_source: int, n_target: int, source: str = "source", target
     if n_source != n_target:
         raise ShapeError(
             f"Got {n_source} rows of {source} and {n_target} rows of {target}; expected the same number, "
-            "paired by row. Pass ids=… for both sides (congruence.Embeddings) to pair rows by id."
+            "paired by row.",
+            "Pass `ids=…` for both sides (congruence.Embeddings) to pair rows by id.",
         )
 
 
@@ -356,21 +255,8 @@ def check_same_width(A: np.ndarray, B: np.ndarray) -> None:
 def check_width(d: int, expected: int, owner: str, other: int | None = None, remedy: str = "Apply the inverse") -> None:
     """Check that vectors have the width that a fitted map expects.
 
-    Parameters
-    ----------
-    d, expected : int
-        Width of the vectors, and the expected width.
-    owner : str
-        Class name of the map.
-    other : int, optional
-        Width of the map's other side; if ``d`` equals it, the map is probably applied in the wrong direction.
-    remedy : str
-        Advice for that case.
-
-    Raises
-    ------
-    ShapeError
-        If the widths differ.
+    ``d``, ``expected``: width of the vectors, and the expected width; ``other``: width of the map's other side; if
+    ``d`` equals it, the map is probably applied in the wrong direction.
     """
     if d != expected:
         hint = "Use the model the map was fitted on"
@@ -383,9 +269,7 @@ def check_choice(value: _T, choices: Iterable[_T], name: str) -> _T:
     """Return ``value`` if it is one of ``choices``. Raises ParameterError, which lists the choices."""
     choices = list(choices)
     if value not in choices:
-        raise ParameterError(
-            f"Got {name}={value!r}; expected one of {', '.join(repr(c) for c in choices)}. Choose one of these."
-        )
+        raise ParameterError(argument=name, got=value, expected=f"one of {', '.join(map(repr, choices))}")
     return value
 
 
@@ -398,9 +282,8 @@ def check_positive(value: _T, name: str, *, zero: bool = False, integer: bool = 
     number: Any = value  # used as a number only after the type check
     good = isinstance(value, kind) and not isinstance(value, bool) and np.isfinite(number)
     if not good or number < 0 or (number == 0 and not zero):
-        what = "an integer" if integer else "a number"
-        least = f"{name}={0 if zero else 1} or more" if zero or integer else f"a {name}=… above 0"
-        raise ParameterError(f"Got {name}={value!r}; expected {what} {'≥' if zero else '>'} 0. Pass {least}.")
+        expected = f"{'an integer' if integer else 'a number'} {'≥' if zero else '>'} 0"
+        raise ParameterError(argument=name, got=value, expected=expected)
     return value
 
 
@@ -411,5 +294,5 @@ def check_seed(value: int, name: str = "random_state") -> int:
     """
     check_positive(value, name, zero=True, integer=True)
     if value >= 2**63:
-        raise ParameterError(f"Got {name}={value}; expected an integer below 2**63. Pass {name}=0, for example.")
+        raise ParameterError(argument=name, got=value, expected="an integer below 2**63")
     return value

@@ -22,62 +22,29 @@ MAX_DEPTH = 20
 
 
 def read_yaml(path: str | Path, what: str) -> str:
-    """Return the text of a YAML file, if it is within the length that :func:`parse_yaml` accepts.
-
-    Parameters
-    ----------
-    path : path-like
-    what : str
-        Expected content, for messages: "a recipe".
-
-    Returns
-    -------
-    str
-
-    Raises
-    ------
-    FileError
-        If the file does not exist, is a folder, or cannot be read.
-    CorruptFileError
-        If the file is not UTF-8, or longer than :data:`MAX_BYTES`.
-    """
+    """Return the text of a YAML file, if it is within the length that :func:`parse_yaml` accepts."""
     try:
         with open(path, "rb") as stream:
             raw = stream.read(MAX_BYTES + 1)
         _check_length(len(raw), path)
         return raw.decode("utf-8")
     except FileNotFoundError:
-        raise FileError(f"Got no file at {path}; expected {what} in YAML. Check the path.") from None
+        raise FileError(f"Got no file at {path}; expected {what} in YAML.", "Check the path.") from None
     except CorruptFileError:
         raise
     except OSError as error:
         raise FileError(
-            f"Got {path}, which cannot be read ({error.strerror}); expected {what} in YAML. Check the path and "
-            "its permissions."
+            f"Got {path}, which cannot be read ({error.strerror}); expected {what} in YAML.",
+            "Check the path and its permissions.",
         ) from error
     except UnicodeDecodeError as error:
-        raise CorruptFileError(f"Got {path} that is not UTF-8; expected {what} in YAML. Save it as UTF-8.") from error
+        raise CorruptFileError(
+            f"Got {path} that is not UTF-8; expected {what} in YAML.", "Save it as UTF-8."
+        ) from error
 
 
 def parse_yaml(text: str, where: str) -> object:
-    """Return the plain data of a YAML document.
-
-    Parameters
-    ----------
-    text : str
-    where : str
-        Name of the text in messages.
-
-    Returns
-    -------
-    dict, list, str, int, float, bool, date or None
-
-    Raises
-    ------
-    CorruptFileError
-        If the text is not YAML, is longer than :data:`MAX_BYTES` or nested deeper than :data:`MAX_DEPTH`, or has an
-        alias, a duplicate key, or a tag that creates an object.
-    """
+    """Return the plain data of a YAML document."""
     import yaml
 
     _check_length(len(text), where)
@@ -87,26 +54,16 @@ def parse_yaml(text: str, where: str) -> object:
     # PyYAML does not catch the exceptions of int(), float() and date() for invalid numbers and dates.
     except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise CorruptFileError(
-            f"Got {where} that is not YAML ({error}); expected key: value lines. Correct the line that the "
-            "parser names."
+            f"Got {where} that is not YAML ({error}); expected key: value lines.",
+            "Correct the line that the parser names.",
         ) from error
 
 
 def find_line(text: str, path: Sequence[str | int]) -> int | None:
     """Return the line number of an entry of a YAML document.
 
-    Parameters
-    ----------
-    text : str
-        A text that :func:`parse_yaml` accepted.
-    path : sequence of str and int
-        Keys and list indices, from the document down. Steps that do not exist in the document are ignored, with all
-        that follow.
-
-    Returns
-    -------
-    int or None
-        Line of the entry's key or item, counted from 1; None if the first step does not exist.
+    ``path``: keys and list indices, from the document down. Steps that do not exist in the document are ignored, with
+    all that follow. Returns: line of the entry's key or item, counted from 1; None if the first step does not exist.
     """
     import yaml
 
@@ -128,7 +85,8 @@ def find_line(text: str, path: Sequence[str | int]) -> int | None:
 def _check_length(length: int, where: str | Path) -> None:
     if length > MAX_BYTES:
         raise CorruptFileError(
-            f"Got {where} of more than {MAX_BYTES // 2**10} KiB; expected less. Put long lists into files of their own."
+            f"Got {where} of more than {MAX_BYTES // 2**10} KiB; expected less.",
+            "Put long lists into files of their own.",
         )
 
 

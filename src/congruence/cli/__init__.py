@@ -26,10 +26,17 @@ from congruence._utils.atomic import published
 from congruence._utils.display import visible
 from congruence._utils.process import start_command
 from congruence.cli._base import check_not_input, number, print_json, print_table, progress, say, say_error, spelling
-from congruence.cli._ending import explain, named_by
+from congruence.cli._ending import (
+    OutputLostError,
+    Shielded,
+    Stopped,
+    discard_output,
+    explain,
+    guarded,
+    named_by,
+    stoppable,
+)
 from congruence.cli._options import PlainValues
-from congruence.cli._signals import Shielded, Stopped, stoppable
-from congruence.cli._streams import OutputLostError, discard_output, guarded
 
 __all__ = [
     "app",
@@ -77,19 +84,6 @@ class _Command(PlainValues, TyperCommand):
         return str(problem.message(*spelling(self.params, settable)))
 
 
-class _TransformCommand(_Command):
-    """Accepts ``--normalize`` without a value as ``--normalize yes``, as in versions in which it took no value."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Insert the value if it is missing."""
-        from congruence.cli.transform import NORMALIZE
-
-        expanded = []
-        for arg, following in zip(args, [*args[1:], ""], strict=True):
-            expanded += [arg, "yes"] if arg == "--normalize" and following not in NORMALIZE else [arg]
-        return super().parse_args(ctx, expanded)
-
-
 #: Context of the command that is running or ran last: its options name the flags in messages, and which outputs were
 #: written.
 _context: ContextVar[Any] = ContextVar("_context", default=None)
@@ -116,20 +110,19 @@ def _root(
 #: ``command`` in the module of its name.
 GROUPS = {
     "Upgrade a model": ("certify", "fit", "migrate", "bridge"),
-    "Around an upgrade": ("demo", "anchors", "embed", "transform", "evaluate", "inspect", "export", "search", "serve", "report", "doctor", "drift", "exposure", "info", "plan"),
+    "Around an upgrade": (
+        *("demo", "anchors", "embed", "transform", "evaluate", "inspect", "export", "search"),
+        *("serve", "report", "doctor", "drift", "exposure", "info", "plan"),
+    ),
     "Research": ("similarity", "match", "shift", "train"),
-}  # fmt: skip
+}
 
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 
 def _added() -> dict[str, EntryPoint]:
-    """Return the commands that packages add as entry points of the group ``congruence.commands``, by name; none is
-    imported.
-    """
-    return {
-        point.name: point for point in sorted(entry_points(group="congruence.commands"), key=lambda point: point.name)
-    }
+    """Return the commands that packages add as entry points of the group ``congruence.commands``, by name."""
+    return {point.name: point for point in sorted(entry_points(group="congruence.commands"), key=lambda one: one.name)}
 
 
 _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
@@ -150,8 +143,7 @@ def _build(names: Sequence[str] | None = None, *, frames: bool = True) -> typer.
     program.callback()(_root)
     for name in names:
         command = import_module(f"congruence.cli.{name}").command if name in COMMANDS else _added()[name].load()
-        cls = _TransformCommand if name == "transform" else _Command
-        program.command(name, cls=cls, rich_help_panel=_GROUP_OF.get(name, "Research"))(command)
+        program.command(name, cls=_Command, rich_help_panel=_GROUP_OF.get(name, "Research"))(command)
     if frames:
         from congruence.cli import frame
 

@@ -6,15 +6,22 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
+
+from congruence._utils.atomic import atomic_path
+from congruence._utils.display import visible, visible_json
+from congruence._utils.progress import progress_bar
+from congruence.cli._ending import knows_unicode
+from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
     import numpy as np
+    import pyarrow as pa
 
     from congruence.embeddings import Embeddings, Space
     from congruence.maps import Map
@@ -23,9 +30,6 @@ if TYPE_CHECKING:
 
 def print_json(data: object) -> None:
     """Print plain data as JSON that every parser accepts: NaN and infinity become null."""
-    from congruence._utils.display import visible_json
-    from congruence.cli._streams import knows_unicode
-
     text = json.dumps(_plain(data), indent=2, ensure_ascii=not knows_unicode(), allow_nan=False)
     print(visible_json(text))
 
@@ -42,15 +46,11 @@ def _plain(data: object) -> object:
 
 def say(text: str) -> None:
     """Print a line that may contain names and ids; control characters in them are escaped."""
-    from congruence._utils.display import visible
-
     print(visible(text))
 
 
 def say_error(text: str) -> None:
     """Print a line on standard error; control characters in it are escaped."""
-    from congruence._utils.display import visible
-
     print(visible(text), file=sys.stderr, flush=True)
 
 
@@ -69,8 +69,6 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
-
-    from congruence._utils.display import visible
 
     table = Table(
         title=Text(visible(title), style="bold") if title else None,
@@ -104,8 +102,6 @@ def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
 @contextmanager
 def progress(label: str, total: int, quiet: bool) -> Iterator[Callable[[int], None] | None]:
     """Show a progress bar on standard error while the block runs, if standard error is a terminal."""
-    from congruence._utils.progress import progress_bar
-
     with progress_bar(label, total, quiet=quiet) as bar:
         yield None if bar is None else bar.advance
 
@@ -135,10 +131,10 @@ def check_not_input(out: str, path: str) -> None:
     """Check that an output is not the file that it is made from, not even through a link. Raises ParameterError."""
     import os
 
-    from congruence.errors import ParameterError
-
     if os.path.isfile(out) and os.path.isfile(path) and os.path.samefile(out, path):
-        raise ParameterError(f"Got the output {out}, which is also the input; expected two files. Pass another --out.")
+        raise ParameterError(
+            f"Got the output {out}, which is also the input; expected two files.", "Pass another --out."
+        )
 
 
 def read_groups(spec: str | None) -> str | np.ndarray | None:
@@ -187,7 +183,7 @@ def spelling(
     known = {option.name: option for option in options}
 
     def sides(name: str, value: str) -> list[str]:
-        """The two flags of an argument that names both sides at once."""
+        """Return the two flags of an argument that names both sides at once."""
         found = [both for both in _TWO_SIDED.get(name, ()) if known.keys() >= set(both)]
         return [known[side].opts[0] for side in found[0]] if found and value[:1] in ("", "(", "…") else []
 
@@ -214,3 +210,62 @@ def spelling(
         return f"{on[0]} {unquoted}".rstrip()
 
     return spell, has
+
+
+def check_table_name(out: str, flag: str) -> None:
+    """Raise ParameterError if a name ends in neither .csv nor .parquet."""
+    if not out.lower().endswith((".csv", ".parquet")):
+        raise ParameterError(
+            f"Got {flag} {out}; expected a .csv or .parquet file.", f"Pass {flag} rows.csv, for example."
+        )
+
+
+def write_table(table: pa.Table, out: str, *, force: bool) -> None:
+    """Write a table atomically, in the format that its name specifies."""
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    # Opened here, so that errors of the operating system are reported in its own words and not in Arrow's.
+    with atomic_path(out, force=force) as temporary, open(temporary, "wb") as file:
+        if out.lower().endswith(".csv"):
+            pyarrow.csv.write_csv(table, file)
+        else:
+            pyarrow.parquet.write_table(table, file)
+
+
+class Bars:
+    """Shows one progress bar at a time; as a context manager, it removes the last one."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet, self._stack = quiet, ExitStack()
+        self._advance: Callable[[int], None] | None = None
+
+    def __enter__(self) -> Bars:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def begin(self, label: str, total: int) -> None:
+        """Show a new bar instead of the current one."""
+        self.close()
+        self._advance = self._stack.enter_context(progress(label, total, self._quiet))
+
+    def advance(self, count: int) -> None:
+        """Advance the current bar."""
+        if self._advance is not None:
+            self._advance(count)
+
+    @contextmanager
+    def shown(self, label: str, total: int) -> Iterator[Callable[[int], None] | None]:
+        """Show a bar while the block runs, and yield a function that advances it; None if no bar is shown."""
+        self.begin(label, total)
+        try:
+            yield self._advance
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Remove the current bar."""
+        self._stack.close()
+        self._advance = None

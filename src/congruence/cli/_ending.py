@@ -1,22 +1,174 @@
-"""How a failed command ends: one sentence on standard error, and an exit code."""
+"""How a command ends: its streams, the signals that stop it, one sentence on standard error, and an exit code."""
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import platform
 import re
+import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from congruence._utils.refusals import describe_refusal
-from congruence.cli._signals import Stopped
-from congruence.cli._streams import OutputLostError
 from congruence.errors import CongruenceError
+
+#: Replacements for characters that a terminal cannot encode. Others are escaped as by ``visible``, e.g. ``\u4e2d``.
+_PLAIN = {
+    "–": "-", "—": "-", "−": "-", "…": "...", "→": "->", "←": "<-", "↔": "<->", "±": "+-", "×": "x", "·": ".", "÷": "/",
+    "≥": ">=", "≤": "<=", "≈": "~", "²": "^2", "°": " deg", "“": '"', "”": '"', "‘": "'", "’": "'", "§": "section ",
+}  # fmt: skip
+
+#: Name under which :func:`_replace_characters` is registered with Python's codecs.
+_REPLACE = "congruence.replace"
+
+
+class OutputLostError(Exception):
+    """Standard output cannot be written, so the output of the command is lost."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class _Output:
+    """Standard output that raises :class:`OutputLostError`, so that its failures differ from those of other files."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return int(self._stream.write(text))
+        except OSError as error:
+            raise OutputLostError(error) from error
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            raise OutputLostError(error) from error
+
+
+class _Messages(_Output):
+    """Standard error that drops what cannot be written, since a lost message changes no result."""
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Raise :class:`OutputLostError` if standard output cannot be written, and replace characters that it cannot
+    encode.
+    """
+    codecs.register_error(_REPLACE, _replace_characters)
+    _open_closed()
+    before = sys.stdout, sys.stderr
+    handlers = [getattr(stream, "errors", None) for stream in before]
+    _set_error_handlers(before, [_REPLACE] * 2)
+    sys.stdout, sys.stderr = _Output(before[0]), _Messages(before[1])
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        _set_error_handlers(before, handlers)
+
+
+def discard_output() -> None:
+    """Discard the buffered standard output, since the interpreter would otherwise report the failure again at exit."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+
+
+def knows_unicode() -> bool:
+    """Return whether standard output can encode every character."""
+    with suppress(LookupError):
+        return codecs.lookup(getattr(sys.stdout, "encoding", None) or "utf-8").name.startswith("utf")
+    return False
+
+
+def _set_error_handlers(streams: Iterable[object], handlers: Iterable[str | None]) -> None:
+    for stream, handler in zip(streams, handlers, strict=True):
+        if hasattr(stream, "reconfigure"):
+            with suppress(OSError):  # flushes its buffer first
+                stream.reconfigure(errors=handler)
+
+
+def _open_closed() -> None:
+    """Open standard streams that were closed (``>&-``): otherwise the next opened file would get their descriptor, and
+    their output.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # Standard output is opened for reading: every write then fails, so that a closed output is noticed.
+            os.open(os.devnull, os.O_WRONLY if descriptor == 2 else os.O_RDONLY)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)
+
+
+def _replace_characters(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(c) or c.encode("unicode_escape").decode("ascii") for c in text), error.end
+
+
+class Shielded(Exception):
+    """Wraps an error, its cause, that typer would otherwise handle itself, as the end of a prompt or of a pipe."""
+
+
+class Stopped(BaseException):
+    """A signal asked this process to stop.
+
+    ``code``: exit code: 128 plus the number of the signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.code = 128 + number
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Make SIGTERM and SIGHUP raise :class:`Stopped` while the block runs, unless they are ignored, as under nohup."""
+
+    def stop(number: int, _: object) -> None:
+        for other in handled:  # a second signal must not disturb the cleanup started by the first
+            signal.signal(other, signal.SIG_IGN)
+        raise Stopped(number)
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    handled = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in handled:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
+
 
 #: Exit codes: invalid input or a machine failure; a bug; output that cannot be written; output whose reader has closed
 #: the pipe (as for SIGPIPE).
@@ -42,19 +194,8 @@ _SECRETS = [
 def explain(error: BaseException, written: list[Path], tell: Callable[[object], str] = str) -> tuple[str, int]:
     """Return the message for an error that ends a command, and the exit code.
 
-    Parameters
-    ----------
-    error : BaseException
-    written : list of Path
-        Files that the command has already put in place.
-    tell : callable
-        Returns the message of an error of this library, with the command's own flags.
-
-    Returns
-    -------
-    message : str
-        Empty if the reader has closed the pipe and no file was written.
-    code : int
+    ``written``: files that the command has already put in place; ``tell``: returns the message of an error of this
+    library, with the command's own flags. ``message``: empty if the reader has closed the pipe and no file was written.
     """
     names = " and ".join(map(str, written))
     kept = f" Before that {names} {'was' if len(written) == 1 else 'were'} written." if written else ""
@@ -132,34 +273,14 @@ def _details(error: BaseException) -> str:
 
 
 def redact(text: str) -> str:
-    """Return the text without passwords and tokens, as far as they can be recognized.
-
-    Parameters
-    ----------
-    text : str
-
-    Returns
-    -------
-    str
-    """
+    """Return the text without passwords and tokens, as far as they can be recognized."""
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
     return text
 
 
 def named_by(command: Any, written: list[Path]) -> list[Path]:
-    """Return the written paths that the user named in options, without others such as checkpoints.
-
-    Parameters
-    ----------
-    command : click.Context or None
-        Context of the command that ran.
-    written : list of Path
-
-    Returns
-    -------
-    list of Path
-    """
+    """Return the written paths that the user named in options, without others such as checkpoints."""
     values = [] if command is None else [value for value in command.params.values() if isinstance(value, str)]
     named = {Path(value) for value in values}
     return [path for path in dict.fromkeys(written) if path in named]

@@ -7,6 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from congruence.cli._base import number, print_json, print_table, progress
+from congruence.errors import ParameterError
+
 if TYPE_CHECKING:
     from congruence.embeddings import Embeddings, Space
     from congruence.engines import DataSetReport, EncoderSpec, Engine
@@ -14,46 +17,20 @@ if TYPE_CHECKING:
 
 ENGINES = ("local", "ray")
 
-ENGINE_HELP = "Where to run: local (this process), or ray, with one task per fragment of a Parquet or Lance data set."
-ADDRESS_HELP = (
-    "Address of a running Ray cluster: auto, host:port or ray://host:port. The default is RAY_ADDRESS, or else a "
-    "local cluster that ends with the command."
-)
-WORKERS_HELP = "Largest number of tasks at a time, with --engine ray."
-GPUS_HELP = "Share of a GPU that each task requests, with --engine ray."
-SAMPLE_HELP = "Number of items to sample by id, the same from all data sets, with --engine ray."
-BAD_ROWS_HELP = (
-    "Parquet file to write rows without a usable vector to; they are left out of the output. Without this option "
-    "the first such row stops the command. Data sets only."
-)
-
 
 def runs_by_fragments(engine: str, inputs: str, out: str, options: Mapping[str, object]) -> bool:
     """Return whether a job processes data sets by fragments: on another engine than this process, for URLs, and with
     ``--bad-rows``.
 
-    Parameters
-    ----------
-    engine : str
-        Argument of ``--engine``.
-    inputs, out : str
-        Paths or URLs.
-    options : mapping
-        Values of the options that only such jobs have, by flag.
-
-    Raises
-    ------
-    ParameterError
-        If the engine is unknown, or an option was given that needs another engine.
+    ``options``: values of the options that only such jobs have, by flag.
     """
     from congruence._utils.validation import check_choice
-    from congruence.errors import ParameterError
 
     check_choice(engine, ENGINES, "--engine")
     for flag, value in options.items():
         if value and engine == "local" and flag != "--bad-rows":
             raise ParameterError(
-                f"Got {flag} for --engine local; expected --engine ray. Leave out {flag}, or pass --engine ray."
+                f"Got {flag} for --engine local; expected --engine ray.", f"Leave out {flag}, or pass --engine ray."
             )
     return engine != "local" or "://" in inputs or "://" in out or bool(options.get("--bad-rows"))
 
@@ -73,8 +50,6 @@ def make_engine(engine: str, address: str | None, workers: int | None, gpus: flo
 
 def print_data_set(title: str, report: DataSetReport, *, as_json: bool) -> None:
     """Print the report of a job on a data set."""
-    from congruence.cli._base import number, print_json, print_table
-
     if as_json:
         print_json(report.to_dict())
         return
@@ -103,24 +78,17 @@ def embed_by_fragments(
     local_only: list[str],
     as_json: bool,
 ) -> None:
-    """Encode a data set by fragments, and print the report.
-
-    Raises
-    ------
-    ParameterError
-        If there are options in ``local_only``: those given that do not apply to data sets.
-    """
+    """Encode a data set by fragments, and print the report."""
     from dataclasses import replace
 
-    from congruence.cli._base import progress
     from congruence.engines import embed_dataset, open_itemset
-    from congruence.errors import ParameterError
 
     if local_only:
         instead = "pass --bad-rows" if local_only[0] == "--on-error" else "embed local files with --engine local"
         raise ParameterError(
             f"Got {local_only[0]} for a data set that is encoded by fragments; expected options that also "
-            f"apply to data sets. Leave out {local_only[0]}, or {instead}."
+            "apply to data sets.",
+            f"Leave out {local_only[0]}, or {instead}.",
         )
     data = open_itemset(inputs, column=column, id_column=id_column, modality=encoder.modality)
     with progress("embedding", data.rows, as_json) as callback:
@@ -151,20 +119,14 @@ def fit_by_fragments(
     allow_zero_rows: bool,
     parameters: dict[str, object],
 ) -> Map:
-    """Fit a map from the moments of fragments.
-
-    Raises
-    ------
-    ParameterError
-        If there are options in ``needs_rows``: those given that need all rows at once.
-    """
+    """Fit a map from the moments of fragments."""
     from congruence.engines import fit_dataset, open_pairs
-    from congruence.errors import ParameterError
 
     if needs_rows:
         raise ParameterError(
             f"Got {needs_rows[0]} for data sets that are read once, by fragments; expected options that do not "
-            f"need all rows at once. Leave out {needs_rows[0]}, or fit on local files with --engine local."
+            "need all rows at once.",
+            f"Leave out {needs_rows[0]}, or fit on local files with --engine local.",
         )
     columns: list[str | bool | None] = [False if column == "none" else column for column in ids]
     pairs = open_pairs(*specs, ids=columns[0], target_ids=columns[1], spaces=spaces, allow_zero_rows=allow_zero_rows)
@@ -181,18 +143,10 @@ def sample_data_sets(
     random_state: int,
     needs_rows: list[str],
 ) -> dict[str, dict[str, Embeddings]]:
-    """Read a sample of the same items from all data sets: by side, then by modality.
-
-    Raises
-    ------
-    ParameterError
-        If ``sample`` is not positive; or it does not contain all rows, and there are options in ``needs_rows``: those
-        given that have one entry per row.
-    """
+    """Read a sample of the same items from all data sets: by side, then by modality."""
     from congruence._utils.validation import check_positive
     from congruence.embeddings import Space
     from congruence.engines import open_dataset, read_sample
-    from congruence.errors import ParameterError
 
     check_positive(sample, "sample", integer=True)
     data = {
@@ -208,7 +162,8 @@ def sample_data_sets(
     if share < 1 and needs_rows:
         raise ParameterError(
             f"Got {needs_rows[0]} for a sample of {sample} of {most} rows; expected all rows, because its "
-            f"entries are matched to them by position. Leave out {needs_rows[0]}, or pass --sample {most}."
+            "entries are matched to them by position.",
+            f"Leave out {needs_rows[0]}, or pass --sample {most}.",
         )
     return {
         side: {

@@ -1,17 +1,60 @@
-"""Skip the conversion of option values that need none: typer converts every value with pydantic, whose import takes a
-tenth of a second.
-"""
+"""How commands declare their options, and the options that several of them have."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
-__all__ = ["PlainValues"]
+import typer
+
+
+def option(default: Any, help: str, *flags: str, panel: str | None = None, metavar: str | None = None) -> Any:
+    """Declare an option; ``default`` is ``...`` if it is required, and ``flags`` are made from its name by default."""
+    return typer.Option(default, *flags, help=help, rich_help_panel=panel, metavar=metavar)
+
+
+def argument(default: Any, help: str, metavar: str | None = None) -> Any:
+    """Declare a positional argument; ``default`` is ``...`` if it is required."""
+    return typer.Argument(default, help=help, metavar=metavar)
+
+
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Report as JSON.")]
+Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
+Seed: TypeAlias = Annotated[int, typer.Option(help="Random seed.")]
+AllowZeroRows: TypeAlias = Annotated[bool, typer.Option("--allow-zero-rows", help="Accept rows of zeros.")]
+Engine: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        help="Where to run: local (this process), or ray, with one task per fragment of a Parquet or Lance data set."
+    ),
+]
+RayAddress: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="Address of a running Ray cluster: auto, host:port or ray://host:port. By default RAY_ADDRESS, or "
+        "else a local cluster that ends with the command."
+    ),
+]
+Workers: TypeAlias = Annotated[int | None, typer.Option(help="Largest number of tasks at a time, with --engine ray.")]
+Gpus: TypeAlias = Annotated[float, typer.Option(help="Share of a GPU that each task requests, with --engine ray.")]
+Sample: TypeAlias = Annotated[
+    int, typer.Option(help="Number of items to sample by id, the same from all data sets, with --engine ray.")
+]
+BadRows: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="Parquet file to write rows without a usable vector to; they are left out of the output. Without this "
+        "option the first such row stops the command. Data sets only."
+    ),
+]
+
+#: Values of ``--normalize``.
+NORMALIZE: dict[str, bool | str] = {"auto": "auto", "yes": True, "no": False}
 
 
 class PlainValues:
-    """Mixin for a command or group: values that already have the annotated type of their option are passed unchanged.
+    """Mixin for a command or group: values that already have the annotated type of their option are passed unchanged,
+    because typer converts every value with pydantic, whose import takes a tenth of a second.
 
     These are strings, most defaults, and options that were left out. All other values are converted by typer, with
     typer's messages.

@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, Any
 from congruence.cli._base import number, print_table, say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from congruence.evaluation import Scores
     from congruence.evaluation.comparison import Comparison
+    from congruence.evaluation.thresholds import Translation
+
 
 #: Note printed below every table of cosines.
 CONTROLS = (
@@ -107,10 +111,7 @@ def held_out_rows(scores: dict[str, Any]) -> list[list[str]]:
     controls = {
         name: f"held_out_cosine_{name.replace(' ', '_')}" for name in ("constant", "random rotation", "unmapped")
     }
-    if controls["constant"] in scores:
-        rows.append(["held-out cosine", number(scores["held_out_cosine"]) + _in_parentheses(scores, controls)])
-    else:  # saved by a version that did not measure controls
-        rows.append(["held-out cosine", "without controls; run congruence evaluate"])
+    rows.append(["held-out cosine", number(scores["held_out_cosine"]) + _in_parentheses(scores, controls)])
     return rows
 
 
@@ -118,3 +119,31 @@ def _in_parentheses(scores: dict[str, Any], keys: dict[str, str]) -> str:
     """Return the known scores as `` (name value, …)``; ``keys`` are their keys by name."""
     known = [f"{name} {number(scores[key])}" for name, key in keys.items() if key in scores]
     return f" ({', '.join(known)})" if known else ""
+
+
+def print_thresholds(translated: Sequence[Translation]) -> None:
+    """Print translated thresholds with their rates before and after; print nothing if there are none."""
+    if not translated:
+        return
+    rows = [
+        [
+            number(row.threshold, 4),
+            number(row.value, 4),
+            *(f"{rate:.2e}" for rate in (row.fpr_old, row.fpr_unchanged, row.fpr)),
+            f"{row.fpr_interval[0]:.2e} … {row.fpr_interval[1]:.2e}",
+            *map(number, (row.recall_old, row.recall_unchanged, row.recall)),
+        ]
+        for row in translated
+    ]
+    columns = [
+        "threshold",
+        "becomes",
+        "FPR, old",
+        "FPR, unchanged",
+        "FPR",
+        "95 %",
+        "recall, old",
+        "recall, unchanged",
+        "recall",
+    ]
+    print_table("thresholds, cross-validated over queries", columns, rows)

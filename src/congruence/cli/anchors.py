@@ -3,53 +3,34 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from congruence._utils.atomic import atomic_path, check_output
+from congruence.cli._base import number, print_json, print_table, say
+from congruence.cli._options import Force, Json, Seed, argument, option
+from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
     from congruence.upgrade.anchors import Anchors
 
-__all__ = ["command"]
-
 
 def command(
-    file: Annotated[
-        str | None, typer.Argument(help="The store, in the source model: a file, file:key, or a folder of parts.")
-    ] = None,
-    n: Annotated[int, typer.Option("--count", "-n", help="Number of anchors.")] = ...,  # type: ignore[assignment]
-    out: Annotated[
-        str,
-        typer.Option(
-            "--out",
-            "-o",
-            help="File to write. .txt: one id, row number or text per line; other suffixes: ids and vectors.",
-        ),
-    ] = ...,  # type: ignore[assignment]
-    method: Annotated[
-        str, typer.Option(help="How to choose: variance, facility, volume, kmeans++, leverage, random or balanced.")
-    ] = "variance",
-    labels: Annotated[str | None, typer.Option(help="file:key with one class per row (balanced).")] = None,
-    ids: Annotated[str | None, typer.Option(help="Key, column or file of the ids; none for row numbers.")] = None,
-    max_rows: Annotated[
-        int, typer.Option(help="If the store is larger, choose among a random sample of this many rows.")
-    ] = 10_000,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-    plot: Annotated[str | None, typer.Option(help="Plot the variance covered: .svg, .png or .pdf.")] = None,
-    texts: Annotated[
-        bool,
-        typer.Option(
-            "--texts", help="Instead of items of FILE, write texts included in congruence, for an index of images."
-        ),
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    file: str | None = argument(None, "The store, in the source model: a file, file:key, or a folder of parts."),
+    n: int = option(..., "Number of anchors.", "--count", "-n"),
+    out: str = option(
+        ..., "File to write. .txt: one id, row number or text per line; else ids and vectors.", "--out", "-o"
+    ),
+    method: str = option("variance", "variance, facility, volume, kmeans++, leverage, random or balanced."),
+    labels: str | None = option(None, "file:key with one class per row (balanced)."),
+    ids: str | None = option(None, "Key, column or file of the ids; none for row numbers."),
+    max_rows: int = option(10000, "Choose among a random sample of this many rows."),
+    seed: Seed = 0,
+    plot: str | None = option(None, "Plot the variance covered: .svg, .png or .pdf."),
+    texts: bool = option(False, "Write texts included in congruence, for an index of images.", "--texts"),
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Choose the items to encode with both models, the most informative first."""
-    from congruence._utils.atomic import check_output
-    from congruence.cli._base import print_json
-    from congruence.errors import ParameterError
-
     if texts == (file is not None):
         raise ParameterError(
             f"Got {'--texts and ' + repr(file) if texts else 'no FILE'}; expected either a file of vectors or --texts. "
@@ -61,8 +42,8 @@ def command(
         for name, value in needs_file.items():
             if value:
                 raise ParameterError(
-                    f"Got --{name} with --texts, whose order is fixed; expected only --count and --out. Leave "
-                    f"out --{name}."
+                    f"Got --{name} with --texts, whose order is fixed; expected only --count and --out.",
+                    f"Leave out --{name}.",
                 )
         _write_texts(n, out, force, as_json)
         return
@@ -79,12 +60,7 @@ def command(
         check_output(plot, force=force)
         check_output_place(source, plot)
     anchors = choose_anchors(
-        source,
-        n,
-        method,
-        labels=None if labels is None else read_column(labels),
-        max_rows=max_rows,
-        random_state=seed,
+        source, n, method, labels=None if labels is None else read_column(labels), max_rows=max_rows, random_state=seed
     )
     anchors.save(out, force=force)
     if plot is not None:
@@ -111,7 +87,6 @@ def _fit_command(file: str, ids: str | None, anchors: Anchors, out: str) -> str 
 
 
 def _print(file: str, anchors: Anchors, out: str, fit_command: str | None) -> None:
-    from congruence.cli._base import number, print_table, say
 
     drawn = "" if anchors.n_candidates == anchors.n_rows else f", chosen among {anchors.n_candidates:,}"
     left_out = [
@@ -151,14 +126,11 @@ def _print(file: str, anchors: Anchors, out: str, fit_command: str | None) -> No
 
 def _write_texts(n: int, out: str, force: bool, as_json: bool) -> None:
     """Write the first ``n`` texts included in the package."""
-    from congruence._utils.atomic import atomic_path
-    from congruence.cli._base import print_json, say
     from congruence.datasets import anchor_texts
-    from congruence.errors import ParameterError
 
     if not out.lower().endswith(".txt"):
         raise ParameterError(
-            f"Got --out {out} with --texts; expected a .txt file, with one text per line. Pass --out texts.txt."
+            f"Got --out {out} with --texts; expected a .txt file, with one text per line.", "Pass --out texts.txt."
         )
     lines = anchor_texts(n)
     with atomic_path(out, force=force) as temporary:

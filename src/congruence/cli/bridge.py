@@ -2,101 +2,57 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from congruence.cli._base import number, print_json, print_table, read, say
+from congruence.cli._options import Force, Json, Seed, argument, option
+from congruence.cli._scores import print_thresholds
+from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
     from congruence.upgrade.bridge.bridge import BridgeScores
 
-__all__ = ["command"]
-
 
 def command(
-    map_path: Annotated[
-        str,
-        typer.Argument(
-            metavar="MAP", help="Folder of a saved map from the queries' model to the index's model, or of a bridge."
-        ),
-    ],
-    queries: Annotated[str, typer.Option(help="Queries in the new model.")],
-    index: Annotated[str, typer.Option(help="Vectors of the index, made with the old model.")],
-    queries_old: Annotated[str | None, typer.Option(help="The same queries in the old model.")] = None,
-    index_new: Annotated[
-        str | None,
-        typer.Option(
-            help="Items of the index in the new model, for two-stage search and for comparison with re-embedding."
-        ),
-    ] = None,
-    qrels: Annotated[
-        str | None, typer.Option(help="Relevance judgments in TREC format: query 0 document grade.")
-    ] = None,
-    query_labels: Annotated[
-        str | None,
-        typer.Option(help="Instead of --qrels, with --index-labels: file:column with the class of each query."),
-    ] = None,
-    index_labels: Annotated[
-        str | None, typer.Option(help="file:column with the class of each row of the index.")
-    ] = None,
-    ids: Annotated[str | None, typer.Option(help="Key, column or file of the ids, in all files.")] = None,
-    modality: Annotated[
-        str | None, typer.Option(help="Modality of the queries: image, text, audio, video, other.")
-    ] = None,
-    at: Annotated[
-        list[int] | None, typer.Option(help="Cutoffs k for recall; may be repeated. 1 and 10 by default.")
-    ] = None,
-    mode: Annotated[
-        str,
-        typer.Option(
-            help="What recall measures: any (share of queries with a relevant row among the first k) or share (of "
-            "the relevant rows among them)."
-        ),
-    ] = "any",
-    candidates: Annotated[
-        int, typer.Option(help="Number of rows that the first stage of two-stage search returns.")
-    ] = 100,
-    center: Annotated[
-        bool,
-        typer.Option("--center", help="Center queries and index at their own means before all searches."),
-    ] = False,
-    hubness: Annotated[
-        str | None,
-        typer.Option(help="csls or qb_norm: correct all searches for hubs; the queries serve as the query bank."),
-    ] = None,
-    bank: Annotated[
-        str | None,
-        typer.Option(help="Past queries in the new model, used for --center and --hubness instead of --queries."),
-    ] = None,
-    threshold: Annotated[
-        list[float] | None,
-        typer.Option(help="A threshold of the old model's cosine to translate; needs --queries-old. May be repeated."),
-    ] = None,
-    normalize: Annotated[
-        str | None,
-        typer.Option(
-            help="Scale bridged queries to unit norm: auto (if the index's rows had unit norm at the fit; the "
-            "default for a map), yes or no."
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of the folds and resampled queries of --threshold.")] = 0,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out", "-o", help="Folder to save the bridge to, including thresholds if --queries-old is given."
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing bridge.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    map_path: str = argument(..., "Saved map from the queries' model to the index's, or a bridge.", metavar="MAP"),
+    queries: str = option(..., "Queries in the new model."),
+    index: str = option(..., "Vectors of the index, made with the old model."),
+    queries_old: str | None = option(None, "The same queries in the old model."),
+    index_new: str | None = option(None, "The index's items in the new model, for two-stage search and comparison."),
+    qrels: str | None = option(None, "Relevance judgments in TREC format: query 0 document grade."),
+    query_labels: str | None = option(
+        None, "Instead of --qrels, with --index-labels: file:column, class of each query."
+    ),
+    index_labels: str | None = option(None, "file:column with the class of each row of the index."),
+    ids: str | None = option(None, "Key, column or file of the ids, in all files."),
+    modality: str | None = option(None, "Modality of the queries: image, text, audio, video, other."),
+    at: list[int] | None = option(None, "Cutoff k for recall; may be repeated. 1 and 10 by default."),
+    mode: str = option(
+        "any", "Recall: any (queries with a relevant row among the first k), or share of the relevant rows."
+    ),
+    candidates: int = option(100, "Rows that the first stage of two-stage search returns."),
+    center: bool = option(False, "Center queries and index at their own means first.", "--center"),
+    hubness: str | None = option(None, "csls or qb_norm: correct for hubs, with the queries as query bank."),
+    bank: str | None = option(None, "Past queries in the new model, for --center and --hubness instead of --queries."),
+    threshold: list[float] | None = option(
+        None, "A threshold of the old model to translate, with --queries-old; may be repeated."
+    ),
+    normalize: str | None = option(
+        None, "Scale bridged queries to unit norm: auto (as the index's rows at the fit), yes or no."
+    ),
+    seed: Seed = 0,
+    out: str | None = option(
+        None, "Folder to save the bridge to, with thresholds if --queries-old is given.", "--out", "-o"
+    ),
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Search an unchanged index with a new model's queries: recall and nDCG next to the old model's, and translated
     thresholds.
     """
     from congruence import Bridge
     from congruence._utils.validation import check_choice
-    from congruence.cli._base import print_json, read, say
-    from congruence.cli._thresholds import print_thresholds
     from congruence.embeddings import Space
-    from congruence.errors import ParameterError
     from congruence.evaluation.judgments import read_qrels
     from congruence.persist import check_map_output
     from congruence.stores import read_column
@@ -104,17 +60,19 @@ def command(
     if threshold and queries_old is None:
         raise ParameterError(
             "Got --threshold without --queries-old; expected the same queries in the old model, whose scores "
-            "are translated. Pass --queries-old with their file."
+            "are translated.",
+            "Pass --queries-old with their file.",
         )
     if threshold and (center or hubness is not None):
         raise ParameterError(
             f"Got --threshold with {'--center' if center else '--hubness'}; expected plain cosines, since only "
-            "their thresholds can be translated. Leave out one of the two."
+            "their thresholds can be translated.",
+            "Leave out one of the two.",
         )
     if (query_labels is None) != (index_labels is None):
         raise ParameterError(
-            "Got one of --query-labels and --index-labels; expected both, or neither. Pass the class of each "
-            "query and of each row of the index."
+            "Got one of --query-labels and --index-labels; expected both, or neither.",
+            "Pass the class of each query and of each row of the index.",
         )
     if out is not None:
         check_map_output(out, force=force)  # checked before the work starts
@@ -166,7 +124,6 @@ def command(
 
 
 def _print_scores(scores: BridgeScores) -> None:
-    from congruence.cli._base import number, print_table
 
     names = list(scores.systems[0].scores)
     title = f"{scores.n_queries:,} queries over {scores.n_rows:,} rows"

@@ -2,157 +2,87 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from congruence.cli._engines import (
-    ADDRESS_HELP,
-    ENGINE_HELP,
-    SAMPLE_HELP,
-    WORKERS_HELP,
-    make_engine,
-    runs_by_fragments,
-    sample_data_sets,
-)
+from congruence._utils.atomic import check_output
+from congruence._utils.optional import require
+from congruence.cli._base import number, print_json, print_table, progress, read, say
+from congruence.cli._engines import make_engine, runs_by_fragments, sample_data_sets
+from congruence.cli._options import Engine, Force, Json, RayAddress, Sample, Seed, Workers, argument, option
+from congruence.errors import IdError, InputError, ParameterError
 
 if TYPE_CHECKING:
     import numpy as np
 
     from congruence.embeddings import Embeddings
-
-__all__ = ["command"]
+    from congruence.upgrade.certify import Certificate, Estimate
 
 
 def command(
-    data: Annotated[
-        str | None,
-        typer.Argument(
-            help="Bundle (.parquet) of both models' embeddings, or the name of a built-in sample: photos, emoji."
-        ),
-    ] = None,
-    source_image: Annotated[
-        str | None, typer.Option(help="Anchor images in the source model: a file, or file:key.")
-    ] = None,
-    source_text: Annotated[str | None, typer.Option(help="Anchor texts in the source model.")] = None,
-    target_image: Annotated[str | None, typer.Option(help="The same images in the target model.")] = None,
-    target_text: Annotated[str | None, typer.Option(help="The same texts in the target model.")] = None,
-    query_source_image: Annotated[
-        str | None, typer.Option(help="Held-out images in the source model, as for the anchors.")
-    ] = None,
-    query_source_text: Annotated[str | None, typer.Option(help="Held-out texts in the source model.")] = None,
-    query_target_image: Annotated[str | None, typer.Option(help="Held-out images in the target model.")] = None,
-    query_target_text: Annotated[str | None, typer.Option(help="Held-out texts in the target model.")] = None,
-    ids: Annotated[str | None, typer.Option(help="Key, column or file of the ids, in all files.")] = None,
-    queries_text: Annotated[
-        str | None,
-        typer.Option(
-            help="Texts in the target model, of any items: queries that test whether a mapped store returns the "
-            "same items as a re-embedded one."
-        ),
-    ] = None,
-    queries_text_source: Annotated[
-        str | None,
-        typer.Option(
-            help="The same texts in the source model, in the same order, to include the strategy of keeping the "
-            "source model."
-        ),
-    ] = None,
-    labels: Annotated[
-        str | None,
-        typer.Option(help="file:column with the class of each image (or of each text, if there are no images)."),
-    ] = None,
-    query_labels: Annotated[str | None, typer.Option(help="file:column with the class of each held-out item.")] = None,
-    anchors: Annotated[
-        str | None,
-        typer.Option(
-            help="Number of items to use as anchors, drawn at random from those that both models have, or a file "
-            "of their ids, e.g. from congruence anchors. The other items are the held-out queries."
-        ),
-    ] = None,
-    method: Annotated[
-        str, typer.Option(help="Map to certify: auto (the one that congruence fit chooses), orthogonal or linear.")
-    ] = "auto",
-    single_modality: Annotated[
-        bool,
-        typer.Option(
-            "--single-modality", help="Only one modality will be mapped, so that linear maps may be chosen (auto)."
-        ),
-    ] = False,
-    fitted: Annotated[
-        str | None,
-        typer.Option(help="Fit on image, text or both. By default, on all modalities that both models have."),
-    ] = None,
-    retention: Annotated[
-        float, typer.Option(help="Smallest share of the target's own score that mapped vectors must reach.")
-    ] = 0.95,
-    worth: Annotated[float, typer.Option(help="Smallest difference of scores that justifies a change.")] = 0.01,
-    tie: Annotated[
-        float,
-        typer.Option(
-            help="Smallest advantage in score for which mapping the queries is preferred to mapping the store."
-        ),
-    ] = 0.03,
-    most_anchors: Annotated[
-        int, typer.Option(help="Largest number of additional anchors that you could collect.")
-    ] = 5000,
-    must_move: Annotated[
-        bool,
-        typer.Option(
-            "--must-move", help="Keeping the source model is not an option, because it will no longer be available."
-        ),
-    ] = False,
-    n_neighbors: Annotated[int, typer.Option(help="Length of the result lists whose overlap is measured.")] = 10,
-    center: Annotated[
-        bool, typer.Option("--center", help="Search with queries and store each centered at its own mean.")
-    ] = False,
-    hubness: Annotated[
-        str | None,
-        typer.Option(
-            help="csls or qb_norm: search with a correction for hubs, which uses the queries as the query bank."
-        ),
-    ] = None,
-    theory: Annotated[
-        str, typer.Option(help="brief, or full, which adds κ; its linear programs take minutes.")
-    ] = "brief",
-    rows: Annotated[
-        int | None, typer.Option(help="Number of rows of the store, to estimate what each strategy costs.")
-    ] = None,
-    encode_rate: Annotated[float | None, typer.Option(help="Items per second that the target model encodes.")] = None,
-    price: Annotated[float | None, typer.Option(help="Price of encoding one item.")] = None,
-    source_model: Annotated[str | None, typer.Option(help="Name of the source model, for the certificate.")] = None,
-    target_model: Annotated[str | None, typer.Option(help="Name of the target model.")] = None,
-    folds: Annotated[int, typer.Option(help="Number of cross-validation folds of the anchors.")] = 10,
-    repeats: Annotated[int, typer.Option(help="Number of random orders of the anchors for the learning curve.")] = 10,
-    seed: Annotated[int, typer.Option(help="Random seed of folds, orders and draws.")] = 0,
-    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "local",
-    address: Annotated[str | None, typer.Option(help=ADDRESS_HELP)] = None,
-    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
-    sample: Annotated[int, typer.Option(help=SAMPLE_HELP)] = 20_000,
-    report: Annotated[str | None, typer.Option(help="HTML file to write the certificate to.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing report.")] = False,
-    exit_code: Annotated[
-        bool,
-        typer.Option("--exit-code", help="Exit with code 1 unless the verdict is to map the store or the queries."),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    data: str | None = argument(
+        None, "Bundle (.parquet) of both models' embeddings, or a built-in sample: photos, emoji."
+    ),
+    source_image: str | None = option(None, "Anchor images in the source model: a file, or file:key."),
+    source_text: str | None = option(None, "Anchor texts in the source model."),
+    target_image: str | None = option(None, "The same images in the target model."),
+    target_text: str | None = option(None, "The same texts in the target model."),
+    query_source_image: str | None = option(None, "Held-out images in the source model."),
+    query_source_text: str | None = option(None, "Held-out texts in the source model."),
+    query_target_image: str | None = option(None, "Held-out images in the target model."),
+    query_target_text: str | None = option(None, "Held-out texts in the target model."),
+    ids: str | None = option(None, "Key, column or file of the ids, in all files."),
+    queries_text: str | None = option(
+        None, "Texts of any items in the target model: queries for the overlap with a re-embedded store."
+    ),
+    queries_text_source: str | None = option(None, "The same texts in the source model, to include keeping it."),
+    labels: str | None = option(None, "file:column with the class of each image (or text, if there are no images)."),
+    query_labels: str | None = option(None, "file:column with the class of each held-out item."),
+    anchors: str | None = option(
+        None, "Number of items to draw as anchors, or a file of their ids; the others are held-out queries."
+    ),
+    method: str = option("auto", "Map to certify: auto (as congruence fit chooses), orthogonal or linear."),
+    single_modality: bool = option(
+        False, "Only one modality will be mapped: linear maps may be chosen.", "--single-modality"
+    ),
+    fitted: str | None = option(None, "Fit on image, text or both; by default on all that both models have."),
+    retention: float = option(0.95, "Smallest share of the target's own score that mapped vectors must reach."),
+    worth: float = option(0.01, "Smallest difference of scores that justifies a change."),
+    tie: float = option(0.03, "Advantage in score from which mapping the queries is preferred."),
+    most_anchors: int = option(5000, "Largest number of additional anchors that you could collect."),
+    must_move: bool = option(
+        False, "The source model will no longer be available, so it cannot be kept.", "--must-move"
+    ),
+    n_neighbors: int = option(10, "Length of the result lists whose overlap is measured."),
+    center: bool = option(False, "Search with queries and store each centered at its own mean.", "--center"),
+    hubness: str | None = option(None, "csls or qb_norm: search with a correction for hubs."),
+    theory: str = option("brief", "brief, or full, which adds κ; its linear programs take minutes."),
+    rows: int | None = option(None, "Number of rows of the store, to estimate costs."),
+    encode_rate: float | None = option(None, "Items per second that the target model encodes."),
+    price: float | None = option(None, "Price of encoding one item."),
+    source_model: str | None = option(None, "Name of the source model, for the certificate."),
+    target_model: str | None = option(None, "Name of the target model."),
+    folds: int = option(10, "Number of cross-validation folds of the anchors."),
+    repeats: int = option(10, "Number of random orders of the anchors for the learning curve."),
+    seed: Seed = 0,
+    engine: Engine = "local",
+    address: RayAddress = None,
+    workers: Workers = None,
+    sample: Sample = 20_000,
+    report: str | None = option(None, "HTML file to write the certificate to."),
+    force: Force = False,
+    exit_code: bool = option(False, "Exit with code 1 unless the verdict is to map.", "--exit-code"),
+    as_json: Json = False,
 ) -> None:
     """Recommend whether to map vectors between two models or to re-embed, with the evidence."""
-    from congruence._utils.atomic import check_output
-    from congruence._utils.optional import require
-    from congruence.cli._base import print_json, progress, say
-    from congruence.cli._certificate import print_certificate
-    from congruence.errors import ParameterError
     from congruence.upgrade.certify import Thresholds, certify, split_anchors
 
     if report is not None:  # checked before the work starts
         check_output(report, force=force)
         require("matplotlib", extra="plot")
     thresholds = Thresholds(retention, worth, tie, most_anchors, must_move)
-    anchor_specs = (
-        {"image": source_image, "text": source_text},
-        {"image": target_image, "text": target_text},
-    )
+    anchor_specs = ({"image": source_image, "text": source_text}, {"image": target_image, "text": target_text})
     query_specs = (
         {"image": query_source_image, "text": query_source_text},
         {"image": query_target_image, "text": query_target_text},
@@ -164,8 +94,8 @@ def command(
     if by_fragments:
         if data is not None:
             raise ParameterError(
-                f"Got a bundle, {data}, for --engine {engine}; expected data sets. Pass --source-image, "
-                "--target-image and the like, or leave out --engine."
+                f"Got a bundle, {data}, for --engine {engine}; expected data sets.",
+                "Pass --source-image, --target-image and the like, or leave out --engine.",
             )
         by_row = {"--labels": labels, "--query-labels": query_labels}
         names = dict(zip(("source", "target"), models, strict=True))
@@ -199,7 +129,8 @@ def command(
     if anchors is not None:
         if queries is not None:
             raise ParameterError(
-                "Got --anchors and held-out queries; expected one of them. Leave out --anchors or the --query-… files."
+                "Got --anchors and held-out queries; expected one of them.",
+                "Leave out --anchors or the --query-… files.",
             )
         sides, queries = split_anchors(
             *sides, _count_or_ids(anchors), by_class=classes is not None, random_state=seed, name="--anchors "
@@ -243,9 +174,7 @@ def command(
 
 def _count_or_ids(anchors: str) -> int | np.ndarray:
     """Return the number of anchors, or the ids listed in a file."""
-    from congruence.cli._base import read
     from congruence.embeddings import Space
-    from congruence.errors import IdError
     from congruence.stores import parse_spec, read_column
 
     try:
@@ -258,8 +187,8 @@ def _count_or_ids(anchors: str) -> int | np.ndarray:
     rows = read(anchors, None, Space(), allow_zero_rows=True)
     if not rows.has_ids:
         raise IdError(
-            f"Got {anchors} without ids for --anchors; expected a number, or a file of ids. Pass --anchors "
-            "FILE:COLUMN, or a .txt with one id per line."
+            f"Got {anchors} without ids for --anchors; expected a number, or a file of ids.",
+            "Pass --anchors FILE:COLUMN, or a .txt with one id per line.",
         )
     return rows.ids
 
@@ -267,7 +196,6 @@ def _count_or_ids(anchors: str) -> int | np.ndarray:
 def _read(
     specs: tuple[dict[str, str | None], ...], ids: str | None, models: tuple[str | None, str | None]
 ) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
-    from congruence.cli._base import read
     from congruence.embeddings import Space
 
     first, second = (
@@ -280,13 +208,13 @@ def _read(
 def _text_queries(
     source: str | None, target: str | None, models: tuple[str | None, str | None]
 ) -> tuple[Embeddings | None, Embeddings] | None:
-    from congruence.errors import ParameterError
 
     if target is None:
         if source is not None:
             raise ParameterError(
                 "Got --queries-text-source without --queries-text; expected both, the same texts encoded by "
-                "both models. Pass --queries-text too."
+                "both models.",
+                "Pass --queries-text too.",
             )
         return None
     first, second = _read(({"text": source}, {"text": target}), None, models)
@@ -313,7 +241,6 @@ def _from_bundle(
 def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embeddings]]) -> dict[str, str] | None:
     """Return the label of each item of the source by id; labels and items have the same order."""
     from congruence._utils.ids import id_texts
-    from congruence.errors import InputError
     from congruence.stores import read_column
 
     if spec is None:
@@ -323,7 +250,92 @@ def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embe
     if stored is None or len(stored) != len(column):
         raise InputError(
             f"Got {len(column)} labels for {len(stored or ())} items; expected one label for each of the "
-            "source's images (texts, if there are no images). Pass a file with as many labels as the source "
-            f"has rows, not {spec}."
+            "source's images (texts, if there are no images).",
+            f"Pass a file with as many labels as the source has rows, not {spec}.",
         )
     return dict(zip(id_texts(stored.ids).tolist(), map(str, column.tolist()), strict=True))
+
+
+def print_certificate(certificate: Certificate) -> None:
+    """Print a certificate as tables, the verdict first."""
+    from congruence.upgrade.certify import ACTIONS
+
+    verdict = certificate.verdict
+    say(f"Verdict: {verdict.headline}")
+    say(f"{verdict.reason[:1].upper()}{verdict.reason[1:]}")
+    print("Share of draws: " + ", ".join(f"{ACTIONS[a]} {share:.0%}" for a, share in verdict.confidence.items()))
+    if not verdict.settled:
+        print(
+            "No action has 90% of the draws: the evidence does not decide between these actions. Encode more "
+            "items to narrow it down."
+        )
+    facts = certificate.facts
+    say(f"{facts['source']} → {facts['target']}; {facts['data']}; {facts['date']}, seed {facts['seed']}")
+    say(f"Map: {certificate.choice['name']}; {certificate.how_to_fit}")
+    print()
+
+    print_table(
+        f"{certificate.n_anchors} anchors ({' and '.join(certificate.fitted)}), {certificate.n_queries} items "
+        "scored; 95 % intervals",
+        ["measure", "keep the old model", "map the store", "map the queries", "re-embed", "chance", "random rotation"],
+        [
+            [
+                task,
+                *(_cell(scores.get(strategy)) for strategy in ("keep", "stored", "queries")),
+                "1 by definition" if task in certificate.controls else _cell(scores.get("re-embed")),
+                *(number(certificate.controls.get(task, {}).get(control)) for control in ("chance", "random_rotation")),
+            ]
+            for task, scores in certificate.strategies.items()
+        ],
+    )
+    _print_costs(certificate)
+    rows = [[f"{name.replace('/', ' ÷ ')}, {certificate.task}", _cell(e)] for name, e in certificate.retention.items()]
+    for modality, e in certificate.cosines.items():
+        controls = certificate.controls.get(f"cosine/{modality}", {})
+        rows.append([f"cosine of mapped {modality} and target {modality}", _cell(e)])
+        rows.append([f"  control: every {modality} at the target's mean", number(controls.get("constant"))])
+        rows.append(["  control: a random rotation about the correct means", number(controls.get("random_rotation"))])
+    rows += [
+        [f"{m} variance in directions the anchors cover", f"{share:.1%}"] for m, share in certificate.covered.items()
+    ]
+    print_table("", ["", "value"], rows)
+    print_table(
+        f"More anchors (now {certificate.n_anchors})",
+        ["more", f"{certificate.task} gains", "at most", "cosine gains", "at most"],
+        [
+            [f"{int(g['more']):,}", *(number(g[k]) for k in ("score", "score_at_most", "cosine", "cosine_at_most"))]
+            for g in certificate.gains
+        ],
+    )
+    if certificate.theory:
+        print("Theory")
+        for entry in certificate.theory:
+            say(f"  {entry['sentence']}")
+        print()
+    for note in certificate.notes:
+        say(note)
+
+
+def _print_costs(certificate: Certificate) -> None:
+    """Print the expected quality and cost of each strategy."""
+    names = {"keep": "keep the old model", "map": "map the store", "progressive": "map, re-embed {share:.0%}"}
+    rows = []
+    for cost in certificate.costs:
+        rows.append(
+            [
+                names.get(cost["strategy"], "re-embed").format(share=cost["share"]),
+                _cell(cost["score"]),
+                f"{cost['share']:.0%} of the store" if cost["items"] is None else f"{cost['items']:,}",
+                "–" if cost["minutes"] is None else number(cost["minutes"], 1),
+                "–" if cost["price"] is None else f"{cost['price']:,.2f}",
+            ]
+        )
+    print_table("Cost of each strategy", ["strategy", certificate.task, "items to encode", "minutes", "price"], rows)
+    if certificate.progressive.get("sentence"):
+        say(certificate.progressive["sentence"])
+        print()
+
+
+def _cell(estimate: Estimate | None) -> str:
+    """Format a score with its interval; an unknown score is a dash."""
+    return "–" if estimate is None else f"{number(estimate.value)} ({number(estimate.low)} … {number(estimate.high)})"

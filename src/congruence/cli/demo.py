@@ -2,56 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-__all__ = ["command"]
+from congruence._utils.atomic import check_output
+from congruence.cli._base import print_json, progress, say
+from congruence.cli._options import Json, Seed, option
+from congruence.errors import ParameterError
 
 
 def command(
-    sample: Annotated[
-        str,
-        typer.Option(help="photos: move a photo library to a new model. emoji: fit one map for pictures and texts."),
-    ] = "photos",
-    out: Annotated[
-        str | None,
-        typer.Option("--out", "-o", help="HTML page to write; by default demo.html, or report.html for emoji."),
-    ] = None,
-    files: Annotated[
-        str | None,
-        typer.Option(
-            help="Photos: only write the sample as files into this folder, on which you can try the commands of an "
-            "upgrade."
-        ),
-    ] = None,
-    share: Annotated[
-        float | None, typer.Option(help="Photos: share of the library to re-embed; .1 by default.")
-    ] = None,
-    classes: Annotated[
-        int | None, typer.Option(help="Emoji: number of classes to fit the map on, by their images; 800 by default.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of rows, classes and examples.")] = 0,
-    save_map: Annotated[str | None, typer.Option(help="Folder to save the map to.")] = None,
-    report: Annotated[bool, typer.Option(help="Write the HTML page.")] = True,
-    migration: Annotated[
-        bool,
-        typer.Option(help="Emoji: also migrate a LanceDB table, search it, and roll it back; needs the extra lancedb."),
-    ] = True,
-    migration_page: Annotated[
-        str | None, typer.Option(help="Emoji: file for the report of that migration; migration.html by default.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    sample: str = option(
+        "photos", "photos: move a photo library to a new model. emoji: one map for pictures and texts."
+    ),
+    out: str | None = option(
+        None, "HTML page to write; by default demo.html, or report.html for emoji.", "--out", "-o"
+    ),
+    files: str | None = option(
+        None, "Photos: only write the sample as files into this folder, to try the commands on."
+    ),
+    share: float | None = option(None, "Photos: share of the library to re-embed; .1 by default."),
+    classes: int | None = option(None, "Emoji: number of classes to fit on, by their images; 800 by default."),
+    seed: Seed = 0,
+    save_map: str | None = option(None, "Folder to save the map to."),
+    report: bool = option(True, "Write the HTML page."),
+    migration: bool = option(True, "Emoji: also migrate and search a LanceDB table (extra lancedb)."),
+    migration_page: str | None = option(None, "Emoji: report of that migration; migration.html by default."),
+    as_json: Json = False,
 ) -> None:
     """Move a photo library to a new model: certify, map, switch, re-embed the worst tenth, roll back; and write a page
     that shows each step.
 
     All data are included in congruence, and none of your files are changed. The library is a LanceDB table (without the
     extra lancedb, a Parquet file) in a temporary folder.
-    """  # fmt: skip
+    """
     from congruence._utils.validation import check_choice
     from congruence.datasets import SAMPLES
-    from congruence.errors import ParameterError
 
     photos = check_choice(sample, SAMPLES, "sample") == "photos"
     foreign: dict[str, object] = {"--files": files, "--share": share}
@@ -64,16 +49,22 @@ def command(
     for flag, value in foreign.items():
         if value is not None:
             raise ParameterError(
-                f"Got {flag} with the sample {sample}; expected options of that demo. Leave out {flag}, or "
-                f"pass --sample {'emoji' if photos else 'photos'}."
+                f"Got {flag} with the sample {sample}; expected options of that demo.",
+                f"Leave out {flag}, or pass --sample {'emoji' if photos else 'photos'}.",
             )
     if not photos:
         from congruence.cli._demo_emoji import run
 
         run(
-            "report.html" if out is None else out, classes=800 if classes is None else classes, seed=seed, save_map=save_map, report=report,
-            migration=migration, migration_page="migration.html" if migration_page is None else migration_page, as_json=as_json,
-        )  # fmt: skip
+            "report.html" if out is None else out,
+            classes=800 if classes is None else classes,
+            seed=seed,
+            save_map=save_map,
+            report=report,
+            migration=migration,
+            migration_page="migration.html" if migration_page is None else migration_page,
+            as_json=as_json,
+        )
         return
     if files is not None:
         _write_files(files, as_json)
@@ -82,9 +73,7 @@ def command(
 
 
 def _write_files(folder: str, as_json: bool) -> None:
-    from congruence._utils.atomic import check_output
-    from congruence.cli._base import print_json, say
-    from congruence.cli._demo_files import why_not_replaced, write_files
+    from congruence.cli._demo_photos import why_not_replaced, write_files
     from congruence.datasets import load_sample
 
     check_output(folder, force=True, directory=True, foreign=why_not_replaced)
@@ -98,9 +87,7 @@ def _write_files(folder: str, as_json: bool) -> None:
 def _move_photos(out: str, share: float, seed: int, save_map: str | None, report: bool, as_json: bool) -> None:
     from threadpoolctl import threadpool_limits  # scikit-learn requires it
 
-    from congruence._utils.atomic import check_output
-    from congruence.cli._base import print_json, progress, say
-    from congruence.cli._demo_story import (
+    from congruence.cli._demo_photos import (
         ANCHORS,
         STEPS,
         certified_strategies,
@@ -110,12 +97,11 @@ def _move_photos(out: str, share: float, seed: int, save_map: str | None, report
         print_story,
     )
     from congruence.datasets import load_sample
-    from congruence.errors import ParameterError
     from congruence.persist import check_map_output
     from congruence.report import write_story
 
     if not 0.01 <= share <= 1:
-        raise ParameterError(f"Got --share {share:g}; expected .01 to 1. Pass --share .1, for example.")
+        raise ParameterError(f"Got --share {share:g}; expected .01 to 1.", "Pass --share .1, for example.")
     if save_map is not None:
         check_map_output(save_map)
     if report:

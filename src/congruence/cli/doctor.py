@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
+
+from congruence._utils.atomic import check_output
+from congruence.cli._base import check_table_name, number, print_json, print_table, read, say, write_table
+from congruence.cli._options import Force, Json, Seed, argument, option
+from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
     from congruence.compare.origins import OriginReport
     from congruence.stores import Source
 
-__all__ = ["command"]
 
 #: Largest number of rows of no known model that are printed.
 _PRINTED = 10
@@ -20,41 +24,22 @@ _LISTED = 1000
 
 
 def command(
-    store: Annotated[str, typer.Argument(help="Vectors to examine: a file, file:key, or a folder of parts.")],
-    known: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--known",
-            help="NAME=FILE: rows of a known model, of the store's modality, preferably a few hundred. May be "
-            "repeated.",
-        ),
-    ] = None,
-    maps: Annotated[
-        list[str] | None,
-        typer.Option("--map", help="A saved map, whose means distinguish its two models. May be repeated."),
-    ] = None,
-    ids: Annotated[str | None, typer.Option(help="Key, column or file of the store's ids.")] = None,
-    fdr: Annotated[
-        float,
-        typer.Option(
-            help="False discovery rate: largest expected share of rows of known models among those reported to fit "
-            "none."
-        ),
-    ] = 0.01,
-    rows: Annotated[
-        str | None,
-        typer.Option("--rows", help="Write each row's model and p-value: .csv or .parquet."),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file of --rows.")] = False,
-    seed: Annotated[int, typer.Option(help="Random seed that splits the known rows.")] = 0,
-    exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with code 1 unless all rows fit the same known model.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    store: str = argument(..., "Vectors to examine: a file, file:key, or a folder of parts."),
+    known: list[str] | None = option(
+        None, "NAME=FILE: some hundred rows of a known model; may be repeated.", "--known"
+    ),
+    maps: list[str] | None = option(
+        None, "A saved map, whose means tell its two models apart; may be repeated.", "--map"
+    ),
+    ids: str | None = option(None, "Key, column or file of the store's ids."),
+    fdr: float = option(0.01, "False discovery rate of the rows reported to fit no known model."),
+    rows: str | None = option(None, "Write each row's model and p-value: .csv or .parquet.", "--rows"),
+    force: Force = False,
+    seed: Seed = 0,
+    exit_code: bool = option(False, "Exit with code 1 unless all rows fit the same known model.", "--exit-code"),
+    as_json: Json = False,
 ) -> None:
     """Determine from the vectors alone which model a store's rows come from, and find rows that do not fit."""
-    from congruence.cli._base import print_json, read, say
-    from congruence.cli._tables import check_table_name
     from congruence.compare.origins import OriginDetector
     from congruence.embeddings import Space
     from congruence.maps import load
@@ -62,8 +47,6 @@ def command(
 
     source = open_source(store, ids=ids)
     if rows is not None:
-        from congruence._utils.atomic import check_output
-
         check_table_name(rows, "--rows")
         check_output(rows, force=force)
         check_output_place(source, rows)
@@ -92,21 +75,18 @@ def command(
 
 def _parse_known(known: list[str]) -> list[tuple[str, str]]:
     """Split ``NAME=FILE``. Raises ParameterError for another form, or a name that is given twice."""
-    from congruence.errors import ParameterError
-
     specs: dict[str, str] = {}
     for text in known:
         name, equals, spec = text.partition("=")
         if not (name and equals and spec):
-            raise ParameterError(f"Got --known {text}; expected NAME=FILE. Pass --known old=old.npy, for example.")
+            raise ParameterError(f"Got --known {text}; expected NAME=FILE.", "Pass --known old=old.npy, for example.")
         if name in specs:
-            raise ParameterError(f"Got --known {name}=… twice; expected each name once. Pass another name.")
+            raise ParameterError(f"Got --known {name}=… twice; expected each name once.", "Pass another name.")
         specs[name] = spec
     return list(specs.items())
 
 
 def _print(store: str, report: OriginReport) -> None:
-    from congruence.cli._base import number, print_table
 
     facts = [["rows", f"{report.n:,} × {report.width}"], ["of unit norm", f"{report.unit:.1%}"]]
     facts += [["with NaN or infinity", f"{len(report.not_finite):,}"]] * bool(report.not_finite)
@@ -140,8 +120,6 @@ def _print(store: str, report: OriginReport) -> None:
 def _write_rows(out: str, source: Source, report: OriginReport, force: bool) -> None:
     """Write one line per row: its id or number, the model it looks like (empty for none), and its p-value."""
     import pyarrow as pa
-
-    from congruence.cli._tables import write_table
 
     names = pa.array([*report.names, None], pa.string())
     table = pa.table(

@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-__all__ = ["command"]
+from congruence.cli._base import number, print_json, print_table, read
+from congruence.cli._options import Json, Seed, argument, option
+from congruence.errors import ParameterError
 
 
 def command(
-    reference: Annotated[str, typer.Argument(help="Vectors from before a possible change: a file, or file:key.")],
-    stream: Annotated[list[str], typer.Argument(help="Later vectors, oldest first: one or more files.")],
-    canaries: Annotated[
-        bool,
-        typer.Option(
-            "--canaries", help="The stream holds the reference's items, encoded again: compare them item by item."
-        ),
-    ] = False,
-    alpha: Annotated[float, typer.Option(help="Probability of a false alarm over the whole stream.")] = 0.001,
-    tolerance: Annotated[
-        float, typer.Option(help="Largest relative distance of a canary for which the encoder counts as unchanged.")
-    ] = 0.01,
-    ids: Annotated[str | None, typer.Option(help="Key, column or file of the canaries' ids, in all files.")] = None,
-    seed: Annotated[int, typer.Option(help="Random seed that splits the reference and breaks ties.")] = 0,
-    exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="Exit with code 1 if the encoder has changed.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    reference: str = argument(..., "Vectors from before a possible change: a file, or file:key."),
+    stream: list[str] = argument(..., "Later vectors, oldest first: one or more files."),
+    canaries: bool = option(False, "The stream is the reference's items, encoded again.", "--canaries"),
+    alpha: float = option(0.001, "Probability of a false alarm over the whole stream."),
+    tolerance: float = option(0.01, "Largest relative distance of a canary that counts as unchanged."),
+    ids: str | None = option(None, "Key, column or file of the canaries' ids, in all files."),
+    seed: Seed = 0,
+    exit_code: bool = option(False, "Exit with code 1 if the encoder has changed.", "--exit-code"),
+    as_json: Json = False,
 ) -> None:
     """Detect a changed encoder, by canaries encoded again or from a stream of unpaired vectors."""
     from congruence._utils.validation import RowNames, check_rows
-    from congruence.cli._anchors import read_anchors
-    from congruence.cli._base import number, print_json, print_table, read
+    from congruence.cli.fit import read_anchors
     from congruence.compare.drift import DriftMonitor, compare_canaries
     from congruence.embeddings import Space
-    from congruence.errors import ParameterError
     from congruence.stores import open_source
 
     if canaries:
         if len(stream) > 1:
             raise ParameterError(
-                f"Got {len(stream)} files with --canaries; expected one, with the canaries as they are encoded "
-                "now. Pass the newest."
+                f"Got {len(stream)} files with --canaries; expected one, with the canaries as they are encoded now.",
+                "Pass the newest.",
             )
         sides, paired_by = read_anchors((reference, stream[0]), (ids, ids), (Space(), Space()), False)
         comparison = compare_canaries(*sides, tolerance=tolerance)

@@ -2,91 +2,54 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from congruence.cli._engines import (
-    ADDRESS_HELP,
-    ENGINE_HELP,
-    SAMPLE_HELP,
-    WORKERS_HELP,
-    make_engine,
-    runs_by_fragments,
-    sample_data_sets,
-)
+from congruence._utils.atomic import check_output
+from congruence._utils.optional import require
+from congruence.cli._base import print_json, read, read_groups
+from congruence.cli._engines import make_engine, runs_by_fragments, sample_data_sets
+from congruence.cli._options import Engine, Force, Json, RayAddress, Sample, Seed, Workers, argument, option
+from congruence.cli._scores import print_comparison, print_scores
+from congruence.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
     from congruence.embeddings import Embeddings
 
-__all__ = ["command"]
-
 
 def command(
-    map_path: Annotated[str, typer.Argument(metavar="MAP", help="Folder of a saved map.")],
-    source_image: Annotated[str | None, typer.Option(help="Images in the source model.")] = None,
-    source_text: Annotated[str | None, typer.Option(help="Texts in the source model.")] = None,
-    target_image: Annotated[str | None, typer.Option(help="Images in the target model.")] = None,
-    target_text: Annotated[str | None, typer.Option(help="Texts in the target model.")] = None,
-    ids: Annotated[str | None, typer.Option(help="Key, column or file of the ids, in all files.")] = None,
-    labels: Annotated[
-        str | None, typer.Option(help="file:column with the class of each image; by default its id is its class.")
-    ] = None,
-    prompt_labels: Annotated[
-        str | None, typer.Option(help="file:column with the class of each text, if several prompts describe a class.")
-    ] = None,
-    center: Annotated[
-        bool, typer.Option("--center", help="Also measure retrieval with each side centered at its own mean.")
-    ] = False,
-    hubness: Annotated[
-        str | None,
-        typer.Option(
-            help="csls or qb_norm: also measure retrieval with a correction for hubs, which uses the queries as "
-            "the query bank."
-        ),
-    ] = None,
-    held_out: Annotated[
-        bool, typer.Option("--held-out", help="Evaluate only items that the map was not fitted on.")
-    ] = False,
-    against: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Folder of another map between the same models, to test on the same items which of the two is "
-            "better. May be repeated."
-        ),
-    ] = None,
-    fitted_rows: Annotated[
-        str,
-        typer.Option(
-            help="With --against: what to do with items that a map may have been fitted on: refuse, drop (as with "
-            "--held-out) or keep."
-        ),
-    ] = "refuse",
-    groups: Annotated[
-        str | None,
-        typer.Option(
-            help="With --against: file:column with a group label for each item, or none; errors within a group may "
-            "be correlated. By default, identical items are grouped."
-        ),
-    ] = None,
-    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "local",
-    address: Annotated[str | None, typer.Option(help=ADDRESS_HELP)] = None,
-    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
-    sample: Annotated[int, typer.Option(help=SAMPLE_HELP)] = 20_000,
-    seed: Annotated[int, typer.Option(help="Random seed of the sample.")] = 0,
-    report: Annotated[str | None, typer.Option(help="HTML file to write a report to.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing report.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    map_path: str = argument(..., "Folder of a saved map.", metavar="MAP"),
+    source_image: str | None = option(None, "Images in the source model."),
+    source_text: str | None = option(None, "Texts in the source model."),
+    target_image: str | None = option(None, "Images in the target model."),
+    target_text: str | None = option(None, "Texts in the target model."),
+    ids: str | None = option(None, "Key, column or file of the ids, in all files."),
+    labels: str | None = option(None, "file:column with the class of each image; by default its id."),
+    prompt_labels: str | None = option(None, "file:column with the class of each text, for several prompts a class."),
+    center: bool = option(False, "Also measure retrieval with each side centered.", "--center"),
+    hubness: str | None = option(None, "csls or qb_norm: also measure retrieval with a correction for hubs."),
+    held_out: bool = option(False, "Evaluate only items that the map was not fitted on.", "--held-out"),
+    against: list[str] | None = option(
+        None, "Another map between the same models, to test which is better; may be repeated."
+    ),
+    fitted_rows: str = option(
+        "refuse", "With --against: items that a map may have been fitted on: refuse, drop or keep."
+    ),
+    groups: str | None = option(
+        None, "With --against: file:column with a group of each item, or none; by default identical items."
+    ),
+    engine: Engine = "local",
+    address: RayAddress = None,
+    workers: Workers = None,
+    sample: Sample = 20_000,
+    seed: Seed = 0,
+    report: str | None = option(None, "HTML file to write a report to."),
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Score a map with the paper's metrics, next to chance, controls, and the scores of each model alone."""
     import congruence
-    from congruence._utils.atomic import check_output
     from congruence._utils.ids import id_texts
-    from congruence._utils.optional import require
-    from congruence.cli._base import print_json, read, read_groups
-    from congruence.cli._scores import print_comparison, print_scores
     from congruence.embeddings import Space
-    from congruence.errors import InputError, ParameterError
     from congruence.evaluation import compare_maps, evaluate
     from congruence.maps import HeadsMap
     from congruence.splits import Split
@@ -94,7 +57,8 @@ def command(
     if not against and (groups is not None or fitted_rows != "refuse"):
         raise ParameterError(
             f"Got {'--groups' if groups is not None else '--fitted-rows'} without --against; expected another "
-            "map to compare with. Pass --against with its folder."
+            "map to compare with.",
+            "Pass --against with its folder.",
         )
     if report is not None:  # checked before the work starts
         check_output(report, force=force)
@@ -102,8 +66,8 @@ def command(
     mapping = congruence.maps.load(map_path)
     if report is not None and isinstance(mapping, HeadsMap):
         raise ParameterError(
-            f"Got --report for a joint-space map ({mapping.kind}); expected a map into the target's space. "
-            "Leave out --report, and run congruence report with --pairs."
+            f"Got --report for a joint-space map ({mapping.kind}); expected a map into the target's space.",
+            "Leave out --report, and run congruence report with --pairs.",
         )
     specs = {
         "source": {"image": source_image, "text": source_text},
@@ -138,8 +102,8 @@ def command(
         rule = mapping.scores_.get("holdout")
         if rule is None:
             raise InputError(
-                "Got --held-out for a map fitted on all pairs; expected held-out ones. Fit the map with "
-                "--holdout, or leave out --held-out."
+                "Got --held-out for a map fitted on all pairs; expected held-out ones.",
+                "Fit the map with --holdout, or leave out --held-out.",
             )
         split = Split.from_dict(rule)
         fitted = mapping.source_space_.modality
@@ -196,7 +160,6 @@ def command(
 def _labels(spec: str | None, items: list[Embeddings | None], option: str, noun: str) -> dict[str, str] | None:
     """Return the label of each item by id; labels and items have the same order."""
     from congruence._utils.ids import id_texts
-    from congruence.errors import InputError
     from congruence.stores import read_column
 
     if spec is None:
@@ -206,6 +169,6 @@ def _labels(spec: str | None, items: list[Embeddings | None], option: str, noun:
         if rows is not None and len(rows) == len(column):
             return dict(zip(id_texts(rows.ids).tolist(), column.tolist(), strict=True))
     raise InputError(
-        f"Got {len(column)} entries of {option} and no {noun} with as many rows; expected one entry per row. "
-        f"Pass {option} with one entry per row, not {spec}."
+        f"Got {len(column)} entries of {option} and no {noun} with as many rows; expected one entry per row.",
+        f"Pass {option} with one entry per row, not {spec}.",
     )

@@ -2,49 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-__all__ = ["command"]
+from congruence._utils.atomic import check_output
+from congruence.cli._base import print_json, say
+from congruence.cli._options import Force, Json, argument, option
+from congruence.errors import ParameterError
 
 #: Formats, and the options that apply to each of them only.
 FORMATS = {"faiss": ("index",), "onnx": ("side",), "sentence-transformers": ("model", "side")}
 
 
 def command(
-    map_path: Annotated[str, typer.Argument(metavar="MAP", help="Folder of a saved map or bridge.")],
-    out: Annotated[
-        str,
-        typer.Option(
-            "--out",
-            "-o",
-            help="File to write, or folder for sentence-transformers. For FAISS, .index or .faiss writes an index "
-            "with map and normalization, another suffix the map alone.",
-        ),
-    ],
-    to: Annotated[str, typer.Option(help="Format: faiss, onnx or sentence-transformers.")] = "faiss",
-    index: Annotated[
-        str | None,
-        typer.Option(help="FAISS: file of an index to put the map in front of; its vectors are not changed."),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="sentence-transformers: name or folder of the model to append the map to.")
-    ] = None,
-    modality: Annotated[str | None, typer.Option(help="Modality whose means are used: image, text, etc.")] = None,
-    side: Annotated[
-        str | None, typer.Option(help="source or target: which head of a joint-space map to use; source by default.")
-    ] = None,
-    inverse: Annotated[bool, typer.Option("--inverse", help="Map from the map's target back to its source.")] = False,
-    normalize: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|yes|no",
-            help="Scale mapped rows to unit norm; auto: if the target's rows had unit norm at the fit.",
-        ),
-    ] = "auto",
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    map_path: str = argument(..., "Folder of a saved map or bridge.", metavar="MAP"),
+    out: str = option(
+        ...,
+        "File, or folder for sentence-transformers. FAISS: .index or .faiss also holds the normalization.",
+        "--out",
+        "-o",
+    ),
+    to: str = option("faiss", "Format: faiss, onnx or sentence-transformers."),
+    index: str | None = option(None, "FAISS: file of an index to put the map in front of; it is not changed."),
+    model: str | None = option(None, "sentence-transformers: model to append the map to."),
+    modality: str | None = option(None, "Modality whose means are used: image, text, etc."),
+    side: str | None = option(None, "source or target: which head of a joint-space map; source by default."),
+    inverse: bool = option(False, "Map from the map's target back to its source.", "--inverse"),
+    normalize: str = option(
+        "auto", "Scale mapped rows to unit norm; auto: as the target's at the fit.", metavar="auto|yes|no"
+    ),
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Write a map for another library: FAISS, ONNX or sentence-transformers (each an extra).
 
@@ -53,31 +38,31 @@ def command(
     pickle-free format for modules: call congruence.load(MAP).to_torch() in Python instead.
     """
     import congruence
-    from congruence._utils.atomic import check_output
     from congruence._utils.validation import check_choice
-    from congruence.cli._base import print_json, say
-    from congruence.cli.transform import NORMALIZE
-    from congruence.errors import ParameterError
+    from congruence.cli._options import NORMALIZE
     from congruence.integrations import export_faiss, export_onnx
     from congruence.integrations.model_folder import check_model_output
     from congruence.maps import OrthogonalMap
 
     if to in ("torch", "pytorch"):
         raise ParameterError(
-            f"Got --to {to}; expected {', '.join(FORMATS)}, since PyTorch has no file format for modules without "
-            "pickle. Call congruence.load(MAP).to_torch() in Python; the map's own folder is its file."
+            f"Got --to {to}; expected {', '.join(FORMATS)}, since PyTorch has no file format for modules "
+            "without pickle.",
+            "Call congruence.load(MAP).to_torch() in Python; the map's own folder is its file.",
         )
     check_choice(to, tuple(FORMATS), "--to")
     check_choice(normalize, tuple(NORMALIZE), "--normalize")
     for name, value in (("index", index), ("model", model), ("side", side)):
         if value is not None and name not in FORMATS[to]:
             formats = " or ".join(key for key, names in FORMATS.items() if name in names)
-            raise ParameterError(f"Got --{name} with --to {to}; expected it for {formats} only. Leave out --{name}.")
+            raise ParameterError(
+                f"Got --{name} with --to {to}; expected it for {formats} only.", f"Leave out --{name}."
+            )
     if to == "sentence-transformers":
         if model is None:
             raise ParameterError(
-                "Got no --model; expected the sentence-transformers model that the map starts from. Pass "
-                "--model with its name or folder."
+                "Got no --model; expected the sentence-transformers model that the map starts from.",
+                "Pass --model with its name or folder.",
             )
         check_model_output(out, force=force)
     else:
@@ -86,7 +71,7 @@ def command(
     if inverse:
         if not isinstance(mapping, OrthogonalMap):
             kind = "bridge" if isinstance(mapping, congruence.Bridge) else f"{mapping.kind} map"
-            raise ParameterError(f"Got --inverse for a {kind}; expected an orthogonal map. Leave out --inverse.")
+            raise ParameterError(f"Got --inverse for a {kind}; expected an orthogonal map.", "Leave out --inverse.")
         mapping = mapping.inverse()
     unit = NORMALIZE[normalize]
     side = side or "source"

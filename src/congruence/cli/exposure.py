@@ -2,49 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-__all__ = ["command"]
+from congruence.cli._base import number, print_json, print_table, progress, read
+from congruence.cli._options import Json, Seed, argument, option
+from congruence.errors import ShapeError
 
 
 def command(
-    store: Annotated[str, typer.Argument(help="Stored vectors: a file, or file:key.")],
-    texts: Annotated[str, typer.Option(help="Candidate texts in another model, including those of the store.")],
-    pairs: Annotated[
-        list[int] | None,
-        typer.Option(
-            help="Number of vectors whose texts are known, 0 for none; may be repeated. 10 and 100 by default."
-        ),
-    ] = None,
-    protections: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--protect",
-            help="Protection applied to the store: none, rotation, noise=0.5, pca=64, int8, binary, or several "
-            "joined by +. May be repeated.",
-        ),
-    ] = None,
-    ids: Annotated[str | None, typer.Option(help="Key, column or file of the ids, in both files.")] = None,
-    labels: Annotated[
-        str | None, typer.Option(help="file:column with the id of each vector's text; by default the vector's own id.")
-    ] = None,
-    queries: Annotated[
-        str | None, typer.Option(help="The owner's queries, to measure search; by default the stored vectors.")
-    ] = None,
-    rounds: Annotated[int, typer.Option(help="Number of refits on mutual nearest neighbors; 0 for none.")] = 4,
-    draws: Annotated[
-        int, typer.Option(help="Number of random draws of the known pairs, and of rotations and noise.")
-    ] = 5,
-    seed: Annotated[int, typer.Option(help="Random seed of all draws.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    store: str = argument(..., "Stored vectors: a file, or file:key."),
+    texts: str = option(..., "Candidate texts in another model, including those of the store."),
+    pairs: list[int] | None = option(
+        None, "Number of vectors whose texts are known; may be repeated. 10 and 100 by default."
+    ),
+    protections: list[str] | None = option(
+        None, "Protection of the store: none, rotation, noise=0.5, pca=64, int8, binary, joined by +.", "--protect"
+    ),
+    ids: str | None = option(None, "Key, column or file of the ids, in both files."),
+    labels: str | None = option(None, "file:column with the id of each vector's text; by default its own id."),
+    queries: str | None = option(None, "The owner's queries, to measure search; by default the vectors."),
+    rounds: int = option(4, "Number of refits on mutual nearest neighbors; 0 for none."),
+    draws: int = option(5, "Number of draws of the known pairs, rotations and noise."),
+    seed: Seed = 0,
+    as_json: Json = False,
 ) -> None:
     """Measure how many stored vectors can be matched to their text with a few known pairs, and what reduces this."""
     from congruence._utils.ids import id_texts
-    from congruence.cli._base import number, print_json, print_table, progress, read
     from congruence.embeddings import Space
-    from congruence.errors import ShapeError
     from congruence.evaluation.exposure import measure_exposure
     from congruence.stores import read_column
 
@@ -54,8 +36,8 @@ def command(
         column = read_column(labels)
         if len(column) != len(vectors):
             raise ShapeError(
-                f"Got {len(column)} labels for {len(vectors)} vectors; expected one label per vector. Pass "
-                f"--labels with a column that has one entry for each row of {store}."
+                f"Got {len(column)} labels for {len(vectors)} vectors; expected one label per vector.",
+                f"Pass --labels with a column that has one entry for each row of {store}.",
             )
         text_ids = dict(zip(id_texts(vectors.ids).tolist(), map(str, column.tolist()), strict=True))
     applied = protections or ["none"]

@@ -2,134 +2,70 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import sys
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from congruence.cli._engines import ADDRESS_HELP, ENGINE_HELP, WORKERS_HELP, runs_by_fragments
+from congruence._utils.display import visible
+from congruence.cli._base import number, print_json, print_table, read, read_groups
+from congruence.cli._engines import fit_by_fragments, make_engine, runs_by_fragments
+from congruence.cli._options import AllowZeroRows, Engine, Force, Json, RayAddress, Seed, Workers, argument, option
+from congruence.cli._scores import held_out_rows
+from congruence.errors import IdError, InputError, ParameterError, UnpairedError
 
 if TYPE_CHECKING:
-    from congruence.embeddings import Embeddings
+    from congruence.embeddings import Embeddings, Space
     from congruence.maps import Map
-
-__all__ = ["command"]
 
 
 def command(
-    source: Annotated[str, typer.Argument(help="Anchors in the source model: a file, or file:key.")],
-    target: Annotated[str, typer.Argument(help="The same items in the target model.")],
-    out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the map to.")],
-    method: Annotated[
-        str,
-        typer.Option(
-            help="Kind of map: auto (chosen by cross-validation), orthogonal, linear, mlp, procrustes or cca."
-        ),
-    ] = "auto",
-    center: Annotated[
-        bool,
-        typer.Option(
-            help="Map the source mean to the target mean (orthogonal, linear), or subtract both means (procrustes, "
-            "cca)."
-        ),
-    ] = True,
-    shrinkage: Annotated[
-        str | None,
-        typer.Option(
-            help="How to shrink directions that the anchors determine poorly: auto, full (as in the paper), "
-            "covered, wiener, soft or cv (orthogonal)."
-        ),
-    ] = None,
-    shrinkage_strength: Annotated[
-        float | None, typer.Option(help="Strength of the wiener and soft shrinkage (orthogonal).")
-    ] = None,
-    allow_reflection: Annotated[
-        bool,
-        typer.Option(
-            "--allow-reflection/--no-reflection",
-            help="Allow reflections, or require a rotation of determinant 1 (orthogonal).",
-        ),
-    ] = True,
-    ridge: Annotated[
-        str | None,
-        typer.Option(
-            help="Ridge penalty, added to the sums of squares (linear, cca); or cv, to choose it by "
-            "cross-validation (linear)."
-        ),
-    ] = None,
-    n_components: Annotated[int | None, typer.Option(help="Width of the joint space (procrustes, cca).")] = None,
-    single_modality: Annotated[
-        bool,
-        typer.Option(
-            "--single-modality",
-            help="Only rows of the anchors' modality will be mapped, so that linear maps may be chosen (auto).",
-        ),
-    ] = False,
-    modality: Annotated[str | None, typer.Option(help="Modality of the anchors: image, text, etc.")] = None,
-    target_modality: Annotated[
-        str | None, typer.Option(help="Modality of the target's rows, if it differs (procrustes, cca).")
-    ] = None,
-    means: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="MODALITY=SOURCE[,TARGET]: rows of another modality, of which only the means are used. Without "
-            "TARGET, the gap between the modalities is taken from the source. May be repeated."
-        ),
-    ] = None,
-    unpaired_source: Annotated[
-        str | None,
-        typer.Option(
-            help="Unpaired rows of the source, of the anchors' modality. Their matches in --unpaired-target are "
-            "used to refine the map."
-        ),
-    ] = None,
-    unpaired_target: Annotated[
-        str | None, typer.Option(help="Unpaired rows of the target, in any order; they may be other items.")
-    ] = None,
-    no_pairs: Annotated[
-        bool,
-        typer.Option(
-            "--no-pairs", help="The files are not paired: search for pairs, and report whether the search succeeded."
-        ),
-    ] = False,
-    ids: Annotated[
-        str | None,
-        typer.Option(
-            help="Key, column or file of the ids, in both files. By default id, ids or names, if both files have "
-            "one; none pairs rows by position."
-        ),
-    ] = None,
-    target_ids: Annotated[
-        str | None, typer.Option(help="Key, column or file of the target's ids, if different.")
-    ] = None,
-    holdout: Annotated[
-        float, typer.Option(help="Pairs to hold out of the fit for evaluation: a share below 1, or a number of pairs.")
-    ] = 0,
-    seed: Annotated[int, typer.Option(help="Random seed that determines the held-out pairs.")] = 0,
-    groups: Annotated[
-        str | None,
-        typer.Option(
-            help="Pairs to hold out together: file:key with one label per source row, or none. By default, rows "
-            "with identical vectors."
-        ),
-    ] = None,
-    source_model: Annotated[str | None, typer.Option(help="Name of the source model.")] = None,
-    target_model: Annotated[str | None, typer.Option(help="Name of the target model.")] = None,
-    source_revision: Annotated[str | None, typer.Option(help="Revision of the source model.")] = None,
-    target_revision: Annotated[str | None, typer.Option(help="Revision of the target model.")] = None,
-    check: Annotated[bool, typer.Option(help="Check that the anchors look paired.")] = True,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 2 if the pairing check fails.")] = False,
-    missing: Annotated[str, typer.Option(help="What to do with ids found in only one file: drop or error.")] = "drop",
-    allow_zero_rows: Annotated[bool, typer.Option("--allow-zero-rows", help="Accept rows of zeros.")] = False,
-    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "local",
-    address: Annotated[str | None, typer.Option(help=ADDRESS_HELP)] = None,
-    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    source: str = argument(..., "Anchors in the source model: a file, or file:key."),
+    target: str = argument(..., "The same items in the target model."),
+    out: str = option(..., "Folder to write the map to.", "--out", "-o"),
+    method: str = option("auto", "auto (chosen by cross-validation), orthogonal, linear, mlp, procrustes or cca."),
+    center: bool = option(True, "Map the source mean to the target mean, or subtract both (procrustes, cca)."),
+    shrinkage: str | None = option(None, "auto, full (as in the paper), covered, wiener, soft or cv (orthogonal)."),
+    shrinkage_strength: float | None = option(None, "Strength of the wiener and soft shrinkage (orthogonal)."),
+    allow_reflection: bool = option(
+        True, "Allow reflections, or only determinant 1 (orthogonal).", "--allow-reflection/--no-reflection"
+    ),
+    ridge: str | None = option(None, "Ridge penalty (linear, cca), or cv, to choose it by cross-validation (linear)."),
+    n_components: int | None = option(None, "Width of the joint space (procrustes, cca)."),
+    single_modality: bool = option(False, "Only the anchors' modality will be mapped (auto).", "--single-modality"),
+    modality: str | None = option(None, "Modality of the anchors: image, text, etc."),
+    target_modality: str | None = option(None, "Modality of the target's rows, if it differs (procrustes, cca)."),
+    means: list[str] | None = option(
+        None, "MODALITY=SOURCE[,TARGET]: rows of which only the means are used. May be repeated."
+    ),
+    unpaired_source: str | None = option(
+        None, "Unpaired rows of the source; matches in --unpaired-target refine the map."
+    ),
+    unpaired_target: str | None = option(None, "Unpaired rows of the target, in any order; they may be other items."),
+    no_pairs: bool = option(False, "The files are not paired: search for pairs, and report the outcome.", "--no-pairs"),
+    ids: str | None = option(
+        None, "Key, column or file of the ids in both files, by default id, ids or names; none: by position."
+    ),
+    target_ids: str | None = option(None, "Key, column or file of the target's ids, if different."),
+    holdout: float = option(0, "Pairs to hold out for evaluation: a share below 1, or a number of pairs."),
+    seed: Seed = 0,
+    groups: str | None = option(
+        None, "Pairs to hold out together: file:key, or none. By default, identical source rows."
+    ),
+    source_model: str | None = option(None, "Name of the source model."),
+    target_model: str | None = option(None, "Name of the target model."),
+    source_revision: str | None = option(None, "Revision of the source model."),
+    target_revision: str | None = option(None, "Revision of the target model."),
+    check: bool = option(True, "Check that the anchors look paired."),
+    strict: bool = option(False, "Exit with code 2 if the pairing check fails.", "--strict"),
+    missing: str = option("drop", "What to do with ids found in only one file: drop or error."),
+    allow_zero_rows: AllowZeroRows = False,
+    engine: Engine = "local",
+    address: RayAddress = None,
+    workers: Workers = None,
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Fit a map between two embedding spaces on paired anchors."""
     import congruence
-    from congruence.cli._anchors import find_ids, read_anchors
-    from congruence.cli._base import read, read_groups
     from congruence.embeddings import Space
     from congruence.persist import check_map_output
 
@@ -168,8 +104,6 @@ def command(
         n_components=n_components,
     )
     if runs_by_fragments(engine, f"{source} {target}", "", {"--address": address, "--workers": workers}):
-        from congruence.cli._engines import fit_by_fragments, make_engine
-
         needs_rows = {
             "--holdout": holdout,
             "--means": means,
@@ -228,7 +162,6 @@ def command(
 def _parameters(method: str, center: bool, ridge: str | None, **options: object) -> dict[str, Any]:
     """Collect the given options of the chosen method; refuse options of other methods."""
     from congruence._utils.validation import check_choice
-    from congruence.errors import ParameterError
     from congruence.maps import METHODS
 
     check_choice(method, ("auto", *METHODS), "method")
@@ -240,7 +173,7 @@ def _parameters(method: str, center: bool, ridge: str | None, **options: object)
             parameters["ridge"] = ridge if ridge == "cv" else float(ridge)
         except ValueError:
             raise ParameterError(
-                f"Got --ridge {ridge!r}; expected a number or cv. Pass --ridge 1.0, for example, or --ridge cv."
+                f"Got --ridge {ridge!r}; expected a number or cv.", "Pass --ridge 1.0, for example, or --ridge cv."
             ) from None
     if method == "mlp":
         parameters["verbose"] = True
@@ -250,22 +183,20 @@ def _parameters(method: str, center: bool, ridge: str | None, **options: object)
         off = {"center": "--no-center", "allow_reflection": "--no-reflection"}  # passed only when switched off
         flag = off.get(unknown[0], f"--{unknown[0].replace('_', '-')}")
         raise ParameterError(
-            f"Got {flag} for method {method!r}, which has no such option; "
-            "expected options of that method. Leave it out, or pass another --method."
+            f"Got {flag} for method {method!r}, which has no such option; expected options of that method.",
+            "Leave it out, or pass another --method.",
         )
     return parameters
 
 
 def _parse_means(entry: str) -> tuple[str, list[str]]:
     """Return the modality and the one or two files of an argument of ``--means``."""
-    from congruence.errors import ParameterError
-
     name, equals, files = entry.partition("=")
     sides = files.split(",")
     if not equals or not all(sides) or len(sides) > 2:
         raise ParameterError(
-            f"Got --means {entry!r}; expected MODALITY=SOURCE or MODALITY=SOURCE,TARGET. Pass --means "
-            "text=texts.npz:key, for example."
+            f"Got --means {entry!r}; expected MODALITY=SOURCE or MODALITY=SOURCE,TARGET.",
+            "Pass --means text=texts.npz:key, for example.",
         )
     return name, sides
 
@@ -274,16 +205,15 @@ def _read_pools(
     source: str | None, target: str | None, ids: str | None, modality: str | None
 ) -> tuple[Embeddings, Embeddings] | None:
     """Read both pools, with ids so that held-out items can be left out of them; None if there are no pools."""
-    from congruence.cli._anchors import find_ids
-    from congruence.cli._base import read
     from congruence.embeddings import Space
-    from congruence.errors import ParameterError
 
     if source is None and target is None:
         return None
     if source is None or target is None:
         flag, missing = ("--unpaired-source", "--unpaired-target")[:: 1 if target is None else -1]
-        raise ParameterError(f"Got {flag} without {missing}; expected rows of both models. Pass {missing} FILE too.")
+        raise ParameterError(
+            f"Got {flag} without {missing}; expected rows of both models.", f"Pass {missing} FILE too."
+        )
 
     def pool(spec: str) -> Embeddings:
         column = find_ids(spec)[1] if ids is None else False if ids == "none" else ids
@@ -293,12 +223,12 @@ def _read_pools(
 
 
 def _refuse_with_no_pairs(flags: list[str]) -> None:
-    from congruence.errors import ParameterError
 
     if flags:
         raise ParameterError(
-            f"Got {flags[0]} together with --no-pairs; expected only options of an orthogonal map, since there are "
-            f"no pairs to hold out or to match by id. Leave out {flags[0]}, or --no-pairs."
+            f"Got {flags[0]} together with --no-pairs; expected only options of an orthogonal map, since there "
+            "are no pairs to hold out or to match by id.",
+            f"Leave out {flags[0]}, or --no-pairs.",
         )
 
 
@@ -318,8 +248,6 @@ def _fit_unpaired(
     from dataclasses import replace
 
     from congruence import UnpairedMap
-    from congruence.cli._base import print_json, print_table
-    from congruence.errors import UnpairedError
     from congruence.maps.evidence import alignment_rows
 
     mapping = UnpairedMap(**options).fit(sides[0].vectors, sides[1].vectors, modality)
@@ -344,8 +272,6 @@ def _fit_unpaired(
 
 
 def _report(mapping: Map, out: str, paired_by: str, as_json: bool) -> None:
-    from congruence.cli._base import number, print_json, print_table
-    from congruence.cli._scores import held_out_rows
     from congruence.maps import HeadsMap
 
     if as_json:
@@ -382,3 +308,107 @@ def _report(mapping: Map, out: str, paired_by: str, as_json: bool) -> None:
         rows.append(["anchors look paired", answers.get(state, state)])
     rows.append(["written to", out])
     print_table(f"{type(mapping).__name__}", ["", ""], rows)
+
+
+def read_anchors(
+    specs: tuple[str, str], ids: tuple[str | None, str | None], spaces: tuple[Space, Space], allow_zero_rows: bool
+) -> tuple[tuple[Embeddings, Embeddings], str]:
+    """Read both files, with ids if they were named or if both files have a column with a usual name.
+
+    ``specs``: source and target, as ``file`` or ``file:key``; ``ids``: where the ids are; ``none`` for pairing by
+    position, None to look for ``id``, ``ids`` or ``names``. ``paired_by``: for the report: ``id``, with the names of
+    the columns if known, or ``position``.
+    """
+    automatic = ids == (None, None)
+    columns = _default_columns(specs) if automatic else tuple(False if "none" in ids else name for name in ids)
+    source, target = (
+        read(spec, column, space, allow_zero_rows) for spec, column, space in zip(specs, columns, spaces, strict=True)
+    )
+    if not (source.has_ids and target.has_ids):
+        if len(source) != len(target):
+            raise InputError(_no_ids_message(specs, (len(source), len(target))))
+        return (source, target), "position"
+    if automatic:
+        _compare_ids(specs, source, target)
+    names = list(dict.fromkeys(name for name in columns if isinstance(name, str)))
+    return (source, target), f"id ({', '.join(names)})" if names else "id"
+
+
+def find_ids(spec: str) -> tuple[bool, str | None]:
+    """Return whether a file has ids, and the column they are in unless it is read by default."""
+    from congruence.stores import open_source, parse_spec
+    from congruence.stores.ids import usual_id_column
+
+    source = open_source(spec)
+    name = None if source.has_ids else usual_id_column(*parse_spec(spec), source.n)
+    return source.has_ids or name is not None, name
+
+
+def _default_columns(specs: tuple[str, str]) -> tuple[str | None, str | None]:
+    """Return the columns to read ids from; None for the default, or for both files if one of them has no ids."""
+    from congruence.stores import parse_spec
+    from congruence.stores.ids import id_fault
+
+    columns: list[str | None] = []
+    for spec in specs:
+        has_ids, name = find_ids(spec)
+        if not has_ids:
+            return None, None
+        columns.append(name)
+    for spec, name in zip(specs, columns, strict=True):
+        fault = None if name is None else id_fault(parse_spec(spec)[0], name)
+        if fault is not None:
+            print(
+                f"warning: column {visible(str(name))} of {visible(spec)} is not used to pair by id: {fault}. "
+                "Pass --ids COLUMN for another one.",
+                file=sys.stderr,
+            )
+            return None, None
+    return columns[0], columns[1]
+
+
+def _no_ids_message(specs: tuple[str, str], rows: tuple[int, int]) -> str:
+    """Return the message for files of different lengths without ids; it lists the columns that could hold ids."""
+    from congruence.stores import parse_spec
+    from congruence.stores.ids import id_columns
+
+    candidates = [id_columns(*parse_spec(spec), n) for spec, n in zip(specs, rows, strict=True)]
+    got = (
+        f"Got {rows[0]} rows in {specs[0]} and {rows[1]} in {specs[1]}, and no ids on both sides; expected the "
+        "same number of rows, or ids to pair them by. "
+    )
+    listed = "; ".join(f"{spec}: {', '.join(names) or 'none'}" for spec, names in zip(specs, candidates, strict=True))
+    if not all(candidates):
+        return (
+            f"{got}Pass --ids FILE and --target-ids FILE, files with one id per row, or --ids COLUMN if the ids "
+            f"are in a column (columns that could hold ids in {listed})."
+        )
+    target = "" if set(candidates[0]) & set(candidates[1]) else " and --target-ids COLUMN"
+    return f"{got}Pass --ids COLUMN{target} (columns that could hold ids in {listed})."
+
+
+def _compare_ids(specs: tuple[str, str], source: Embeddings, target: Embeddings) -> None:
+    """Print a warning if the ids of files of equal length differ in some rows.
+
+    Raises IdError if they have none in common.
+    """
+    from congruence._utils.ids import is_in
+    from congruence._utils.validation import shorten
+
+    common = int(is_in(source.ids, target.ids).sum())
+    most = max(len(source), len(target))
+    if common == 0:
+        raise IdError(
+            f"Got ids in {specs[0]} ({shorten(str(source.ids[0]))}, …) and {specs[1]} "
+            f"({shorten(str(target.ids[0]))}, …) that differ in {most} of {most} rows; expected the same items "
+            "on both sides.",
+            "Pass --ids COLUMN for others, or --ids none to pair by position.",
+        )
+    # If the lengths differ, the report says how many rows were left out.
+    if common < most and len(source) == len(target):
+        print(
+            f"warning: ids of {visible(specs[0])} and {visible(specs[1])} differ in {most - common} of {most} "
+            f"rows; the other {common} are paired by id. Pass --missing error to refuse such files, or --ids none "
+            "to pair by position.",
+            file=sys.stderr,
+        )

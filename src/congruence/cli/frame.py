@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from congruence.cli._base import number, print_json, print_table, read
+from congruence.cli._options import AllowZeroRows, Force, Json, argument, option
+from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
     from congruence.embeddings import Embeddings
     from congruence.maps.frame import CanonicalFrame
 
-__all__ = ["add", "fit", "take"]
 
 _MODELS = "NAME=FILE[:KEY] or NAME:MODALITY=FILE[:KEY]; without NAME, the name is taken from the key or file."
 
 
 def fit(
-    models: Annotated[list[str], typer.Argument(help=f"Anchors of two or more models: {_MODELS}")],
-    out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the frame to.")],
-    modality: Annotated[
-        str | None, typer.Option(help="Modality of anchors without a stated modality: image, text, etc.")
-    ] = None,
-    ids: Annotated[
-        str | None,
-        typer.Option(
-            help="Key or column of the ids in every file. By default id, ids or names, if all files have one; none "
-            "matches rows by position."
-        ),
-    ] = None,
-    center: Annotated[bool, typer.Option(help="Map means to means.")] = True,
-    shrinkage: Annotated[
-        str,
-        typer.Option(help="How to shrink directions that the anchors determine poorly: auto, wiener, covered or full."),
-    ] = "auto",
-    allow_zero_rows: Annotated[
-        bool, typer.Option("--allow-zero-rows", help="Leave out rows of zeros, which are otherwise refused.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing frame.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    models: list[str] = argument(..., f"Anchors of two or more models: {_MODELS}"),
+    out: str = option(..., "Folder to write the frame to.", "--out", "-o"),
+    modality: str | None = option(None, "Modality of anchors without a stated modality: image, text, etc."),
+    ids: str | None = option(
+        None, "Key, column or file of the ids in every file, by default id, ids or names; none: by position."
+    ),
+    center: bool = option(True, "Map means to means."),
+    shrinkage: str = option(
+        "auto", "How to shrink directions that the anchors determine poorly: auto, wiener, covered or full."
+    ),
+    allow_zero_rows: AllowZeroRows = False,
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Fit one coordinate frame for many models, whose anchors may overlap only partly."""
     from congruence.maps import CanonicalFrame
@@ -50,18 +42,16 @@ def fit(
 
 
 def add(
-    frame_path: Annotated[str, typer.Argument(metavar="FRAME", help="Folder of a saved frame.")],
-    models: Annotated[list[str], typer.Argument(help=f"Anchors of one or more models: {_MODELS}")],
-    out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the larger frame to.")],
-    modality: Annotated[
-        str | None, typer.Option(help="Modality of anchors without a stated modality: image, text, etc.")
-    ] = None,
-    ids: Annotated[str | None, typer.Option(help="Key or column of the ids in every file, as for fit.")] = None,
-    allow_zero_rows: Annotated[
-        bool, typer.Option("--allow-zero-rows", help="Leave out rows of zeros, which are otherwise refused.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing frame.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    frame_path: str = argument(..., "Folder of a saved frame.", metavar="FRAME"),
+    models: list[str] = argument(..., f"Anchors of one or more models: {_MODELS}"),
+    out: str = option(..., "Folder to write the larger frame to.", "--out", "-o"),
+    modality: str | None = option(None, "Modality of anchors without a stated modality: image, text, etc."),
+    ids: str | None = option(
+        None, "Key, column or file of the ids in every file, by default id, ids or names; none: by position."
+    ),
+    allow_zero_rows: AllowZeroRows = False,
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Add models to a frame; maps between models already in it do not change."""
     from congruence.maps import CanonicalFrame
@@ -76,16 +66,15 @@ def add(
 
 
 def take(
-    frame_path: Annotated[str, typer.Argument(metavar="FRAME", help="Folder of a saved frame.")],
-    source: Annotated[str, typer.Argument(help="Name of the model to map from.")],
-    target: Annotated[str, typer.Argument(help="Name of the model to map to.")],
-    out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the map to.")],
-    modality: Annotated[str | None, typer.Option(help="Modality whose means the map uses by default.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    frame_path: str = argument(..., "Folder of a saved frame.", metavar="FRAME"),
+    source: str = argument(..., "Name of the model to map from."),
+    target: str = argument(..., "Name of the model to map to."),
+    out: str = option(..., "Folder to write the map to.", "--out", "-o"),
+    modality: str | None = option(None, "Modality whose means the map uses by default."),
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Write the map from one model of a frame to another."""
-    from congruence.cli._base import print_json, print_table
     from congruence.maps import CanonicalFrame
     from congruence.persist import check_map_output
 
@@ -109,10 +98,8 @@ def take(
 def _read(specs: list[str], ids: str | None, modality: str | None, allow_zero_rows: bool) -> dict[str, Any]:
     """Read the anchors of each model, by modality if one is stated."""
     from congruence._utils.validation import check_choice
-    from congruence.cli._anchors import find_ids
-    from congruence.cli._base import read
+    from congruence.cli.fit import find_ids
     from congruence.embeddings import MODALITIES, Space
-    from congruence.errors import ParameterError
 
     if modality is not None:
         check_choice(modality, MODALITIES, "modality")
@@ -128,8 +115,9 @@ def _read(specs: list[str], ids: str | None, modality: str | None, allow_zero_ro
         by_modality = models.setdefault(name, {})
         if rows_modality in by_modality:
             raise ParameterError(
-                f"Got two files of {f'{rows_modality} ' if rows_modality else ''}vectors for {name!r}; expected "
-                f"one for each modality. Write {name}:image=FILE and {name}:text=FILE, or give each model a name."
+                f"Got two files of {f'{rows_modality} ' if rows_modality else ''}vectors for {name!r}; "
+                "expected one for each modality.",
+                f"Write {name}:image=FILE and {name}:text=FILE, or give each model a name.",
             )
         space = Space(model=name if is_named else None, modality=rows_modality)
         by_modality[rows_modality] = read(spec, column, space, allow_zero_rows)
@@ -137,8 +125,8 @@ def _read(specs: list[str], ids: str | None, modality: str | None, allow_zero_ro
     for name, by_modality in models.items():
         if None in by_modality and len(by_modality) > 1:
             raise ParameterError(
-                f"Got files of {name!r} both with and without a modality; expected a modality for all of them. "
-                f"Write {name}:text=FILE, for example."
+                f"Got files of {name!r} both with and without a modality; expected a modality for all of them.",
+                f"Write {name}:text=FILE, for example.",
             )
         out[name] = by_modality.get(None, by_modality)
     return out
@@ -149,7 +137,6 @@ def _parse(entry: str) -> tuple[str, str | None, bool, str]:
     from pathlib import Path
 
     from congruence.embeddings import MODALITIES
-    from congruence.errors import ParameterError
     from congruence.stores import parse_spec
 
     name, equals, spec = entry.partition("=")
@@ -161,13 +148,12 @@ def _parse(entry: str) -> tuple[str, str | None, bool, str]:
     name = head if modality else name
     if not name or not spec:
         raise ParameterError(
-            f"Got {entry!r}; expected NAME=FILE or NAME:MODALITY=FILE. Write clip=texts.npz, for example."
+            f"Got {entry!r}; expected NAME=FILE or NAME:MODALITY=FILE.", "Write clip=texts.npz, for example."
         )
     return name, modality, True, spec
 
 
 def _report(frame: CanonicalFrame, out: str, as_json: bool) -> None:
-    from congruence.cli._base import number, print_json, print_table
 
     facts = frame.describe()
     if as_json:

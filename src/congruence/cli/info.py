@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-__all__ = ["command"]
+from congruence.cli._base import print_json, say
+from congruence.cli._options import Json, option
 
 
 def command(
-    devices: Annotated[
-        bool, typer.Option("--devices/--no-devices", help="List torch's devices, which takes seconds.")
-    ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    devices: bool = option(True, "List torch's devices, which takes seconds.", "--devices/--no-devices"),
+    as_json: Json = False,
 ) -> None:
     """Show versions, extras, threads, memory and devices, to paste into a bug report.
 
     Contains no user, host or path names.
     """
-    from congruence.cli._base import print_json, say
     from congruence.system import system_info
 
     facts = system_info(devices=devices)

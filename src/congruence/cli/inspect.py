@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from congruence.cli._base import load_map, print_json, print_table
+from congruence.cli._options import Json, argument
+from congruence.cli._scores import held_out_rows
+from congruence.errors import CorruptFileError
 
 if TYPE_CHECKING:
     from congruence.upgrade.bridge import Bridge
 
-__all__ = ["command"]
 
 #: False-positive rates of the old model whose thresholds are shown.
 _RATES = (0.1, 0.01, 0.001)
 
 
 def command(
-    map_path: Annotated[str, typer.Argument(metavar="MAP", help="Folder of a saved map or bridge.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    map_path: str = argument(..., "Folder of a saved map or bridge.", metavar="MAP"), as_json: Json = False
 ) -> None:
     """Show which spaces a map connects, how it was fitted and how reliable it is; for a bridge, also its thresholds."""
-    from congruence.cli._base import load_map, print_json, print_table
-    from congruence.cli._scores import held_out_rows
-    from congruence.errors import CorruptFileError
-
     mapping, bridge = load_map(map_path)
     facts = mapping.describe()
     singular = getattr(mapping, "singular_values_", None)
@@ -44,7 +41,8 @@ def command(
         # it.
         raise CorruptFileError(
             f"Got facts or scores in {map_path} in an unknown format ({error!r}); expected the format that "
-            "congruence writes. Pass --json to see them unchanged."
+            "congruence writes.",
+            "Pass --json to see them unchanged.",
         ) from error
     if singular is not None:
         picks = [0, len(singular) // 4, len(singular) // 2, 3 * len(singular) // 4, len(singular) - 1]

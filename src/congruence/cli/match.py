@@ -2,54 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-__all__ = ["command"]
+from congruence.cli._base import number, print_json, print_table, progress, read
+from congruence.cli._options import Json, Seed, argument, option
 
 
 def command(
-    images: Annotated[str, typer.Argument(help="Images, or any first side: a file, or file:key.")],
-    texts: Annotated[str, typer.Argument(help="Their texts.")],
-    hard: Annotated[
-        str | None,
-        typer.Option(
-            help="Hard negatives, a wrong text for each image: a file, or nearest, which exchanges each text with "
-            "a similar one."
-        ),
-    ] = None,
-    unrelated: Annotated[
-        str | None, typer.Option(help="Unrelated texts; by default TEXTS, randomly re-paired.")
-    ] = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(help="Name of a metric, or all. May be repeated; by default the four of the JAM paper."),
-    ] = None,
-    definition: Annotated[
-        str, typer.Option(help="Formulas of the metrics: jam (the paper's), congruence (ours), or both.")
-    ] = "both",
-    components: Annotated[
-        int,
-        typer.Option(
-            help="Number of principal components to keep before scoring (50 for cca); 0 to use the embeddings "
-            "unchanged."
-        ),
-    ] = 10,
-    normalize: Annotated[
-        bool, typer.Option("--normalize", help="Scale rows to unit norm before CKNNA, as in the code of Huh et al.")
-    ] = False,
-    standardize: Annotated[
-        bool,
-        typer.Option("--standardize", help="Scale columns to unit variance before SVCCA, as in the code of Huh et al."),
-    ] = False,
-    draws: Annotated[int, typer.Option(help="Number of random subsets of rows.")] = 100,
-    rows: Annotated[int | None, typer.Option(help="Rows per subset; by default half.")] = None,
-    permutations: Annotated[int, typer.Option(help="Number of randomizations for each p-value.")] = 200,
-    ids: Annotated[str | None, typer.Option(help="Key, column or file of the ids, in every file.")] = None,
-    target_ids: Annotated[str | None, typer.Option(help="Key, column or file of the texts' ids, if different.")] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of subsets, noise and re-pairings.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON, including all scores.")] = False,
+    images: str = argument(..., "Images, or any first side: a file, or file:key."),
+    texts: str = argument(..., "Their texts."),
+    hard: str | None = option(None, "Hard negatives, a wrong text for each image: a file, or nearest."),
+    unrelated: str | None = option(None, "Unrelated texts; by default TEXTS, randomly re-paired."),
+    metric: list[str] | None = option(None, "Name of a metric, or all; may be repeated. By default the four of JAM."),
+    definition: str = option("both", "Formulas: jam (the paper's), congruence (ours), or both."),
+    components: int = option(10, "Principal components to keep (50 for cca); 0 for the embeddings unchanged."),
+    normalize: bool = option(False, "Scale rows to unit norm before CKNNA, as Huh et al. do.", "--normalize"),
+    standardize: bool = option(
+        False, "Scale columns to unit variance before SVCCA, as Huh et al. do.", "--standardize"
+    ),
+    draws: int = option(100, "Number of random subsets of rows."),
+    rows: int | None = option(None, "Rows per subset; by default half."),
+    permutations: int = option(200, "Number of randomizations for each p-value."),
+    ids: str | None = option(None, "Key, column or file of the ids, in every file."),
+    target_ids: str | None = option(None, "Key, column or file of the texts' ids, if different."),
+    seed: Seed = 0,
+    as_json: Json = False,
 ) -> None:
     """Compare scores of matching pairs with those of noise, unrelated texts and hard negatives (Yoon et al., section
     2).
@@ -57,7 +32,6 @@ def command(
     import numpy as np
 
     from congruence._utils.ids import id_rows
-    from congruence.cli._base import number, print_json, print_table, progress, read
     from congruence.compare.matching import DEFAULT, match_test
     from congruence.embeddings import Pairs, Space
     from congruence.metrics import BETWEEN_SPACES

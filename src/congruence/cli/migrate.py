@@ -4,251 +4,135 @@ back.
 
 from __future__ import annotations
 
+import os
+import sys
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from congruence.cli._engines import ADDRESS_HELP, WORKERS_HELP
+from congruence._utils.atomic import check_output
+from congruence.cli._base import Bars, number, print_json, print_table, say, say_error
+from congruence.cli._engines import make_engine, runs_by_fragments
+from congruence.cli._options import NORMALIZE, AllowZeroRows, Json, RayAddress, Workers, argument, option
+from congruence.cli._scores import print_thresholds
+from congruence.errors import CorruptFileError, FileError, ParameterError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
 
-__all__ = ["command"]
+    from congruence.databases import Database
+    from congruence.engines import EngineExecutor
+    from congruence.upgrade.migrate import Migration, Plan, Verification
+    from congruence.upgrade.migrate.stages import Encode
+
+
+#: Panels of the help.
+VECTORS, BEFORE, STORED = "Which vectors", "Before it runs", "How new vectors are stored"
+THRESHOLDS, REEMBED = "thresholds", "reembed"
 
 ACTIONS = ("run", "plan", "verify", "switch", "rollback", "reembed", "thresholds", "status", "drop-old", "discard")
 
 
 def command(
-    where: Annotated[
-        str,
-        typer.Argument(
-            metavar="DATABASE",
-            help="URL or path of the database, as its own clients write it: photos/items.lance, "
-            "postgresql://user@host/db, http://localhost:6333, photos.duckdb, photos.parquet, …",
-        ),
-    ],
-    action: Annotated[
-        str,
-        typer.Argument(
-            metavar="[ACTION]",
-            help="run (write the new vectors next to the old ones, and verify them; the default), plan, verify, "
-            "switch, rollback, reembed, thresholds, status, drop-old or discard.",
-        ),
-    ] = "run",
-    map_path: Annotated[
-        str | None, typer.Option("--map", help="Folder of a saved map. Later steps take it from the journal.")
-    ] = None,
-    table: Annotated[
-        str | None,
-        typer.Option(help="Table or collection, if the address does not name it.", rich_help_panel="Which vectors"),
-    ] = None,
-    column: Annotated[
-        str | None, typer.Option(help="Column of the vectors, or the named vector.", rich_help_panel="Which vectors")
-    ] = None,
-    ids: Annotated[
-        str | None,
-        typer.Option(
-            help="Column of the ids; by default the primary key. For .npy, a file of ids.",
-            rich_help_panel="Which vectors",
-        ),
-    ] = None,
-    modality: Annotated[
-        str | None,
-        typer.Option(help="Modality of all rows: image, text, audio, video, other.", rich_help_panel="Which vectors"),
-    ] = None,
-    modality_column: Annotated[
-        str | None,
-        typer.Option(
-            help="Column with the modality of each row (for an .npy or FAISS index, a file); images and texts are "
-            "then mapped with their own means.",
-            rich_help_panel="Which vectors",
-        ),
-    ] = None,
-    rows: Annotated[
-        str | None,
-        typer.Option(
-            help="Only these rows: a condition in the database's query language.", rich_help_panel="Which vectors"
-        ),
-    ] = None,
-    journal: Annotated[
-        str | None,
-        typer.Option(
-            help="Folder of the journal; by default migration-… in the current folder.", rich_help_panel="Which vectors"
-        ),
-    ] = None,
-    certificate: Annotated[
-        str | None,
-        typer.Option(
-            help="JSON output of congruence certify: its verdict is printed first, and run refuses to map if it "
-            "advises against mapping.",
-            rich_help_panel="Before it runs",
-        ),
-    ] = None,
-    normalize: Annotated[
-        str,
-        typer.Option(
-            help="Scale the new vectors to unit norm: auto (if the target's rows had unit norm at the fit), yes or no.",
-            rich_help_panel="How new vectors are stored",
-        ),
-    ] = "auto",
-    element_type: Annotated[
-        str | None,
-        typer.Option(
-            help="Type in which new vectors are stored, if the database supports it: float32, float16, int8 or "
-            "binary (one bit per component); by default the type of the old ones.",
-            rich_help_panel="How new vectors are stored",
-        ),
-    ] = None,
-    ranges: Annotated[
-        str | None,
-        typer.Option(
-            help="For int8: .npy of shape (2, components) with the smallest and largest value of each component of "
-            "the new vectors; by default one range for all, from a sample.",
-            rich_help_panel="How new vectors are stored",
-        ),
-    ] = None,
-    old_ranges: Annotated[
-        str | None,
-        typer.Option(
-            help="The ranges with which old int8 vectors were quantized.", rich_help_panel="How new vectors are stored"
-        ),
-    ] = None,
-    encode_rate: Annotated[
-        float | None,
-        typer.Option(
-            help="Items per second that the new model encodes, to compare with re-embedding.",
-            rich_help_panel="Before it runs",
-        ),
-    ] = None,
-    price: Annotated[
-        float | None,
-        typer.Option(
-            help="Price of encoding one item, to compare with re-embedding.", rich_help_panel="Before it runs"
-        ),
-    ] = None,
-    heldout: Annotated[
-        str | None,
-        typer.Option(
-            help="For verify: vectors of the new model that the map was not fitted on, with the ids of their rows.",
-            rich_help_panel="verify",
-        ),
-    ] = None,
-    least_recall: Annotated[
-        float,
-        typer.Option(
-            help="For verify: smallest recall of the new index against exact search.", rich_help_panel="verify"
-        ),
-    ] = 0.9,
-    threshold: Annotated[
-        list[float] | None,
-        typer.Option(
-            help="For thresholds: a threshold of the old model's cosine to translate. May be repeated.",
-            rich_help_panel="thresholds",
-        ),
-    ] = None,
-    queries: Annotated[
-        str | None,
-        typer.Option(
-            help="For thresholds: queries in the new model. Without them, rows are compared with each other, as in "
-            "a search for duplicates.",
-            rich_help_panel="thresholds",
-        ),
-    ] = None,
-    queries_old: Annotated[
-        str | None,
-        typer.Option(help="For thresholds: the same queries in the old model.", rich_help_panel="thresholds"),
-    ] = None,
-    among: Annotated[
-        str | None,
-        typer.Option(
-            help="Modality of the rows to re-embed, or, for thresholds, of the rows to search.",
-            rich_help_panel="reembed",
-        ),
-    ] = None,
-    progressive: Annotated[
-        bool,
-        typer.Option(
-            "--progressive",
-            help="With run: after verification, switch and re-embed the rows that the map is least sure of.",
-            rich_help_panel="reembed",
-        ),
-    ] = False,
-    encode: Annotated[
-        str | None,
-        typer.Option(
-            help="How to encode rows: a command with {ids} and {out}, a file of the new model's vectors, or an "
-            "encoder with --items.",
-            rich_help_panel="reembed",
-        ),
-    ] = None,
-    items: Annotated[
-        str | None,
-        typer.Option(
-            help="With an encoder: table or folder of the items to encode, as for embed, with the ids of the rows.",
-            rich_help_panel="reembed",
-        ),
-    ] = None,
-    texts: Annotated[
-        str | None,
-        typer.Option(
-            help="Texts in the old model (a vocabulary, tags or queries), used to choose the rows that most need "
-            "re-embedding.",
-            rich_help_panel="reembed",
-        ),
-    ] = None,
-    new_texts: Annotated[
-        str | None, typer.Option(help="The same texts in the new model.", rich_help_panel="reembed")
-    ] = None,
-    batch: Annotated[
-        int, typer.Option(help="Number of rows to re-embed before the map is refitted.", rich_help_panel="reembed")
-    ] = 1000,
-    budget: Annotated[
-        int | None, typer.Option(help="Number of rows to re-embed in total.", rich_help_panel="reembed")
-    ] = None,
-    share: Annotated[
-        float | None, typer.Option(help="Share of the rows to re-embed in total, e.g. .1.", rich_help_panel="reembed")
-    ] = None,
-    until: Annotated[
-        float | None,
-        typer.Option(
-            help="Stop when the whole 95 % interval of the agreement with the new model is above this value, e.g. .99.",
-            rich_help_panel="reembed",
-        ),
-    ] = None,
-    plot: Annotated[
-        str | None,
-        typer.Option(help="Plot quality against the share re-embedded: .svg, .png or .pdf.", rich_help_panel="reembed"),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="The same as plan: change nothing.", rich_help_panel="Before it runs"),
-    ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume a run that was stopped.")] = False,
-    yes: Annotated[
-        bool,
-        typer.Option("--yes", "-y", help="Do not ask before anything is written.", rich_help_panel="Before it runs"),
-    ] = False,
-    anyway: Annotated[
-        bool,
-        typer.Option(
-            "--anyway", help="Run even if the certificate advises against mapping.", rich_help_panel="Before it runs"
-        ),
-    ] = False,
-    allow_zero_rows: Annotated[
-        bool, typer.Option("--allow-zero-rows", help="Accept rows of zeros.", rich_help_panel="Before it runs")
-    ] = False,
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="Where to run: local (this process), or ray, for run, switch and rollback of Parquet or Arrow "
-            "files or LanceDB tables that all workers can reach.",
-            rich_help_panel="On many machines",
-        ),
-    ] = "local",
-    address: Annotated[str | None, typer.Option(help=ADDRESS_HELP, rich_help_panel="On many machines")] = None,
-    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP, rich_help_panel="On many machines")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    where: str = argument(
+        ...,
+        "URL or path of the database, as its own clients write it: photos/items.lance, postgresql://user@host/db, "
+        "http://localhost:6333, photos.duckdb, photos.parquet, …",
+        metavar="DATABASE",
+    ),
+    action: str = argument(
+        "run",
+        "run (write the new vectors next to the old ones, and verify them; the default), plan, verify, switch, "
+        "rollback, reembed, thresholds, status, drop-old or discard.",
+        metavar="[ACTION]",
+    ),
+    map_path: str | None = option(None, "Folder of a saved map. Later steps take it from the journal.", "--map"),
+    table: str | None = option(None, "Table or collection, if the address does not name it.", panel=VECTORS),
+    column: str | None = option(None, "Column of the vectors, or the named vector.", panel=VECTORS),
+    ids: str | None = option(None, "Column of the ids; by default the primary key. For .npy, a file.", panel=VECTORS),
+    modality: str | None = option(None, "Modality of all rows: image, text, audio, video, other.", panel=VECTORS),
+    modality_column: str | None = option(
+        None, "Column of each row's modality (for .npy or FAISS, a file), whose own means are then used.", panel=VECTORS
+    ),
+    rows: str | None = option(None, "Only these rows: a condition in the database's own language.", panel=VECTORS),
+    journal: str | None = option(None, "Folder of the journal; by default migration-… here.", panel=VECTORS),
+    certificate: str | None = option(
+        None, "JSON of congruence certify, printed first; run obeys its verdict.", panel=BEFORE
+    ),
+    normalize: str = option(
+        "auto", "Scale the new vectors to unit norm: auto (as the target's at the fit), yes or no.", panel=STORED
+    ),
+    element_type: str | None = option(
+        None,
+        "Type of the new vectors: float32, float16, int8 or binary; by default that of the old ones.",
+        panel=STORED,
+    ),
+    ranges: str | None = option(
+        None,
+        "For int8: .npy (2, components), the least and largest value of each; by default from a sample.",
+        panel=STORED,
+    ),
+    old_ranges: str | None = option(None, "The ranges with which old int8 vectors were quantized.", panel=STORED),
+    encode_rate: float | None = option(None, "Items per second that the new model encodes, to compare.", panel=BEFORE),
+    price: float | None = option(None, "Price of encoding one item, to compare with re-embedding.", panel=BEFORE),
+    heldout: str | None = option(
+        None, "For verify: rows in the new model, with their ids, that the map was not fitted on.", panel="verify"
+    ),
+    least_recall: float = option(0.9, "For verify: smallest recall of the index against exact search.", panel="verify"),
+    threshold: list[float] | None = option(
+        None, "For thresholds: a threshold of the old model to translate; may be repeated.", panel=THRESHOLDS
+    ),
+    queries: str | None = option(
+        None,
+        "For thresholds: queries in the new model; without them rows are compared with each other.",
+        panel=THRESHOLDS,
+    ),
+    queries_old: str | None = option(None, "For thresholds: the same queries in the old model.", panel=THRESHOLDS),
+    among: str | None = option(None, "Modality of the rows to re-embed, or to search for thresholds.", panel=REEMBED),
+    progressive: bool = option(
+        False,
+        "With run: also switch, and re-embed the rows that the map is least sure of.",
+        "--progressive",
+        panel=REEMBED,
+    ),
+    encode: str | None = option(
+        None,
+        "How to encode: a command with {ids} and {out}, a file of vectors, or an encoder with --items.",
+        panel=REEMBED,
+    ),
+    items: str | None = option(
+        None, "With an encoder: table or folder of the items, as for embed, with the ids of the rows.", panel=REEMBED
+    ),
+    texts: str | None = option(
+        None,
+        "Texts in the old model (a vocabulary, tags, queries), to choose what needs re-embedding most.",
+        panel=REEMBED,
+    ),
+    new_texts: str | None = option(None, "The same texts in the new model.", panel=REEMBED),
+    batch: int = option(1000, "Number of rows to re-embed before the map is refitted.", panel=REEMBED),
+    budget: int | None = option(None, "Number of rows to re-embed in total.", panel=REEMBED),
+    share: float | None = option(None, "Share of the rows to re-embed in total, e.g. .1.", panel=REEMBED),
+    until: float | None = option(
+        None, "Stop when the whole 95 % interval of the agreement is above this value, e.g. .99.", panel=REEMBED
+    ),
+    plot: str | None = option(None, "Plot quality against the share re-embedded: .svg, .png or .pdf.", panel=REEMBED),
+    dry_run: bool = option(False, "The same as plan: change nothing.", "--dry-run", panel=BEFORE),
+    resume: bool = option(False, "Resume a run that was stopped.", "--resume"),
+    yes: bool = option(False, "Do not ask before anything is written.", "--yes", "-y", panel=BEFORE),
+    anyway: bool = option(False, "Run even if the certificate advises against it.", "--anyway", panel=BEFORE),
+    allow_zero_rows: AllowZeroRows = False,
+    engine: str = option(
+        "local",
+        "local, or ray, for run, switch and rollback of files or LanceDB tables that all workers reach.",
+        panel="On many machines",
+    ),
+    address: RayAddress = None,
+    workers: Workers = None,
+    as_json: Json = False,
 ) -> None:
     """Migrate a live database to a new model, step by step.
 
@@ -257,53 +141,39 @@ def command(
     """
     from congruence._utils.arguments import hide_arguments
     from congruence._utils.validation import check_choice
-    from congruence.cli import _migration_steps as steps
-    from congruence.cli._bars import Bars
-    from congruence.cli._base import print_json, say, say_error
-    from congruence.cli._migration import print_plan, print_status
-    from congruence.cli._reembed import ReembedOptions, open_encoder, run_progressive, run_reembed
-    from congruence.cli.transform import NORMALIZE
     from congruence.databases import Address, open_database
-    from congruence.errors import ParameterError
     from congruence.maps import load
     from congruence.stores import read_embeddings
     from congruence.upgrade.migrate import Migration
 
-    hide_arguments(
-        Address.parse(where).secrets
-    )  # before anything else: every user of the machine can list the arguments
-    check_choice(action, ACTIONS, "ACTION")
-    check_choice(normalize, tuple(NORMALIZE), "--normalize")
+    # Before anything else: every user of the machine can list the arguments.
+    hide_arguments(Address.parse(where).secrets)
+    check_choice(action, ACTIONS, "action")
+    check_choice(normalize, tuple(NORMALIZE), "normalize")
+    reembeds = progressive or action == "reembed"
+    given = {
+        "--dry-run": (dry_run, ("run", "plan")),
+        "--threshold": (threshold, ("thresholds",)),
+        "--progressive": (progressive, ("run",)),
+        "--encode": (encode is not None and not reembeds, ("reembed",)),
+    }
+    for flag, (value, actions) in given.items():
+        if value and action not in actions:
+            raise ParameterError(f"Got {flag} for {action}; expected it for {actions[0]} only.", "Leave it out.")
+    if action == "thresholds" and not threshold:
+        raise ParameterError("Got no --threshold.", "Pass --threshold, for example 0.28.")
     if dry_run:
-        if action not in ("run", "plan"):
-            raise ParameterError(
-                f"Got --dry-run for {action}; expected it for run only. Leave it out, or use status to see the "
-                "state of the migration."
-            )
         action = "plan"
-    if (action == "thresholds") != bool(threshold):
-        raise ParameterError(
-            f"Got {'no --threshold' if action == 'thresholds' else f'--threshold for {action}'}; expected it "
-            "for thresholds. " + ("Pass --threshold, for example 0.28." if action == "thresholds" else "Leave it out.")
-        )
     options = ReembedOptions(
         encode, items, texts, new_texts, among, batch, budget, share, until, plot, encode_rate, price
     )
-    if progressive and action != "run":
-        raise ParameterError(f"Got --progressive for {action}; expected it for run. Leave it out.")
-    reembeds = progressive or action == "reembed"
     if reembeds:
         options.check()
-    elif encode is not None:
-        raise ParameterError(
-            f"Got --encode for {action}; expected it for reembed. Pass --progressive, or leave it out."
-        )
-    executor = steps.make_executor(engine, address, workers, action, reembeds=reembeds)
+    executor = _ray_executor(engine, address, workers, action, reembeds)
     verdict = None if certificate is None else _read_certificate(certificate)
     mapping = None if map_path is None else load(map_path)
     database = open_database(where, table=table, column=column, ids=ids, modality_column=modality_column, rows=rows)
     with closing(database):
-        executor = executor or steps.local_executor(database, reembeds=reembeds)
         migration = Migration(
             database,
             mapping,
@@ -314,68 +184,111 @@ def command(
             ranges=None if ranges is None else _read_ranges(ranges),
             old_ranges=None if old_ranges is None else _read_ranges(old_ranges),
             allow_zero_rows=allow_zero_rows,
-            executor=executor,
+            executor=executor or _local_executor(database, reembeds),
         )
         migration.retry.log = say_error
+        result: dict[str, Any]
         if action == "status":
             result = migration.status()
-            print_json(result) if as_json else print_status(result)
+            print_json(result) if as_json else _print_status(result)
             return
         if action == "plan" or (action == "run" and not resume):
-            plan = migration.plan(certificate=verdict, encode_rate=encode_rate, price=price)
+            planned = migration.plan(certificate=verdict, encode_rate=encode_rate, price=price)
             if action == "plan":
-                print_json(plan.to_dict()) if as_json else print_plan(plan)
-                raise typer.Exit(1 if plan.refused else 0)
+                print_json(planned.to_dict()) if as_json else _print_plan(planned)
+                raise typer.Exit(1 if planned.refused else 0)
             if not as_json:
-                print_plan(plan)
-            if migration.journal is None and not yes and not (plan.refused and not anyway):
-                steps.confirm_plan(plan)
+                _print_plan(planned)
+            if migration.journal is None and not yes and not (planned.refused and not anyway):
+                _ask(f"Write {planned.rows:,} new vectors next to the old ones?")
         if action == "thresholds":
             new, old = (None if spec is None else read_embeddings(spec) for spec in (queries, queries_old))
-            steps.thresholds(migration, as_json, threshold or [], queries=new, queries_old=old, among=among)
+            fitted = migration.fit_thresholds(new, old, among=among)
+            translated = [fitted.translate(value) for value in threshold or []]
+            if as_json:
+                lines = [row.to_dict() for row in translated]
+                print_json({"action": action, **fitted.describe(), "thresholds": lines})
+            else:
+                print_thresholds(translated)
             return
         if reembeds:
             open_encoder(options, migration)  # fails here, before anything is written, if it cannot be opened
-        result = {}
+        if action in ("drop-old", "discard") and not yes:
+            _ask("Remove the old vectors for good?" if action == "drop-old" else "Remove the new vectors?")
+        result, said = {}, []
         with Bars(as_json) as bars:
             if action == "run":
-                steps.run(migration, bars, certificate=verdict, resume=resume, anyway=anyway)
+                _run(migration, bars, certificate=verdict, resume=resume, anyway=anyway)
             if action in ("run", "verify"):
                 vectors = None if heldout is None else read_embeddings(heldout)
-                verification = steps.verify(migration, bars, as_json, heldout=vectors, least_recall=least_recall)
+                bars.begin("verifying", migration.info.rows)
+                verification = migration.verify(heldout=vectors, least_recall=least_recall, callback=bars.advance)
+                bars.close()
+                if not as_json:
+                    _print_verification(verification, migration)
                 result = verification.to_dict()
                 if verification.passed and progressive:
-                    result |= run_progressive(migration, options, bars, as_json)
-                elif not as_json and migration.journal is not None and migration.journal.state == "verified":
-                    names = {
-                        "table": table,
-                        "column": column,
-                        "ids": ids,
-                        "modality-column": modality_column,
-                        "rows": rows,
-                    }
-                    say(f"Next: {steps.shell_command(where, 'switch', **names, journal=journal)}")
+                    result |= _run_progressive(migration, options, bars, as_json)
+                elif migration.journal is not None and migration.journal.state == "verified":
+                    names = {"table": table, "column": column, "ids": ids, "modality-column": modality_column}
+                    said = [f"Next: {shell_command(where, 'switch', **names, rows=rows, journal=journal)}"]
             elif action == "reembed":
-                result = run_reembed(migration, options, bars, as_json)
+                result = _run_reembed(migration, options, bars, as_json)
             elif action == "switch":
-                result = steps.switch(migration, bars, as_json)
+                bars.begin("comparing", migration.info.rows)
+                result = migration.switch(callback=bars.advance)
+                said = [
+                    f"switched: readers see the new vectors of {result['rows']:,} rows. The old ones are kept: "
+                    "rollback restores them, drop-old removes them",
+                    f"summary: {migration.folder / 'summary.json'}",
+                ]
             elif action == "rollback":
-                result = steps.rollback(migration, as_json)
+                result = migration.rollback()
+                states = {True: "bit for bit as before", False: "changed by others since", None: "not compared"}
+                state = states[result["identical"]]
+                said = [f"rolled back: readers see the old vectors of {result['rows']:,} rows, {state}"]
             elif action == "drop-old":
-                result = steps.drop_old(migration, as_json, yes=yes)
+                migration.drop_old()
+                result, said = {"dropped": True}, ["removed the old vectors"]
             elif action == "discard":
-                result = steps.discard(migration, as_json, yes=yes)
+                migration.discard()
+                result, said = {"discarded": True}, ["removed the new vectors"]
         if as_json:
             print_json({"action": action, "journal": str(migration.folder), **result})
+        else:
+            for line in said:
+                say(line)
         if action in ("run", "verify") and not result["passed"]:
             raise typer.Exit(1)
 
 
-def _read_certificate(path: str) -> dict[str, object]:
-    """Return the JSON object in a file. Raises FileError if the file cannot be read, CorruptFileError if it is none."""
-    import json
+def _ask(question: str) -> None:
+    """Ask for confirmation, and exit with 1 if it is denied."""
+    if not sys.stdin.isatty():
+        raise ParameterError(
+            "There is no terminal to ask for confirmation before data are changed.", "Pass --yes to confirm in advance."
+        )
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(1)
 
-    from congruence.errors import CorruptFileError, FileError
+
+def shell_command(where: str, action: str, **options: str | None) -> str:
+    """Return the shell command for a later step: the address without its secrets, and the options that identify the
+    vectors.
+    """
+    import shlex
+
+    from congruence.databases import Address
+
+    address = Address.parse(where)
+    words = ["congruence", "migrate", address.shown if address.secrets else where, action]
+    for name, value in options.items():
+        words += [] if value is None else [f"--{name}", value]
+    return shlex.join(words)
+
+
+def _read_certificate(path: str) -> dict[str, object]:
+    import json
 
     try:
         with open(path, "rb") as file:
@@ -383,32 +296,319 @@ def _read_certificate(path: str) -> dict[str, object]:
             if isinstance(certificate, dict):
                 return certificate
     except OSError as error:
-        raise FileError(f"Got no certificate at {path} ({error.strerror}); expected a file. Check the path.") from None
+        raise FileError(f"The certificate {path} cannot be read ({error.strerror}).", "Check the path.") from None
     except (ValueError, RecursionError):
         pass
     raise CorruptFileError(
-        f"Got {path}, which is not a JSON object; expected the output of congruence certify --json. Save that "
-        "output to a file, and pass this file."
+        f"{path} is not a JSON object.", "Save the output of congruence certify --json to a file, and pass this file."
     )
 
 
 def _read_ranges(path: str) -> np.ndarray:
-    """Return the array in an ``.npy`` file.
-
-    Raises FileError if the file cannot be read, CorruptFileError if it is none.
-    """
     import numpy as np
-
-    from congruence.errors import CorruptFileError, FileError
 
     try:
         ranges = np.load(path, allow_pickle=False)
         if isinstance(ranges, np.ndarray):  # an .npz file is an archive of arrays
             return ranges
     except OSError as error:
-        raise FileError(f"Got no ranges at {path} ({error.strerror}); expected a file. Check the path.") from None
+        raise FileError(f"The ranges {path} cannot be read ({error.strerror}).", "Check the path.") from None
     except (ValueError, EOFError):
         pass
     raise CorruptFileError(
-        f"Got {path}, which is not an .npy file; expected an array of shape (2, components). Write it with numpy.save."
+        f"{path} is not an .npy file.", "Write an array of shape (2, components) with numpy.save, and pass its file."
     )
+
+
+def _ray_executor(
+    engine: str, address: str | None, workers: int | None, action: str, reembeds: bool
+) -> EngineExecutor | None:
+    """Return what runs a migration's passes on another engine; None for this process."""
+    if not runs_by_fragments(engine, "", "", {"--address": address, "--workers": workers}):
+        return None
+    if reembeds or action not in ("run", "switch", "rollback"):
+        raise ParameterError(
+            f"Got --engine {engine} for {'reembed' if reembeds else action}; expected it for run, switch or rollback "
+            "only.",
+            "Leave it out.",
+        )
+    from congruence.engines import EngineExecutor
+
+    return EngineExecutor(make_engine(engine, address, workers, 0))
+
+
+def _local_executor(database: Database, reembeds: bool) -> EngineExecutor | None:
+    """Return what runs the passes in this process for a database that accepts whole files only, else None."""
+    from congruence.databases import Partitioned
+
+    if not isinstance(database, Partitioned) or not database.whole_files_only:
+        return None
+    if reembeds:
+        raise ParameterError(
+            f"{database.info().place} is in an object store, where rows cannot be re-embedded.",
+            "Copy the table to a local folder, and re-embed rows there.",
+        )
+    from congruence.engines import EngineExecutor, LocalEngine
+
+    return EngineExecutor(LocalEngine())
+
+
+def _run(
+    migration: Migration, bars: Bars, *, certificate: Mapping[str, object] | None, resume: bool, anyway: bool
+) -> None:
+    """Write the new vectors next to the old ones; if this fails, report where the journal is."""
+    try:
+        migration.run(
+            certificate=certificate,
+            resume=resume,
+            anyway=anyway,
+            callback=bars.advance,
+            stage=lambda label: bars.begin(label, migration.info.rows),
+        )
+    except BaseException:
+        bars.close()
+        if migration.journal is not None and migration.folder.exists():
+            say_error(f"The journal is in {migration.folder}. Run the command again with --resume to continue.")
+        raise
+
+
+# ------------------------------------------------------------------ re-embedding
+
+
+@dataclass(frozen=True)
+class ReembedOptions:
+    """Options of ``migrate`` for re-embedding."""
+
+    encode: str | None
+    items: str | None
+    texts: str | None
+    new_texts: str | None
+    among: str | None
+    batch: int
+    budget: int | None
+    share: float | None
+    until: float | None
+    plot: str | None
+    encode_rate: float | None
+    price: float | None
+
+    def check(self) -> None:
+        """Check the options before anything is read."""
+        from congruence.report.pictures import check_suffix
+
+        if self.encode is None:
+            raise ParameterError(
+                "Got no --encode, which says how to encode rows with the new model.",
+                "Pass a command with {ids} and {out}, a file of vectors, or an encoder with --items.",
+            )
+        if self.budget is not None and self.share is not None:
+            raise ParameterError(
+                f"Got --budget {self.budget} and --share {self.share}; expected one of the two.", "Leave out one."
+            )
+        for name in ("budget", "share", "until", "batch"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ParameterError(argument=name, got=value, expected="a number above 0")
+            if value is not None and value > 1 and name in ("share", "until"):
+                raise ParameterError(argument=name, got=value, expected="at most 1", fix=f"Pass --{name} .9.")
+        if self.budget is None and self.share is None and self.until is None:
+            raise ParameterError(
+                "Got no --budget, --share or --until; expected one of them, which says when to stop.",
+                "Pass --share .1, for example.",
+            )
+        if (self.texts is None) != (self.new_texts is None):
+            raise ParameterError(
+                "Got texts of one model only; expected the same texts encoded by both.",
+                "Pass --texts and --new-texts, or neither.",
+            )
+        if self.plot is not None:
+            check_suffix(self.plot)
+            check_output(self.plot)
+
+
+def open_encoder(options: ReembedOptions, migration: Migration) -> Encode:
+    """Return the function that encodes rows, according to the form of ``--encode``."""
+    from dataclasses import replace
+
+    from congruence.embeddings import check_space
+    from congruence.upgrade.migrate.encode import CommandEncoder, FileEncoder, ItemsEncoder
+
+    spec = options.encode or ""
+    if "{" in spec or " " in spec.strip():
+        return CommandEncoder(spec)
+    target, source = migration.mapper.map.target_space_, migration.mapper.map.source_space_
+    if options.items is None and os.path.exists(spec.partition(":")[0]):
+        from congruence.stores import read_embeddings
+
+        vectors = read_embeddings(spec)
+        check_space(replace(vectors.space, normalized=None), target, source, modality=False)
+        return FileEncoder(vectors)
+    if options.items is None:
+        raise ParameterError(
+            f"Got --encode {spec}, which is neither a file nor a command with {{ids}} and {{out}}, and no --items.",
+            "Pass --items with the table or folder of the items to encode.",
+        )
+    from congruence.embed import open_items
+    from congruence.encoders import load_encoder
+
+    items = open_items(options.items, modality=options.among)
+    encoder = load_encoder(spec, items.modality)
+    check_space(replace(encoder.space, normalized=None), target, source, modality=False)
+    return ItemsEncoder(encoder, items)
+
+
+def _run_progressive(migration: Migration, options: ReembedOptions, bars: Bars, as_json: bool) -> dict[str, object]:
+    """Switch and re-embed, and return the report as plain data; if a switch takes complete files only, re-embed and
+    verify before it.
+    """
+    switches_first = migration.database.capabilities.writes_after_switch
+    result: dict[str, object] = {}
+    if not switches_first:
+        result = _run_reembed(migration, options, bars, as_json)
+        bars.begin("verifying", migration.info.rows)
+        verification = migration.verify(callback=bars.advance)
+        result |= verification.to_dict()
+        if not verification.passed:
+            bars.close()
+            return result
+    bars.begin("comparing", migration.info.rows)
+    migration.switch(callback=bars.advance)
+    bars.close()
+    if not as_json:
+        seen = "mapped vectors, and re-embedded ones once they are written" if switches_first else "the new vectors"
+        say(f"switched: readers see {seen}")
+    return _run_reembed(migration, options, bars, as_json) if switches_first else result
+
+
+def _run_reembed(migration: Migration, options: ReembedOptions, bars: Bars, as_json: bool) -> dict[str, object]:
+    """Re-embed, print each stage, and return all stages and the forecast as plain data."""
+    from congruence.stores import read_embeddings
+    from congruence.upgrade.migrate.stages import reembed
+
+    texts, new_texts = (None if spec is None else read_embeddings(spec) for spec in (options.texts, options.new_texts))
+    encode = open_encoder(options, migration)
+    n_embedded = 0 if migration.mapper.native is None else len(migration.mapper.native.ids)
+    total = options.budget or round((options.share or 1) * migration.info.rows)
+    with bars.shown("encoding", max(total - n_embedded, 0)) as advance:
+        done = reembed(
+            migration,
+            encode,
+            texts=texts,
+            new_texts=new_texts,
+            among=options.among,
+            size=options.batch,
+            budget=options.budget,
+            share=options.share,
+            until=options.until,
+            callback=advance,
+            stage=None if as_json else say,
+        )
+    lines = ["no rows were re-embedded"]
+    result: dict[str, object] = {"stages": [stage.to_dict() for stage in done.history_], "order": done.order_}
+    if done.history_:
+        forecast = done.forecast(rate=options.encode_rate and 60 * options.encode_rate, price=options.price)
+        result["forecast"] = forecast.to_dict()
+        lines = str(forecast).split("\n")
+        if options.plot is not None:
+            from congruence.report.pictures import write_figure
+
+            figure = done.plot().get_figure(root=True)
+            assert figure is not None
+            write_figure(options.plot, figure, "quality by the share re-embedded", force=True)
+            result["plot"] = options.plot
+    if not as_json:
+        for line in lines:
+            say(line)
+    return {**result, "words": lines}
+
+
+# ------------------------------------------------------------------ what is printed
+
+
+def _print_plan(planned: Plan) -> None:
+    """Print what a run would do and cost, and the results of the checks."""
+    from congruence._utils.memory import say_size
+
+    if planned.verdict:
+        say(f"{planned.verdict['headline']}: {planned.verdict['reason']}")
+    old_type, new_type, written = planned.old_type, planned.element_type, planned.written_per_second
+    types = new_type if new_type == old_type else f"{old_type} to {new_type}"
+    without = f" ({planned.rows_without:,} more without a vector)" if planned.rows_without else ""
+    steps = "one step" if planned.atomic_switch else "several steps"
+    free = f", and {say_size(planned.free_bytes)} free" if planned.free_bytes else ""
+    facts = [
+        ["rows", f"{planned.rows:,}{without}"],
+        ["vectors", f"{planned.dim_old} to {planned.dim_new} components, {types}"],
+        ["written", f"to a separate {planned.container}; the switch takes {steps}"],
+        ["size", f"{say_size(planned.bytes_new)}{free}"],
+        ["index", planned.index or "none"],
+        ["to read and map", f"{planned.rows_per_second:,.0f} rows/s, on a sample"],
+    ]
+    if written is None:
+        facts.append(["to write", "not measured: this database has no scratch table"])
+        facts.append(["time", f"{number(planned.minutes, 2)} min to read and map, without writing and the index"])
+    else:
+        facts.append(["to write", f"{written:,.0f} rows/s, a sample to a scratch table"])
+        facts.append(["time", f"{number(planned.minutes, 2)} min for both, which overlap, without the index"])
+    if planned.stored_as:
+        facts.append(["stored as", planned.stored_as])
+    if new_type != "float32":
+        facts.append([f"recall as {new_type}", _stored_recall(planned.stored_recall, "on a sample")])
+    if old_type in ("int8", "binary"):
+        lost = f"unknown, since the vectors before their quantization to {old_type} are not available"
+        facts.append(["recall already lost", lost])
+    if planned.encode_minutes is not None:
+        facts.append(["time to re-embed instead", f"{number(planned.encode_minutes, 1)} min"])
+    if planned.encode_cost is not None:
+        facts.append(["price of re-embedding", f"{planned.encode_cost:,.2f}"])
+    print_table(f"{planned.place} ({planned.kind})", ["", ""], facts)
+    marks = {"good": "ok", "bad": "NO", "unknown": "?"}
+    checks = [[line["check"], marks[line["outcome"]], line["detail"]] for line in planned.checks]
+    print_table("Checks", ["", "", ""], checks)
+
+
+def _stored_recall(recall: float | None, where: str) -> str:
+    """Describe how much search quality remains when vectors are stored in fewer bits."""
+    if recall is None:
+        return "not measured: too few rows"
+    return f"{recall:.3f} of the 10 nearest rows in float32 are among the 10 nearest as stored, {where}"
+
+
+def _print_verification(verification: Verification, migration: Migration) -> None:
+    """Print the result of a verification, and how queries must be quantized if the new vectors are."""
+    recalls = f"{number(verification.index_recall)} (old: {number(verification.index_recall_old)})"
+    wrong = f"{verification.wrong} wrong; largest difference {verification.largest_difference:.1e}"
+    facts = [
+        ["rows", f"{verification.rows_old:,} old, {verification.rows_new:,} new"],
+        ["read back", f"{verification.read_back:,}, {wrong}"],
+        ["recall of the index against exact search", f"{recalls}, {verification.k} nearest"],
+    ]
+    if verification.stored_recall is not None:
+        facts.append(["recall as stored", _stored_recall(verification.stored_recall, "on the sample read back")])
+    if verification.clipped:
+        facts.append(["outside the ranges", f"{100 * verification.clipped:.2g} % of components, which were clipped"])
+    if scores := verification.heldout:
+        first, tenth, chance = (
+            number(scores[key], k) for key, k in (("recall@1", 3), ("recall@10", 3), ("chance@10", 4))
+        )
+        facts.append(["held-out vectors", f"recall@1 {first}, @10 {tenth} (chance {chance})"])
+    print_table("verified" if verification.passed else "NOT verified", ["", ""], facts)
+    for problem in verification.problems:
+        say(problem)
+    if rule := migration.mapper.new.describe():
+        say(f"Quantize queries in the same way: {rule}")
+        if migration.mapper.new.ranges is not None:
+            path = migration.folder / "ranges.npy"
+            say(f"The ranges, in the form that quantize_embeddings of sentence-transformers expects: {path}")
+
+
+def _print_status(status: dict[str, Any]) -> None:
+    """Print the state of a migration, and its events."""
+    facts = [["database", status["stage"]], ["journal", status.get("state", "none")]]
+    if "rows" in status:
+        facts.append(["rows", f"{status['rows_mapped']:,} of {status['rows']:,} mapped"])
+    if "reembedded" in status:
+        facts.append(["re-embedded", f"{status['reembedded']:,} rows"])
+    print_table(status["place"], ["", ""], facts)
+    for event in status.get("events", []):
+        say(f"{event['at'].replace('T', ' ')}  {event['what']}")

@@ -4,48 +4,35 @@ machine.
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-__all__ = ["command"]
+from congruence.cli._base import print_json, print_table, say
+from congruence.cli._options import Json, argument, option
+from congruence.errors import ParameterError
 
 
 def command(
-    rows: Annotated[float, typer.Argument(help="Number of rows, e.g. 1e9.")],
-    dim: Annotated[int, typer.Argument(help="Width of the vectors.")],
-    dim_out: Annotated[
-        int | None, typer.Option(help="Width of the new vectors; by default that of the old ones.")
-    ] = None,
-    dtype: Annotated[str, typer.Option(help="Type of the stored numbers: float16, float32 or float64.")] = "float32",
-    payload: Annotated[float, typer.Option(help="Bytes per row in addition to its vector.")] = 8.0,
-    where: Annotated[
-        str | None,
-        typer.Option(help="Folder or URL in which to measure reading and writing; by default a temporary folder."),
-    ] = None,
-    machines: Annotated[int, typer.Option(help="Number of machines.")] = 16,
-    cores: Annotated[int, typer.Option(help="Cores per machine, as fast as those here.")] = 16,
-    memory: Annotated[float, typer.Option(help="Memory per machine, in GB.")] = 64.0,
-    network: Annotated[
-        float, typer.Option(help="Network bandwidth to the storage per machine, in Gbit per second.")
-    ] = 10.0,
-    driver_memory: Annotated[float, typer.Option(help="Memory that the driver may use, in GB.")] = 4.0,
-    price: Annotated[float, typer.Option(help="Price of one machine per hour.")] = 0.0,
-    get_price: Annotated[float, typer.Option(help="Price of 1,000 reads of the object store.")] = 0.0004,
-    put_price: Annotated[float, typer.Option(help="Price of 1,000 writes to the object store.")] = 0.005,
-    lost: Annotated[
-        float, typer.Option(help="Share of the work that is repeated after failures and preemption.")
-    ] = 0.05,
-    fragment_mb: Annotated[float, typer.Option(help="Size of a fragment before it is mapped, in MB.")] = 256.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    rows: float = argument(..., "Number of rows, e.g. 1e9."),
+    dim: int = argument(..., "Width of the vectors."),
+    dim_out: int | None = option(None, "Width of the new vectors; by default the same."),
+    dtype: str = option("float32", "Type of the stored numbers: float16, float32 or float64."),
+    payload: float = option(8.0, "Bytes per row in addition to its vector."),
+    where: str | None = option(None, "Folder or URL to measure in; by default a temporary folder."),
+    machines: int = option(16, "Number of machines."),
+    cores: int = option(16, "Cores per machine, as fast as those here."),
+    memory: float = option(64.0, "Memory per machine, in GB."),
+    network: float = option(10.0, "Bandwidth to the storage per machine, in Gbit per second."),
+    driver_memory: float = option(4.0, "Memory that the driver may use, in GB."),
+    price: float = option(0.0, "Price of one machine per hour."),
+    get_price: float = option(0.0004, "Price of 1,000 reads of the object store."),
+    put_price: float = option(0.005, "Price of 1,000 writes to the object store."),
+    lost: float = option(0.05, "Share of the work that is repeated after failures."),
+    fragment_mb: float = option(256.0, "Size of a fragment before it is mapped, in MB."),
+    as_json: Json = False,
 ) -> None:
     """Measure how fast one core reads, maps and writes here, and estimate a job of any size: bytes, hours, cost, and
     the bottleneck.
     """
     from congruence._utils.validation import check_choice, check_positive
-    from congruence.cli._base import print_json, print_table, say
     from congruence.engines.planning import Machines, measure_rates, plan_rows
-    from congruence.errors import ParameterError
 
     check_choice(dtype, ("float16", "float32", "float64"), "--dtype")
     for name, value in {"rows": rows, "memory": memory, "network": network, "driver_memory": driver_memory}.items():
@@ -56,7 +43,9 @@ def command(
     for name, value in {"payload": payload, "price": price, "get_price": get_price, "put_price": put_price}.items():
         check_positive(value, name, zero=True)
     if not 0 <= lost < 1:
-        raise ParameterError(f"Got --lost {lost}; expected a share from 0 to below 1. Pass --lost 0.05, for example.")
+        raise ParameterError(
+            f"Got --lost {lost}; expected a share from 0 to below 1.", "Pass --lost 0.05, for example."
+        )
     width = dim if dim_out is None else int(check_positive(dim_out, "dim_out", integer=True))
     rates = measure_rates(dim, width, dtype=dtype, where=where)
     plan = plan_rows(

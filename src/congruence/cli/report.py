@@ -2,82 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
+from congruence._utils.atomic import check_output
+from congruence.cli._base import load_map, print_json, read, say
+from congruence.cli._options import Force, Json, Seed, argument, option
+from congruence.errors import ParameterError
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from congruence.datasets import SugarCrepe
+    from congruence.embeddings import Embeddings
+    from congruence.maps import HeadsMap
 
 
 def command(
-    map_path: Annotated[
-        str,
-        typer.Argument(
-            metavar="MAP",
-            help="Folder of a saved map, of a bridge (its map is scored), or of a migration's journal.",
-        ),
-    ],
-    data: Annotated[
-        str | None,
-        typer.Argument(
-            help="Bundle (.parquet) of both models' embeddings, or the name of a built-in sample: photos, emoji. "
-            "For joint-space maps, pass --pairs instead."
-        ),
-    ] = None,
-    out: Annotated[str, typer.Option("--out", "-o", help="HTML file to write.")] = "report.html",
-    pairs: Annotated[
-        str | None, typer.Option(help="Joint-space maps: SOURCE,TARGET, the files of the training, or other pairs.")
-    ] = None,
-    negatives: Annotated[
-        str | None,
-        typer.Option(help="Joint-space maps: a wrong caption for each pair, paired in the same way as --pairs."),
-    ] = None,
-    groups: Annotated[
-        str | None, typer.Option(help="Joint-space maps: the image of each pair (file:key), as in the training.")
-    ] = None,
-    tasks: Annotated[
-        str | None, typer.Option(help="Joint-space maps: the kind of each wrong caption (file:key).")
-    ] = None,
-    texts: Annotated[
-        str | None,
-        typer.Option(
-            help="Joint-space maps: CAPTION,WRONG, the texts of captions and wrong captions (file:key,file:key), "
-            "for the examples."
-        ),
-    ] = None,
-    sugarcrepe: Annotated[
-        str | None,
-        typer.Option(help="Joint-space maps: folder of SugarCrepe's files, which give images, tasks and texts."),
-    ] = None,
-    categories: Annotated[
-        str | None, typer.Option(help="Which of SugarCrepe's files to use, separated by commas; by default all seven.")
-    ] = None,
-    pictures: Annotated[
-        str | None,
-        typer.Option(help="Joint-space maps: folder of images named as in --groups, or as in SugarCrepe."),
-    ] = None,
-    note: Annotated[str | None, typer.Option(help="Joint-space maps: a sentence to show below the title.")] = None,
-    held_out: Annotated[
-        bool | None,
-        typer.Option(
-            "--held-out/--all",
-            help="Use only items that the map was not fitted on (the default if the map records them), or all.",
-        ),
-    ] = None,
-    seed: Annotated[
-        int,
-        typer.Option(
-            help="Random seed of examples and anchors; for joint-space maps, of the captions of other images to "
-            "choose among."
-        ),
-    ] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the data of the report as JSON.")] = False,
+    map_path: str = argument(..., "Folder of a saved map or bridge, or of a migration's journal.", metavar="MAP"),
+    data: str | None = argument(None, "Bundle (.parquet) of both models' embeddings, or a sample: photos, emoji."),
+    out: str = option("report.html", "HTML file to write.", "--out", "-o"),
+    pairs: str | None = option(None, "Joint-space maps: SOURCE,TARGET, the files of the training, or others."),
+    negatives: str | None = option(None, "Joint-space maps: a wrong caption for each pair, in the order of --pairs."),
+    groups: str | None = option(None, "Joint-space maps: the image of each pair (file:key)."),
+    tasks: str | None = option(None, "Joint-space maps: the kind of each wrong caption (file:key)."),
+    texts: str | None = option(
+        None, "Joint-space maps: CAPTION,WRONG, texts of captions and wrong captions (file:key,file:key)."
+    ),
+    sugarcrepe: str | None = option(None, "Joint-space maps: folder of SugarCrepe's files."),
+    categories: str | None = option(None, "SugarCrepe's files to use, separated by commas; by default all."),
+    pictures: str | None = option(None, "Joint-space maps: folder of images named as in --groups."),
+    note: str | None = option(None, "Joint-space maps: a sentence to show below the title."),
+    held_out: bool | None = option(
+        None, "Only items that the map was not fitted on (default if it records them), or all.", "--held-out/--all"
+    ),
+    seed: Seed = 0,
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Score a map on both models' embeddings, and write a page of scores, plots and examples."""
-    from congruence._utils.atomic import check_output
-    from congruence.cli._base import load_map, print_json, say
-    from congruence.errors import ParameterError
     from congruence.maps import HeadsMap
 
     check_output(out, force=force)  # checked before the work starts
@@ -86,8 +46,8 @@ def command(
 
         if data is not None:
             raise ParameterError(
-                "Got DATA for the journal of a migration; expected the journal's folder alone. Leave out "
-                "DATA, or pass the folder of a map."
+                "Got DATA for the journal of a migration; expected the journal's folder alone.",
+                "Leave out DATA, or pass the folder of a map.",
             )
         migration = read_migration(map_path)
         write_migration(out, migration, reembedding=read_reembedding(map_path), force=force)
@@ -111,13 +71,13 @@ def command(
         "--note": note,
     }
     if isinstance(mapping, HeadsMap):
-        from congruence.cli._training import summarize_files
         from congruence.report import write_training
 
         if data is not None or pairs is None:
             raise ParameterError(
                 f"Got {'a bundle' if data else 'no --pairs'} for a joint-space map ({mapping.kind}); expected "
-                "--pairs SOURCE,TARGET. Pass the same two files as in the training."
+                "--pairs SOURCE,TARGET.",
+                "Pass the same two files as in the training.",
             )
         options = {flag.removeprefix("--"): value for flag, value in pair_options.items()}
         summary = summarize_files(mapping, options, held_out=held_out, seed=seed)
@@ -129,12 +89,12 @@ def command(
         for flag, value in pair_options.items():
             if value is not None:
                 raise ParameterError(
-                    f"Got {flag} for a map into the target's space ({mapping.kind}); expected a bundle, or a "
-                    f"sample. Leave out {flag}, and pass DATA after the map."
+                    f"Got {flag} for a map into the target's space ({mapping.kind}); expected a bundle, or a sample.",
+                    f"Leave out {flag}, and pass DATA after the map.",
                 )
         if data is None:
             raise ParameterError(
-                "Got no DATA; expected a bundle (.parquet), or a sample (photos, emoji). Pass DATA after the map."
+                "Got no DATA; expected a bundle (.parquet), or a sample (photos, emoji).", "Pass DATA after the map."
             )
         bundle = open_bundle(data)
         summary = summarize(mapping, bundle, held_out=held_out, random_state=seed)
@@ -151,3 +111,83 @@ def _is_journal(folder: str) -> bool:
     from pathlib import Path
 
     return (Path(folder) / "journal.json").is_file()
+
+
+def summarize_files(
+    mapping: HeadsMap, options: dict[str, str | None], *, held_out: bool | None, seed: int
+) -> dict[str, Any]:
+    """Read the files and score the map.
+
+    ``options``: values of the command's options for joint-space maps, by name.
+    """
+    from congruence.embeddings import Embeddings, Space
+    from congruence.report import summarize_training
+    from congruence.stores import read_column
+
+    X, Y = (read(file, None, Space()) for file in _two_files(options["pairs"], "--pairs"))
+    if not (X.has_ids and Y.has_ids):  # pairs are then identified by position
+        X, Y = (Embeddings(side.vectors, space=side.space) for side in (X, Y))
+    if options["sugarcrepe"] is None and options["categories"] is not None:
+        raise ParameterError(
+            "Got --categories without --sugarcrepe; expected both.",
+            "Pass --sugarcrepe FOLDER, or leave out --categories.",
+        )
+    for name in ("groups", "tasks", "texts"):
+        if options["sugarcrepe"] is not None and options[name] is not None:
+            raise ParameterError(
+                f"Got --{name} together with --sugarcrepe, which has its own; expected one of the two.",
+                f"Leave out --{name}.",
+            )
+    for name in ("tasks", "texts", "sugarcrepe", "pictures"):
+        if options["negatives"] is None and options[name] is not None:
+            raise ParameterError(
+                f"Got --{name} without --negatives; expected both.", "Pass --negatives FILE:KEY, the wrong captions."
+            )
+    if options["pictures"] is not None and options["groups"] is None and options["sugarcrepe"] is None:
+        raise ParameterError(
+            "Got --pictures without --groups or --sugarcrepe; expected the names of the images.",
+            "Pass --groups FILE:KEY or --sugarcrepe FOLDER.",
+        )
+    groups, tasks = (None if options[name] is None else read_column(str(options[name])) for name in ("groups", "tasks"))
+    texts = None
+    if options["texts"] is not None:
+        caption, wrong = _two_files(options["texts"], "--texts")
+        texts = read_column(caption), read_column(wrong)
+    return summarize_training(
+        mapping,
+        X,
+        Y,
+        None if options["negatives"] is None else read(options["negatives"], None, Space()),
+        groups=groups,
+        tasks=tasks,
+        texts=texts,
+        items=None
+        if options["sugarcrepe"] is None
+        else _sugarcrepe_items(options["sugarcrepe"], options["categories"], Y),
+        pictures=options["pictures"],
+        note=options["note"],
+        held_out=held_out,
+        random_state=seed,
+    )
+
+
+def _two_files(spec: str | None, option: str) -> list[str]:
+    """Split ``FIRST,SECOND``. Raises ParameterError for another form."""
+    parts = (spec or "").split(",")
+    if len(parts) != 2 or not all(parts):
+        raise ParameterError(
+            f"Got {option} {spec!r}; expected two files, with a comma between them.", f"Pass {option} FIRST,SECOND."
+        )
+    return parts
+
+
+def _sugarcrepe_items(folder: str, categories: str | None, Y: Embeddings) -> SugarCrepe:
+    """Return SugarCrepe's items in the order of the captions: matched by id if the captions have its ids, otherwise in
+    the order of its files.
+    """
+    from congruence._utils.ids import id_rows
+    from congruence.datasets import load_sugarcrepe
+
+    items = load_sugarcrepe(folder) if categories is None else load_sugarcrepe(folder, categories.split(","))
+    rows = id_rows(items.ids, Y.ids)
+    return items.take(rows) if Y.has_ids and (rows >= 0).all() else items

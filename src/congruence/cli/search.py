@@ -2,65 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from congruence._utils.atomic import check_output
+from congruence.cli._base import check_table_name, print_json, print_table, read, say, write_table
+from congruence.cli._options import Force, Json, Seed, argument, option
+from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-__all__ = ["command"]
 
 #: Number of hits printed.
 _PRINTED = 20
 
 
 def command(
-    map_path: Annotated[
-        str,
-        typer.Argument(metavar="MAP", help="Folder of a saved bridge or map from the new model to the old one."),
-    ],
-    queries: Annotated[str, typer.Option(help="Queries in the new model.")],
-    old: Annotated[str, typer.Option(help="The index, or the part of it that was made with the old model.")],
-    new: Annotated[
-        str | None,
-        typer.Option(help="The part that was made with the new model. An id in both parts counts as new."),
-    ] = None,
-    k: Annotated[int, typer.Option("--k", "-k", help="Number of hits per query.")] = 10,
-    merge: Annotated[
-        str,
-        typer.Option(
-            help="With --new: how scores of both parts are put on one scale: standardize, or none (unchanged cosines)."
-        ),
-    ] = "standardize",
-    background_old: Annotated[
-        str | None,
-        typer.Option(
-            help="A few hundred rows in the old model whose scores set the scale of standardize, preferably the "
-            "items of --background-new; by default random rows of --old."
-        ),
-    ] = None,
-    background_new: Annotated[
-        str | None, typer.Option(help="Rows of similar content in the new model, preferably the same items.")
-    ] = None,
-    ids: Annotated[
-        str | None, typer.Option(help="Key, column or file of the ids, in queries and parts; none for row numbers.")
-    ] = None,
-    modality: Annotated[
-        str | None, typer.Option(help="Modality of the queries: image, text, audio, video, other.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of the rows of a part to standardize by.")] = 0,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out", "-o", help="Write all hits: .csv or .parquet with query, rank, id, model (old, new) and score."
-        ),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Report as JSON, with all hits unless --out is given.")
-    ] = False,
+    map_path: str = argument(..., "Folder of a bridge or map from the new model to the old one.", metavar="MAP"),
+    queries: str = option(..., "Queries in the new model."),
+    old: str = option(..., "The index, or the part of it that was made with the old model."),
+    new: str | None = option(None, "The part made with the new model; an id in both parts counts as new."),
+    k: int = option(10, "Number of hits per query.", "--k", "-k"),
+    merge: str = option(
+        "standardize", "With --new: how scores of both parts are put on one scale: standardize or none."
+    ),
+    background_old: str | None = option(
+        None, "Rows in the old model that set the scale; by default random rows of --old."
+    ),
+    background_new: str | None = option(None, "The same or similar items in the new model."),
+    ids: str | None = option(None, "Key, column or file of the ids in all files; none for row numbers."),
+    modality: str | None = option(None, "Modality of the queries: image, text, audio, video, other."),
+    seed: Seed = 0,
+    out: str | None = option(None, "Write all hits to a .csv or .parquet file.", "--out", "-o"),
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Search with a new model's queries in an old model's index, or in a half-migrated index, with one ranked list of
     hits.
@@ -68,24 +44,20 @@ def command(
     import numpy as np
 
     from congruence import Bridge
-    from congruence._utils.atomic import check_output
-    from congruence.cli._base import print_json, print_table, read, say
-    from congruence.cli._tables import check_table_name, write_table
     from congruence.embeddings import Space
-    from congruence.errors import ParameterError
     from congruence.stores import check_output_place, open_source
     from congruence.upgrade.bridge import search_mixed
 
     if (background_old is None) != (background_new is None):
         raise ParameterError(
-            "Got one of --background-old and --background-new; expected both, or neither. Pass the same items "
-            "in both models."
+            "Got one of --background-old and --background-new; expected both, or neither.",
+            "Pass the same items in both models.",
         )
     if new is None and (background_old is not None or merge != "standardize"):
         flag = "--merge" if background_old is None else "--background-old"
         raise ParameterError(
-            f"Got {flag} without --new; expected two parts, whose scores it puts on one scale. Pass --new with "
-            f"the part of the new model, or leave out {flag}."
+            f"Got {flag} without --new; expected two parts, whose scores it puts on one scale.",
+            f"Pass --new with the part of the new model, or leave out {flag}.",
         )
     if out is not None:
         check_table_name(out, "--out")

@@ -2,68 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-__all__ = ["command"]
+from congruence._utils.optional import require
+from congruence.cli._base import print_json, say
+from congruence.cli._options import Json, argument, option
 
 
 def command(
-    map_path: Annotated[str, typer.Argument(metavar="MAP", help="Folder of a saved bridge or map.")],
-    encoder: Annotated[
-        str, typer.Option(help="Encoder of texts, as for embed: sentence-transformers:…, hf:…, open_clip:… or onnx:….")
-    ],
-    modality: Annotated[str, typer.Option(help="Modality whose means the map uses for texts.")] = "text",
-    space: Annotated[
-        str, typer.Option(help="Space of the served vectors: target (the index's) or source (the encoder's own).")
-    ] = "target",
-    host: Annotated[
-        str, typer.Option(help="Address to listen on. Addresses other than loopback require a key.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.")] = 8000,
-    api_key_env: Annotated[
-        str | None, typer.Option(help="Environment variable with the key that clients must send.")
-    ] = None,
-    api_key_file: Annotated[str | None, typer.Option(help="File with the key that clients must send.")] = None,
-    model_name: Annotated[
-        list[str] | None,
-        typer.Option(help="Model name that clients send; may be repeated. By default the model of the space served."),
-    ] = None,
-    max_batch: Annotated[
-        int, typer.Option(help="Largest number of texts per request, and per call of the encoder.")
-    ] = 256,
-    max_body: Annotated[int, typer.Option(help="Largest size of a request, in bytes.")] = 2 * 2**20,
-    max_chars: Annotated[int, typer.Option(help="Largest number of characters per text.")] = 32768,
-    max_waiting: Annotated[
-        int, typer.Option(help="Largest number of requests at a time; further ones get a 503.")
-    ] = 256,
-    timeout: Annotated[float, typer.Option(help="Seconds after which a request is answered with a 504.")] = 30.0,
-    batch_size: Annotated[int, typer.Option(help="Number of texts that the encoder processes at a time.")] = 32,
-    device: Annotated[str, typer.Option(help="Device of the encoder: auto, cuda, cuda:1, mps or cpu.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="Data type of the encoder: auto, float32, float16 or bfloat16.")] = "auto",
-    revision: Annotated[
-        str | None, typer.Option(help="Branch, tag or commit of the model on the Hugging Face Hub.")
-    ] = None,
-    pooling: Annotated[str | None, typer.Option(help="Pooling over tokens: cls, mean, cls_mean or last.")] = None,
-    normalize: Annotated[
-        bool | None, typer.Option(help="Scale the encoder's rows to unit norm, or not; by default as the model does.")
-    ] = None,
-    torch_weights: Annotated[
-        bool, typer.Option("--torch-weights", help="Accept weights that are not in safetensors.")
-    ] = False,
-    check_space: Annotated[
-        bool, typer.Option(help="Refuse an encoder whose name differs from the map's source model.")
-    ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    map_path: str = argument(..., "Folder of a saved bridge or map.", metavar="MAP"),
+    encoder: str = option(..., "Encoder of texts, as for embed: sentence-transformers:…, hf:…, open_clip:… or onnx:…."),
+    modality: str = option("text", "Modality whose means the map uses for texts."),
+    space: str = option("target", "Space of the served vectors: target (the index's) or source (the encoder's own)."),
+    host: str = option("127.0.0.1", "Address to listen on. Addresses other than loopback require a key."),
+    port: int = option(8000, "Port to listen on; 0 for any free port."),
+    api_key_env: str | None = option(None, "Environment variable with the key that clients must send."),
+    api_key_file: str | None = option(None, "File with the key that clients must send."),
+    model_name: list[str] | None = option(
+        None, "Model name that clients send; may be repeated. By default the model of the space served."
+    ),
+    max_batch: int = option(256, "Largest number of texts per request, and per call of the encoder."),
+    max_body: int = option(2 * 2**20, "Largest size of a request, in bytes."),
+    max_chars: int = option(32768, "Largest number of characters per text."),
+    max_waiting: int = option(256, "Largest number of requests at a time; further ones get a 503."),
+    timeout: float = option(30.0, "Seconds after which a request is answered with a 504."),
+    batch_size: int = option(32, "Number of texts that the encoder processes at a time."),
+    device: str = option("auto", "Device of the encoder: auto, cuda, cuda:1, mps or cpu."),
+    dtype: str = option("auto", "Data type of the encoder: auto, float32, float16 or bfloat16."),
+    revision: str | None = option(None, "Branch, tag or commit of the model on the Hugging Face Hub."),
+    pooling: str | None = option(None, "Pooling over tokens: cls, mean, cls_mean or last."),
+    normalize: bool | None = option(
+        None, "Scale the encoder's rows to unit norm, or not; by default as the model does."
+    ),
+    torch_weights: bool = option(False, "Accept weights that are not in safetensors.", "--torch-weights"),
+    check_space: bool = option(True, "Refuse an encoder whose name differs from the map's source model."),
+    as_json: Json = False,
 ) -> None:
     """Serve a new model's vectors in the space of an old index, as OpenAI's embeddings API, until Ctrl-C or SIGTERM."""
-    from congruence._utils.optional import require
-    from congruence.cli._base import print_json, say
     from congruence.encoders import load_encoder
-    from congruence.integrations.server import create_app
-    from congruence.integrations.server.protocol import Limits
-    from congruence.integrations.server.run import LOOPBACK, check_host, listen, read_key, serve
+    from congruence.integrations.server import LOOPBACK, Limits, check_host, create_app, listen, read_key, serve
     from congruence.upgrade.bridge import Bridge
 
     api_key = read_key(api_key_env, api_key_file)

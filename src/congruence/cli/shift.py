@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from congruence.cli._base import number, print_json, print_table, progress, read
+from congruence.cli._options import Json, Seed, argument, option
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["command"]
-
 
 def command(
-    unpaired: Annotated[str, typer.Argument(help="Vectors of one collection: a file, or file:key.")],
-    paired: Annotated[str, typer.Argument(help="Vectors of the other collection, from the same model.")],
-    unpaired_text: Annotated[
-        str | None,
-        typer.Option(help="Texts of the first collection; the distance between both sides' texts is added."),
-    ] = None,
-    paired_text: Annotated[str | None, typer.Option(help="Texts of the second collection.")] = None,
-    variant: Annotated[str, typer.Option(help="Variant of the distance: circular or linear.")] = "circular",
-    p: Annotated[float, typer.Option(help="Order p of the Wasserstein distance, at least 1.")] = 2.0,
-    projections: Annotated[int, typer.Option(help="Number of great circles to project on.")] = 500,
-    rows: Annotated[int, typer.Option(help="If there are more rows, use a random sample of this size.")] = 100_000,
-    repeats: Annotated[int, typer.Option(help="Number of random draws of rows and circles.")] = 20,
-    normalize: Annotated[bool, typer.Option("--normalize", help="Scale rows to unit norm.")] = False,
-    seed: Annotated[int, typer.Option(help="Random seed of rows and circles.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    unpaired: str = argument(..., "Vectors of one collection: a file, or file:key."),
+    paired: str = argument(..., "Vectors of the other collection, from the same model."),
+    unpaired_text: str | None = option(None, "Texts of the first collection; their distance is added."),
+    paired_text: str | None = option(None, "Texts of the second collection."),
+    variant: str = option("circular", "Variant of the distance: circular or linear."),
+    p: float = option(2.0, "Order p of the Wasserstein distance, at least 1."),
+    projections: int = option(500, "Number of great circles to project on."),
+    rows: int = option(100_000, "If there are more rows, use a random sample of this size."),
+    repeats: int = option(20, "Number of random draws of rows and circles."),
+    normalize: bool = option(False, "Scale rows to unit norm.", "--normalize"),
+    seed: Seed = 0,
+    as_json: Json = False,
 ) -> None:
     """Measure the sliced Wasserstein distance between two collections on the sphere."""
-    from congruence.cli._base import number, print_json, print_table, progress, read
     from congruence.embeddings import Space
     from congruence.transport import distribution_shift
 

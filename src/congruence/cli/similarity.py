@@ -2,50 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from congruence._utils.atomic import check_output
+from congruence._utils.display import visible
+from congruence.cli._base import number, print_json, print_table, progress, read
+from congruence.cli._options import Force, Json, Seed, argument, option
+from congruence.errors import InputError, ParameterError
 
 if TYPE_CHECKING:
     from congruence.compare.layers import LayerComparison
     from congruence.embeddings import Embeddings
 
-__all__ = ["command"]
-
 
 def command(
-    first: Annotated[str, typer.Argument(help="Items in one model: a file, or file:key.")],
-    second: Annotated[str, typer.Argument(help="The same items in another model.")],
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(help="Name of a metric, or all. May be repeated; by default one metric of each family."),
-    ] = None,
-    layers: Annotated[
-        bool,
-        typer.Option(
-            "--layers",
-            help="Compare every matrix of one file (file:pattern, or a folder) with every matrix of the other.",
-        ),
-    ] = False,
-    ids: Annotated[str | None, typer.Option(help="Key, column or file of the ids, in both files.")] = None,
-    target_ids: Annotated[
-        str | None, typer.Option(help="Key, column or file of the ids in the second file, if different.")
-    ] = None,
-    permutations: Annotated[int, typer.Option(help="Number of random re-pairings.")] = 200,
-    halves: Annotated[int, typer.Option(help="Number of random halves for the interval; not used with --layers.")] = 20,
-    max_rows: Annotated[
-        int | None, typer.Option(help="If there are more rows, use a random sample of this size.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of re-pairings, halves and sampled rows.")] = 0,
-    plot: Annotated[
-        str | None,
-        typer.Option(help="Plot the scores, or with --layers the heat map, to this file (.svg, .png or .pdf)."),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing plot.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    first: str = argument(..., "Items in one model: a file, or file:key."),
+    second: str = argument(..., "The same items in another model."),
+    metric: list[str] | None = option(
+        None, "Name of a metric, or all; may be repeated. By default one of each family."
+    ),
+    layers: bool = option(False, "Compare every matrix of one file or folder with every one of the other.", "--layers"),
+    ids: str | None = option(None, "Key, column or file of the ids, in both files."),
+    target_ids: str | None = option(None, "Key, column or file of the second file's ids, if different."),
+    permutations: int = option(200, "Number of random re-pairings."),
+    halves: int = option(20, "Number of random halves for the interval; not used with --layers."),
+    max_rows: int | None = option(None, "If there are more rows, use a random sample of this size."),
+    seed: Seed = 0,
+    plot: str | None = option(None, "Plot the scores, or with --layers the heat map: .svg, .png or .pdf."),
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Score the similarity of two spaces with several metrics, each next to its score for randomly re-paired rows."""
-    from congruence.cli._base import number, print_json, print_table, progress, read
     from congruence.compare.spaces import DEFAULT, compare_spaces
     from congruence.embeddings import Pairs, Space
     from congruence.metrics import BETWEEN_SPACES
@@ -97,7 +84,6 @@ def command(
 
 def _check_plot(plot: str, force: bool) -> None:
     """Check before the work starts that the plot can be written."""
-    from congruence._utils.atomic import check_output
     from congruence.report.pictures import check_suffix
 
     check_suffix(plot)
@@ -125,16 +111,14 @@ def _layers(
 ) -> None:
     """Compare every layer with every layer."""
     from congruence._utils.ids import id_rows
-    from congruence.cli._base import print_json, progress
     from congruence.compare.layers import compare_layers
     from congruence.embeddings import Pairs
-    from congruence.errors import ParameterError
     from congruence.metrics import between_spaces
 
     if metric is not None and (len(metric) > 1 or metric == ["all"]):
         raise ParameterError(
-            f"Got {' and '.join(metric)} with --layers; expected one metric, which scores every pair of "
-            "layers. Pass --metric once."
+            f"Got {' and '.join(metric)} with --layers; expected one metric, which scores every pair of layers.",
+            "Pass --metric once.",
         )
     chosen = metric[0] if metric else "linear_cka"
     between_spaces(chosen)  # an unknown metric is reported before the work starts
@@ -162,9 +146,7 @@ def _layers(
 
 def _read_layers(spec: str, ids: str | None) -> dict[str, Embeddings]:
     """Read every matrix of a file or folder, with rows in the order of the first."""
-    from congruence.cli._base import read
     from congruence.embeddings import Pairs, Space
-    from congruence.errors import InputError
     from congruence.stores import matrices
 
     layers: dict[str, Embeddings] = {}
@@ -190,9 +172,6 @@ def _print_heatmap(comparison: LayerComparison) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
-
-    from congruence._utils.display import visible
-    from congruence.cli._base import number
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("", no_wrap=True)

@@ -2,125 +2,72 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from congruence._utils.atomic import check_output
+from congruence._utils.optional import require
+from congruence.cli._base import checkpoint_folder, number, print_json, print_table
+from congruence.cli._options import Force, Json, argument, option
+from congruence.errors import CorruptFileError, ParameterError
 
 if TYPE_CHECKING:
     from congruence.recipe import Recipe
     from congruence.recipe.run import Run
 
-__all__ = ["command"]
 
 #: Names of the selection criteria.
-_CRITERIA = {
-    "mean_recall_at_1": "mean recall at 1",
-    "source_to_target_recall_at_1": "recall at 1, source → target",
-}
+_CRITERIA = {"mean_recall_at_1": "mean recall at 1", "source_to_target_recall_at_1": "recall at 1, source → target"}
 
 
 def command(
-    method: Annotated[
-        str | None,
-        typer.Argument(
-            help="Training method: sotalign, sail, structure, nnclr, sclip, sue, csa, contrastive, cca or "
-            "procrustes; or jam, which uses wrong captions."
-        ),
-    ] = None,
-    method_too: Annotated[str | None, typer.Option("--method", help="Same as METHOD.")] = None,
-    out: Annotated[str, typer.Option("--out", "-o", help="Folder to write the map to.")] = ...,  # type: ignore[assignment]
-    pairs: Annotated[
-        str | None, typer.Option(help="SOURCE,TARGET: files of the paired rows, paired by id or by position.")
-    ] = None,
-    images: Annotated[
-        list[str] | None, typer.Option(help="Unpaired rows of the source model. May be repeated.")
-    ] = None,
-    texts: Annotated[list[str] | None, typer.Option(help="Unpaired rows of the target model. May be repeated.")] = None,
-    validation: Annotated[
-        str | None,
-        typer.Option(
-            help="Pairs for validation: a share or number to hold out of --pairs, or SOURCE,TARGET. 0.1 by "
-            "default, 0.15 for jam; 0 for none."
-        ),
-    ] = None,
-    test: Annotated[
-        str | None,
-        typer.Option(help="Pairs for a final test, given like --validation. None by default, 0.15 for jam."),
-    ] = None,
-    keep_pairs: Annotated[
-        int | None,
-        typer.Option(
-            help="Train on this many pairs, and use the others as unpaired rows, to find out how many pairs are needed."
-        ),
-    ] = None,
-    overlap: Annotated[
-        float | None,
-        typer.Option(
-            help="With --keep-pairs: share of the unpaired items that are used on both sides. 0 by default: each "
-            "item is used on one side only."
-        ),
-    ] = None,
-    negatives: Annotated[
-        str | None,
-        typer.Option(
-            help="jam: a wrong caption for each pair, paired in the same way as --pairs. Optional with loss=con."
-        ),
-    ] = None,
-    tasks: Annotated[
-        str | None, typer.Option(help="jam: the kind of each wrong caption (file:key), to report scores by kind.")
-    ] = None,
-    groups: Annotated[
-        str | None,
-        typer.Option(
-            help="The image of each pair (file:key): all captions of an image are in the same part of the split. "
-            "By default, rows with identical vectors are one image; none treats each row as an image of its "
-            "own."
-        ),
-    ] = None,
-    report: Annotated[
-        str | None, typer.Option(help="HTML file for a report, measured on the test pairs if there are any.")
-    ] = None,
-    config: Annotated[
-        str | None, typer.Option(help="Recipe in YAML; options on the command line take precedence.")
-    ] = None,
-    parameters: Annotated[
-        list[str] | None, typer.Option("--set", help="NAME=VALUE: a parameter of the method. May be repeated.")
-    ] = None,
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="NAME=VALUE,VALUE,…: choose the best of these values by retrieval on the validation pairs. May be "
-            "repeated."
-        ),
-    ] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(help="Folder for checkpoints; OUT.checkpoint by default, removed after the map is written."),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Random seed of the held-out pairs and of the training.")] = None,
-    source_model: Annotated[str | None, typer.Option(help="Name of the source model.")] = None,
-    target_model: Annotated[str | None, typer.Option(help="Name of the target model.")] = None,
-    source_modality: Annotated[str, typer.Option(help="Modality of the source rows.")] = "image",
-    target_modality: Annotated[str, typer.Option(help="Modality of the target rows.")] = "text",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    method: str | None = argument(
+        None, "sotalign, sail, structure, nnclr, sclip, sue, csa, contrastive, cca, procrustes or jam."
+    ),
+    method_too: str | None = option(None, "Same as METHOD.", "--method"),
+    out: str = option(..., "Folder to write the map to.", "--out", "-o"),
+    pairs: str | None = option(None, "SOURCE,TARGET: files of the paired rows, paired by id or position."),
+    images: list[str] | None = option(None, "Unpaired rows of the source model. May be repeated."),
+    texts: list[str] | None = option(None, "Unpaired rows of the target model. May be repeated."),
+    validation: str | None = option(
+        None, "Pairs to hold out: a share, a number or SOURCE,TARGET; 0.1 by default (jam 0.15), 0 for none."
+    ),
+    test: str | None = option(None, "Pairs for a final test, like --validation; none by default, 0.15 for jam."),
+    keep_pairs: int | None = option(None, "Train on this many pairs, and use the others as unpaired rows."),
+    overlap: float | None = option(
+        None, "With --keep-pairs: share of the unpaired items used on both sides; 0 by default."
+    ),
+    negatives: str | None = option(None, "jam: a wrong caption for each pair, in the order of --pairs."),
+    tasks: str | None = option(None, "jam: the kind of each wrong caption (file:key)."),
+    groups: str | None = option(
+        None, "The image of each pair (file:key), or none; one image's captions stay in one part of a split."
+    ),
+    report: str | None = option(None, "HTML file for a report, measured on the test pairs if there are any."),
+    config: str | None = option(None, "Recipe in YAML; options on the command line take precedence."),
+    parameters: list[str] | None = option(None, "NAME=VALUE: a parameter of the method. May be repeated.", "--set"),
+    grid: list[str] | None = option(
+        None, "NAME=VALUE,VALUE,…: choose the best on the validation pairs. May be repeated."
+    ),
+    checkpoint: str | None = option(None, "Folder for checkpoints; by default OUT.checkpoint, removed at the end."),
+    seed: int | None = option(None, "Random seed of the held-out pairs and of the training."),
+    source_model: str | None = option(None, "Name of the source model."),
+    target_model: str | None = option(None, "Name of the target model."),
+    source_modality: str = option("image", "Modality of the source rows."),
+    target_modality: str = option("text", "Modality of the target rows."),
+    quiet: bool = option(False, "No progress bar.", "--quiet", "-q"),
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Train heads that map two unrelated models into a joint space."""
     from functools import partial
 
-    from congruence._utils.atomic import check_output
-    from congruence._utils.optional import require
-    from congruence.cli._base import checkpoint_folder, print_json
     from congruence.embeddings import Space
-    from congruence.errors import ParameterError
     from congruence.persist import check_map_output
     from congruence.recipe import make_recipe, read_recipe, run_recipe
     from congruence.train import METHODS
 
     if method and method_too and method != method_too:
         raise ParameterError(
-            f"Got METHOD {method!r} and --method {method_too!r}; expected one of them. Leave out --method."
+            f"Got METHOD {method!r} and --method {method_too!r}; expected one of them.", "Leave out --method."
         )
     check_map_output(out, force=force)
     if report is not None:
@@ -173,18 +120,17 @@ def command(
 
 def _split(entry: str, option: str) -> tuple[str, str]:
     """Split ``NAME=VALUE``. Raises ParameterError for another form."""
-    from congruence.errors import ParameterError
-
     name, equals, text = entry.partition("=")
     if not (name and equals and text):
-        raise ParameterError(f"Got {option} {entry!r}; expected NAME=VALUE. Pass {option} max_steps=500, for example.")
+        raise ParameterError(
+            f"Got {option} {entry!r}; expected NAME=VALUE.", f"Pass {option} max_steps=500, for example."
+        )
     return name.replace("-", "_"), text
 
 
 def _value(text: str) -> object:
     """Parse a value as YAML does, except that 1e-4 is a number."""
     from congruence._utils.yaml import parse_yaml
-    from congruence.errors import CorruptFileError
 
     try:
         return float(text) if "e" in text.lower() else parse_yaml(text, "a value")
@@ -194,16 +140,14 @@ def _value(text: str) -> object:
 
 def _held_out(text: str, option: str) -> float | int | list[str]:
     """Return a share, a number of pairs, or two files. Raises ParameterError."""
-    from congruence.errors import ParameterError
-
     if "," in text:
         return text.split(",")
     try:
         return int(text) if text.isdecimal() else float(text)
     except ValueError:
         raise ParameterError(
-            f"Got {option} {text!r}; expected a share, a number of pairs, or SOURCE,TARGET. Pass {option} 0.1, "
-            "for example."
+            f"Got {option} {text!r}; expected a share, a number of pairs, or SOURCE,TARGET.",
+            f"Pass {option} 0.1, for example.",
         ) from None
 
 
@@ -219,7 +163,6 @@ def _print_grid_point(criterion: str, point: dict[str, object], score: float) ->
 
 
 def _print(run: Run, recipe: Recipe, out: str) -> None:
-    from congruence.cli._base import number, print_table
 
     facts, mapping, scores = run.map.facts_, run.map, run.map.scores_
     rows = [
@@ -260,8 +203,6 @@ def _print(run: Run, recipe: Recipe, out: str) -> None:
 
 def _test_rows(scores: dict[str, Any]) -> list[list[str]]:
     """Return the rows of a table with the scores on the test pairs."""
-    from congruence.cli._base import number
-
     rows = [["test pairs", str(scores["test_pairs"])]]
     for k in (1, 5, 10):
         for prefix, name in (
@@ -281,7 +222,6 @@ def _test_rows(scores: dict[str, Any]) -> list[list[str]]:
 
 
 def _print_tasks(scores: dict[str, Any]) -> None:
-    from congruence.cli._base import number, print_table
 
     lines = [
         [task, str(line["n"]), number(line["binary"]), number(line["choice"]), str(line["ties"])]

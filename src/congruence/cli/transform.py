@@ -2,71 +2,55 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from congruence.cli._engines import ADDRESS_HELP, BAD_ROWS_HELP, ENGINE_HELP, GPUS_HELP, WORKERS_HELP, runs_by_fragments
+from congruence.cli._base import load_map, number, print_json, print_table, progress
+from congruence.cli._engines import make_engine, print_data_set, runs_by_fragments
+from congruence.cli._options import (
+    NORMALIZE,
+    AllowZeroRows,
+    BadRows,
+    Engine,
+    Force,
+    Gpus,
+    Json,
+    RayAddress,
+    Workers,
+    argument,
+    option,
+)
+from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
     from congruence.engines import DataSet
 
-__all__ = ["NORMALIZE", "command"]
-
-NORMALIZE: dict[str, bool | str] = {"auto": "auto", "yes": True, "no": False}
-
 
 def command(
-    map_path: Annotated[
-        str,
-        typer.Argument(
-            metavar="MAP", help="Folder of a saved map, or of a bridge, which maps queries into the index's space."
-        ),
-    ],
-    vectors: Annotated[
-        str, typer.Argument(metavar="IN", help="Vectors to map: a file, file:key, or a folder of parts.")
-    ],
-    out: Annotated[str, typer.Option("--out", "-o", help="File to write; the suffix determines the format.")],
-    modality: Annotated[str | None, typer.Option(help="Modality whose means are used: image, text, etc.")] = None,
-    inverse: Annotated[bool, typer.Option("--inverse", help="Map from the map's target back to its source.")] = False,
-    side: Annotated[
-        str | None,
-        typer.Option(
-            help="source or target: which head of a joint-space map to use; by default determined by the vectors' "
-            "space."
-        ),
-    ] = None,
-    normalize: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|yes|no",
-            help="Scale mapped rows to unit norm; auto: if the target's rows had unit norm at the fit. --normalize "
-            "without a value means yes.",
-        ),
-    ] = "auto",
-    column_out: Annotated[
-        str | None,
-        typer.Option(help="Write the mapped vectors to a new column of this name, and keep the input's column."),
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="Data type of the output: float16, float32 or float64; by default the input's.")
-    ] = None,
-    ids: Annotated[str | None, typer.Option(help="Key, column or file of the ids.")] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Name of the model the vectors come from, which is checked against the map.")
-    ] = None,
-    revision: Annotated[
-        str | None, typer.Option(help="Revision of that model, which is checked against the map.")
-    ] = None,
-    check_space: Annotated[bool, typer.Option(help="Refuse vectors of another space than the map's source.")] = True,
-    allow_zero_rows: Annotated[bool, typer.Option("--allow-zero-rows", help="Accept rows of zeros.")] = False,
-    engine: Annotated[str, typer.Option(help=ENGINE_HELP)] = "local",
-    address: Annotated[str | None, typer.Option(help=ADDRESS_HELP)] = None,
-    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
-    gpus: Annotated[float, typer.Option(help=GPUS_HELP)] = 0,
-    bad_rows: Annotated[str | None, typer.Option(help=BAD_ROWS_HELP)] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing output.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON.")] = False,
+    map_path: str = argument(..., "Folder of a saved map, or of a bridge, which maps queries.", metavar="MAP"),
+    vectors: str = argument(..., "Vectors to map: a file, file:key, or a folder of parts.", metavar="IN"),
+    out: str = option(..., "File to write; the suffix determines the format.", "--out", "-o"),
+    modality: str | None = option(None, "Modality whose means are used: image, text, etc."),
+    inverse: bool = option(False, "Map from the map's target back to its source.", "--inverse"),
+    side: str | None = option(None, "source or target: head of a joint-space map; by default by the vectors' space."),
+    normalize: str = option(
+        "auto",
+        "Scale mapped rows to unit norm; auto: as the target's at the fit. No value means yes.",
+        metavar="auto|yes|no",
+    ),
+    column_out: str | None = option(None, "Write the mapped vectors to a new column, and keep the input's."),
+    dtype: str | None = option(None, "Data type of the output: float16, float32 or float64; by default the input's."),
+    ids: str | None = option(None, "Key, column or file of the ids."),
+    model: str | None = option(None, "Name of the model the vectors come from, which is checked against the map."),
+    revision: str | None = option(None, "Revision of that model, which is checked against the map."),
+    check_space: bool = option(True, "Refuse vectors of another space than the map's source."),
+    allow_zero_rows: AllowZeroRows = False,
+    engine: Engine = "local",
+    address: RayAddress = None,
+    workers: Workers = None,
+    gpus: Gpus = 0,
+    bad_rows: BadRows = None,
+    force: Force = False,
+    as_json: Json = False,
 ) -> None:
     """Map vectors from a map's source space to its target space (with a joint-space map, from either model), in bounded
     memory.
@@ -77,9 +61,7 @@ def command(
     import numpy as np
 
     from congruence._utils.validation import check_choice
-    from congruence.cli._base import load_map, number, print_json, print_table, progress
     from congruence.embeddings import Space
-    from congruence.errors import ParameterError
     from congruence.maps import OrthogonalMap
     from congruence.stores import Source, open_source
     from congruence.upgrade.transform import transform_file
@@ -93,14 +75,15 @@ def command(
         if inverse:
             raise ParameterError(
                 f"Got --inverse for a bridge; expected a map, since a bridge maps from {bridge.source} to "
-                f"{bridge.target} only. Leave out --inverse, or pass the folder of the map that it was made from."
+                f"{bridge.target} only.",
+                "Leave out --inverse, or pass the folder of the map that it was made from.",
             )
         unit = bridge.normalize if unit == "auto" else unit
     if inverse:
         if not isinstance(mapping, OrthogonalMap):
             raise ParameterError(
-                f"Got --inverse for a {mapping.kind} map; expected an orthogonal one, the only kind with an inverse. "
-                "Fit a map from the target to the source instead, and leave out --inverse."
+                f"Got --inverse for a {mapping.kind} map; expected an orthogonal one, the only kind with an inverse.",
+                "Fit a map from the target to the source instead, and leave out --inverse.",
             )
         mapping = mapping.inverse()
     if runs_by_fragments(
@@ -125,7 +108,6 @@ def command(
         "column_out": column_out,
     }
     if not isinstance(source, Source):
-        from congruence.cli._engines import make_engine, print_data_set
         from congruence.engines import transform_dataset
 
         with progress("mapping", source.rows, as_json) as callback:

@@ -57,34 +57,12 @@ class _Loaded:
 class TextVectors:
     """Encode texts with a new model as vectors in the space of an index.
 
-    Parameters
-    ----------
-    encoder : str, Encoder or callable
-        ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape
-        (n, dim).
-    bridge : path-like, Bridge, Map or None
-        Maps the encoder's vectors to the space of the index. None returns the encoder's own vectors.
-    modality : str, default="text"
-        Modality whose means are used, for a bridge that has means for several modalities.
-    batch_size : int, default=32
-        Number of texts that an :class:`~congruence.encoders.Encoder` processes at a time.
-    check : bool, default=True
-        Compare the encoder's name, revision and norm with those of the map's source. Widths are always compared.
-    lazy : bool, default=False
-        Load the encoder and the bridge at the first text.
-
-    Raises
-    ------
-    ParameterError
-        If ``encoder`` is not an encoder, or ``batch_size`` is not positive.
-    ModalityError
-        If the encoder encodes images.
-    SpaceMismatchError, DirectionError
-        If the encoder's vectors do not belong to the map's source space.
-    ShapeError
-        If the callable does not return one vector per text.
-    FileError, MissingExtraError
-        If the model or the bridge cannot be read, or an optional dependency is not installed.
+    ``encoder``: ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an
+    array, shape (n, dim); ``bridge``: maps the encoder's vectors to the space of the index. None returns the encoder's
+    own vectors; ``modality``: modality whose means are used, for a bridge that has means for several modalities;
+    ``batch_size``: number of texts that an :class:`~congruence.encoders.Encoder` processes at a time; ``check``:
+    compare the encoder's name, revision and norm with those of the map's source. Widths are always compared; ``lazy``:
+    load the encoder and the bridge at the first text.
 
     Notes
     -----
@@ -106,9 +84,9 @@ class TextVectors:
         check_positive(batch_size, "batch_size", integer=True)
         if not isinstance(encoder, (str, Encoder)) and not callable(encoder):
             raise ParameterError(
-                f"Got {type(encoder).__name__} for encoder; expected a name such as 'sentence-transformers:…', an "
-                "encoder, or a callable from a list of texts to an array. Pass encoder=model.encode for a model "
-                "of sentence-transformers."
+                f"Got {type(encoder).__name__} for encoder; expected a name such as 'sentence-transformers:…', "
+                "an encoder, or a callable from a list of texts to an array.",
+                "Pass encoder=model.encode for a model of sentence-transformers.",
             )
         self._encoder, self._bridge = encoder, bridge
         self.modality, self.batch_size = modality, batch_size
@@ -138,8 +116,8 @@ class TextVectors:
     def _check_encoder(self, model: Encoder, bridge: Bridge | None) -> None:
         if model.space.modality not in (None, "text"):
             raise ModalityError(
-                f"Got an encoder of {model.space.modality}s, {model.space.model!r}; expected an encoder of texts. "
-                "Load the model's text encoder: load_encoder(name, 'text')."
+                f"Got an encoder of {model.space.modality}s, {model.space.model!r}; expected an encoder of texts.",
+                "Load the model's text encoder: load_encoder(name, 'text').",
             )
         if bridge is not None:
             space = model.space if self._check else Space(dim=model.space.dim)
@@ -148,28 +126,15 @@ class TextVectors:
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Return the vectors of texts in the index's space.
 
-        Parameters
-        ----------
-        texts : sequence of str
-
-        Returns
-        -------
-        ndarray of float32, shape (n, dim)
-
-        Raises
-        ------
-        DtypeError
-            If an item is not a string.
-        ShapeError, NotFiniteError, ZeroRowError
-            If the encoder returns an array of the wrong shape, or an invalid vector.
+        Returns (n, dim).
         """
         if isinstance(texts, str):
-            raise DtypeError("Got a single text; expected a list of texts. Pass [text] for a single one.")
+            raise DtypeError("Got a single text; expected a list of texts.", "Pass [text] for a single one.")
         items = list(texts)
         for k, item in enumerate(items):
             if not isinstance(item, str):
                 raise DtypeError(
-                    f"Got {type(item).__name__} as text {k}; expected str. Convert it to str, or leave it out."
+                    f"Got {type(item).__name__} as text {k}; expected str.", "Convert it to str, or leave it out."
                 )
         with self._lock:
             loaded = self._ready()
@@ -260,8 +225,8 @@ def _checked(encode: Callable[[list[str]], object]) -> Callable[[list[str]], np.
         rows = np.asarray(encode(texts), dtype=np.float32)
         if rows.ndim != 2 or len(rows) != len(texts) or not rows.shape[1]:
             raise ShapeError(
-                f"Got shape {rows.shape} from the encoder for {len(texts)} texts; expected a row for each. Pass a "
-                "callable that returns an array of shape (n, dim)."
+                f"Got shape {rows.shape} from the encoder for {len(texts)} texts; expected a row for each.",
+                "Pass a callable that returns an array of shape (n, dim).",
             )
         return rows
 

@@ -16,8 +16,6 @@ require("chromadb", extra="chroma")
 from chromadb.api.types import Documents, EmbeddingFunction  # noqa: E402
 from chromadb.utils.embedding_functions import register_embedding_function  # noqa: E402
 
-__all__ = ["CongruenceEmbeddingFunction"]
-
 #: Entries of a saved configuration; all are strings.
 KEYS = ("encoder", "bridge", "modality")
 
@@ -73,13 +71,7 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
     def __call__(self, input: Documents) -> list[np.ndarray]:
         """Return the vectors of texts.
 
-        Parameters
-        ----------
-        input : list of str
-
-        Returns
-        -------
-        list of ndarray of float32, shape (dim,)
+        Returns (dim,).
         """
         return list(self._vectors(input))
 
@@ -114,9 +106,9 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
             or not all(isinstance(value, str) for value in config.values())
         ):
             raise ParameterError(
-                f"Got a saved embedding function with {', '.join(sorted(map(str, config))) or 'nothing'}; expected "
-                "strings for encoder and, optionally, bridge and modality. Create the function again: "
-                "CongruenceEmbeddingFunction(encoder=…, bridge=…)."
+                f"Got a saved embedding function with {', '.join(sorted(map(str, config))) or 'nothing'}; "
+                "expected strings for encoder and, optionally, bridge and modality.",
+                "Create the function again: CongruenceEmbeddingFunction(encoder=…, bridge=…).",
             )
 
     @staticmethod

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from congruence.upgrade.bridge import Bridge
 
-__all__ = ["export_faiss", "to_faiss", "to_faiss_index"]
 
 #: File suffixes for an index, which can hold several transforms.
 INDEX_SUFFIXES = (".index", ".faiss")
@@ -56,8 +55,8 @@ def to_faiss(mapping: Map | Bridge, *, modality: str | None = None) -> faiss.Vec
     mapping, _ = as_map(mapping, modality)
     if not isinstance(mapping, AffineMap):
         raise ParameterError(
-            f"Got {type(mapping).__name__}; expected an affine map, the only kind that FAISS supports. Use "
-            "OrthogonalMap or LinearMap, or map the vectors first (mapping.transform)."
+            f"Got {type(mapping).__name__}; expected an affine map, the only kind that FAISS supports.",
+            "Use OrthogonalMap or LinearMap, or map the vectors first (mapping.transform).",
         )
     faiss = require("faiss", extra="faiss")
     matrix = mapping.matrix
@@ -120,7 +119,7 @@ def to_faiss_index(
     if index.d != width:
         hint = " Or use the inverse map, whose output has this width." if index.d == mapping.n_features_in_ else ""
         raise ShapeError(
-            f"Got an index of width {index.d}; expected {width}, the map's output. Use the target's index.{hint}"
+            f"Got an index of width {index.d}; expected {width}, the map's output.", f"Use the target's index.{hint}"
         )
     out = faiss.IndexPreTransform(index)
     if mapping.gives_unit_rows(normalize):
@@ -190,7 +189,8 @@ def export_faiss(
         if os.path.exists(path) and os.path.exists(index) and os.path.samefile(path, index):
             raise OutputExistsError(
                 f"Got {path} as the output, which is also the index to read; expected another path, since the "
-                "index must not be replaced. Choose another name."
+                "index must not be replaced.",
+                "Choose another name.",
             )
         index = _read_index(index)
     as_index = index is not None or Path(path).suffix.lower() in INDEX_SUFFIXES
@@ -202,14 +202,16 @@ def export_faiss(
         step = f"faiss.NormalizationTransform({mapping.d_out})"
         if normalize is True:
             raise ParameterError(
-                f"Got normalize=True for {path}, a FAISS vector transform, which is affine; expected an index "
-                f"file. Choose a name that ends in .index, or add {step} yourself."
+                f"Got normalize=True for {path}, a FAISS vector transform, which is affine; expected an index file.",
+                f"Choose a name that ends in .index, or add {step} yourself.",
             )
         if mapping.gives_unit_rows(normalize):
             warnings.warn(
-                f"Got a map to unit-norm rows for {path}; expected an index file, since a FAISS vector transform "
-                f"cannot hold the normalization. Add {step} after it, or choose a name that ends in .index.",
-                NormWarning,
+                NormWarning(
+                    f"Got a map to unit-norm rows for {path}; expected an index file, since a FAISS vector "
+                    "transform cannot hold the normalization.",
+                    f"Add {step} after it, or choose a name that ends in .index.",
+                ),
                 stacklevel=2,
             )
     faiss = require("faiss", extra="faiss")
@@ -224,15 +226,15 @@ def _read_index(path: str | Path) -> faiss.Index:
     faiss = require("faiss", extra="faiss")
     if not Path(path).is_file():
         raise FileError(
-            f"Got no file at {path}; expected a FAISS index. Pass index=… with the path of a file written by "
-            "faiss.write_index."
+            f"Got no file at {path}; expected a FAISS index.",
+            "Pass index=… with the path of a file written by faiss.write_index.",
         )
     try:
         return faiss.read_index(os.fspath(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
     except RuntimeError as error:
         raise CorruptFileError(
-            f"Got {path}, which FAISS cannot read as an index of float vectors ({short(str(error), 300)}); "
-            "expected an intact one. Write it again with faiss.write_index."
+            f"Got {path}, which FAISS cannot read as an index of float vectors ({short(str(error), 300)}).",
+            "Write it again with faiss.write_index.",
         ) from error
 
 
@@ -247,11 +249,12 @@ def _check_norms(index: faiss.Index) -> None:
     norms = np.linalg.norm(rows.astype(np.float64), axis=1)
     if np.abs(norms - 1).max() > UNIT_TOLERANCE:
         warnings.warn(
-            f"Got an L2 index whose rows have norms of {norms.min():.3g} to {norms.max():.3g}, and a map to "
-            "unit-norm rows; expected unit norm in both, since distances depend on norms, which mapped queries "
-            "have lost. Fit the map to the vectors as they are stored in the index, or use an index of unit-norm "
-            "rows.",
-            NormWarning,
+            NormWarning(
+                f"Got an L2 index whose rows have norms of {norms.min():.3g} to {norms.max():.3g}, and a map "
+                "to unit-norm rows; expected unit norm in both, since distances depend on norms, which mapped "
+                "queries have lost.",
+                "Fit the map to the vectors as they are stored in the index, or use an index of unit-norm rows.",
+            ),
             stacklevel=4,
         )
 

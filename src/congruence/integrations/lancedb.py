@@ -13,8 +13,6 @@ from lancedb.embeddings import TextEmbeddingFunction  # noqa: E402
 from lancedb.embeddings.registry import register  # noqa: E402
 from pydantic import PrivateAttr  # noqa: E402
 
-__all__ = ["CongruenceEmbeddingFunction"]
-
 
 @register("congruence")
 class CongruenceEmbeddingFunction(TextEmbeddingFunction):

@@ -9,8 +9,6 @@ require("langchain_core", extra="langchain")
 
 from langchain_core.embeddings import Embeddings  # noqa: E402
 
-__all__ = ["CongruenceEmbeddings"]
-
 
 class CongruenceEmbeddings(Embeddings):
     """LangChain embeddings that map texts through an encoder and a bridge.

@@ -13,8 +13,6 @@ require("llama_index.core", extra="llama-index")
 from llama_index.core.base.embeddings.base import BaseEmbedding  # noqa: E402
 from llama_index.core.bridge.pydantic import Field, PrivateAttr  # noqa: E402
 
-__all__ = ["CongruenceEmbedding"]
-
 
 class CongruenceEmbedding(BaseEmbedding):
     """LlamaIndex embedding that maps texts through an encoder and a bridge.

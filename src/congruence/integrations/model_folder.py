@@ -12,48 +12,18 @@ from pathlib import Path
 from congruence import __version__
 from congruence._utils.atomic import atomic_path, check_output, has_marker
 
-__all__ = ["check_model_output", "model_folder"]
-
 #: Format name, and the marker file that contains it and lists the entries of the folder.
 FORMAT, MARKER = "congruence-sentence-transformers", "congruence.json"
 
 
 def check_model_output(path: str | Path, *, force: bool = False) -> None:
-    """Raise an error if something at a path must not be replaced by an exported model.
-
-    Parameters
-    ----------
-    path : path-like
-    force : bool, default=False
-        Replace an existing exported model.
-
-    Raises
-    ------
-    OutputExistsError, FileError, StorageError
-        If the output exists, its parent folder is missing, or it cannot be written.
-    """
+    """Raise an error if something at a path must not be replaced by an exported model."""
     check_output(path, force=force, directory=True, foreign=_why_no_export)
 
 
 @contextmanager
 def model_folder(path: str | Path, *, force: bool = False) -> Iterator[Path]:
-    """Yield a temporary folder to write a model to, and move it into place, marked as exported, on success.
-
-    Parameters
-    ----------
-    path : path-like
-    force : bool, default=False
-        Replace an existing exported model.
-
-    Yields
-    ------
-    Path
-
-    Raises
-    ------
-    OutputExistsError, FileError, StorageError
-        If the output exists, its parent folder is missing, or it cannot be written.
-    """
+    """Yield a temporary folder to write a model to, and move it into place, marked as exported, on success."""
     with atomic_path(path, force=force, directory=True, foreign=_why_no_export) as folder:
         try:
             yield folder

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from congruence.upgrade.bridge import Bridge
 
-__all__ = ["IR_VERSION", "OPSET", "export_onnx", "to_onnx"]
 
 #: Version of the operators, and of the file format that came with it: onnxruntime 1.14 (2023) and later read them.
 OPSET = 18

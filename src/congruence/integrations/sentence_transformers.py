@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from congruence.upgrade.bridge import Bridge
 
-__all__ = ["MapModule", "export_sentence_transformers", "map_model", "needs_trust", "to_modules"]
 
 #: Layers that a Dense module can end with.
 ACTIVATIONS = {"gelu": "GELU", "relu": "ReLU", "silu": "SiLU"}
@@ -64,11 +63,7 @@ class MapModule(Module):
     config_keys = ["modality", "normalize", "side"]  # noqa: RUF012  # as in the base class
 
     def __init__(
-        self,
-        mapping: Map | Bridge,
-        modality: str | None = None,
-        normalize: bool | str = "auto",
-        side: str = "source",
+        self, mapping: Map | Bridge, modality: str | None = None, normalize: bool | str = "auto", side: str = "source"
     ) -> None:
         super().__init__()
         self.modality, self.side = _modality(mapping, modality), side
@@ -106,34 +101,13 @@ class MapModule(Module):
 
 
 def to_modules(
-    mapping: Map | Bridge,
-    *,
-    modality: str | None = None,
-    normalize: bool | str = "auto",
-    side: str = "source",
+    mapping: Map | Bridge, *, modality: str | None = None, normalize: bool | str = "auto", side: str = "source"
 ) -> list[nn.Module]:
     """Return the map as standard sentence-transformers modules, which can be loaded without congruence and without
     ``trust_remote_code``.
 
-    Parameters
-    ----------
-    mapping : Map or Bridge
-    modality, normalize, side
-        As for :class:`MapModule`.
-
-    Returns
-    -------
-    list of torch.nn.Module
-        ``Dense``, ``LayerNorm`` and ``Normalize``; they return the same as :class:`MapModule` up to rounding. Their
-        weights can be trained.
-
-    Raises
-    ------
-    ParameterError
-        If sentence-transformers has no module for a layer of the map (``swiglu``, ``residual``, some ``layernorm``), or
-        as for :class:`MapModule`.
-    ModalityError, NotFittedMapError
-        If the modality does not fit, or the map is not fitted.
+    Returns: ``Dense``, ``LayerNorm`` and ``Normalize``; they return the same as :class:`MapModule` up to rounding.
+    Their weights can be trained.
     """
     mapping, normalize = as_map(mapping, _modality(mapping, modality), normalize)
     torch = require("torch", extra="sentence-transformers")
@@ -154,36 +128,18 @@ def map_model(
 ) -> SentenceTransformer:
     """Return the model with the map appended, so that ``encode`` returns vectors in the map's target space.
 
-    Parameters
-    ----------
-    model : sentence_transformers.SentenceTransformer
-        The map's source model. Its modules are shared with the new model, and not changed.
-    mapping : Map or Bridge
-    modality, normalize, side
-        As for :class:`MapModule`.
-
-    Returns
-    -------
-    sentence_transformers.SentenceTransformer
-        A new model with the prompts of ``model``. It ends with standard modules if these can express the map
-        (:func:`to_modules`), otherwise with a :class:`MapModule`. Vectors are scaled to unit norm before the map if the
-        map was fitted on unit rows.
-
-    Raises
-    ------
-    ShapeError
-        If the width of the model's vectors differs from that of the map's input.
-    ParameterError
-        If the model truncates its vectors, or as for :class:`MapModule`.
-    ModalityError, NotFittedMapError
-        If the modality does not fit, or the map is not fitted.
+    ``model``: the map's source model. Its modules are shared with the new model, and not changed. Returns: A new model
+    with the prompts of ``model``. It ends with standard modules if these can express the map (:func:`to_modules`),
+    otherwise with a :class:`MapModule`. Vectors are scaled to unit norm before the map if the map was fitted on unit
+    rows.
     """
     modality = _modality(mapping, modality)
     mapping, normalize = as_map(mapping, modality, normalize)
     if model.truncate_dim is not None:
         raise ParameterError(
-            f"Got a model with truncate_dim={model.truncate_dim}, which would cut mapped vectors; expected a model "
-            "without it. Load the model without truncate_dim, and fit the map on complete vectors."
+            f"Got a model with truncate_dim={model.truncate_dim}, which would cut mapped vectors; expected a "
+            "model without it.",
+            "Load the model without truncate_dim, and fit the map on complete vectors.",
         )
     current = hasattr(model, "get_embedding_dimension")  # sentence-transformers 6 or later
     width = model.get_embedding_dimension() if current else model.get_sentence_embedding_dimension()
@@ -194,8 +150,8 @@ def map_model(
     )
     if width != expected:
         raise ShapeError(
-            f"Got a model of {width}-d vectors; expected {expected}-d, the width of this map's input "
-            f"({space}). Use the map's source model, or the inverse map."
+            f"Got a model of {width}-d vectors; expected {expected}-d, the width of this map's input ({space}).",
+            "Use the map's source model, or the inverse map.",
         )
     arguments: dict[str, Any] = {"modality": modality, "normalize": normalize, "side": side}
     try:
@@ -266,7 +222,8 @@ def export_sentence_transformers(
         except (OSError, ValueError, ImportError, RuntimeError) as error:
             raise FileError(
                 f"Got an error while loading {name} ({short(str(error), 300)}); expected a model of "
-                "sentence-transformers. Pass model=… as its folder, or its name on the hub."
+                "sentence-transformers.",
+                "Pass model=… as its folder, or its name on the hub.",
             ) from error
     mapped = map_model(model, mapping, modality=modality, normalize=normalize, side=side)
     with model_folder(path, force=force) as folder:

@@ -5,20 +5,127 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from congruence.cli._demo_files import library_name, write_library
-from congruence.cli._demo_steps import has_lancedb, print_rollback, verify_and_switch
+from congruence._utils.atomic import atomic_path, has_marker
+from congruence._utils.optional import require
+from congruence.cli._base import number, print_table, say
+from congruence.errors import MigrationError
 
 if TYPE_CHECKING:
+    import lancedb
     import numpy as np
+    import pyarrow as pa
 
     from congruence.datasets import Bundle
+    from congruence.embeddings import Embeddings
     from congruence.maps import Map
     from congruence.upgrade.certify import Certificate
+    from congruence.upgrade.migrate import Migration
 
-__all__ = ["STEPS", "certified_strategies", "certify_sample", "fit_on_names", "move_library", "print_story"]
+
+def has_lancedb() -> bool:
+    """Return whether the extra ``lancedb`` is installed."""
+    return all(find_spec(name) is not None for name in ("lancedb", "lance"))
+
+
+def verify_and_switch(migration: Migration) -> None:
+    """Verify the new vectors and switch to them. Raises MigrationError if they fail verification."""
+    verification = migration.verify()
+    if not verification.passed:
+        raise MigrationError(
+            f"Got new vectors that do not verify ({'; '.join(verification.problems)}); expected vectors that verify.",
+            "Please report this.",
+        )
+    migration.switch()
+
+
+def print_rollback(identical: bool, same_lists: bool) -> None:
+    """Print whether a rollback restored the vectors and the search results."""
+    restored = "bit for bit the old vectors, and the same results" if identical and same_lists else "NOT the same"
+    print(f"Rolled back: {restored}.")
+
+
+#: Name and content of the file that marks a folder written by :func:`write_files`.
+MARKER, FORMAT = "sample.json", "congruence-photo-sample"
+
+_NAMES = {
+    MARKER,
+    "photos.lance",
+    "photos.parquet",
+    *(f"{model}-{items}.parquet" for model in ("old", "new") for items in ("photos", "texts")),
+}
+
+
+def library_name() -> str:
+    """Return the name of the library: a LanceDB table or, without the extra ``lancedb``, a Parquet file."""
+    return "photos.lance" if has_lancedb() else "photos.parquet"
+
+
+def write_library(sample: Bundle, path: Path) -> lancedb.table.Table | None:
+    """Write the photos with the old model's vectors as a table, as an application would.
+
+    ``path``: in an existing folder; its name is :func:`library_name`. Returns: None if a Parquet file was written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = _table(sample, sample.source["image"], "image")
+    pictures = [sample.thumbnails[name] for name in rows["id"].to_pylist()]
+    rows = rows.append_column("picture", pa.array(pictures, pa.binary()))
+    if path.suffix == ".parquet":
+        pq.write_table(rows, path)
+        return None
+
+    return require("lancedb", extra="lancedb").connect(str(path.parent)).create_table(path.stem, rows)
+
+
+def why_not_replaced(folder: Path) -> str | None:
+    """Return why a folder was not written by :func:`write_files`; None if it was."""
+    others = sorted(path.name for path in folder.iterdir() if path.name not in _NAMES)
+    if others:
+        return f"contains other files than the sample ({', '.join(others[:3])})"
+    return None if has_marker(folder / MARKER, FORMAT) else f"contains no {MARKER} that marks it as the sample"
+
+
+def write_files(sample: Bundle, folder: str | Path) -> list[str]:
+    """Write the sample as a folder: the library, and Parquet files of both models' vectors of photos and class names.
+
+    A folder that an earlier call has written is replaced.
+    """
+    import json
+
+    import pyarrow.parquet as pq
+
+    with atomic_path(folder, force=True, directory=True, foreign=why_not_replaced) as temporary:
+        (temporary / MARKER).write_text(json.dumps({"format": FORMAT, "format_version": 1}) + "\n", encoding="utf-8")
+        write_library(sample, temporary / library_name())
+        for model, side in (("old", sample.source), ("new", sample.target)):
+            for modality, items in (("image", "photos"), ("text", "texts")):
+                pq.write_table(_table(sample, side[modality], modality), temporary / f"{model}-{items}.parquet")
+        names = sorted(path.name for path in temporary.iterdir() if path.name != MARKER)
+    return names
+
+
+def _table(sample: Bundle, rows: Embeddings, modality: str) -> pa.Table:
+    """Return rows with their ids, classes and vectors; the metadata contain their space."""
+    import json
+
+    import numpy as np
+    import pyarrow as pa
+
+    vectors = rows.vectors.astype(np.float32)  # as in most stores; the sample has float16
+    table = pa.table(
+        {
+            "id": rows.ids.tolist(),
+            "class": sample.class_of(modality, rows.ids).tolist(),
+            "embedding": pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1]),
+        }
+    )
+    return table.replace_schema_metadata({"congruence.space": json.dumps(rows.space.to_dict())})
+
 
 #: Number of searches shown, of which half are those that mapping degrades most; number of photos per search.
 EXAMPLES, SHOWN = 6, 5
@@ -128,28 +235,10 @@ def move_library(
     """Map a table of the old model's photo vectors, switch, re-embed the worst photos, and roll back; search it at each
     step.
 
-    Parameters
-    ----------
-    sample : Bundle
-        The sample ``photos``; its vectors of the new model are used in place of encoding photos.
-    mapping : Map
-        From the old model to the new one.
-    share : float, default=0.1
-        Share of the photos to re-embed.
-    random_state : int, default=0
-        Determines the random rows of the plan, and half of the searches that are shown.
-    callback : callable, optional
-        Called with 1 after each of :data:`STEPS` steps.
-
-    Returns
-    -------
-    dict
-        As :func:`congruence.report.render_story` expects it, except for ``certificate``.
-
-    Raises
-    ------
-    MigrationError
-        If the new vectors fail verification.
+    ``sample``: the sample ``photos``; its vectors of the new model are used in place of encoding photos; ``mapping``:
+    from the old model to the new one; ``random_state``: determines the random rows of the plan, and half of the
+    searches that are shown; ``callback``: called with 1 after each of :data:`STEPS` steps. Returns: as
+    :func:`congruence.report.render_story` expects it, except for ``certificate``.
     """
     import numpy as np
 
@@ -287,8 +376,6 @@ def _examples(sample: Bundle, names: np.ndarray, steps: list[_Step], random_stat
 
 def print_story(result: dict[str, Any]) -> None:
     """Print the scores of each step, and the result of the rollback."""
-    from congruence.cli._base import number, print_table, say
-
     say(
         f"{result['rows']:,} photos that neither model has seen, in a {result['store']}; searched by "
         f"{result['names']} class names, which both models know."
