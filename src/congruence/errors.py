@@ -83,7 +83,7 @@ class Problem:
     ) -> None:
         self.problem, self.fix = problem, (fix,) if isinstance(fix, str) else fix
         self.argument, self.got, self.expected = argument, got, expected
-        super().__init__(self.message())
+        super().__init__(self.message())  # type: ignore[call-arg]
 
     def message(
         self, spell: Callable[[str, str], str] = spell_python, has: Callable[[str], bool] = lambda name: True
@@ -108,8 +108,8 @@ class Problem:
         return self.message()
 
     def __reduce__(self) -> tuple[Any, ...]:  # the default would call the class with the message alone
-        data = {"argument": self.argument, "got": self.got, "expected": self.expected}
-        return partial(type(self), **data), (self.problem, self.fix)
+        made = partial(type(self), argument=self.argument, got=self.got, expected=self.expected)
+        return made, (self.problem, self.fix)
 
 
 #: An argument in backticks.

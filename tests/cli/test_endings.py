@@ -189,8 +189,14 @@ def test_a_report_that_fails_after_the_map_says_that_the_map_is_there(here, data
         (("transform", "map", f"{LONG}.npy", "-o", "x.npy"), "File name too long"),
         (("fit", "dir", "b.npz", "-o", "x"), "Got no .npy or .parquet parts in dir"),
         (("fit", "a.npz", "dir.npz", "-o", "x"), "dir.npz"),
-        (("train", "csa", "--pairs", "a.npz,b.npz", "-o", "x", "--checkpoint", "file"), "Got a file at file for checkpoints"),
-        (("train", "csa", "--pairs", "a.npz,b.npz", "-o", "x", "--checkpoint", "file/c"), "Got a file at file/c for checkpoints"),
+        (
+            ("train", "csa", "--pairs", "a.npz,b.npz", "-o", "x", "--checkpoint", "file"),
+            "Got a file at file for checkpoints",
+        ),
+        (
+            ("train", "csa", "--pairs", "a.npz,b.npz", "-o", "x", "--checkpoint", "file/c"),
+            "Got a file at file/c for checkpoints",
+        ),
         (("train", "csa", "--pairs", "a.npz,b.npz", "-o", "taken"), "Got something at taken.checkpoint"),
         (("train", "csa", "--pairs", "a.npz,b.npz", "-o", "x", "--config", "dir"), "Is a directory"),
         (("negatives", "dir", "-o", "x.csv"), "dir"),
@@ -201,7 +207,7 @@ def test_a_report_that_fails_after_the_map_says_that_the_map_is_there(here, data
         (("certify", "dir"), "dir"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
-)  # fmt: skip
+)
 def test_a_folder_for_a_file_and_a_file_for_a_folder(here, data, command, said):
     (data / "dir").mkdir()
     (data / "dir.npz").mkdir()
@@ -266,10 +272,18 @@ TorchOutOfMemoryError.__name__ = "OutOfMemoryError"
     ("error", "said"),
     [
         (MemoryError(), "size unknown"),
-        (TorchOutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has …"), "Tried to allocate 20.00 GiB"),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes."), "tried to allocate 4096 bytes"),
+        (
+            TorchOutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has …"),
+            "Tried to allocate 20.00 GiB",
+        ),
+        (
+            RuntimeError(
+                "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes."
+            ),
+            "tried to allocate 4096 bytes",
+        ),
     ],
-)  # fmt: skip
+)
 def test_memory_that_is_not_there_is_one_sentence(here, data, monkeypatch, error, said):
     def ask(*_, **__):
         raise error

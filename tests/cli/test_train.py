@@ -33,9 +33,19 @@ def files(tmp_path):
 
 def sotalign(files, *more):
     return [
-        "train", "sotalign", "--pairs", f"{files / 'x.npy'},{files / 'y.npy'}", "--images", str(files / "images.npy"),
-        "--texts", str(files / "texts.npy"), "-o", str(files / "map"), *QUICK, *more,
-    ]  # fmt: skip
+        "train",
+        "sotalign",
+        "--pairs",
+        f"{files / 'x.npy'},{files / 'y.npy'}",
+        "--images",
+        str(files / "images.npy"),
+        "--texts",
+        str(files / "texts.npy"),
+        "-o",
+        str(files / "map"),
+        *QUICK,
+        *more,
+    ]
 
 
 def test_train_inspect_and_use(here, files):
@@ -193,10 +203,26 @@ def captions(tmp_path):
 
 def jam(captions, *more):
     return [
-        "train", "jam", "--pairs", f"{captions / 'v.npy'},{captions / 't.npy'}", "--negatives", str(captions / "n.npy"),
-        "--groups", str(captions / "groups.txt"), "-o", str(captions / "map"), "--set", "max_epochs=20", "--set", "hidden=[32]",
-        "--set", "latent=8", "--set", "dropout=0.0", *more,
-    ]  # fmt: skip
+        "train",
+        "jam",
+        "--pairs",
+        f"{captions / 'v.npy'},{captions / 't.npy'}",
+        "--negatives",
+        str(captions / "n.npy"),
+        "--groups",
+        str(captions / "groups.txt"),
+        "-o",
+        str(captions / "map"),
+        "--set",
+        "max_epochs=20",
+        "--set",
+        "hidden=[32]",
+        "--set",
+        "latent=8",
+        "--set",
+        "dropout=0.0",
+        *more,
+    ]
 
 
 def test_jam_from_files(here, captions):

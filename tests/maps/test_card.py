@@ -91,23 +91,44 @@ def one(name, behind, error=0.01, **other):
 
 def chose(name, *tried, method="orthogonal", not_tried=""):
     return {
-        "name": name, "method": method, "parameters": {}, "evidence": "pairs", "n_pairs": 1200, "folds": 3, "repeats": 1, "lead": 0.02,
-        "lead_error": 0.01, "tried": list(tried), "not_tried": not_tried,
-    }  # fmt: skip
+        "name": name,
+        "method": method,
+        "parameters": {},
+        "evidence": "pairs",
+        "n_pairs": 1200,
+        "folds": 3,
+        "repeats": 1,
+        "lead": 0.02,
+        "lead_error": 0.01,
+        "tried": list(tried),
+        "not_tried": not_tried,
+    }
 
 
 @pytest.mark.parametrize(
     ("choice", "words"),
     [
-        (chose("a", one("a", 0), one("b", 0.04)), "1,200 pairs (3 folds). Its mean reciprocal rank is the best; b is next, 0.040 ± 0.010 behind."),
-        (chose("a", one("a", 0.004), one("b", 0)), "is 0.004 ± 0.010 behind the best, b: of the maps within one standard error, or 0.005,"),
+        (
+            chose("a", one("a", 0), one("b", 0.04)),
+            "1,200 pairs (3 folds). Its mean reciprocal rank is the best; b is next, 0.040 ± 0.010 behind.",
+        ),
+        (
+            chose("a", one("a", 0.004), one("b", 0)),
+            "is 0.004 ± 0.010 behind the best, b: of the maps within one standard error, or 0.005,",
+        ),
         (chose("b", one("a", 0.02), one("b", 0)), "Against a it is +0.020 ± 0.010."),
-        (chose("b", one("a", 0.02, image=0.1), one("b", 0, image=0.2), method="linear"), "rank, averaged over the modalities, is the best"),
+        (
+            chose("b", one("a", 0.02, image=0.1), one("b", 0, image=0.2), method="linear"),
+            "rank, averaged over the modalities, is the best",
+        ),
         (chose("b", one("a", 0.02), one("b", 0), method="linear"), "do not map another modality with it."),
         (chose("a", one("a", 0), not_tried="linear maps: why"), "Not tried: linear maps: why."),
-        ({**chose("a"), "evidence": "5 different pairs are too few"}, "Chosen: a, without a comparison: 5 different pairs are too few."),
+        (
+            {**chose("a"), "evidence": "5 different pairs are too few"},
+            "Chosen: a, without a comparison: 5 different pairs are too few.",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_sentence_about_the_choice(choice, words):
     sentence = choice_sentence(choice)
     assert words in sentence

@@ -138,11 +138,16 @@ def test_few_anchors():
 
 
 RECORD = {
-    "losses": {"step": [10, 20, 30], "loss": [9.0, 3.0, 0.1], "part_source": [1.0, 2.0, 3.0], "part_target": [2.0, 1.0, 4.0]},
+    "losses": {
+        "step": [10, 20, 30],
+        "loss": [9.0, 3.0, 0.1],
+        "part_source": [1.0, 2.0, 3.0],
+        "part_target": [2.0, 1.0, 4.0],
+    },
     "validation": [[0, 0.1], [15, 0.6], [30, 0.4]],
     "best_step": 15,
     "steps": 30,
-}  # fmt: skip
+}
 
 
 def test_a_history_draws_its_score_and_its_terms():

@@ -221,8 +221,13 @@ def test_missing_ids_are_counted_and_named(suffix, numbers, tmp_path, here):
 @pytest.mark.parametrize("suffix", [".npz", ".h5"])
 @pytest.mark.parametrize(
     ("ids", "words"),
-    [(["a", "", "b"], r"missing in 1 row \(1\)"), ([1.0, np.nan, 3.0], r"missing in 1 row \(1\) \(pandas then converts"), ([1.0, 2.0, 3.0], "row 0 is 1.0, float"), ([True, False, True], "is True, bool")],
-)  # fmt: skip
+    [
+        (["a", "", "b"], r"missing in 1 row \(1\)"),
+        ([1.0, np.nan, 3.0], r"missing in 1 row \(1\) \(pandas then converts"),
+        ([1.0, 2.0, 3.0], "row 0 is 1.0, float"),
+        ([True, False, True], "is True, bool"),
+    ],
+)
 def test_arrays_that_are_no_ids_are_refused(suffix, ids, words, tmp_path, here):
     spec = save(tmp_path / f"a{suffix}", ids)
     with pytest.raises(IdError, match=words):

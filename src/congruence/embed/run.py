@@ -309,9 +309,9 @@ class Run:
             item = self.items.fetch(row)
             if isinstance(item, os.PathLike):
                 try:
-                    item = Path(item).read_bytes()
+                    item = Path(os.fsdecode(item)).read_bytes()
                 except FileNotFoundError:
-                    raise FileError(f"No image at {Path(item)}.", "Check the path.") from None
+                    raise FileError(f"No image at {Path(os.fsdecode(item))}.", "Check the path.") from None
             return row, item_digest(item) if self.cache is not None else None, item
         except (CongruenceError, OSError) as error:
             return row, None, error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -339,7 +339,10 @@ def ensembled_prompts(prompts: Embeddings, labels: Mapping[str, str]) -> Embeddi
     return Embeddings(vectors, ids=classes, space=prompts.space, allow_zero_rows=True)
 
 
-def map_for(mapping: Map, modality: str) -> Map:
+MapT = TypeVar("MapT", bound=Map)
+
+
+def map_for(mapping: MapT, modality: str) -> MapT:
     """Return the map set to a modality or, if it has no means of this modality, to its default means."""
     unknown = isinstance(mapping, OrthogonalMap) and modality not in mapping.modality_means_
     return mapping.for_modality(None if unknown else modality)

@@ -322,7 +322,7 @@ class Map(ABC):
 
     # ------------------------------------------------------------------ use on embeddings
 
-    def for_modality(self, modality: str | None) -> Map:
+    def for_modality(self, modality: str | None) -> Self:
         """Return the map to use for a modality: the map itself, unless the method keeps means for each modality."""
         return self
 

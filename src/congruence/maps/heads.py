@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -91,6 +91,10 @@ class HeadsMap(Map):
     decode_source_layers_: list[Layer] | None
     decode_target_layers_: list[Layer] | None
     method_: str
+    if TYPE_CHECKING:  # what the methods of congruence.train add
+        method: ClassVar[str]
+        criterion: ClassVar[str]
+        score: Callable[..., float]
     _joint_width: Any
     _target_width: Any
 
@@ -141,7 +145,7 @@ class HeadsMap(Map):
         new.scores_ = {}
         return new
 
-    def fit(self, X: RowsLike, Y: RowsLike) -> Self:
+    def fit(self, *args: Any, **kwargs: Any) -> Self:
         """Refuse: heads are trained with :mod:`congruence.train`, or solved in closed form by a subclass."""
         raise ParameterError(
             "A HeadsMap only applies trained heads, and cannot be fitted.",

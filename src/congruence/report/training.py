@@ -417,7 +417,7 @@ def unseen_rows(mapping: HeadsMap, data: Captions, names: np.ndarray) -> np.ndar
     return rows
 
 
-def _group_test_rows(mapping: Map, data: Captions) -> np.ndarray:
+def _group_test_rows(mapping: HeadsMap, data: Captions) -> np.ndarray:
     """Return the test rows of JAM's split by groups, after checking that it is the split of the training."""
     facts = mapping.facts_
     parameters, recorded_counts = facts["training"], facts["split"]
@@ -436,7 +436,8 @@ def _group_test_rows(mapping: Map, data: Captions) -> np.ndarray:
         rows = getattr(validation, side)
         mean = getattr(train, side).mean(0, dtype=np.float64) if parameters["standardize"] else 0.0
         spread = float(np.sum((rows - mean) ** 2))
-        relative_error = float(np.sum((reconstruct(rows).astype(np.float64) - rows) ** 2)) / spread if spread else 0.0
+        error = float(np.sum((np.asarray(reconstruct(rows), np.float64) - rows) ** 2))
+        relative_error = error / spread if spread else 0.0
         recorded = facts["reconstruction_error"][side]
         if abs(relative_error - recorded) > _TOLERANCE * max(relative_error, recorded):
             _refuse(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from congruence._utils.typing import RowsLike
 from congruence.maps import CCAMap, HeadsMap, ProcrustesHeads
@@ -16,7 +16,7 @@ from congruence.train._reading import Unpaired, Validation, read_data, space_of
 
 
 def fit_closed(
-    self: HeadsMap,
+    self: Any,
     X: RowsLike,
     Y: RowsLike | None = None,
     *,
@@ -72,7 +72,7 @@ class CCA(CCAMap):
 
     method: ClassVar[str] = "cca"
     criterion: ClassVar[str] = HeadTrainer.criterion
-    fit = fit_closed
+    fit = fit_closed  # type: ignore[assignment]
     score = retrieval_score
 
 
@@ -86,7 +86,7 @@ class Procrustes(ProcrustesHeads):
 
     method: ClassVar[str] = "procrustes"
     criterion: ClassVar[str] = HeadTrainer.criterion
-    fit = fit_closed
+    fit = fit_closed  # type: ignore[assignment]
     score = retrieval_score
 
 
@@ -121,7 +121,7 @@ class CSA(CCAMap):
 
     method: ClassVar[str] = "csa"
     criterion: ClassVar[str] = HeadTrainer.criterion
-    fit = fit_closed
+    fit = fit_closed  # type: ignore[assignment]
     score = retrieval_score
 
     def __init__(

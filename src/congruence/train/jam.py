@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from congruence._utils.optional import require
-from congruence._utils.typing import Labels, Layer, RowsLike
+from congruence._utils.typing import Array, Labels, Layer, RowsLike
 from congruence._utils.validation import check_choice, check_positive
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError, ParameterError, TooFewAnchorsError
@@ -340,7 +340,7 @@ class JAM(HeadsMap):
         }
 
 
-def _error(reconstructed: np.ndarray, rows: np.ndarray, mean: np.ndarray) -> float:
+def _error(reconstructed: Array, rows: np.ndarray, mean: np.ndarray) -> float:
     """Return the squared error of reconstructed rows divided by that of the training mean."""
     spread = float(np.sum((rows - mean) ** 2))
-    return float(np.sum((reconstructed.astype(np.float64) - rows) ** 2)) / spread if spread else 0.0
+    return float(np.sum((np.asarray(reconstructed, np.float64) - rows) ** 2)) / spread if spread else 0.0

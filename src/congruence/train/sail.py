@@ -74,10 +74,6 @@ class Contrastive(HeadTrainer):
     def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
         return _Objective(self, data, schedule)
 
-    _: KW_ONLY
-    pair_loss: str = "infonce"
-    head: str = "mlp"
-
 
 class _Objective(HeadsObjective):
     trainer: SAIL | Contrastive
