@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from congruence.datasets import SugarCrepe
-from congruence.errors import InputError
+from congruence.errors import InputError, MissingExtraError
 from congruence.evaluation.compositional import TaskRecall, sugarcrepe_outcomes, sugarcrepe_recall, text_only_recall
 from congruence.maps import CCAMap, HeadsMap
 from congruence.train import JAM, Contrastive
@@ -124,11 +124,14 @@ def fit_text_only(parts: JAMParts) -> Callable[[np.ndarray], np.ndarray]:
     Returns: function of text embeddings, shape (n, e), that returns scores, shape (n,). A higher score means that a
     text is more likely a correct caption.
     """
-    from sklearn.base import clone
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import GridSearchCV, GroupKFold
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+    try:
+        from sklearn.base import clone
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.model_selection import GridSearchCV, GroupKFold
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("This needs scikit-learn.", "Run pip install 'congruence[papers]'.") from error
 
     def flat(rows: np.ndarray) -> np.ndarray:
         return np.asarray(rows, np.float64).reshape(-1, np.shape(rows)[-1])
