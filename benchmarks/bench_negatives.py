@@ -18,8 +18,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold
 
 from congruence.datasets import load_sugarcrepe
-from congruence.negatives import KINDS, generate
-from congruence.negatives.words import Sentence
+from congruence_papers.negatives import KINDS, generate
+from congruence_papers.negatives.words import Sentence
 from machine_output import add_json, write_json
 
 

@@ -10,8 +10,7 @@ import numpy as np
 from scipy.stats import beta
 
 from congruence import OrthogonalMap
-from congruence.compare.pairing import check_pairing
-from congruence.compare.wrong_pairs import Agreement
+from congruence.compare.pairing import Agreement, check_pairing
 from congruence.datasets import load_sample
 from congruence.synthetic import rigid_problem
 from machine_output import add_json, write_json

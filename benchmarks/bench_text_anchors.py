@@ -22,8 +22,8 @@ from congruence import OrthogonalMap
 from congruence.datasets import load_sample
 from congruence.encoders import load_encoder
 from congruence.metrics import class_retrieval, zero_shot_accuracy
-from congruence.papers.canonical.sample_data import open_sample
 from congruence.upgrade.anchors import choose_anchors
+from congruence_papers.canonical.samples import open_sample
 from machine_output import add_json, write_json
 
 SIZES = (50, 100, 200)

@@ -21,13 +21,10 @@ from congruence.evaluation import rankings
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import ACTIONS as ALL_ACTIONS
 from congruence.upgrade.certify import Thresholds, certify
-from congruence.upgrade.certify.design import EvaluationSet
 from congruence.upgrade.certify.cross_fit import score_heldout
-from congruence.upgrade.certify.scoring import overlap_of
+from congruence.upgrade.certify.design import EvaluationSet, make_tables
 from congruence.upgrade.certify.recipe import MapRecipe
-from congruence.upgrade.certify.scoring import score
-from congruence.upgrade.certify.scoring import vectors_of
-from congruence.upgrade.certify.design import make_tables
+from congruence.upgrade.certify.scoring import overlap_of, score, vectors_of
 from congruence.upgrade.certify.verdict import decide, is_of_lists, with_known
 from machine_output import add_json, write_json
 

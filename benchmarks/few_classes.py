@@ -22,9 +22,9 @@ from itertools import product
 import numpy as np
 
 from congruence.linalg.procrustes import procrustes
-from congruence.papers import Collection, Model, load_config, run
-from congruence.papers.canonical import open_sample
-from congruence.papers.canonical.heads import Heads, contrastive_heads
+from congruence_papers import EXPERIMENTS, Collection, Model, run
+from congruence_papers.canonical import open_sample
+from congruence_papers.canonical.samples import Heads, contrastive_heads
 from machine_output import add_json, write_json
 
 LATENT, FEATURES, WIDTH = 64, 256, 48
@@ -73,7 +73,7 @@ def measure(captions: str, pairs: int, noise: float, seed: int) -> dict[str, obj
         train_rows,
         np.arange(CLASSES), np.zeros(CLASSES, int),
     )  # fmt: skip
-    config = load_config("fig5")
+    config = EXPERIMENTS["fig5"]
     config = replace(config, parameters={**config.parameters, "methods": ["orthogonal", "random"]})
     results = run(config, collections=[data], seeds=3).results
     value = {

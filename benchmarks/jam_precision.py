@@ -25,7 +25,7 @@ def recalls(
     root: Path, cache: Path, tasks: list[str], losses: list[str], seeds: list[int], training: dict[str, object]
 ) -> list[dict[str, object]]:
     """Train in both precisions by task, loss and seed, and measure recall."""
-    from congruence.papers.jam import fit_method, open_sample
+    from congruence_papers.jam import fit_method, open_sample
 
     data = open_sample("sugarcrepe", root, cache=cache)
     lines: list[dict[str, object]] = []

@@ -29,11 +29,11 @@ import numpy as np
 from congruence.datasets import load_sample
 from congruence.embeddings import normalize_rows
 from congruence.encoders import load_encoder
-from congruence.papers.sotalign import Heldout, Parts, SOTAlignData, encoder_agreement, measure_heads
-from congruence.papers.sotalign.sample_data import open_sample
 from congruence.synthetic import unimodal_problem
 from congruence.train import CCA, CSA, SAIL, Procrustes, SOTAlign
 from congruence.transport import distribution_shift, sinkhorn
+from congruence_papers.sotalign import Heldout, Parts, SOTAlignData, encoder_agreement, measure_heads
+from congruence_papers.sotalign.samples import open_sample
 from jam_emoji import look
 from machine_output import add_json, write_json
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from congruence.embeddings import normalize_rows
-from congruence.maps import TwoSidedMap
+from congruence.maps import HeadsMap
 from congruence.splits import unpaired_pools
 from congruence.train import CCA, CSA, SAIL, Procrustes, SOTAlign
 from congruence.train.retrieval import recalls
@@ -72,7 +72,7 @@ class Split:
         X, Y, held = self.X, self.Y, self.validation
         return method.fit(X[self.pairs], Y[self.pairs], validation=(X[held], Y[held]), verbose=False, **rows)
 
-    def measure(self, heads: TwoSidedMap) -> list[float]:
+    def measure(self, heads: HeadsMap) -> list[float]:
         found = recalls(heads.transform(self.X[self.test]), heads.transform_target(self.Y[self.test]))
         return [100 * found[f"mean@{k}"] for k in (1, 5, 10)]
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from congruence.embeddings import normalize_rows
-from congruence.papers.sotalign import Heldout, Parts, fit_baseline, measure_heads, open_sample
+from congruence_papers.sotalign import Heldout, Parts, fit_baseline, measure_heads, open_sample
 from machine_output import add_json, write_json
 
 BASE = {"paper_alpha": 1e-4, "teacher": "procrustes"}

@@ -11,8 +11,8 @@ import argparse
 
 import numpy as np
 
-from congruence.papers.sotalign import SOTAlignData, fit_baseline, measure_heads
 from congruence.synthetic import unimodal_problem
+from congruence_papers.sotalign import SOTAlignData, fit_baseline, measure_heads
 from machine_output import add_json, write_json
 
 WORLD = {"latent": 32, "classes": 300, "spread": 0.1, "noise": 0.3, "nuisance": 1.5, "random_state": 0}

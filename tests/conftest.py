@@ -114,8 +114,6 @@ def here(cli, monkeypatch, tmp_path, capsys):
     """Return a function that runs the command in this process: the same entry point, without the cost of a new
     interpreter.
     """
-    import sklearn.base  # noqa: F401  # this process runs more than a command, so its maps are scikit-learn's estimators
-
     from congruence.cli import main
 
     def run(*arguments: object) -> Result:

@@ -1,7 +1,8 @@
 """Run scripts in fresh processes, forked from one that has only imported what they need.
 
-A new interpreter takes a third of a second or more to import NumPy, PyArrow and a store, which is most of the time of many tests of memory, full
-disks and kills. One interpreter per test process imports them and forks for each script, so that nothing of one script is left for the next.
+A new interpreter takes a third of a second or more to import NumPy, PyArrow and a store, which is most of the time of
+many tests of memory, full disks and kills. One interpreter per test process imports them and forks for each script, so
+that nothing of one script is left for the next.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-#: Modules that are imported before the fork, but not used: libraries start threads on first use, and threads do not survive a fork.
+#: Modules that are imported before the fork, but not used: libraries start threads on first use, and threads do not
+#: survive a fork.
 MODULES = ("numpy", "pyarrow.parquet", "h5py", "lance", "safetensors.numpy", "congruence.stores")
 
 #: Time limit of a script in seconds, after which SIGALRM ends it.
@@ -64,9 +66,11 @@ def _server() -> subprocess.Popen[str]:
 
 
 def run_fresh(code: str, *arguments: Any, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a script like ``python -c code arguments``, but with modules imported already; return its exit code and output.
+    """Run a script like ``python -c code arguments``, but with modules imported already; return its exit code and
+    output.
 
-    It starts with the memory of a process that has imported :data:`MODULES`, so a script must measure its own use relative to that.
+    It starts with the memory of a process that has imported :data:`MODULES`, so a script must measure its own use
+    relative to that.
     """
     server = _server()
     assert server.stdin is not None

@@ -41,7 +41,7 @@ def test_migrations_are_compared_with_the_copy_of_their_round():
 
 def test_the_mapped_copy_of_postgresql_changes_vectors_and_nothing_else():
     pa = pytest.importorskip("pyarrow")
-    from congruence.databases._pg_wire import copy_stream
+    from congruence.databases.pgvector import copy_stream
 
     vectors, ids = np.random.default_rng(0).normal(size=(9000, 3)).astype(np.float32), pa.array(range(9000))
     stream = copy_stream(ids, vectors, "int8", "vector")

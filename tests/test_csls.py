@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from congruence.evaluation.linkage import _rank
+from congruence.evaluation.exposure import _rank
 from congruence.linalg.csls import ScaledSimilarity, mean_of_largest, mutual_neighbors
 from congruence.metrics import CSLS
 

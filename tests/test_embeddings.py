@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import congruence
 from congruence import Embeddings, Pairs, Space
 from congruence.embeddings import check_space, has_unit_rows, normalize_rows
 from congruence.errors import (
@@ -23,7 +19,6 @@ from congruence.errors import (
     SpaceMismatchError,
     ZeroRowError,
 )
-from congruence.papers.canonical.data import unit_rows
 
 RNG = np.random.default_rng(0)
 GOOD = RNG.standard_normal((6, 4))
@@ -50,13 +45,9 @@ def spoiled(row, value):
         (GOOD + 1j, DtypeError, "complex"),
     ],
 )
-def test_bad_vectors_are_refused_in_one_sentence(vectors, error, words):
-    with pytest.raises(error, match=words) as caught:
+def test_bad_vectors_are_refused(vectors, error, words):
+    with pytest.raises(error, match=words):
         Embeddings(vectors)
-    message = str(caught.value)
-    assert message.startswith("Got") or "Got" in message
-    assert "expected" in message.lower()
-    assert re.search(r"\. [A-Z][\w-]+ [^;]*\.$", message), "the last sentence is an imperative"
 
 
 def test_bad_rows_are_named_by_id():
@@ -151,18 +142,6 @@ def test_normalizing_leaves_the_input_alone_and_zero_rows_zero():
     assert np.allclose(np.linalg.norm(out, axis=1), [1, 0, 1, 1, 1, 1])
     assert has_unit_rows(out[[0, 2]])
     assert Embeddings(GOOD).normalize().space.normalized
-
-
-def test_rows_are_scaled_to_unit_norm_in_one_place():
-    by_hand = re.compile(r"norm\([^)]*(?:axis|dim)=1, keepdims?=True\)")
-    source = Path(congruence.__file__).parent
-    found = {str(path.relative_to(source)) for path in source.rglob("*.py") if by_hand.search(path.read_text())}
-    # Lengths other than 1, and the training methods' means of float32 rows.
-    assert found <= {"_utils/arrays.py", "evaluation/protections.py", "synthetic/unimodal.py", "train/_objective.py"}
-    for scaled in (normalize_rows, unit_rows):  # the paper's rows too
-        assert np.array_equal(
-            scaled(np.array([[3.0, 4.0], [0.0, 0.0]])), np.array([[0.6, 0.8], [0, 0]], scaled(GOOD).dtype)
-        )
 
 
 def test_pairs_join_by_id_in_the_sources_order():

@@ -1,4 +1,6 @@
-"""Numbers that cannot be squared or mapped, masked values, and old kinds of arrays: refused in one sentence, never silent infinity."""
+"""Numbers that cannot be squared or mapped, masked values, and old kinds of arrays: refused in one sentence, never
+silent infinity.
+"""
 
 from __future__ import annotations
 

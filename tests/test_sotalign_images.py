@@ -1,4 +1,6 @@
-"""benchmarks/sotalign_images.py: pools and cuts are of the rows they should be, and a teacher's lesson is what POT's plan gives."""
+"""benchmarks/sotalign_images.py: pools and cuts are of the rows they should be, and a teacher's lesson is what POT's
+plan gives.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 import sotalign_images as benchmark
 from congruence.embeddings import normalize_rows
-from congruence.papers import SOTAlignData
 from congruence.synthetic import unimodal_problem
+from congruence_papers import SOTAlignData
 
 
 def world(noise: float = 0.3) -> SOTAlignData:
     made = unimodal_problem(300, 24, 20, latent=8, noise=noise, nuisance=0.3, random_state=1)
     items = np.arange(300)
-    return SOTAlignData("world", {"look": made.images}, {"read": made.texts}, items, items, sizes={"test": 60, "validation": 40})  # fmt: skip
+    return SOTAlignData(
+        "world", {"look": made.images}, {"read": made.texts}, items, items, sizes={"test": 60, "validation": 40}
+    )
 
 
 def drawn(data: SOTAlignData, pairs: int = 30) -> benchmark.Drawn:
@@ -59,11 +63,21 @@ def test_a_lesson_is_the_mass_of_pot_s_plan_on_partners():
     image, text = one.cuts
     X, Y = normalize_rows(teacher.transform(image(images[a]))), normalize_rows(teacher.transform_target(text(texts[b])))
     n = len(a)
-    plan = ot.sinkhorn(np.full(n, 1 / n), np.full(n, 1 / n), 1 - X @ Y.T, reg=0.01, method="sinkhorn_log", numItermax=5000, stopThr=1e-4)  # fmt: skip
+    plan = ot.sinkhorn(
+        np.full(n, 1 / n),
+        np.full(n, 1 / n),
+        1 - X @ Y.T,
+        reg=0.01,
+        method="sinkhorn_log",
+        numItermax=5000,
+        stopThr=1e-4,
+    )
     assert found["plan"] == pytest.approx(
         100 * np.trace(plan), abs=1.5
     )  # which converges; ours stops after 30 iterations
-    assert found["nearest"] == pytest.approx(50 * sum((K.argmax(1) == np.arange(n)).mean() for K in (X @ Y.T, Y @ X.T)), abs=1e-3)  # fmt: skip
+    assert found["nearest"] == pytest.approx(
+        50 * sum((K.argmax(1) == np.arange(n)).mean() for K in (X @ Y.T, Y @ X.T)), abs=1e-3
+    )
 
 
 def test_the_bar_is_the_best_of_closed_forms_for_any_number_of_pairs():

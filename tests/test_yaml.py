@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from congruence._utils.yaml import MAX_BYTES, MAX_DEPTH, find_line, parse_yaml, read_yaml
 from congruence.errors import CongruenceError, CorruptFileError, FileError
-from congruence.papers.config import parse_config
 from congruence.recipe import make_recipe
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -167,19 +166,3 @@ def test_no_entry_of_a_recipe_is_a_traceback(entries):
 def test_no_text_is_a_traceback(text):
     with suppress(CongruenceError):
         parse_yaml(text, "x")
-
-
-KEYS = ["seeds", "models", "data", "sample_data", "variant", "metrics", "parameters", "paper", "section"]
-OWN = {"name": "own", "title": "t", "section": "7", "kind": "few_anchors", "paper": {"claim": "c"}}
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(KEYS), VALUES | st.dictionaries(st.sampled_from(["classes", "rules", "fit"]), VALUES)
-    )
-)
-def test_no_entry_of_an_experiment_is_a_traceback(entries):
-    with suppress(CongruenceError):
-        config = parse_config(yaml.safe_dump({**OWN, **entries}), "own")
-        assert type(config.seeds) is int
-        assert config.variant is None or type(config.variant) is str

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from congruence._space import MODALITIES, Space, check_space
 from congruence._utils.arrays import UNIT_TOLERANCE, as_dtype, has_unit_rows, normalize_rows
 from congruence._utils.columns import index_ids
-from congruence._utils.display import as_html, as_text
+from congruence._utils.display import as_html, as_text, visible
 from congruence._utils.ids import as_ids, id_rows, id_texts, same_ids, to_ids
 from congruence._utils.optional import require
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows, name_rows, shorten
-from congruence.errors import IdError, ParameterError, SpaceMismatchError
+from congruence.errors import DirectionError, IdError, InputError, ModalityError, ParameterError, SpaceMismatchError
 
 if TYPE_CHECKING:
     import pandas
@@ -25,52 +24,151 @@ if TYPE_CHECKING:
 __all__ = [
     "MODALITIES",
     "UNIT_TOLERANCE",
+    "UNNAMED",
     "Embeddings",
     "Pairs",
     "Space",
+    "as_embeddings",
     "as_ids",
+    "as_pair",
+    "by_modality",
+    "check_order",
     "check_space",
     "has_unit_rows",
     "normalize_rows",
 ]
 
 
+#: Modalities a space may have. ``None`` means "not stated".
+MODALITIES = ("image", "text", "audio", "video", "other")
+
+
+@dataclass(frozen=True)
+class Space:
+    """Identity of an embedding space: its model and version, and its vectors' modality, width and normalization.
+
+    Parameters
+    ----------
+    model : str, optional
+        Name of the model, e.g. ``"open_clip:ViT-B-32/openai"``. ``None`` if unknown.
+    revision : str, optional
+        Version of the weights.
+    modality : str, optional
+        One of :data:`MODALITIES`.
+    dim : int, optional
+        Width of the vectors.
+    normalized : bool, optional
+        Whether all rows have unit norm.
+    """
+
+    model: str | None = None
+    revision: str | None = None
+    modality: str | None = None
+    dim: int | None = None
+    normalized: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.modality is not None:
+            check_choice(self.modality, MODALITIES, "modality")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the known facts as a plain dictionary (unknown facts are left out)."""
+        return {key: value for key, value in self.__dict__.items() if value is not None}
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any] | None) -> Space:
+        """Build a space from the output of :meth:`to_dict`; unknown keys are ignored, wrong types are a TypeError."""
+        known = {f: facts[f] for f in cls.__dataclass_fields__ if f in facts} if facts else {}
+        kinds = {"dim": int, "normalized": bool}
+        wrong = [f for f, value in known.items() if value is not None and type(value) is not kinds.get(f, str)]
+        if wrong:
+            raise TypeError(f"{wrong[0]} of type {type(known[wrong[0]]).__name__}")
+        return cls(**known)
+
+    def __str__(self) -> str:
+        parts = [self.model or "unnamed model"]
+        if self.revision:
+            parts[0] += f"@{self.revision}"
+        if self.modality:
+            parts.append(self.modality)
+        if self.dim:
+            parts.append(f"{self.dim}-d")
+        if self.normalized is not None:
+            parts.append("unit rows" if self.normalized else "raw rows")
+        return visible(", ".join(parts))
+
+
+def check_space(data: Space, expected: Space, other: Space, *, modality: bool = True) -> None:
+    """Refuse vectors of another space than the ``expected`` one of a map; ``other`` is the space at its other end.
+
+    Only facts known for both spaces are compared. Revisions are compared only when the model names are equal.
+    """
+    if data.model and expected.model and data.model != expected.model:
+        if data.model == other.model:
+            raise DirectionError(
+                f"Got vectors of {data.model!r}, which is this map's target; expected vectors of {expected.model!r}.",
+                "Use the inverse map.",
+            )
+        raise SpaceMismatchError(
+            f"Got vectors of {data.model!r}; expected vectors of {expected.model!r}.", "Use a map fitted on this model."
+        )
+    if data.model and data.revision and expected.revision and data.revision != expected.revision:
+        raise SpaceMismatchError(
+            f"Got vectors of {data.model!r} at revision {data.revision!r}; expected revision {expected.revision!r}.",
+            "Fit a map for this revision.",
+        )
+    if data.dim and expected.dim and data.dim != expected.dim:
+        if data.dim == other.dim:
+            raise DirectionError(
+                f"Got {data.dim}-d vectors, the width of this map's output; expected {expected.dim}-d.",
+                "Use the inverse map.",
+            )
+        raise SpaceMismatchError(
+            f"Got {data.dim}-d vectors; expected {expected.dim}-d.", "Use a map fitted on this model."
+        )
+    if None not in (data.normalized, expected.normalized) and data.normalized != expected.normalized:
+        got, want = ("unit", "raw") if data.normalized else ("raw", "unit")
+        raise SpaceMismatchError(
+            f"Got {got} rows; expected {want} rows, as the map was fitted on. "
+            + ("Normalize them first." if want == "unit" else "Pass the vectors as they were before normalization.")
+        )
+    if modality and data.modality and expected.modality and data.modality != expected.modality:
+        raise ModalityError(
+            f"Got {data.modality} vectors; expected {expected.modality}.",
+            f"Pass `modality={data.modality!r}` to use the map's {data.modality} means, or add them with recenter.",
+        )
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Embeddings:
     """A matrix of vectors together with the ids of its rows and the space the vectors belong to.
 
-    Indexing selects rows. ``e["cat"]`` and ``e[3]`` return the vector of one item; a slice, a mask, row numbers or a list of ids return
-    :class:`Embeddings`. An integer is always a row number and a string is always an id: ``e["7"]`` is the item whose id is 7.
-    ``np.asarray(e)`` returns the vectors.
+    Indexing selects rows. ``e["cat"]`` and ``e[3]`` return the vector of one item; a slice, a mask, row numbers or a
+    list of ids return :class:`Embeddings`. An integer is always a row number and a string is always an id: ``e["7"]``
+    is the item whose id is 7. ``np.asarray(e)`` returns the vectors.
 
     Parameters
     ----------
     vectors : array_like, shape (n, d)
-        float16, float32 or float64. Integers are converted to float64, bfloat16 tensors to float32. The input is never modified. A list of
-        arrays or tensors, a pandas, polars or Arrow column of lists, and a table of numeric columns are accepted too.
+        float16, float32 or float64. Integers are converted to float64, bfloat16 tensors to float32. The input is never
+        modified. A list of arrays or tensors, a pandas, polars or Arrow column of lists, and a table of numeric columns
+        are accepted too.
     ids : sequence of str or int, optional
-        One unique id per row, each at most 65,536 bytes long in UTF-8. Stored as int64, uint64 or an object array of strings. Two ids are
-        equal when their text is equal: 7 equals ``"7"`` but not ``"07"``. The index of a pandas object is used as its ids, unless it is
-        the default index 0, 1, 2, …. Without ids, rows are identified by their row number and paired by position.
+        One unique id per row, each at most 65,536 bytes long in UTF-8. Stored as int64, uint64 or an object array of
+        strings. Two ids are equal when their text is equal: 7 equals ``"7"`` but not ``"07"``. The index of a pandas
+        object is used as its ids, unless it is the default index 0, 1, 2, …. Without ids, rows are identified by their
+        row number and paired by position.
     space : Space, optional
-        The model and modality the vectors come from. Width and normalization are read from the data if they are not given.
+        The model and modality the vectors come from. Width and normalization are read from the data if they are not
+        given.
     allow_zero_rows : bool, default=False
         Accept rows that consist of zeros.
 
     Raises
     ------
-    ShapeError
-        If the vectors are not a non-empty 2-D array.
-    DtypeError
-        If the vectors are not real numbers.
-    NotFiniteError
-        If the vectors contain NaN or infinity.
-    ZeroRowError
-        If a row consists of zeros and ``allow_zero_rows`` is False.
-    IdError
-        If the ids are not one per row, are repeated or missing, or are not strings or integers.
-    SpaceMismatchError
-        If ``space.dim`` differs from the width of the vectors.
+    InputError
+        A :class:`ShapeError`, :class:`DtypeError`, :class:`NotFiniteError` or :class:`ZeroRowError` if the vectors
+        cannot be used, an :class:`IdError` if the ids are not one per row, repeated or missing.
 
     Examples
     --------
@@ -90,11 +188,7 @@ class Embeddings:
     if TYPE_CHECKING:
 
         def __init__(
-            self,
-            vectors: RowsLike,
-            ids: Ids | None = None,
-            space: Space = ...,
-            allow_zero_rows: bool = False,
+            self, vectors: RowsLike, ids: Ids | None = None, space: Space = ..., allow_zero_rows: bool = False
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -105,12 +199,14 @@ class Embeddings:
         if ids is None:
             ids = np.arange(len(X))
         elif len(ids) != len(X):
-            raise IdError(f"Got {len(ids)} ids for {len(X)} rows; expected one id per row. Pass as many ids as rows.")
+            raise IdError(
+                f"Got {len(ids)} ids for {len(X)} rows; expected one id per row.", "Pass as many ids as rows."
+            )
         space = self.space
         if space.dim is not None and space.dim != X.shape[1]:
             raise SpaceMismatchError(
-                f"Got {X.shape[1]}-d vectors for a space with dim={space.dim} ({space}); "
-                f"expected the same width. Pass space=Space(…, dim={X.shape[1]}), or leave out dim."
+                f"Got {X.shape[1]}-d vectors for a space with dim={space.dim} ({space}); expected the same width.",
+                f"Pass `space=Space(`…, `dim={X.shape[1]}`), or leave out dim.",
             )
         normalized = has_unit_rows(X) if space.normalized is None else space.normalized
         object.__setattr__(self, "vectors", X)
@@ -171,7 +267,8 @@ class Embeddings:
     ) -> np.ndarray | Embeddings:
         if isinstance(which, tuple):
             raise ParameterError(
-                f"Got {len(which)} indices; expected one, which selects rows. Index the matrix instead: vectors[…, …]."
+                f"Got {len(which)} indices; expected one, which selects rows.",
+                "Index the matrix instead: vectors[…, …].",
             )
         if isinstance(which, slice):
             return self._with(self.vectors[which], self.ids[which])
@@ -244,8 +341,9 @@ class Embeddings:
             missing = names[array < 0]
             if len(missing):
                 raise IdError(
-                    f"Got {len(missing)} ids that are not present ({name_rows(np.arange(len(missing)), missing)}); "
-                    "expected ids of these embeddings. Pass some of .ids."
+                    f"Got {len(missing)} ids that are not present "
+                    f"({name_rows(np.arange(len(missing)), missing)}); expected ids of these embeddings.",
+                    "Pass some of .ids.",
                 )
         else:
             array = np.asarray(which)
@@ -324,15 +422,15 @@ class Pairs:
     def join(cls, source: Embeddings, target: Embeddings, *, missing: str = "drop") -> Pairs:
         """Pair two embeddings by id, in the order of the source.
 
-        Ids are equal when their text is equal; an integer's text is its decimal digits. If either embedding has no ids, both must have the
-        same number of rows, and rows are paired by position.
+        Ids are equal when their text is equal; an integer's text is its decimal digits. If either embedding has no ids,
+        both must have the same number of rows, and rows are paired by position.
 
         Parameters
         ----------
         source, target : Embeddings
         missing : {"drop", "error"}, default="drop"
-            What to do with ids found in only one of the two. ``"drop"`` leaves them out and records them in ``only_source`` and
-            ``only_target``.
+            What to do with ids found in only one of the two. ``"drop"`` leaves them out and records them in
+            ``only_source`` and ``only_target``.
 
         Returns
         -------
@@ -357,7 +455,8 @@ class Pairs:
             raise IdError(
                 f"Got no id in common (source has {name_rows(np.arange(min(2, len(source))), source.ids)} …, "
                 f"target {name_rows(np.arange(min(2, len(target))), target.ids)} …); expected the same items "
-                "on both sides. Pass ids=… that give an item the same id on both sides."
+                "on both sides.",
+                "Pass `ids=…` that give an item the same id on both sides.",
             )
         unpaired = np.ones(len(target), bool)
         unpaired[rows_t] = False
@@ -366,9 +465,10 @@ class Pairs:
             unmatched = only_source if len(only_source) else only_target
             side = "source" if len(only_source) else "target"
             raise IdError(
-                f"Got {len(only_source)} ids only in the source and {len(only_target)} only in the target "
-                f"(in the {side}: {name_rows(np.arange(len(unmatched)), unmatched)}); expected the same ids on both sides. "
-                'Pass missing="drop" to leave them out.'
+                f"Got {len(only_source)} ids only in the source and {len(only_target)} only in the target (in "
+                f"the {side}: {name_rows(np.arange(len(unmatched)), unmatched)}); expected the same ids on "
+                "both sides.",
+                'Pass `missing="drop"` to leave them out.',
             )
         return cls(
             source._with(source.vectors[rows_s], source.ids[rows_s]),
@@ -383,4 +483,113 @@ class Pairs:
         return Pairs(
             self.source._with(self.source.vectors[which], self.source.ids[which]),
             self.target._with(self.target.vectors[which], self.target.ids[which]),
+        )
+
+
+# ------------------------------------------------------------------ what callers pass
+
+
+#: Modality name for rows whose modality is unknown, where a table needs a name for them.
+UNNAMED = "other"
+
+
+def as_embeddings(data: RowsLike, name: str, *, allow_zero_rows: bool = False) -> Embeddings:
+    """Return rows (n, d) as :class:`Embeddings`; ``name`` is what the caller calls them.
+
+    The index of a pandas object becomes the ids, unless it is the default one. Without ids rows are paired by position.
+    """
+    return _with_ids(data, name, index_ids(data), allow_zero_rows)
+
+
+def _with_ids(data: RowsLike, name: str, index: np.ndarray | None, allow_zero_rows: bool) -> Embeddings:
+    """Return the data as embeddings, with the labels of its index as ids if there are any."""
+    if isinstance(data, Embeddings):
+        return data
+    if isinstance(data, Mapping):
+        raise InputError(
+            f"Got {name} by modality ({', '.join(map(str, data))}); expected the vectors of one.",
+            "Pass one of its values.",
+        )
+    ids = None if index is None else as_ids(index)
+    X = as_matrix(data, name, ids=ids, allow_zero_rows=allow_zero_rows, copy_half=False)
+    space = Space(dim=X.shape[1], normalized=has_unit_rows(X))
+    return Embeddings._trusted(X, np.arange(len(X)) if ids is None else ids, space, ids is not None)
+
+
+def as_pair(
+    source: RowsLike, target: RowsLike, names: tuple[str, str] = ("source", "target"), *, allow_zero_rows: bool = False
+) -> tuple[Embeddings, Embeddings]:
+    """Return both arguments as embeddings, ready for :meth:`~congruence.Pairs.join`.
+
+    Two pandas objects are paired by their indexes, as pandas would do, if either index is not the default one.
+    """
+    first, second = index_ids(source), index_ids(target)
+    if (first is None) != (second is None):
+        # One frame is shuffled and the other has the default index 0, 1, 2, …: pairing by position would be wrong.
+        labels = index_ids(source, default=True), index_ids(target, default=True)
+        if labels[0] is not None and labels[1] is not None:
+            first, second = labels
+    return (_with_ids(source, names[0], first, allow_zero_rows), _with_ids(target, names[1], second, allow_zero_rows))
+
+
+def by_modality(
+    source: RowsLike | Mapping[str, RowsLike],
+    target: RowsLike | Mapping[str, RowsLike],
+    modality: str | None = None,
+    *,
+    spaces: tuple[Space, Space] = (Space(), Space()),
+) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
+    """Return source and target as embeddings by modality, passed as mappings or as rows of one modality.
+
+    The modality of rows that are not in a mapping is ``modality``, else what the embeddings declare, else that of the
+    other argument, else that of ``spaces`` (to which source and target should belong), else :data:`UNNAMED`.
+    """
+    if modality is not None:
+        check_choice(modality, MODALITIES, "modality")
+    if isinstance(source, Mapping) and isinstance(target, Mapping):
+        if modality is not None:
+            raise ModalityError(
+                f"Got modality={modality!r} beside embeddings by modality, whose keys say it; expected one of the two.",
+                "Leave modality out.",
+            )
+        sides: tuple[dict[str, Embeddings], dict[str, Embeddings]] = ({}, {})
+        for name in dict.fromkeys([*source, *target]):
+            called = f"source[{name!r}]", f"target[{name!r}]"
+            if name in source and name in target:
+                sides[0][name], sides[1][name] = as_pair(source[name], target[name], called)
+            elif name in source:
+                sides[0][name] = as_embeddings(source[name], called[0])
+            else:
+                sides[1][name] = as_embeddings(target[name], called[1])
+        return sides
+    if isinstance(source, Mapping) or isinstance(target, Mapping):
+        side = "source" if isinstance(source, Mapping) else "target"
+        raise InputError(
+            f"Got the {side} by modality and the other side not; expected the same form of both.",
+            "Pass two mappings, or two tables of vectors.",
+        )
+    pair = as_pair(source, target)
+    declared = [items.space.modality for items in pair]
+    for kind in declared:
+        if modality is not None and kind not in (None, modality):
+            raise ModalityError(
+                f"Got {kind} vectors with modality={modality!r}; expected them to agree.", "Leave modality out."
+            )
+    expected = [space.modality for space in spaces]
+    joint = expected[0] != expected[1]  # a map that joins two modalities: neither side tells the modality of the other
+    keys = [
+        modality or declared[k] or (expected[k] if joint else None) or declared[1 - k] or expected[k] or UNNAMED
+        for k in (0, 1)
+    ]
+    return {keys[0]: pair[0]}, {keys[1]: pair[1]}
+
+
+def check_order(X: object, Y: object) -> None:
+    """Refuse embeddings whose rows would be paired by position although their ids are in a different order."""
+    if not (isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids):
+        return
+    if not same_ids(X.ids, Y.ids):
+        raise IdError(
+            "Got embeddings whose ids are not the same in the same order; expected rows paired by position.",
+            "Use congruence.fit(source, target), which pairs by id, or congruence.Pairs.join.",
         )

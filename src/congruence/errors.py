@@ -38,7 +38,8 @@
     ├── NormWarning                        whether mapped rows should have unit norm is unknown, or cannot be stored
     └── ColumnsWarning                     the output cannot hold some of the input table's columns
 
-Errors and warnings carry what is wrong and what to do as data, and each place that shows them spells the arguments in its own way.
+Errors and warnings carry what is wrong and what to do as data, and each place that shows them spells the arguments in
+its own way.
 """
 
 from __future__ import annotations

@@ -1,39 +1,37 @@
-"""Save and read a folder: arrays in ``model.safetensors``, everything else in ``config.json``, and a model card.
+"""Saved folders: arrays in ``model.safetensors``, the rest in ``config.json``, and a model card; written atomically,
+read with checks.
 
-This module knows the file format only, and nothing about maps; :mod:`congruence.maps` builds objects from what is read here.
-Nothing read from a folder is ever executed.
+Nothing read from a folder is ever executed. Digests show that a folder is unchanged since it was saved, not that it
+holds what it should: whoever changes a file can compute them again. The functions at the end therefore check the
+content.
 """
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from congruence._utils.atomic import atomic_path, check_output, find_copy, why_foreign
+from congruence._utils.atomic import atomic_path as atomic_path
+from congruence._utils.atomic import check_output as check_output
+from congruence._utils.atomic import find_copy
+from congruence._utils.atomic import find_left_over as find_left_over
+from congruence._utils.atomic import temporary_path as temporary_path
+from congruence._utils.atomic import why_foreign as why_foreign
 from congruence._utils.optional import require
 from congruence._utils.refusals import describe_refusal
 from congruence._version import __version__
 from congruence.errors import CorruptFileError, FileError, VersionError
 
-__all__ = [
-    "check_map_output",
-    "download_folder",
-    "find_map",
-    "numbers_digest",
-    "read_folder",
-    "upload_folder",
-    "write_folder",
-]
-
 FORMAT = "congruence-map"
-#: Version 1 had one digest of the whole config.json; such folders are still read and checked by that digest.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 1
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 CARD = "README.md"
@@ -44,34 +42,16 @@ MAX_CONFIG_BYTES = 64 * 2**20
 #: Entries of a space that are names. Users may correct them by hand, since they do not change how vectors are mapped.
 _NAMES = ("model", "revision")
 
+#: Tolerance of the checks of an isometry, per direction. When fitting, gains within 1e-5 of 1 count as 1.
+TOLERANCE = 1e-4
+
 
 def write_folder(
     path: str | Path, arrays: Mapping[str, np.ndarray], config: Mapping[str, object], card: str, *, force: bool = False
 ) -> Path:
-    """Write arrays, configuration and model card as one folder, atomically.
+    """Write arrays, configuration (what JSON can hold) and model card as one folder, atomically.
 
-    Parameters
-    ----------
-    path : path-like
-        The folder to create.
-    arrays : mapping of str to ndarray
-    config : mapping
-        Plain data (anything JSON can hold).
-    card : str
-        Markdown text of ``README.md``.
-    force : bool, default=False
-        Replace an existing map at this path. Nothing other than a map is ever replaced.
-
-    Returns
-    -------
-    Path
-
-    Raises
-    ------
-    OutputExistsError
-        If the path exists, and is not a map or ``force`` is False.
-    StorageError
-        If the folder cannot be written.
+    ``force`` replaces an existing map, never anything else. Raises OutputExistsError, StorageError.
     """
     import safetensors.numpy
 
@@ -88,9 +68,8 @@ def write_folder(
     path = Path(path)
     with atomic_path(path, force=force, directory=True, foreign=_why_no_map) as folder:
         (folder / WEIGHTS).write_bytes(weights)
-        (folder / CONFIG).write_text(
-            json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
-        )
+        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+        (folder / CONFIG).write_text(text + "\n", encoding="utf-8")
         (folder / CARD).write_text(card, encoding="utf-8")
     return path
 
@@ -107,57 +86,31 @@ def find_map(path: str | Path) -> Path:
 
 def _why_no_map(folder: Path) -> str | None:
     """Return why a folder must not be replaced by a map; None if it is a map, of any version and in any state."""
-    return why_foreign(
-        folder,
-        "a saved map",
-        CONFIG,
-        FORMAT,
-        lambda name: name in (WEIGHTS, CONFIG, CARD),
-    )
+    return why_foreign(folder, "a saved map", CONFIG, FORMAT, lambda name: name in (WEIGHTS, CONFIG, CARD))
 
 
 def read_folder(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read a folder written by :func:`write_folder`, and check that it was not changed.
+    """Read the arrays and the configuration of a folder written by :func:`write_folder`, and check that it was not
+    changed.
 
-    While another process replaces the folder, this reads either the old or the new content, never a mixture.
-
-    Parameters
-    ----------
-    path : path-like
-
-    Returns
-    -------
-    arrays : dict of str to ndarray
-    config : dict
-
-    Raises
-    ------
-    FileError
-        If the folder does not exist or cannot be read.
-    CorruptFileError
-        If a file is missing or truncated, or if anything was edited that affects where vectors are mapped or how good the map is
-        reported to be. Names of models and revisions may be edited.
-    VersionError
-        If the folder was written in a newer format.
+    Names of models and revisions may be edited; anything else that affects where vectors are mapped, or how good the
+    map is reported to be, may not. While another process replaces the folder, this reads either the old or the new
+    content, never a mixture. Raises FileError, CorruptFileError, VersionError.
     """
-    failed = None
+    failed: object = ()
     while True:
         folder = find_map(path)
-        read = folder, _identity(folder)
+        try:
+            status = folder.stat()
+            identity = status.st_dev, status.st_ino, status.st_mtime_ns  # inode numbers of removed folders are reused
+        except OSError:
+            identity = 0, 0, 0
         try:
             return _read_folder(folder)
         except FileError:
-            if read == failed:  # otherwise another folder may have replaced it in the meantime
+            if (folder, identity) == failed:  # otherwise another folder may have replaced it in the meantime
                 raise
-            failed = read
-
-
-def _identity(folder: Path) -> tuple[int, ...] | None:
-    try:
-        status = folder.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_mtime_ns  # inode numbers of removed folders are reused
+            failed = folder, identity
 
 
 def _read_folder(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -165,72 +118,66 @@ def _read_folder(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
     if not folder.is_dir():
         what = "a file" if folder.exists() else "no folder"
-        raise FileError(f"Got {what} at {folder}; expected the folder of a saved map. Check the path.")
-    config = _read_config(folder)
+        raise FileError(f"Got {what} at {folder}; expected the folder of a saved map.", "Check the path.")
+    raw = _read_file(folder / CONFIG, MAX_CONFIG_BYTES)
     try:
-        raw = (folder / WEIGHTS).read_bytes()
-    except FileNotFoundError:
-        raise CorruptFileError(
-            f"Got no {WEIGHTS} in {folder}; expected the map's arrays. Save or copy the map again."
-        ) from None
-    except OSError as error:
-        raise FileError(describe_refusal(error, f"while reading {folder / WEIGHTS}")) from error
-    if hashlib.sha256(raw).hexdigest() != config.get("weights_sha256"):
-        raise CorruptFileError(
-            f"Got a {WEIGHTS} in {folder} that is truncated or was edited; expected the bytes it was saved with. "
-            "Copy or fit the map again."
-        )
-    try:
-        return safetensors.numpy.load(raw), config
-    except Exception as error:  # safetensors raises a different exception type for each kind of damage
-        raise CorruptFileError(
-            f"Got an unreadable {WEIGHTS} in {folder} ({error}); expected safetensors. Fit the map again."
-        ) from error
-
-
-def _read_config(folder: Path) -> dict[str, object]:
-    try:
-        with open(folder / CONFIG, "rb") as stream:
-            raw = stream.read(MAX_CONFIG_BYTES + 1)
         if len(raw) > MAX_CONFIG_BYTES:
             raise ValueError(f"more than {MAX_CONFIG_BYTES // 2**20} MiB")
         config = json.loads(raw.decode("utf-8"))
         json.dumps(config, ensure_ascii=False).encode(
             "utf-8"
         )  # a lone surrogate could be neither printed nor saved again
-    except FileNotFoundError:
-        raise CorruptFileError(f"Got no {CONFIG} in {folder}; expected a saved map. Check the path.") from None
-    except OSError as error:
-        raise FileError(describe_refusal(error, f"while reading {folder / CONFIG}")) from error
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(
-            f"Got an unreadable {CONFIG} in {folder} ({error}); expected JSON. Copy or fit the map again."
+            f"Got an unreadable {CONFIG} in {folder} ({error}); expected JSON.", "Copy or fit the map again."
         ) from None
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise CorruptFileError(
-            f"Got a {CONFIG} in {folder} that does not describe a congruence map; expected format {FORMAT!r}. Check the path."
+            f"Got a {CONFIG} in {folder} that does not describe a congruence map; expected format {FORMAT!r}.",
+            "Check the path.",
         )
     version = config.get("format_version")
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+    if type(version) is not int or version < 1:
         raise CorruptFileError(
-            f"Got format_version {version!r} in {folder}; expected a positive integer. Fit the map again."
+            f"Got format_version {version!r} in {folder}; expected a positive integer.", "Fit the map again."
         )
     if version > FORMAT_VERSION:
         raise VersionError(
             f"Got a map of format version {version} in {folder}, written by congruence "
-            f"{config.get('congruence_version', '?')}; expected version {FORMAT_VERSION} or older. Upgrade congruence."
+            f"{config.get('congruence_version', '?')}; expected version {FORMAT_VERSION} or older.",
+            "Upgrade congruence.",
         )
-    if version == 1:
-        good = config.pop("config_sha256", None) == _digest(config)
-    else:
-        good = config.pop("numbers_sha256", None) == numbers_digest(config)
-    if not good:
-        names = "" if version == 1 else ", except for the names of models and revisions"
+    if config.pop("numbers_sha256", None) != numbers_digest(config):
         raise CorruptFileError(
-            f"Got a {CONFIG} in {folder} that was edited by hand; expected the text it was saved with{names}. "
-            "Change the map through the library and save it again."
+            f"Got a {CONFIG} in {folder} that was edited by hand; expected the text it was saved with, except for "
+            "the names of models and revisions.",
+            "Change the map through the library and save it again.",
         )
-    return config
+    raw = _read_file(folder / WEIGHTS)
+    if hashlib.sha256(raw).hexdigest() != config.get("weights_sha256"):
+        raise CorruptFileError(
+            f"Got a {WEIGHTS} in {folder} that is truncated or was edited; expected the bytes it was saved with.",
+            "Copy or fit the map again.",
+        )
+    try:
+        return safetensors.numpy.load(raw), config
+    except Exception as error:  # safetensors raises a different exception type for each kind of damage
+        raise CorruptFileError(
+            f"Got an unreadable {WEIGHTS} in {folder} ({error}); expected safetensors.", "Fit the map again."
+        ) from error
+
+
+def _read_file(file: Path, most: int | None = None) -> bytes:
+    """Return the content of a file; of one above ``most`` bytes the first ``most`` + 1."""
+    try:
+        with open(file, "rb") as stream:
+            return stream.read() if most is None else stream.read(most + 1)
+    except FileNotFoundError:
+        raise CorruptFileError(
+            f"Got no {file.name} in {file.parent}; expected a saved map.", "Check the path, or copy the map again."
+        ) from None
+    except OSError as error:
+        raise FileError(describe_refusal(error, f"while reading {file}")) from error
 
 
 def _plain(value: object) -> object:
@@ -245,52 +192,23 @@ def _plain(value: object) -> object:
 
 
 def numbers_digest(config: Mapping[str, object]) -> str:
-    """Return a digest of everything that affects where a map sends vectors and how good it is reported to be; names are excluded.
-
-    Parameters
-    ----------
-    config : mapping
-        As in ``config.json``.
-
-    Returns
-    -------
-    str
-        SHA-256 of the kind, parameters, facts, scores, the digest of the arrays, and all entries of both spaces that are not names.
+    """Return the SHA-256 of all of ``config.json`` that affects where a map sends vectors and how good it is reported
+    to be.
     """
     content = {key: config.get(key) for key in ("kind", "parameters", "facts", "scores", "weights_sha256")}
     for side in ("source_space", "target_space"):
         space = config.get(side)
         content[side] = {k: v for k, v in space.items() if k not in _NAMES} if isinstance(space, Mapping) else space
-    return _digest(content)
-
-
-def _digest(config: Mapping[str, object]) -> str:
-    text = json.dumps(config, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    text = json.dumps(content, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+# ---------------------------------------------------------------------- Hugging Face hub
+
+
 def download_folder(repo_id: str, *, revision: str | None = None, token: str | None = None) -> Path:
-    """Fetch a saved map from the Hugging Face hub and return the local folder.
-
-    Parameters
-    ----------
-    repo_id : str
-        ``"owner/name"``.
-    revision : str, optional
-        Branch, tag or commit.
-    token : str, optional
-        Access token for private repositories; never stored.
-
-    Returns
-    -------
-    Path
-
-    Raises
-    ------
-    MissingExtraError
-        If the ``hub`` extra is not installed.
-    FileError
-        If the repository cannot be reached.
+    """Fetch a saved map ``"owner/name"`` from the Hugging Face hub and return the local folder; the token is never
+    stored.
     """
     hub = require("huggingface_hub", extra="hub")
     try:
@@ -299,43 +217,104 @@ def download_folder(repo_id: str, *, revision: str | None = None, token: str | N
         )
     except Exception as error:  # the hub client raises different types for offline, missing and forbidden
         raise FileError(
-            f"Got no folder and no reachable hub repository {repo_id!r} ({type(error).__name__}); "
-            "expected one of the two. Check the name, or copy the folder here by hand."
+            f"Got no folder and no reachable hub repository {repo_id!r} ({type(error).__name__}); expected one "
+            "of the two.",
+            "Check the name, or copy the folder here by hand.",
         ) from error
 
 
 def upload_folder(
     folder: str | Path, repo_id: str, *, token: str | None = None, private: bool = False, message: str
 ) -> str:
-    """Upload a saved map to the Hugging Face hub.
-
-    Parameters
-    ----------
-    folder : path-like
-    repo_id : str
-    token : str, optional
-    private : bool, default=False
-    message : str
-        Commit message.
-
-    Returns
-    -------
-    str
-        Address of the commit.
-
-    Raises
-    ------
-    MissingExtraError
-        If the ``hub`` extra is not installed.
-    """
+    """Upload a saved map to the Hugging Face hub, and return the address of the commit."""
     hub = require("huggingface_hub", extra="hub")
     api = hub.HfApi(token=token)
     api.create_repo(repo_id, private=private, exist_ok=True)
+    patterns = [WEIGHTS, CONFIG, CARD]
     return str(
-        api.upload_folder(
-            repo_id=repo_id,
-            folder_path=str(folder),
-            commit_message=message,
-            allow_patterns=[WEIGHTS, CONFIG, CARD],
-        )
+        api.upload_folder(repo_id=repo_id, folder_path=str(folder), commit_message=message, allow_patterns=patterns)
     )
+
+
+# ---------------------------------------------------------------------- checks of what was read; ValueError or TypeErro
+
+
+def check_parameters(kind: type, parameters: Mapping[str, object]) -> None:
+    """Check that parameters are known, and each of the type of its default: a number, a string or a boolean."""
+    signature = inspect.signature(kind).parameters
+    if unknown := sorted(set(parameters) - set(signature)):
+        raise ValueError(f"unknown parameters: {', '.join(unknown[:3])}")
+    for name, value in parameters.items():
+        default = signature[name].default
+        if isinstance(default, bool):
+            valid = isinstance(value, bool)
+        elif isinstance(default, str):  # a string or a number, such as ridge="cv" or 0.1
+            valid = isinstance(value, str) or is_number(value)
+        else:
+            valid = value is None or is_number(value)
+        if not valid:
+            raise TypeError(f"parameter {name} has type {type(value).__name__}")
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a finite number that fits a float."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) <= sys.float_info.max
+
+
+def number(facts: Mapping[str, Any], name: str) -> float:
+    """Return a finite number from the facts."""
+    if not is_number(facts.get(name)):
+        raise TypeError(f"{name} is not a finite number")
+    return float(facts[name])
+
+
+def count(facts: Mapping[str, Any], name: str, *, missing: int | None = None, most: int = 2**63 - 1) -> int:
+    """Return a whole number from 0 to ``most`` from the facts; ``missing`` if there is none."""
+    value = facts.get(name)
+    if value is None:
+        value = missing
+    if type(value) is not int:
+        raise TypeError(f"{name} is not a whole number")
+    if not 0 <= value <= most:
+        raise ValueError(f"{name} is out of range")
+    return value
+
+
+def check_arrays(arrays: Mapping[str, np.ndarray], shapes: Mapping[str, str], *, free: tuple[str, ...] = ()) -> None:
+    """Check that the arrays are those named in ``shapes``, float32 or float64, finite and not empty.
+
+    A shape has a letter for each axis; the same letter stands for the same length everywhere. Arrays in ``free`` do not
+    affect mapped rows: they may be empty or contain NaN.
+    """
+    if set(arrays) != set(shapes):
+        odd = sorted(set(arrays) ^ set(shapes))
+        raise ValueError(f"missing or unexpected arrays: {', '.join(odd[:3])}")
+    lengths: dict[str, int] = {}
+    for name, letters in shapes.items():
+        array = arrays[name]
+        if array.dtype not in (np.float32, np.float64):
+            raise ValueError(f"{name} has dtype {array.dtype}")
+        if array.ndim != len(letters) or (not array.size and name not in free):
+            raise ValueError(f"{name} has shape {array.shape}, which is empty or does not have {len(letters)} axes")
+        for letter, length in zip(letters, array.shape, strict=True):
+            if lengths.setdefault(letter, length) != length:
+                raise ValueError(f"{name} has shape {array.shape}, which does not fit the other arrays")
+        if name not in free and not np.isfinite(array).all():
+            raise ValueError(f"{name} contains NaN or infinity")
+
+
+def check_orthonormal(frame: np.ndarray, name: str) -> None:
+    """Check that a matrix has orthonormal columns, or rows if it has more columns than rows.
+
+    Tested on random rows, at a cost proportional to the size of the matrix: for E = frameᵀ frame − I, the expected
+    squared norm of its product with a standard normal row is its squared Frobenius norm (Freivalds' check, with a
+    tolerance).
+    """
+    tall = frame if frame.shape[0] >= frame.shape[1] else frame.T
+    rows = np.random.default_rng(0).standard_normal((8, tall.shape[1]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        error = float(np.linalg.norm((rows @ tall.T) @ tall - rows)) / math.sqrt(rows.size)
+    if not error <= TOLERANCE:
+        raise ValueError(f"{name} is not orthonormal")

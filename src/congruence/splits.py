@@ -17,9 +17,8 @@ from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import check_positive, check_same_rows, check_seed
 from congruence.errors import DuplicateWarning, ParameterError, ShapeError, TooFewAnchorsError
 
-__all__ = ["Split", "duplicate_groups", "unpaired_pools", "warn_duplicates"]
-
-#: A further side groups rows only if it has more different vectors than the first side's number of different vectors divided by this.
+#: A further side groups rows only if it has more different vectors than the first side's number of different vectors
+#: divided by this.
 CLASS_RATIO = 3
 
 
@@ -27,9 +26,10 @@ CLASS_RATIO = 3
 class Split:
     """A rule that decides for each id, independently of the others, whether the item is held out.
 
-    An id is held out when the 64-bit hash of the seed and the id's text is below a threshold. The rule does not depend on the order or
-    the number of items, so a map can store it as two numbers and ``evaluate`` finds the same items in any file. Items of one
-    group are always on the same side of the split: ids whose own hash would put them on the other side are stored as exceptions.
+    An id is held out when the 64-bit hash of the seed and the id's text is below a threshold. The rule does not depend
+    on the order or the number of items, so a map can store it as two numbers and ``evaluate`` finds the same items in
+    any file. Items of one group are always on the same side of the split: ids whose own hash would put them on the
+    other side are stored as exceptions.
 
     Attributes
     ----------
@@ -55,19 +55,12 @@ class Split:
         ids : ndarray of str or int, shape (n,)
         holdout : float or int
             Below 1: share of the items. From 1 on: number of items.
-        random_state : int, default=0
         groups : sequence, shape (n,), optional
-            Items with equal labels (e.g. from :func:`duplicate_groups`) are held out together or not at all. Groups are added as long as they
-            fit into the requested number; if none fits, the smallest is taken.
-
-        Returns
-        -------
-        Split
+            Items with equal labels (e.g. from :func:`duplicate_groups`) are held out together or not at all. Groups are
+            added as long as they fit into the requested number; if none fits, the smallest is taken.
 
         Raises
         ------
-        ParameterError
-            If ``holdout`` is negative, or is 1 or more and not a whole number; or ``random_state`` is not a valid seed.
         TooFewAnchorsError
             If there are fewer than two items, or fewer than two items or groups would be left to fit on.
         ShapeError
@@ -76,15 +69,18 @@ class Split:
         check_seed(random_state)
         n = len(ids)
         if n < 2:
-            raise TooFewAnchorsError(f"Got {n} pairs; expected at least 2. Pass more pairs.")
+            raise TooFewAnchorsError(f"Got {n} pairs; expected at least 2.", "Pass more pairs.")
         if not np.isfinite(holdout) or holdout < 0 or (holdout >= 1 and holdout != int(holdout)):
             raise ParameterError(
-                f"Got holdout={holdout!r}; expected a share below 1 or a whole number of items. Pass holdout=0.2, for example."
+                argument="holdout",
+                got=holdout,
+                expected="a share below 1 or a whole number of items",
+                fix="Pass `holdout=0.2`, for example.",
             )
         count = round(holdout * n) if holdout < 1 else int(holdout)
         if n - count < 2:
             raise TooFewAnchorsError(
-                f"Got {count} of {n} pairs to hold out; expected at least two left. Pass a smaller holdout=…."
+                f"Got {count} of {n} pairs to hold out; expected at least two left.", "Pass a smaller `holdout=…`."
             )
         if count == 0:
             return cls(random_state, 0)
@@ -92,7 +88,7 @@ class Split:
         if groups is not None:
             labels = np.asarray(groups)
             if labels.shape != (n,):
-                raise ShapeError(f"Got groups of shape {labels.shape}; expected ({n},). Pass one label per item.")
+                raise ShapeError(f"Got groups of shape {labels.shape}; expected ({n},).", "Pass one label per item.")
             codes = np.unique(labels, return_inverse=True)[1].reshape(-1)
             if codes.max() + 1 < n:
                 return cls._whole_groups(id_texts(list(ids)), hashes, codes, count, random_state)
@@ -118,8 +114,9 @@ class Split:
             taken[order[np.argmin(sizes[order])]] = True
         if np.count_nonzero(~taken) < 2:
             raise TooFewAnchorsError(
-                f"Got {len(ids)} pairs in {len(sizes)} groups, and {count} pairs to hold out; expected at least two groups left. "
-                "Pass a smaller holdout=…, or groups=None to split row by row."
+                f"Got {len(ids)} pairs in {len(sizes)} groups, and {count} pairs to hold out; expected at "
+                "least two groups left.",
+                "Pass a smaller `holdout=…`, or `groups=None` to split row by row.",
             )
         heldout = taken[codes]
         above = keys[order[np.flatnonzero(taken[order])[-1] + 1 :]]
@@ -145,8 +142,8 @@ class Split:
     def to_dict(self) -> dict[str, object]:
         """Return the rule as plain data.
 
-        The threshold is stored as text because JSON readers round large integers. Exceptions, of which there may be thousands, are stored
-        as the base64 encoding of their little-endian 64-bit hashes.
+        The threshold is stored as text because JSON readers round large integers. Exceptions, of which there may be
+        thousands, are stored as the base64 encoding of their little-endian 64-bit hashes.
         """
         plain: dict[str, object] = {"seed": self.random_state, "threshold": str(self.threshold)}
         if self.exceptions:
@@ -172,31 +169,28 @@ def duplicate_groups(*sides: RowsLike) -> np.ndarray:
     Parameters
     ----------
     *sides : Embeddings or array_like, each of shape (n, d)
-        The rows of one model, or of several models paired by position. Equal rows of the first side always form a group. Equal rows of a
-        further side do so too, unless that side describes classes rather than items, i.e. unless it has at most a third as many
-        different vectors as the first side. If the embeddings have modalities, a text side is never used as the first side when there is another.
+        The rows of one model, or of several models paired by position. Equal rows of the first side always form a
+        group. Equal rows of a further side do so too, unless that side describes classes rather than items, i.e. unless
+        it has at most a third as many different vectors as the first side. If the embeddings have modalities, a text
+        side is never used as the first side when there is another.
 
     Returns
     -------
     ndarray of int, shape (n,)
-        Group labels 0, 1, … in the order of the rows. Each connected component has one label: e.g. two images belong to one group if
-        they share a caption.
-
-    Raises
-    ------
-    ShapeError
-        If the sides have different lengths.
+        Group labels 0, 1, … in the order of the rows. Each connected component has one label: e.g. two images belong to
+        one group if they share a caption.
 
     Notes
     -----
-    Rows are equal when all their numbers are equal; −0 equals 0, and float16 rows are compared as float32. Copies that differ by
-    rounding, e.g. because they were embedded in different batches, are not found.
+    Rows are equal when all their numbers are equal; −0 equals 0, and float16 rows are compared as float32. Copies that
+    differ by rounding, e.g. because they were embedded in different batches, are not found.
 
-    Grouping by a class description, such as one prompt for all photos of a class, would put each class entirely on one side of the
-    split, and so measure something else: generalization to new classes. Grouping by an image never does this.
+    Grouping by a class description, such as one prompt for all photos of a class, would put each class entirely on one
+    side of the split, and so measure something else: generalization to new classes. Grouping by an image never does
+    this.
 
-    Rows are hashed by a product with random odd integers modulo 2⁶⁴, and compared byte by byte only where hashes are equal. Time and
-    memory are linear in n · d.
+    Rows are hashed by a product with random odd integers modulo 2⁶⁴, and compared byte by byte only where hashes are
+    equal. Time and memory are linear in n · d.
 
     Examples
     --------
@@ -233,23 +227,10 @@ def duplicate_groups(*sides: RowsLike) -> np.ndarray:
 
 
 def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] | None:
-    """Warn about rows that are kept together because they are identical, and return their numbers; None if there are no such rows.
+    """Warn about rows that are kept together because they are identical, and count them; None if there are none.
 
-    Parameters
-    ----------
-    groups : ndarray of int, shape (n,)
-        From :func:`duplicate_groups`.
-    stacklevel : int, default=2
-
-    Returns
-    -------
-    dict or None
-        ``rows`` and ``groups``: numbers of rows and groups, counting only groups of more than one row.
-
-    Warns
-    -----
-    DuplicateWarning
-        If any rows are identical.
+    Returns the numbers of ``rows`` and ``groups`` from the labels ``groups`` (n,), counting only groups of several
+    rows.
     """
     sizes = np.bincount(groups)
     many = sizes[sizes > 1]
@@ -257,10 +238,12 @@ def warn_duplicates(groups: np.ndarray, stacklevel: int = 2) -> dict[str, int] |
         return None
     counts = {"rows": int(many.sum()), "groups": len(many)}
     warnings.warn(
-        f"Got {counts['rows']:,} of {len(groups):,} rows whose vectors equal another row's, on either side; expected each "
-        f"item once. A split keeps {counts['groups']:,} group{'s' * (len(many) > 1)} of equal rows together. "
-        "Pass groups=None to split row by row.",
-        DuplicateWarning,
+        DuplicateWarning(
+            f"Got {counts['rows']:,} of {len(groups):,} rows whose vectors equal another row's, on either "
+            "side; expected each item once.",
+            f"A split keeps {counts['groups']:,} group{'s' * (len(many) > 1)} of equal rows together. Pass "
+            "`groups=None` to split row by row.",
+        ),
         stacklevel=stacklevel + 1,
     )
     return counts
@@ -271,8 +254,8 @@ def unpaired_pools(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Choose rows for two unpaired pools such that a given share of their items is in both.
 
-    Rows whose partner is in the other pool are not representative of unpaired data, where most rows have no partner. How much unpaired
-    rows help depends on this share.
+    Rows whose partner is in the other pool are not representative of unpaired data, where most rows have no partner.
+    How much unpaired rows help depends on this share.
 
     Parameters
     ----------
@@ -282,17 +265,12 @@ def unpaired_pools(
         Share of each pool's items that are also in the other pool: 0 for disjoint pools, 1 for the same items.
     size : int, optional
         Largest number of items in a pool; by default as many as possible. Both pools have the same number of items.
-    random_state : int or list of int, default=0
 
     Returns
     -------
     tuple of (ndarray of int, ndarray of int)
-        Row numbers in ``source`` and in ``target``, each in its own random order. Of s items per pool, round(overlap · s) are in both.
-
-    Raises
-    ------
-    ParameterError
-        If ``overlap`` is not between 0 and 1, ``size`` is not positive, or no item is available for a pool.
+        Row numbers in ``source`` and in ``target``, each in its own random order. Of s items per pool, round(overlap ·
+        s) are in both.
 
     Examples
     --------
@@ -303,7 +281,7 @@ def unpaired_pools(
     """
     if not (np.isfinite(overlap) and 0 <= overlap <= 1):
         raise ParameterError(
-            f"Got overlap={overlap!r}; expected a share between 0 and 1. Pass overlap=0.0, for example."
+            argument="overlap", got=overlap, expected="a share between 0 and 1", fix="Pass `overlap=0.0`, for example."
         )
     if size is not None:
         check_positive(size, "size", integer=True)
@@ -311,7 +289,8 @@ def unpaired_pools(
     items = [np.unique(side) for side in sides]
     both: np.ndarray = np.intersect1d(items[0], items[1])
     alone = [np.setdiff1d(own, both) for own in items]
-    # s items per pool, c of them in both. The other s − c come from items found on that side only, as far as there are any.
+    # s items per pool, c of them in both. The other s − c come from items found on that side only, as far as there are
+    # any.
     s = np.arange(1, min(len(own) for own in items) + 1)
     c = np.round(overlap * s).astype(int)
     taken = sum(np.maximum(0, s - c - len(own)) for own in alone)
@@ -320,8 +299,9 @@ def unpaired_pools(
         possible = possible[possible <= size]
     if not len(possible):
         raise ParameterError(
-            f"Got {len(items[0])} and {len(items[1])} items, {len(both)} of them on both sides, for pools with overlap={overlap!r}; expected "
-            "at least one item for each pool. Pass another overlap, or more rows."
+            f"Got {len(items[0])} and {len(items[1])} items, {len(both)} of them on both sides, for pools with "
+            f"overlap={overlap!r}; expected at least one item for each pool.",
+            "Pass another overlap, or more rows.",
         )
     most = int(possible[-1])
     common = int(np.round(overlap * most))

@@ -186,7 +186,7 @@ def _threads() -> dict[str, int | str]:
     """Count the processors that this process may use, and the threads of the native libraries of NumPy and SciPy."""
     import numpy  # noqa: F401  # loads its BLAS
     import scipy.linalg  # noqa: F401  # SciPy may load a BLAS of its own
-    from threadpoolctl import threadpool_info  # scikit-learn requires it
+    from threadpoolctl import threadpool_info
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads: dict[str, int | str] = {"cpus": usable}

@@ -24,9 +24,24 @@ def data(tmp_path):
 @pytest.fixture
 def fitted(here, data):
     result = here(
-        "fit", "a.npz:v", "b.npz:v", "--ids", "names", "-o", "map", "--modality", "image", "--holdout", "60",
-        "--means", "text=a.npz:w,b.npz:w", "--source-model", "A", "--target-model", "B",
-    )  # fmt: skip
+        "fit",
+        "a.npz:v",
+        "b.npz:v",
+        "--ids",
+        "names",
+        "-o",
+        "map",
+        "--modality",
+        "image",
+        "--holdout",
+        "60",
+        "--means",
+        "text=a.npz:w,b.npz:w",
+        "--source-model",
+        "A",
+        "--target-model",
+        "B",
+    )
     assert result.code == 0, result.err
     return data / "map"
 
@@ -39,9 +54,22 @@ def test_text_fitted_maps_carry_images_of_unseen_classes(here, lvis_path, tmp_pa
     """Fit on text alone, carry images, classify 303 unseen classes with the other model's text."""
     common = ["--ids", "names"]
     fit = here(
-        "fit", f"{lvis_path}:text_openai_vitb32", f"{lvis_path}:{target}", *common, "--modality", "text", "--holdout", 303,
-        "--seed", 0, "--means", f"image={lvis_path}:image_openai_vitb32_avg5", "-o", "map", "--json",
-    )  # fmt: skip
+        "fit",
+        f"{lvis_path}:text_openai_vitb32",
+        f"{lvis_path}:{target}",
+        *common,
+        "--modality",
+        "text",
+        "--holdout",
+        303,
+        "--seed",
+        0,
+        "--means",
+        f"image={lvis_path}:image_openai_vitb32_avg5",
+        "-o",
+        "map",
+        "--json",
+    )
     assert fit.code == 0, fit.err
     assert fit.err == ""
     facts = json.loads(fit.out)
@@ -50,9 +78,18 @@ def test_text_fitted_maps_carry_images_of_unseen_classes(here, lvis_path, tmp_pa
     assert facts["scores"]["pairing"]["looks_paired"]
     assert facts["scores"]["held_out_retrieval_at_1"] > 0.97
     result = here(
-        "evaluate", "map", "--source-image", f"{lvis_path}:image_openai_vitb32_avg5", "--source-text",
-        f"{lvis_path}:text_openai_vitb32", "--target-text", f"{lvis_path}:{target}", *common, "--held-out", "--json",
-    )  # fmt: skip
+        "evaluate",
+        "map",
+        "--source-image",
+        f"{lvis_path}:image_openai_vitb32_avg5",
+        "--source-text",
+        f"{lvis_path}:text_openai_vitb32",
+        "--target-text",
+        f"{lvis_path}:{target}",
+        *common,
+        "--held-out",
+        "--json",
+    )
     assert result.code == 0, result.err
     rows = {(r["metric"], r["query"], r["against"]): r for r in json.loads(result.out)["rows"]}
     row = rows["zero_shot_centered", "aligned image", "target text"]
@@ -138,7 +175,7 @@ def test_single_wrong_pairs_are_named(here, data):
 
 
 BAD_FITS = {
-    "missing file": (["none.npz:v", "b.npz:v"], "no file at none.npz"),
+    "missing file": (["none.npz:v", "b.npz:v"], "No file at none.npz"),
     "missing key": (["a.npz:z", "b.npz:v"], "'z'"),
     "unknown suffix": (["a.pkl", "b.npz:v"], "one of .npy"),
     "rows differ": (["a.npz:half", "b.npz:v"], "150 rows in a.npz:half and 300 in b.npz:v, and no ids on both sides"),
@@ -167,7 +204,7 @@ BAD_FITS = {
     "means without modality": (["a.npz:v", "b.npz:v", "--means", "text=a.npz:w"], "Pass --modality"),
     "holdout": (["a.npz:v", "b.npz:v", "--holdout", "299"], "two left"),
     "exists": (["a.npz:v", "b.npz:v", "-o", "taken"], "--force"),
-    "no parent": (["a.npz:v", "b.npz:v", "-o", "no/where"], "no folder"),
+    "no parent": (["a.npz:v", "b.npz:v", "-o", "no/where"], "o folder"),
 }
 
 
@@ -277,9 +314,17 @@ def test_evaluate_reads_labels_and_prompts(here, fitted, data):
     (data / "prompts.txt").write_text("\n".join(f"c{k % 10}" for k in range(20)))
     common = ["evaluate", "map", "--source-image", "a.npz:v", "--target-image", "b.npz:v", "--ids", "names"]
     result = here(
-        *common, "--source-text", "t.npz:a", "--target-text", "t.npz:b", "--labels", "labels.txt",
-        "--prompt-labels", "prompts.txt", "--json",
-    )  # fmt: skip
+        *common,
+        "--source-text",
+        "t.npz:a",
+        "--target-text",
+        "t.npz:b",
+        "--labels",
+        "labels.txt",
+        "--prompt-labels",
+        "prompts.txt",
+        "--json",
+    )
     assert result.code == 0, result.err
     rows = {(r["metric"], r["query"], r["against"]): r for r in json.loads(result.out)["rows"]}
     assert rows["zero_shot", "aligned image", "aligned text"]["n"] == 300

@@ -84,13 +84,13 @@ def test_an_output_that_cannot_be_is_refused_before_the_work(here, data, writer,
     link, pipe = f"link{suffix}", f"pipe{suffix}"
     (data / link).symlink_to("/dev/null")
     os.mkfifo(data / pipe)
-    for name in ("embed", "papers", "recipe", "report"):  # or what these import now would stay patched
-        importlib.import_module(f"congruence.{name}")
+    for name in ("congruence.embed", "congruence_papers.running", "congruence.recipe", "congruence.report"):
+        importlib.import_module(name)  # or what these import now would stay patched
     for name in ("read_embeddings", "read_column"):  # nothing is read before
         monkeypatch.setattr(f"congruence.stores.{name}", None)
     monkeypatch.setattr("congruence.datasets.load_sample", None)
     monkeypatch.setattr("congruence.datasets.open_bundle", None)
-    monkeypatch.setattr("congruence.papers.run", None)
+    monkeypatch.setattr("congruence_papers.running.run", None)
     if writer != "transform":  # which has to know what it reads: the output must not be it
         monkeypatch.setattr("congruence.load", None)
 
@@ -189,8 +189,14 @@ def test_a_report_that_fails_after_the_map_says_that_the_map_is_there(here, data
         (("transform", "map", f"{LONG}.npy", "-o", "x.npy"), "File name too long"),
         (("fit", "dir", "b.npz", "-o", "x"), "Got no .npy or .parquet parts in dir"),
         (("fit", "a.npz", "dir.npz", "-o", "x"), "dir.npz"),
-        (("train", "csa", "--pairs", "a.npz,b.npz", "-o", "x", "--checkpoint", "file"), "Got a file at file for checkpoints"),
-        (("train", "csa", "--pairs", "a.npz,b.npz", "-o", "x", "--checkpoint", "file/c"), "Got a file at file/c for checkpoints"),
+        (
+            ("train", "csa", "--pairs", "a.npz,b.npz", "-o", "x", "--checkpoint", "file"),
+            "Got a file at file for checkpoints",
+        ),
+        (
+            ("train", "csa", "--pairs", "a.npz,b.npz", "-o", "x", "--checkpoint", "file/c"),
+            "Got a file at file/c for checkpoints",
+        ),
         (("train", "csa", "--pairs", "a.npz,b.npz", "-o", "taken"), "Got something at taken.checkpoint"),
         (("train", "csa", "--pairs", "a.npz,b.npz", "-o", "x", "--config", "dir"), "Is a directory"),
         (("negatives", "dir", "-o", "x.csv"), "dir"),
@@ -201,7 +207,7 @@ def test_a_report_that_fails_after_the_map_says_that_the_map_is_there(here, data
         (("certify", "dir"), "dir"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
-)  # fmt: skip
+)
 def test_a_folder_for_a_file_and_a_file_for_a_folder(here, data, command, said):
     (data / "dir").mkdir()
     (data / "dir.npz").mkdir()
@@ -266,10 +272,18 @@ TorchOutOfMemoryError.__name__ = "OutOfMemoryError"
     ("error", "said"),
     [
         (MemoryError(), "size unknown"),
-        (TorchOutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has …"), "Tried to allocate 20.00 GiB"),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes."), "tried to allocate 4096 bytes"),
+        (
+            TorchOutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has …"),
+            "Tried to allocate 20.00 GiB",
+        ),
+        (
+            RuntimeError(
+                "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes."
+            ),
+            "tried to allocate 4096 bytes",
+        ),
     ],
-)  # fmt: skip
+)
 def test_memory_that_is_not_there_is_one_sentence(here, data, monkeypatch, error, said):
     def ask(*_, **__):
         raise error

@@ -19,14 +19,15 @@ from congruence._utils.display import visible
 from congruence.cli._base import print_table
 from congruence.cli.certify import print_certificate
 from congruence.compare.layers import compare_layers
-from congruence.embed.output import write_failures, write_ids
+from congruence.embed.run import write_failures, write_ids
 from congruence.errors import CongruenceWarning, IdError
-from congruence.negatives import write_negatives
-from congruence.negatives.generation import Negative
-from congruence.report import draw_experiment, write_layers
+from congruence.report import write_layers
 from congruence.report.rendering import fill, templates
 from congruence.report.svg import to_document
 from congruence.synthetic import rigid_problem
+from congruence_papers.figure import draw_experiment
+from congruence_papers.negatives import write_negatives
+from congruence_papers.negatives.generation import Negative
 
 P = rigid_problem(60, 5, 6, noise=0.1, random_state=3)
 
@@ -186,7 +187,8 @@ def test_names_in_the_figure_of_an_experiment_are_words():
         "data": [],
         "notes": [],
         "claim": "c",
-        "held": {"verdict": "yes", "rules": []},
+        "held": {"verdict": "yes", "claims": []},
+        "words": {},
         "config": {"kind": "transfer"},
         "resampled": "r",
         "stands_for": None,

@@ -33,9 +33,19 @@ def files(tmp_path):
 
 def sotalign(files, *more):
     return [
-        "train", "sotalign", "--pairs", f"{files / 'x.npy'},{files / 'y.npy'}", "--images", str(files / "images.npy"),
-        "--texts", str(files / "texts.npy"), "-o", str(files / "map"), *QUICK, *more,
-    ]  # fmt: skip
+        "train",
+        "sotalign",
+        "--pairs",
+        f"{files / 'x.npy'},{files / 'y.npy'}",
+        "--images",
+        str(files / "images.npy"),
+        "--texts",
+        str(files / "texts.npy"),
+        "-o",
+        str(files / "map"),
+        *QUICK,
+        *more,
+    ]
 
 
 def test_train_inspect_and_use(here, files):
@@ -159,7 +169,7 @@ def test_an_interrupted_run_is_taken_up_and_what_is_not_its_own_stays(here, file
 
 
 def test_one_run_at_a_time_uses_a_folder_of_checkpoints(here, files):
-    from congruence.train.checkpoint_folders import own_folder
+    from congruence.train.checkpoint import own_folder
 
     with own_folder(files / "map.checkpoint"):
         done = here(*sotalign(files))
@@ -193,10 +203,26 @@ def captions(tmp_path):
 
 def jam(captions, *more):
     return [
-        "train", "jam", "--pairs", f"{captions / 'v.npy'},{captions / 't.npy'}", "--negatives", str(captions / "n.npy"),
-        "--groups", str(captions / "groups.txt"), "-o", str(captions / "map"), "--set", "max_epochs=20", "--set", "hidden=[32]",
-        "--set", "latent=8", "--set", "dropout=0.0", *more,
-    ]  # fmt: skip
+        "train",
+        "jam",
+        "--pairs",
+        f"{captions / 'v.npy'},{captions / 't.npy'}",
+        "--negatives",
+        str(captions / "n.npy"),
+        "--groups",
+        str(captions / "groups.txt"),
+        "-o",
+        str(captions / "map"),
+        "--set",
+        "max_epochs=20",
+        "--set",
+        "hidden=[32]",
+        "--set",
+        "latent=8",
+        "--set",
+        "dropout=0.0",
+        *more,
+    ]
 
 
 def test_jam_from_files(here, captions):

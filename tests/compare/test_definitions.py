@@ -1,4 +1,6 @@
-"""`match` by the formulas of the JAM paper, against programs written from its equations on full matrices, and beside ours."""
+"""`match` by the formulas of the JAM paper, against programs written from its equations on full matrices, and beside
+ours.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,9 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from congruence.compare.matching import match_test
+from congruence.compare.matching import FORMULAS, match_test, measures
 from congruence.metrics import METRICS, cknna, svcca
-from congruence.metrics.definitions import FORMULAS, measures
-from congruence.papers.jam.figures.statistics import measure_statistics
+from congruence_papers.jam.figures import measure_statistics
 
 COCO = Path(__file__).parents[3] / "shared" / "data" / "coco500_openai_vitb16.npz"
 ONCE = {"draws": 1, "permutations": 1, "rows": 20}
@@ -93,7 +94,9 @@ def test_the_papers_figures_take_them_too():
 
 @pytest.mark.skipif(not COCO.exists(), reason="needs the shared data")
 def test_coco():
-    """The first canonical correlation of CLIP's images and captions is .968, and about .58 where nothing belongs together."""
+    """The first canonical correlation of CLIP's images and captions is .968, and about .58 where nothing belongs
+    together.
+    """
     with np.load(COCO) as data:
         V, T = data["image"].astype(np.float64), data["text"].astype(np.float64)
     found = match_test(V, T, **{**ONCE, "permutations": 5})
@@ -130,13 +133,15 @@ def test_reordering_is_preparing_reordered_rows(metric, shapes):
     X, Y = (rng.standard_normal(shape) for shape in shapes)
     order = rng.permutation(len(X))
     for one in measures(metric, components=False, normalize=True):
-        first, second = one.steps.prepare(X, "X"), one.steps.prepare(Y, "Y")
-        moved = one.steps.compare(first, one.steps.reorder(second, order))
-        assert moved == pytest.approx(one.steps.compare(first, one.steps.prepare(Y[order], "Y")), abs=1e-9)
+        first, second = one.metric.prepare(X, "X"), one.metric.prepare(Y, "Y")
+        moved = one.metric.compare(first, one.metric.reorder(second, order))
+        assert moved == pytest.approx(one.metric.compare(first, one.metric.prepare(Y[order], "Y")), abs=1e-9)
 
 
 def test_rows_and_columns_may_be_scaled_as_in_the_code_of_huh():
-    """Against rows and columns scaled by hand; columns with no principal axes of their own, so that the scale matters."""
+    """Against rows and columns scaled by hand; columns with no principal axes of their own, so that the scale
+    matters.
+    """
     V, T = pairs(90, 14, 13)
     T[:, 4] *= 30
 

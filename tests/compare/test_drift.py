@@ -74,7 +74,9 @@ def test_p_values_are_independent_and_uniform_with_ties():
 
 
 def test_the_evidence_is_a_martingale(monkeypatch):
-    """Whatever came before: over a uniform next p-value its expectation is what it is now, so that Ville's inequality holds."""
+    """Whatever came before: over a uniform next p-value its expectation is what it is now, so that Ville's inequality
+    holds.
+    """
     monitor = DriftMonitor().fit(rows(60, 3))
     now = np.exp(monitor.update(rows(12, 3, 8) @ turn(3)).evidence)
     assert now > 2

@@ -19,8 +19,7 @@ from congruence.errors import (
     TooFewAnchorsError,
     ZeroRowError,
 )
-from congruence.metrics import METRICS, cca, cknna, linear_cka, svcca
-from congruence.metrics.null import PERMUTATION_STATISTICS
+from congruence.metrics import BETWEEN_SPACES, METRICS, cca, cknna, linear_cka, svcca
 
 FEW = {"draws": 8, "permutations": 19, "definition": "congruence"}
 
@@ -55,7 +54,7 @@ def test_a_smaller_score_may_be_the_closer_one():
 def test_scores_are_those_of_the_metrics():
     images, texts = pairs()
     once = {"draws": 1, "permutations": 1, "definition": "congruence"}
-    for one in match_test(images, texts, metrics=list(PERMUTATION_STATISTICS), components=None, rows=90, **once):
+    for one in match_test(images, texts, metrics=list(BETWEEN_SPACES), components=None, rows=90, **once):
         assert one.match == pytest.approx(METRICS[one.metric].fn(images, texts), abs=1e-7)
         assert one.match_scores == pytest.approx([one.match], abs=1e-7)  # of all rows, in another order
     small = {one.metric: one.match for one in match_test(images, texts, components=3, **once)}
@@ -81,7 +80,9 @@ def test_effect_and_auc_against_their_definitions():
 
 
 def test_unrelated_pairs_are_not_told_from_shuffled_ones():
-    """The permutation test is exact: of 60 unrelated sets p ≤ .1 in 6 (sd 2.3), though overlapping draws may differ a lot."""
+    """The permutation test is exact: of 60 unrelated sets p ≤ .1 in 6 (sd 2.3), though overlapping draws may differ a
+    lot.
+    """
     p = []
     for seed in range(60):
         rng = np.random.default_rng(seed)
@@ -93,7 +94,9 @@ def test_unrelated_pairs_are_not_told_from_shuffled_ones():
 
 
 def test_a_hard_text_as_good_as_the_right_one_is_not_told_apart():
-    """Two captions drawn alike for each image: p is uniform, where a t-test over draws would nearly always see a difference."""
+    """Two captions drawn alike for each image: p is uniform, where a t-test over draws would nearly always see a
+    difference.
+    """
     p, t = [], []
     for seed in range(60):
         images, texts = pairs(40, 5, 4, 1.0, seed)

@@ -59,7 +59,8 @@ def test_false_discoveries_stay_rare():
     for seed in range(60):
         rows = cone(seed, 500)
         wrong += bool(OriginDetector(0.05, random_state=seed).fit({"old": rows[:200]}).examine(rows[200:]).odd)
-    # Above this in fewer than one of a thousand if the probability is 5 %: the upper tail of a binomial distribution of 60.
+    # Above this in fewer than one of a thousand if the probability is 5 %: the upper tail of a binomial distribution of
+    # 60.
     assert wrong <= 9
 
 
@@ -144,7 +145,7 @@ def test_bad_input():
         OriginDetector(fdr=1.5).fit({})
     with pytest.raises(ParameterError, match=r"Call fit\(known\) first"):
         OriginDetector().examine(cone(0, 5))
-    with pytest.raises(InputError, match="Got no rows"):
+    with pytest.raises(InputError, match="No rows"):
         OriginDetector().fit({}).examine(np.empty((0, 3)))
 
 

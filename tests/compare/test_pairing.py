@@ -199,12 +199,15 @@ def test_the_agreement_of_all_pairs_is_an_exact_test():
     rng = np.random.default_rng(0)
     levels = []
     for _ in range(300):
-        sides = [pairing._Side.of(rng.standard_normal((20, 6)), rng) for _ in range(2)]
+        sides = [pairing._CenteredRows.of(rng.standard_normal((20, 6)), rng) for _ in range(2)]
         levels.append(pairing._agreement_p(*sides, 39, rng))
     # Of 40 equally likely places each p-value is one: 10 % of them are at most 0.1.
     assert abs(np.mean(np.array(levels) <= 0.1) - 0.1) < 4 * np.sqrt(0.09 / 300)
     X = rng.standard_normal((20, 6))
-    same = pairing._Side.of(X, rng), pairing._Side.of(X @ np.linalg.qr(rng.standard_normal((6, 6)))[0], rng)
+    same = (
+        pairing._CenteredRows.of(X, rng),
+        pairing._CenteredRows.of(X @ np.linalg.qr(rng.standard_normal((6, 6)))[0], rng),
+    )
     assert pairing._agreement_p(*same, 39, rng) == 1 / 40
 
 
@@ -212,7 +215,7 @@ def test_the_agreement_is_that_of_items_shuffled_in_both_axes():
     """The definition written out; shuffling rows alone, or columns alone, gives other p-values."""
     rng = np.random.default_rng(1)
     X = rng.standard_normal((24, 6))
-    sides = pairing._Side.of(X, rng), pairing._Side.of(0.25 * X + rng.standard_normal((24, 6)), rng)
+    sides = pairing._CenteredRows.of(X, rng), pairing._CenteredRows.of(0.25 * X + rng.standard_normal((24, 6)), rng)
     K, L = (pairing._centered_gram(side.directions.astype(np.float64)) for side in sides)
     draws = np.random.default_rng(7)
     shuffled = [(K * L[np.ix_(order, order)]).sum() for order in (draws.permutation(24) for _ in range(499))]

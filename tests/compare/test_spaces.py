@@ -9,8 +9,7 @@ import pytest
 
 from congruence.compare.spaces import DEFAULT, Similarity, compare_spaces
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError
-from congruence.metrics import METRICS, linear_cka
-from congruence.metrics.null import PERMUTATION_STATISTICS
+from congruence.metrics import BETWEEN_SPACES, METRICS, linear_cka
 
 
 def pair(n=120, d=8, e=6, mix=1.0, seed=0):
@@ -21,13 +20,13 @@ def pair(n=120, d=8, e=6, mix=1.0, seed=0):
 
 def test_scores_are_those_of_the_metrics_and_repeat():
     X, Y = pair()
-    scores = compare_spaces(X, Y, list(PERMUTATION_STATISTICS), permutations=20, halves=3)
+    scores = compare_spaces(X, Y, list(BETWEEN_SPACES), permutations=20, halves=3)
     for score in scores:
         assert score.value == pytest.approx(METRICS[score.metric].fn(X, Y), abs=1e-7)
         assert (score.n, score.permutations) == (120, 20)
         assert score.low <= score.value <= score.high
-    assert [s.metric for s in scores] == list(PERMUTATION_STATISTICS)
-    assert compare_spaces(X, Y, list(PERMUTATION_STATISTICS), permutations=20, halves=3) == scores
+    assert [s.metric for s in scores] == list(BETWEEN_SPACES)
+    assert compare_spaces(X, Y, list(BETWEEN_SPACES), permutations=20, halves=3) == scores
     assert compare_spaces(X, Y, permutations=20, halves=3, random_state=1) != compare_spaces(
         X, Y, permutations=20, halves=3
     )
@@ -53,7 +52,7 @@ def test_the_adjusted_p_value_pays_for_the_search():
     """Under the null the best of twelve metrics is below .1 more often than one time in ten; corrected it is not."""
     plain, adjusted = [], []
     for seed in range(30):
-        scores = compare_spaces(*pair(40, 6, 5, 0.0, seed), list(PERMUTATION_STATISTICS), permutations=39, halves=1)
+        scores = compare_spaces(*pair(40, 6, 5, 0.0, seed), list(BETWEEN_SPACES), permutations=39, halves=1)
         plain.append(min(s.p_value for s in scores))
         adjusted.append(min(s.adjusted_p_value for s in scores))
         assert all(s.adjusted_p_value >= s.p_value - 1e-12 for s in scores)
@@ -72,7 +71,11 @@ def test_the_null_of_cka_against_its_closed_form():
 
 def test_the_interval_is_about_as_wide_as_the_score_varies():
     values = [linear_cka(*_drawn(200, seed)) for seed in range(60)]
-    widths = [s.high - s.value for seed in range(5) for s in compare_spaces(*_drawn(200, seed), ["linear_cka"], permutations=2, halves=40)]  # fmt: skip
+    widths = [
+        s.high - s.value
+        for seed in range(5)
+        for s in compare_spaces(*_drawn(200, seed), ["linear_cka"], permutations=2, halves=40)
+    ]
     assert np.mean(widths) / 1.96 == pytest.approx(np.std(values), rel=0.4)
 
 
@@ -147,9 +150,7 @@ def test_the_command(here, tmp_path):
     table = here("similarity", "a.npz:v", "b.npz:v", *few, "--metric", "cca", "--metric", "procrustes_distance")
     assert "smaller is closer" in table.out
     assert "linear_cka" not in table.out
-    assert here("similarity", "a.npz:v", "b.npz:v", *few, "--metric", "all").out.count("\n") > len(
-        PERMUTATION_STATISTICS
-    )
+    assert here("similarity", "a.npz:v", "b.npz:v", *few, "--metric", "all").out.count("\n") > len(BETWEEN_SPACES)
 
 
 def test_the_command_refuses(here, tmp_path):

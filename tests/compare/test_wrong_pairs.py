@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from congruence.compare import wrong_pairs
-from congruence.compare.wrong_pairs import Agreement, find_wrong_pairs
+from congruence.compare import pairing as wrong_pairs
+from congruence.compare.pairing import Agreement, find_wrong_pairs
 from congruence.synthetic import rigid_problem
 
 

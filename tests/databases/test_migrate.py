@@ -375,7 +375,7 @@ def test_codes_without_their_scale_need_a_map_of_unit_rows(tmp_path):
     wide = {k: row for k, row in enumerate(np.rint(100 * old))}
     for kind, error, match in (
         ("int8", ParameterError, "old_ranges"),
-        ("binary", SpaceMismatchError, "do not preserve norms"),
+        ("binary", SpaceMismatchError, "have no norms"),
     ):
         made = Table({k: {"title": ""} for k in wide}, dict(wide), element_type=kind)
         with pytest.raises(error, match=match):

@@ -112,14 +112,16 @@ class TestPgVector(DatabaseContract):
 
 SHOP = """
     CREATE TABLE items (
-        id bigserial PRIMARY KEY, kind text NOT NULL DEFAULT 'image', embedding vector(4) NOT NULL, title text, facts json,
-        shout text GENERATED ALWAYS AS (upper(title)) STORED, changed integer NOT NULL DEFAULT 0);
+        id bigserial PRIMARY KEY, kind text NOT NULL DEFAULT 'image', embedding vector(4) NOT NULL, title text,
+        facts json, shout text GENERATED ALWAYS AS (upper(title)) STORED, changed integer NOT NULL DEFAULT 0);
     CREATE INDEX items_embedding_idx ON items USING hnsw (embedding vector_ip_ops) WITH (m = 6, ef_construction = 20);
     CREATE INDEX items_kind_idx ON items (kind);
     CREATE TABLE likes (item bigint NOT NULL REFERENCES items ON DELETE CASCADE);
-    CREATE FUNCTION count_changes() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.changed = OLD.changed + 1; RETURN NEW; END $$;
+    CREATE FUNCTION count_changes() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN NEW.changed = OLD.changed + 1; RETURN NEW; END $$;
     CREATE TRIGGER counting BEFORE UPDATE ON items FOR EACH ROW EXECUTE FUNCTION count_changes();
-    INSERT INTO items (title, embedding, facts) SELECT 'title ' || k, ARRAY[k, 1, 2, 3]::real[]::vector, '{"a": 1}' FROM generate_series(1, 9) k;
+    INSERT INTO items (title, embedding, facts) SELECT 'title ' || k, ARRAY[k, 1, 2, 3]::real[]::vector, '{"a": 1}'
+        FROM generate_series(1, 9) k;
     INSERT INTO likes VALUES (2), (3);
 """
 

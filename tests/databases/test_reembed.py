@@ -298,7 +298,7 @@ def test_bad_input_is_named_and_nothing_written(switched, mapping, truth, tmp_pa
     made, before = switched, bits(switched.new)
     short = lambda ids: Model(truth)(ids)[:-1]  # noqa: E731
     for error, words, encode, options in (
-        (ParameterError, "Got a table of image, text", Model(truth), {}),
+        (ParameterError, "table has rows of image, text", Model(truth), {}),
         (ParameterError, "Got 0 rows of video", Model(truth), {"among": "video"}),
         (ShapeError, r"from encode; expected \(20, 24\)", short, {"among": "image"}),
         (NotFiniteError, "encode", lambda ids: np.full((len(ids), 24), np.nan), {"among": "image"}),
@@ -470,7 +470,7 @@ def test_bad_options_of_the_command_are_refused_before_anything_is_written(run, 
         ((*good[:4], "--encode", "nothing", "--share", 0.1), "which is neither a file nor a command"),
         ((*good[:4], "--encode", "run {ids}", "--share", 0.1), "has no {out}"),
         ((*good, "--share", 0.1, "--plot", "p.docx"), "expected one that ends in .svg"),
-        ((*good, "--share", 0.1, "--plot", "there.svg"), "there.svg; expected a new one. Pass another path."),
+        ((*good, "--share", 0.1, "--plot", "there.svg"), "there.svg. Pass another path."),
         (("verify", "--progressive"), "Got --progressive for verify"),
         (("verify", "--encode", "new.npz"), "Got --encode for verify"),
     ):

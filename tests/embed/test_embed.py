@@ -316,7 +316,7 @@ def test_what_the_model_refuses_is_found_in_its_batch(tmp_path):
 
 def test_nothing_usable_is_an_error(tmp_path):
     (tmp_path / "t.csv").write_text("text\nbad\n")
-    with pytest.raises(CorruptFileError, match="none of which"):
+    with pytest.raises(CorruptFileError, match="None of the"):
         embed(Colours("text"), open_items(tmp_path / "t.csv"), tmp_path / "o.npz", on_error="skip")
 
 
@@ -330,7 +330,7 @@ def test_outputs_and_options_are_checked_before_any_work(pictures, tmp_path):
         ({"output": "taken.npz"}, OutputExistsError, "taken.npz"),
         ({"output": "home", "force": True}, OutputExistsError, "letter.doc"),
         ({"output": "out.xls"}, ParameterError, "out.xls"),
-        ({"output": "no/out.npz"}, FileError, "no folder"),
+        ({"output": "no/out.npz"}, FileError, "No folder"),
         ({"output": "out.npz", "shard_size": 3}, ParameterError, "a shard size and the single output file"),
         ({"output": "out", "shard_size": 0}, ParameterError, "shard_size=0"),
         ({"output": "out", "batch_size": 0}, ParameterError, "batch_size=0"),
@@ -411,7 +411,7 @@ def test_inputs_that_cannot_be_read_say_why(pictures, tmp_path):
         ("empty", {}, FileError, "no image in"),
         ("pictures", {"modality": "text"}, ParameterError, "folder.*for texts"),
         ("pictures", {"modality": "audio"}, ParameterError, "modality='audio'"),
-        ("empty.csv", {}, ShapeError, "no rows"),
+        ("empty.csv", {}, ShapeError, "No rows"),
         ("plain.csv", {}, ParameterError, "columns a, b, none of which"),
         ("broken.jsonl", {}, CorruptFileError, "broken.jsonl"),
         ("broken.parquet", {}, CorruptFileError, "broken.parquet"),
@@ -426,8 +426,6 @@ def test_inputs_that_cannot_be_read_say_why(pictures, tmp_path):
 
 
 def test_data_sets_by_name(tmp_path, monkeypatch):
-    from congruence import datasets
-
     class Data:
         ids = np.array(["x/1.jpg", "x/2.jpg"])
 
@@ -443,7 +441,7 @@ def test_data_sets_by_name(tmp_path, monkeypatch):
         asked.append((name, str(root), split, download))
         return Data()
 
-    monkeypatch.setattr(datasets, "open_dataset", open_dataset, raising=False)
+    monkeypatch.setattr("congruence_papers.image_sets.open_dataset", open_dataset)
     embed(Colours(), open_items("pets", root=tmp_path, split="train"), tmp_path / "i.npz")
     got = read_embeddings(tmp_path / "i.npz")
     assert asked == [("pets", str(tmp_path), "train", False)]
@@ -454,7 +452,7 @@ def test_data_sets_by_name(tmp_path, monkeypatch):
     assert prompts.fetch(3) == "a dog"
     with pytest.raises(ParameterError, match="Pass root="):
         open_items("pets")
-    with pytest.raises(FileError, match=r"neither an existing path nor a data set; .* \(.*cifar100"):
+    with pytest.raises(FileError, match=r"No folder, table or data set dogs.*cifar100"):
         open_items("dogs", root=tmp_path)
 
 

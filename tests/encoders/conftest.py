@@ -12,7 +12,9 @@ from tiny_models import SMALL, VISION, make, make_tokenizer, text_config
 
 @pytest.fixture(scope="session")
 def transformers():
-    """Import the library in the first test that needs it: an import at module level would load it in every process that collects tests."""
+    """Import the library in the first test that needs it: an import at module level would load it in every process that
+    collects tests.
+    """
     import transformers
 
     return transformers

@@ -348,7 +348,7 @@ def test_items_of_the_wrong_kind_are_refused(bert, clip):
 
 def test_missing_and_damaged_images_are_named(clip, images, tmp_path):
     encoder = load_encoder(f"hf:{clip}", "image")
-    with pytest.raises(FileError, match=r"no image at .*gone\.png"):
+    with pytest.raises(FileError, match=r"No image at .*gone\.png"):
         encoder.encode_all([tmp_path / "gone.png"])
     images[1].save(tmp_path / "whole.png")
     whole = (tmp_path / "whole.png").read_bytes()
@@ -371,7 +371,7 @@ def test_a_model_that_gives_nan_is_noticed(bert, tmp_path, transformers):
 
 
 def test_models_that_are_not_there_or_not_safe_are_refused(bert, tmp_path, monkeypatch, transformers):
-    with pytest.raises(FileError, match="no folder at"):
+    with pytest.raises(FileError, match="No folder at"):
         load_encoder(f"hf:{tmp_path / 'nowhere'}")
     empty = tmp_path / "empty"
     empty.mkdir()

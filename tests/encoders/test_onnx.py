@@ -181,7 +181,7 @@ def test_descriptions_that_do_not_fit_are_refused(eyes, facts, error, message):
 
 
 def test_refusals(eyes, ears, tmp_path, monkeypatch):
-    with pytest.raises(FileError, match="no graph"):
+    with pytest.raises(FileError, match="No graph"):
         load_encoder(f"onnx:{tmp_path / 'none.onnx'}")
     with pytest.raises(ParameterError, match="modality='text'"):
         load_encoder(f"onnx:{eyes}", "text")
@@ -193,13 +193,13 @@ def test_refusals(eyes, ears, tmp_path, monkeypatch):
         load_encoder(f"onnx:{eyes}", layer=1)
     with pytest.raises(ShapeError, match="pooling=None"):
         load_encoder(f"onnx:{ears}", description={"modality": "text"})
-    with pytest.raises(FileError, match="no description"):
+    with pytest.raises(FileError, match="No description"):
         load_encoder(f"onnx:{eyes}", description=tmp_path / "none.json")
     eyes.with_suffix(".json").write_text("{")
     with pytest.raises(CorruptFileError, match="not JSON"):
         load_encoder(f"onnx:{eyes}")
     (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(FileError, match="no tokenizer"):
+    with pytest.raises(FileError, match="No tokenizer"):
         load_encoder(f"onnx:{ears}")
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no graph")

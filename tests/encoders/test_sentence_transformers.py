@@ -56,7 +56,7 @@ def test_refusals(tiny, tmp_path, monkeypatch):
         load_encoder(f"sentence-transformers:{tiny}", "image")
     with pytest.raises(ParameterError, match="layer=1"):
         load_encoder(f"sentence-transformers:{tiny}", layer=1)
-    with pytest.raises(FileError, match="no folder"):
+    with pytest.raises(FileError, match="No folder"):
         load_encoder(f"sentence-transformers:{tmp_path / 'nowhere'}")
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileError, match="error while loading"):

@@ -1,4 +1,6 @@
-"""``Encoder.count_tokens`` against tokenizers built here with the tokenizers library: what the model reads, cut off and without padding."""
+"""``Encoder.count_tokens`` against tokenizers built here with the tokenizers library: what the model reads, cut off and
+without padding.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A small S3 server over HTTP: objects, ranges, listings, multipart uploads, conditional writes.
 
-Supports enough for Arrow's client (the AWS SDK for C++) and Lance's (object_store in Rust). moto cannot be installed with this project's pins: botocore needs
-python-dateutil below 3.
+Supports enough for Arrow's client (the AWS SDK for C++) and Lance's (object_store in Rust). moto cannot be installed
+with this project's pins: botocore needs python-dateutil below 3.
 """
 
 from __future__ import annotations

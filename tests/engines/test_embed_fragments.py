@@ -1,4 +1,6 @@
-"""Data sets of texts and images, encoded fragment by fragment: the local command's vectors, once each, whatever happens."""
+"""Data sets of texts and images, encoded fragment by fragment: the local command's vectors, once each, whatever
+happens.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +131,7 @@ def test_rows_that_cannot_be_encoded_stop_the_job_or_go_to_a_file(opened, tmp_pa
     assert "no item" in bad["reason"]
     assert 53 not in read_embeddings(tmp_path / "out").ids
     every = open_itemset(write_texts(tmp_path / "none", [None] * len(TEXTS)))
-    with pytest.raises(CorruptFileError, match="none of which can be encoded"):
+    with pytest.raises(CorruptFileError, match="None of the 150 items"):
         embed_dataset(TEXT, every, str(tmp_path / "o2"), engine=HERE, bad_rows=str(tmp_path / "all.parquet"))
 
 
@@ -159,7 +161,7 @@ def test_images_are_bytes_paths_or_what_the_datasets_library_writes(opened, tmp_
         assert got.space.modality == "image"
     (tmp_path / "in/day/3.png").unlink()
     pq.write_table(pa.table({"image": paths}), tmp_path / "in/day/t.parquet")
-    with pytest.raises(FileError, match=r"no image at .*3\.png"):
+    with pytest.raises(FileError, match=r"No image at .*3\.png"):
         embed_dataset(
             EncoderSpec("small", "image"), open_itemset(str(tmp_path / "in")), str(tmp_path / "x"), engine=HERE
         )
@@ -212,10 +214,10 @@ def test_what_cannot_be_encoded_is_refused_before_the_work(opened, tmp_path):
     with pytest.raises(ParameterError, match="layer='all'"):
         embed_dataset(EncoderSpec("small", layer="all"), open_itemset(source), str(tmp_path / "out"), engine=HERE)
     assert not (tmp_path / "out").exists()
-    with pytest.raises(ParameterError, match="the same or one inside the other"):
+    with pytest.raises(ParameterError, match="one is inside the other"):
         embed_dataset(TEXT, open_itemset(source), str(tmp_path / "in/out"), engine=HERE)
     pq.write_table(pa.table({"text": ["a"], "id": [1]}), tmp_path / "in/p9.parquet")
-    with pytest.raises(ParameterError, match="other columns in p9"):
+    with pytest.raises(ParameterError, match="in p9"):
         open_itemset(source)
     pq.write_table(pa.table({"id": [1, 1], "text": ["a", "b"]}), tmp_path / "twice.parquet")
     with pytest.raises(IdError, match=r"twice\.parquet:id"):

@@ -25,7 +25,9 @@ MAP = make_map()
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Run a page's Python beside a data set ``vectors`` and a map ``map``, and return what it wrote to ``mapped``, by id."""
+    """Run a page's Python beside a data set ``vectors`` and a map ``map``, and return what it wrote to ``mapped``, by
+    id.
+    """
     write_parts(tmp_path / "vectors")
     MAP.save(tmp_path / "map")
     monkeypatch.chdir(tmp_path)

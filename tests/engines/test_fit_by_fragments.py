@@ -10,7 +10,7 @@ from engine_data import FILES, OUT, ROWS, X, Y, table, write_parts
 
 from congruence import LinearMap, OrthogonalMap, load
 from congruence.engines import LocalEngine, fit_dataset, open_dataset, open_pairs, read_sample
-from congruence.engines.local import FAN_IN
+from congruence.engines.engine import FAN_IN
 from congruence.errors import IdError, NotFiniteError, ParameterError
 
 HERE = LocalEngine()

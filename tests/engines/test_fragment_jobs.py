@@ -12,8 +12,8 @@ from s3_server import s3_server
 
 from congruence import CCAMap, LinearMap, MLPMap, Space
 from congruence.engines import LocalEngine, MapBatch, open_dataset, transform_dataset
-from congruence.engines.journal import Journal, Plan
-from congruence.engines.places import Place
+from congruence.engines.jobs import FragmentJournal, JobPlan
+from congruence.engines.locations import Location
 from congruence.errors import (
     DirectionError,
     FileError,
@@ -25,8 +25,7 @@ from congruence.errors import (
     ZeroRowError,
 )
 from congruence.stores import open_source, read_embeddings
-from congruence.upgrade.transform import BlockMap
-from congruence.upgrade.transform import transform_file
+from congruence.upgrade.transform import BlockMap, transform_file
 
 MAP = make_map()
 HERE = LocalEngine()
@@ -83,10 +82,12 @@ def test_products_on_a_device_are_those_of_numpy():
 
 
 def test_torch_is_imported_where_there_is_a_gpu(monkeypatch):
-    """ "auto" takes torch's product only on a GPU; without one, and where the engine hides it, torch is not even imported."""
+    """ "auto" takes torch's product only on a GPU; without one, and where the engine hides it, torch is not even
+    imported.
+    """
     import builtins
 
-    from congruence.upgrade import blocks
+    import congruence.upgrade.transform as blocks
 
     imported = []
     real = builtins.__import__
@@ -185,13 +186,13 @@ def test_columns_must_agree_and_places_be_apart(parts, tmp_path):
         open_dataset(str(tmp_path / "in"))
     data = open_dataset(str(parts))
     for name in (parts, parts / "sub", parts.parent):
-        with pytest.raises(ParameterError, match="the same or one inside the other"):
+        with pytest.raises(ParameterError, match="one is inside the other"):
             transform_dataset(MAP, data, str(name), engine=HERE)
     with pytest.raises(ParameterError, match="folder of Parquet"):
         transform_dataset(MAP, data, str(tmp_path / "out.npy"), engine=HERE)
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs/thesis.txt").touch()
-    with pytest.raises(OutputExistsError, match="Got a file or folder at .* that congruence did not write"):
+    with pytest.raises(OutputExistsError, match="Got files at .* that congruence did not write"):
         transform_dataset(MAP, data, str(tmp_path / "theirs"), engine=HERE, force=True)
     assert (tmp_path / "theirs/thesis.txt").exists()
 
@@ -242,11 +243,11 @@ def test_a_receipt_counts_only_with_its_file_and_digest(parts, tmp_path):
     assert transform_dataset(MAP, data, str(out), engine=HERE).resumed == 1
     assert read_parts(out).column("id").to_pylist() == list(range(FILES * ROWS))
     assert not list(out.glob(".*"))
-    journal = Journal(Place.of(tmp_path / "j"), Plan("transform", {}, data.fragments)).open()
+    journal = FragmentJournal(Location.of(tmp_path / "j"), JobPlan("transform", {}, data.fragments)).open()
     journal.place.child("done-000001-00000000.json").write(
         b'{"format_version": 1, "digest": "0", "facts": {"receipts": []}}'
     )
-    again = Journal(journal.place, journal.plan).open()
+    again = FragmentJournal(journal.place, journal.plan).open()
     assert (again.damaged, again.finished) == (1, {})
 
 
@@ -274,7 +275,7 @@ def test_an_output_is_whole_or_not_there(parts, tmp_path):
     out = str(tmp_path / "out")
 
     def second():
-        with pytest.raises(FileError, match="another run"):
+        with pytest.raises(FileError, match="Another run"):
             transform_dataset(MAP, data, out, engine=HERE)
 
     assert transform_dataset(MAP, data, out, engine=Meddling(second)).rows == FILES * ROWS
@@ -362,7 +363,7 @@ def test_an_object_store_is_read_written_and_resumed(bucket, parts, tmp_path):
     with pytest.raises(OutputExistsError):
         transform_dataset(MAP, data, url(bucket, "out"), engine=HERE)
     bucket.objects["bucket"]["theirs/x"] = b"x"
-    with pytest.raises(OutputExistsError, match="Got objects at .* that congruence did not write"):
+    with pytest.raises(OutputExistsError, match="Got files at .* that congruence did not write"):
         transform_dataset(MAP, data, url(bucket, "theirs"), engine=HERE, force=True)
 
 

@@ -1,4 +1,6 @@
-"""A migration whose executor an engine makes: the same bits as in one process, nothing lost to kills, and files only."""
+"""A migration whose executor an engine makes: the same bits as in one process, nothing lost to kills, and files
+only.
+"""
 
 from __future__ import annotations
 

@@ -51,8 +51,6 @@ def cluster():
     with pytest.MonkeyPatch.context() as patch:
         for name, value in SETTINGS.items():
             patch.setenv(name, value)
-        # Workers as a command's, without scikit-learn; those of a program are in a test of their own.
-        patch.setattr("congruence.engines.ray.runs_command", lambda: True)
         yield from _cluster()
 
 
@@ -90,7 +88,9 @@ def test_the_command_on_a_cluster_writes_what_the_local_one_writes(cluster, part
 
 
 class Dies:
-    """Ends its process on the first attempt at each of some fragments, after the output is written: kill -9 at the worst time."""
+    """Ends its process on the first attempt at each of some fragments, after the output is written: kill -9 at the
+    worst time.
+    """
 
     def __init__(self, work, marks, names):
         self.work, self.marks, self.names = work, marks, names
@@ -128,7 +128,9 @@ def test_dead_workers_are_replaced_and_no_row_is_there_twice(cluster, parts, tmp
 
 
 def test_a_migration_on_a_cluster_with_dying_workers(cluster, here, tmp_path):
-    """Workers die after a stretch is written, before it is told, and after a new file is; the command then does the switch and the way back."""
+    """Workers die after a stretch is written, before it is told, and after a new file is; the command then does the
+    switch and the way back.
+    """
     where = write_parts(tmp_path / "photos")
     MAP.save(tmp_path / "map")
     (tmp_path / "marks").mkdir()
@@ -153,7 +155,9 @@ def test_a_migration_on_a_cluster_with_dying_workers(cluster, here, tmp_path):
 
 
 def test_a_lancedb_table_on_a_cluster_with_a_dying_worker(cluster, here, tmp_path):
-    """A worker dies after a fragment's file is written, before it is told: another writes it again, and the command goes on."""
+    """A worker dies after a fragment's file is written, before it is told: another writes it again, and the command
+    goes on.
+    """
     lance = pytest.importorskip("lance")
     where = tmp_path / "photos.lance"
     lance.write_dataset(table(), str(where), max_rows_per_file=ROWS)
@@ -171,8 +175,7 @@ def test_a_lancedb_table_on_a_cluster_with_a_dying_worker(cluster, here, tmp_pat
     np.testing.assert_allclose(np.stack(found["vector"].to_numpy()), MAP.transform(X), rtol=0, atol=2e-6)
 
 
-def test_an_error_of_a_worker_is_ours_and_what_is_finished_stays(cluster, monkeypatch, tmp_path):
-    monkeypatch.setattr("congruence.engines.ray.runs_command", lambda: False)  # the workers of a program
+def test_an_error_of_a_worker_is_ours_and_what_is_finished_stays(cluster, tmp_path):
     vectors = X.copy()
     vectors[-1] = np.nan
     data = open_dataset(str(write_parts(tmp_path / "in", vectors)))

@@ -11,8 +11,8 @@ from scipy.stats import binom, binomtest, permutation_test
 import congruence
 from congruence import Embeddings, OrthogonalMap, Space, compare_maps, evaluate
 from congruence.errors import IdError, InputError, ModalityError, ParameterError, ShapeError
+from congruence.evaluation.comparison import hits_at_k
 from congruence.evaluation.paired_tests import bootstrap_intervals, group_sums, holm, mcnemar, sign_flip
-from congruence.evaluation.query_scores import hits_at_k
 from congruence.metrics import recall_at_k
 from congruence.splits import Split
 from congruence.synthetic import rigid_problem
@@ -183,7 +183,10 @@ def test_a_map_is_no_better_than_itself_and_the_order_turns_the_sign(maps, texts
 
 
 def test_equally_good_predictions_are_told_apart_as_rarely_as_the_level_says():
-    """Both are the truth and noise of the same law: exchangeable query by query. The error is of the whole family of lines."""
+    """Both are the truth and noise of the same law: exchangeable query by query.
+
+    The error is of the whole family of lines.
+    """
     rng = np.random.default_rng(7)
     wrong, trials = 0, 60
     for _ in range(trials):
@@ -231,7 +234,7 @@ def test_copies_are_one_query():
     assert alone.high - alone.low < 0.8 * (copies.high - copies.low)
     with pytest.raises(ShapeError, match="Got 3 groups for 60 rows"):
         compare_maps(*maps, X, Y, groups=[1, 2, 3])
-    with pytest.raises(InputError, match="59 queries without a group"):
+    with pytest.raises(InputError, match="59 queries have no group"):
         compare_maps(*maps, X, Y, groups={"0": 1})
     (other,) = compare_maps(*maps, X, Y, groups={"a photo": 1}, **options).rows
     assert other.n_groups == 60
@@ -305,7 +308,23 @@ def test_evaluate_against_another_map(here, tmp_path):
     np.savez(tmp_path / "both.npz", a=problem.X, b=problem.Y, names=[f"item {k}" for k in range(160)])
     vectors = ["both.npz:a", "both.npz:b"]
     for name, extra in (("new", []), ("old", ["--shrinkage", "soft", "--shrinkage-strength", "3"])):
-        assert here("fit", *vectors, "--ids", "names", "--modality", "text", "--holdout", 60, "-o", name, "--no-check", *extra).code == 0  # fmt: skip
+        assert (
+            here(
+                "fit",
+                *vectors,
+                "--ids",
+                "names",
+                "--modality",
+                "text",
+                "--holdout",
+                60,
+                "-o",
+                name,
+                "--no-check",
+                *extra,
+            ).code
+            == 0
+        )
     common = [
         "evaluate",
         "new",

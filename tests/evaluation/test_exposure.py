@@ -10,9 +10,7 @@ import pytest
 from congruence import Embeddings
 from congruence.errors import IdError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.evaluation import measure_exposure
-from congruence.evaluation.exposure import _interval
-from congruence.evaluation.linkage import _rank, link
-from congruence.evaluation.protections import protect
+from congruence.evaluation.exposure import _interval, _rank, link, protect
 from congruence.linalg.csls import ScaledSimilarity
 from congruence.metrics import nearest
 from congruence.synthetic import rigid_problem, unimodal_problem
@@ -118,7 +116,9 @@ def test_what_search_keeps_is_the_overlap_with_the_true_neighbors(problem):
 
 
 def test_the_interval_covers_draws_and_vectors():
-    """A rate that differs between draws and between vectors; Wilson's interval of the vectors alone would miss it often."""
+    """A rate that differs between draws and between vectors; Wilson's interval of the vectors alone would miss it
+    often.
+    """
     rng = np.random.default_rng(6)
     missed = 0
     for _ in range(30):
@@ -166,7 +166,14 @@ def test_what_cannot_be_measured_is_said(problem):
         measure_exposure(X, Y, pairs=[10], k=239)
     with pytest.raises(ShapeError):
         measure_exposure(X, Y, pairs=[10], queries=Y[:, :5])
-    for spec, words in (("salt", "one of none"), ("noise", "a positive number"), ("pca=0", "a positive"), ("pca=99", "width 24"), ("int8=3", "no number"), ("noise=x", "a positive")):  # fmt: skip
+    for spec, words in (
+        ("salt", "one of none"),
+        ("noise", "a positive number"),
+        ("pca=0", "a positive"),
+        ("pca=99", "width 24"),
+        ("int8=3", "no number"),
+        ("noise=x", "a positive"),
+    ):
         with pytest.raises(ParameterError, match=words):
             measure_exposure(X, Y, pairs=[10], protections=[spec])
 

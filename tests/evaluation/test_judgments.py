@@ -7,8 +7,7 @@ import pytest
 
 from congruence import Embeddings
 from congruence.errors import FileError, InputError, ShapeError
-from congruence.evaluation.judgments import Judgments, judge, read_qrels
-from congruence.evaluation.ranked import expected_scores, ranked_scores
+from congruence.evaluation.judgments import Judgments, expected_scores, judge, ranked_scores, read_qrels
 
 RNG = np.random.default_rng(0)
 
@@ -72,7 +71,7 @@ def test_classes_are_judgments_too():
 
 def test_what_cannot_be_judged_is_refused():
     queries, index = rows(2, ["a", "b"]), rows(2, ["c", "d"])
-    with pytest.raises(InputError, match="no query with a relevant row"):
+    with pytest.raises(InputError, match="No query with a relevant row"):
         judge(queries, index)
     with pytest.raises(InputError, match="without ids"):
         judge(rows(2, None), index)

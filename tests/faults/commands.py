@@ -1,4 +1,6 @@
-"""Every command that writes, for the tests of kills and concurrent writers: small inputs, expected outputs, and checks that they are complete."""
+"""Every command that writes, for the tests of kills and concurrent writers: small inputs, expected outputs, and checks
+that they are complete.
+"""
 
 from __future__ import annotations
 
@@ -266,7 +268,9 @@ def letters_encoder() -> None:
 
 
 def without_the_library() -> None:
-    """Avoid the import of sentence-transformers, which takes 6 s: the model folder and its publication do not depend on it."""
+    """Avoid the import of sentence-transformers, which takes 6 s: the model folder and its publication do not depend on
+    it.
+    """
     import sys
     from types import SimpleNamespace
 
@@ -282,8 +286,8 @@ def without_the_library() -> None:
 
 
 def local_archive() -> None:
-    from congruence.datasets import DATASETS
-    from congruence.datasets.download import Resource
+    from congruence_papers.image_sets import DATASETS
+    from congruence_papers.image_sets.download import Resource
 
     raw = Path("archive.tar.gz").read_bytes()
     target = Path("root/archive.tar.gz")

@@ -18,7 +18,8 @@ from commands import CASES
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
-        # Includes modules that libraries import on first use: those of typer and torch's optimizers took most of the time of a case.
+        # Includes modules that libraries import on first use: those of typer and torch's optimizers took most of the
+        # time of a case.
         *("torch", "torch._dynamo", "faiss", "lance", "scipy.optimize", "scipy.stats", "sklearn.cross_decomposition"),
         *("onnx.checker", "onnx.helper", "onnx.numpy_helper"),
         *(
@@ -30,14 +31,15 @@ CONTEXT.set_forkserver_preload(
             "rich.table",
             "typer._adapters",
         ),
-        *("congruence.cli", "congruence.train", "congruence.recipe", "congruence.report", "congruence.papers"),
+        *("congruence.cli", "congruence.train", "congruence.recipe", "congruence.report", "congruence_papers"),
         *(
             "congruence.integrations.faiss",
             "congruence.upgrade.certify",
             "congruence.upgrade.transform",
             "congruence.embed",
         ),
-        *("congruence.compare.layers", "congruence.negatives", "congruence.datasets"),
+        *("congruence.compare.layers", "congruence_papers.commands", "congruence_papers.running"),
+        *("congruence_papers.negatives", "congruence_papers.image_sets", "congruence.datasets"),
         "warm",
     ]
 )
@@ -107,8 +109,8 @@ def _points() -> list[tuple[Any, str, bool, bool]]:
     import shutil
 
     import congruence._utils.atomic as atomic
-    from congruence.datasets import archives
     from congruence.embed import VectorCache
+    from congruence_papers.image_sets import archives
 
     return [
         (atomic, "_publish", True, True),

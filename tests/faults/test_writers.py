@@ -1,4 +1,6 @@
-"""Every command that writes is killed at every step of its writing, and meets another writer just before it publishes."""
+"""Every command that writes is killed at every step of its writing, and meets another writer just before it
+publishes.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Imported by the fork server: fills caches once, so that no case has to fill them again.
 
-These are the options of commands, what scikit-learn looks up when it first checks an array, glyph shapes, and compiled templates. None of this leaves a
-thread or an open file behind, which would not survive a fork.
+These are the options of commands, what scikit-learn looks up when it first checks an array, glyph shapes, and compiled
+templates. None of this leaves a thread or an open file behind, which would not survive a fork.
 """
 
 from __future__ import annotations

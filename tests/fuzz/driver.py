@@ -36,7 +36,8 @@ class Outcome:
     Attributes
     ----------
     counts : Counter
-        Number of cases by outcome: ``read`` (everything, with valid values), ``refused`` (at least a part) and ``finding``.
+        Number of cases by outcome: ``read`` (everything, with valid values), ``refused`` (at least a part) and
+        ``finding``.
     findings : list of dict
         ``target``, ``number``, ``what`` and, if inputs are kept, ``input``.
     """
@@ -48,7 +49,9 @@ class Outcome:
 def run_cases(
     target: str, first: int, count: int, *, seed: int = 0, keep: Path | None = None, child: Child | None = None
 ) -> Outcome:
-    """Run cases of a target; a case that kills or hangs the child is a finding, and a new child continues with the next one."""
+    """Run cases of a target; a case that kills or hangs the child is a finding, and a new child continues with the next
+    one.
+    """
     out, number, own = Outcome(), first, child is None
     child = child or Child()
     try:

@@ -1,4 +1,4 @@
-"""What congruence writes itself and reads again: maps, checkpoints, parts and caches of ``embed``, recipes, experiments."""
+"""What congruence writes itself and reads again: maps, checkpoints, parts and caches of ``embed``, recipes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ from congruence.embeddings import Space
 from congruence.encoders import Encoder
 from congruence.errors import CorruptFileError, StorageError
 from congruence.maps import MAPS, make_map
-from congruence.papers import STUDIES
-from congruence.papers.config import parse_config
 from congruence.persist import numbers_digest
 from congruence.recipe import make_recipe, read_recipe
 
@@ -238,16 +236,16 @@ def damage_journal(rng: random.Random, path: Path) -> None:
 
 def _fragments_plan():
     from congruence.engines.dataset import Fragment
-    from congruence.engines.journal import Plan
+    from congruence.engines.jobs import JobPlan
 
-    return Plan("transform", {"map": "ab"}, tuple(Fragment(f"part-{k}", "", 10, 100) for k in range(5)))
+    return JobPlan("transform", {"map": "ab"}, tuple(Fragment(f"part-{k}", "", 10, 100) for k in range(5)))
 
 
 def write_fragments_journal(rng: random.Random, folder: Path) -> Path:
-    from congruence.engines.journal import Journal, Receipt
-    from congruence.engines.places import Place
+    from congruence.engines.jobs import FragmentJournal, Receipt
+    from congruence.engines.locations import Location
 
-    journal = Journal(Place.of(folder / "fragments"), _fragments_plan()).open()
+    journal = FragmentJournal(Location.of(folder / "fragments"), _fragments_plan()).open()
     for k in range(rng.choice((1, 3))):
         journal.add(Receipt(f"part-{k}", 10, size=99, path=f"part-{k}.parquet"))
         journal.flush()
@@ -255,11 +253,11 @@ def write_fragments_journal(rng: random.Random, folder: Path) -> Path:
 
 
 def read_fragments_journal(path: Path) -> None:
-    from congruence.engines.journal import Journal
-    from congruence.engines.places import Place
+    from congruence.engines.jobs import FragmentJournal
+    from congruence.engines.locations import Location
 
     plan = _fragments_plan()
-    journal = Journal(Place.of(path), plan).open()
+    journal = FragmentJournal(Location.of(path), plan).open()
     assert len(journal.pending()) + len(journal.finished) == 5
     assert journal.rows >= 0
     journal.keep({"part-0.parquet": 99})
@@ -267,7 +265,7 @@ def read_fragments_journal(path: Path) -> None:
 
 def damage_fragments_journal(rng: random.Random, path: Path) -> None:
     """Change a segment of the journal, and update its digest."""
-    from congruence.engines.journal import with_digest
+    from congruence.engines.jobs import with_digest
 
     file = min(path.glob("done-000001-*.json"))
     changed = mutate_data(rng, json.loads(file.read_text())["facts"])
@@ -288,7 +286,7 @@ def read_data_set(path: Path) -> None:
         with refusing():
             data = open_dataset(f"{path}{key}", fragment_bytes=64)
             for fragment in data.fragments:
-                for row, piece in data.open(fragment).tables(16):
+                for row, piece in data.open(fragment).pieces(None, 0, 16):
                     data.open(fragment).block(piece, row)
 
 
@@ -345,7 +343,13 @@ def read_beside(path: Path) -> None:
     file = path / "v.npy"
     before = file.read_bytes() if file.is_file() else None
     with open_database(file) as database:
-        for step in (database.info, database.stage, database.note, lambda: list(database.scan("new")), lambda: list(database.scan_pairs())):  # fmt: skip
+        for step in (
+            database.info,
+            database.stage,
+            database.note,
+            lambda: list(database.scan("new")),
+            lambda: list(database.scan_pairs()),
+        ):
             with refusing():
                 step()
         assert (file.read_bytes() if file.is_file() else None) == before
@@ -583,23 +587,6 @@ def read_recipe_(path: Path) -> None:
         make_recipe(given)
 
 
-def write_config(rng: random.Random, folder: Path) -> Path:
-    configs = sorted(
-        (path for study in STUDIES.values() for path in study.configs.iterdir()), key=lambda path: path.name
-    )
-    text = rng.choice(configs).read_text(encoding="utf-8")
-    name = next(line.split(":")[1].strip() for line in text.splitlines() if line.startswith("name:"))
-    (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
-    return folder / f"{name}.yaml"
-
-
-def read_config(path: Path) -> None:
-    from congruence._utils.yaml import read_yaml
-
-    found = parse_config(read_yaml(path, "an experiment"), path.stem)
-    json.dumps(found.to_dict(), default=str)
-
-
 def write_marker(rng: random.Random, folder: Path) -> Path:
     (folder / "marker.json").write_text(json.dumps({"format": "congruence-vectors", "format_version": 1, "parts": []}))
     return folder / "marker.json"
@@ -622,7 +609,6 @@ OWN: dict[str, Target] = {
     "parts of embed": Target(write_parts, read_parts),
     "cache of embed": Target(write_cache, read_cache),
     "recipe": Target(write_recipe, read_recipe_),
-    "experiment": Target(write_config, read_config),
     "marker": Target(write_marker, read_marker),
     "journal": Target(write_journal, read_journal),
     "journal, right digest": Target(write_journal, read_journal, damage_journal),

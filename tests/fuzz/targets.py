@@ -32,6 +32,7 @@ from congruence.stores import (
     read_embeddings,
     suffixes,
 )
+from congruence_papers import image_sets
 
 #: Maximum length of a message, whatever the file contains.
 LONGEST = 6000
@@ -47,13 +48,14 @@ class Target:
     Attributes
     ----------
     make : callable
-        Function of a random generator and an empty folder that creates a valid input in the folder, and returns its path.
+        Function of a random generator and an empty folder that creates a valid input in the folder, and returns its
+        path.
     read : callable
-        Reads an input, damaged or not. Raises CongruenceError for a refusal, and AssertionError for a value that no reader may
-        return; any other exception is a failure of the reader.
+        Reads an input, damaged or not. Raises CongruenceError for a refusal, and AssertionError for a value that no
+        reader may return; any other exception is a failure of the reader.
     damage : callable, optional
-        Damages an input and updates its checksums, so that the code after their verification is reached. By default, bytes are
-        damaged without updating checksums.
+        Damages an input and updates its checksums, so that the code after their verification is reached. By default,
+        bytes are damaged without updating checksums.
     """
 
     make: Callable[[random.Random, Path], Path]
@@ -259,7 +261,7 @@ def write_bundle(rng: random.Random, folder: Path) -> Path:
 
 
 def read_captions(path: Path) -> None:
-    found = datasets.read_captions(path)
+    found = image_sets.read_captions(path)
     assert found
     assert all(isinstance(name, str) and name and isinstance(text, str) and text for name, text in found)
 
@@ -302,7 +304,7 @@ def read_sugarcrepe(path: Path) -> None:
 
 
 def write_sugarcrepe(rng: random.Random, folder: Path) -> Path:
-    from congruence.datasets.sugarcrepe import CATEGORIES
+    from congruence.datasets import CATEGORIES
 
     place = folder / "sugarcrepe"
     place.mkdir()
@@ -316,7 +318,7 @@ def read_dataset(name: str) -> Callable[[Path], None]:
     def read(path: Path) -> None:
         for split in ("train", "test", "val", "all"):
             with refusing():
-                data = datasets.open_dataset(name, path, split, complete=False)
+                data = image_sets.open_dataset(name, path, split, complete=False)
                 assert len(data.ids) == len(data.labels) == len(data) > 0
                 assert max(data.labels) < len(data.classes)
                 assert all(isinstance(text, str) for text in data.classes)
@@ -343,7 +345,7 @@ def write_dataset(name: str) -> Callable[[random.Random, Path], Path]:
 
 
 def read_archive(path: Path) -> None:
-    from congruence.datasets.archives import extract
+    from congruence_papers.image_sets.archives import extract
 
     place = path.parent / f"unpacked-{path.name}"
     place.mkdir()
@@ -377,6 +379,6 @@ TARGETS: dict[str, Target] = {
     **{f"captions{s}": Target(write_captions(s), read_captions) for s in (".csv", ".tsv", ".json")},
     "qrels": Target(write_judgments, read_judgments),
     "sugarcrepe": Target(write_sugarcrepe, read_sugarcrepe),
-    **{f"dataset {name}": Target(write_dataset(name), read_dataset(name)) for name in datasets.DATASETS},
+    **{f"dataset {name}": Target(write_dataset(name), read_dataset(name)) for name in image_sets.DATASETS},
     **{f"archive{s}": Target(write_archive(s), read_archive) for s in (".zip", ".tar", ".tgz")},
 }

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from congruence.datasets import archives
-from congruence.datasets.archives import extract
 from congruence.errors import CorruptFileError, FileError, ParameterError, StorageError
+from congruence_papers.image_sets import archives
+from congruence_papers.image_sets.archives import extract
 
 
 def tar(path: Path, members: dict[str, bytes | tarfile.TarInfo], mode: str = "w:gz") -> Path:

@@ -20,9 +20,9 @@ pytest.importorskip("PIL.Image")
 
 from layouts import LAYOUTS, caltech101, pets
 
-from congruence.datasets import DATASETS, download, download_dataset, open_dataset
-from congruence.datasets.download import Resource, check_recorded, fetch, install
 from congruence.errors import CorruptFileError, FileError, ParameterError, StorageError
+from congruence_papers.image_sets import DATASETS, download, download_dataset, open_dataset
+from congruence_papers.image_sets.download import Resource, check_recorded, fetch, install
 
 BODY = bytes(range(256)) * 4000  # a megabyte, more than a block
 SHA = hashlib.sha256(BODY).hexdigest()
@@ -284,7 +284,9 @@ def facts(content: bytes) -> dict:
 
 
 def served(server: Server, monkeypatch, name: str, contents: dict[str, bytes]) -> None:
-    """Let a data set come from the test's server: what is served under the archive's own name, with its own checksums."""
+    """Let a data set come from the test's server: what is served under the archive's own name, with its own
+    checksums.
+    """
 
     def here(old: Resource) -> Resource:
         file = Path(old.path).name

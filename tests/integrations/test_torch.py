@@ -14,7 +14,7 @@ from fitted_maps import MAPS, SIDES, P, X, expected, rows
 
 from congruence import Bridge, CCAMap, HeadsMap, LinearMap, OrthogonalMap
 from congruence.errors import MissingExtraError, ModalityError, NormWarning, ParameterError, ShapeError
-from congruence.maps._checks import NotFittedMapError
+from congruence.maps import NotFittedMapError
 from congruence.maps._layers import LAYERS
 from congruence.maps.torch_module import _MODULES
 
@@ -144,7 +144,7 @@ def test_refusals(monkeypatch):
     m = MAPS["orthogonal"]
     with pytest.raises(ShapeError, match="width 9; expected 6"):
         m.to_torch()(torch.zeros(2, 9))
-    with pytest.raises(ParameterError, match="side='target' for OrthogonalMap"):
+    with pytest.raises(ParameterError, match="side='target'"):
         m.to_torch(side="target")
     with pytest.raises(ParameterError, match="side"):
         m.to_torch(side="left")
@@ -156,7 +156,7 @@ def test_refusals(monkeypatch):
         HeadsMap().to_torch()
     unknown = LinearMap().fit(P.X, P.Y)
     unknown.target_space_ = replace(unknown.target_space_, normalized=None)
-    with pytest.warns(NormWarning, match="without a record of whether"):
+    with pytest.warns(NormWarning, match="no record of whether"):
         unknown.to_torch()
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"congruence\[train\]"):

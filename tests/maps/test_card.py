@@ -60,7 +60,13 @@ def tables(text):
 def test_the_card_says_what_was_chosen_by_what_evidence_and_by_how_much(chosen, card):
     choice = chosen.scores_["choice"]
     (header, _, *rows), *_ = tables(card)
-    assert header == ["map", "mean reciprocal rank of the pairs", "at 1", "of image rows", "behind the best (± standard error)"]  # fmt: skip
+    assert header == [
+        "map",
+        "mean reciprocal rank of the pairs",
+        "at 1",
+        "of image rows",
+        "behind the best (± standard error)",
+    ]
     assert len(rows) == len(choice["tried"]) > 4
     for row, one in zip(rows, choice["tried"], strict=True):
         assert row[0] == one["name"] + " (chosen)" * (one["name"] == choice["name"])
@@ -85,23 +91,44 @@ def one(name, behind, error=0.01, **other):
 
 def chose(name, *tried, method="orthogonal", not_tried=""):
     return {
-        "name": name, "method": method, "parameters": {}, "evidence": "pairs", "n_pairs": 1200, "folds": 3, "repeats": 1, "lead": 0.02,
-        "lead_error": 0.01, "tried": list(tried), "not_tried": not_tried,
-    }  # fmt: skip
+        "name": name,
+        "method": method,
+        "parameters": {},
+        "evidence": "pairs",
+        "n_pairs": 1200,
+        "folds": 3,
+        "repeats": 1,
+        "lead": 0.02,
+        "lead_error": 0.01,
+        "tried": list(tried),
+        "not_tried": not_tried,
+    }
 
 
 @pytest.mark.parametrize(
     ("choice", "words"),
     [
-        (chose("a", one("a", 0), one("b", 0.04)), "1,200 pairs (3 folds). Its mean reciprocal rank is the best; b is next, 0.040 ± 0.010 behind."),
-        (chose("a", one("a", 0.004), one("b", 0)), "is 0.004 ± 0.010 behind the best, b: of the maps within one standard error, or 0.005,"),
+        (
+            chose("a", one("a", 0), one("b", 0.04)),
+            "1,200 pairs (3 folds). Its mean reciprocal rank is the best; b is next, 0.040 ± 0.010 behind.",
+        ),
+        (
+            chose("a", one("a", 0.004), one("b", 0)),
+            "is 0.004 ± 0.010 behind the best, b: of the maps within one standard error, or 0.005,",
+        ),
         (chose("b", one("a", 0.02), one("b", 0)), "Against a it is +0.020 ± 0.010."),
-        (chose("b", one("a", 0.02, image=0.1), one("b", 0, image=0.2), method="linear"), "rank, averaged over the modalities, is the best"),
+        (
+            chose("b", one("a", 0.02, image=0.1), one("b", 0, image=0.2), method="linear"),
+            "rank, averaged over the modalities, is the best",
+        ),
         (chose("b", one("a", 0.02), one("b", 0), method="linear"), "do not map another modality with it."),
         (chose("a", one("a", 0), not_tried="linear maps: why"), "Not tried: linear maps: why."),
-        ({**chose("a"), "evidence": "5 different pairs are too few"}, "Chosen: a, without a comparison: 5 different pairs are too few."),
+        (
+            {**chose("a"), "evidence": "5 different pairs are too few"},
+            "Chosen: a, without a comparison: 5 different pairs are too few.",
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_sentence_about_the_choice(choice, words):
     sentence = choice_sentence(choice)
     assert words in sentence
@@ -127,8 +154,8 @@ def test_the_card_says_where_means_are_from_and_whether_the_pairs_look_paired(ro
     assert "Modalities with means" not in card  # of a linear map, which keeps none
     card = read(rotation, tmp_path)
     assert (
-        "means: audio (of 78 source rows), image (of 78 source rows, the target's estimated from the source's), text (from the pairs)."
-        in card
+        "means: audio (of 78 source rows), image (of 78 source rows, the target's estimated from the "
+        "source's), text (from the pairs)." in card
     )
     assert "The default modality is text." in card
     assert "Pairing: the pairs belong together (mean cosine of pairs left out 0." in card

@@ -139,13 +139,13 @@ def test_what_cannot_be_continued_is_refused(problem, images):
     for bad in (0, 1.5, -1, float("nan"), "1"):
         with pytest.raises(ParameterError, match="forgetting"):
             fitted.partial_fit(X, Y, forgetting=bad)
-    with pytest.raises(ModalityError, match=r"Call recenter"):
+    with pytest.raises(ModalityError, match="recenter"):
         fitted.update_means(X, modality="image")
-    with pytest.raises(ParameterError, match="was given as a vector, so its number of rows is unknown"):
+    with pytest.raises(ParameterError, match="given as a vector"):
         fitted.recenter(images[0].mean(0), images[1], modality="image").update_means(images[0], modality="image")
     with pytest.raises(ParameterError, match=r"one source vector"):
         fitted.recenter(*images, modality="image").update_means(images[0][0], modality="image")
-    with pytest.raises(ParameterError, match="recentered without modality"):
+    with pytest.raises(ParameterError, match="recentered without a modality"):
         OrthogonalMap().fit(X, Y).recenter(*images).partial_fit(X, Y)
 
 
@@ -159,14 +159,3 @@ def test_damaged_counts_are_refused(problem, images, tmp_path, rows):
     persist.write_folder(tmp_path / "bad", arrays, {key: config[key] for key in keep}, "")
     with pytest.raises(CorruptFileError):
         congruence.load(tmp_path / "bad")
-
-
-def test_a_map_of_an_earlier_version_keeps_its_means(problem, images, tmp_path):
-    mapping = OrthogonalMap().fit(problem.X, problem.Y, modality="text").recenter(*images, modality="image")
-    del mapping.facts_["mean_rows"]
-    loaded = congruence.load(mapping.save(tmp_path / "map"))
-    np.testing.assert_allclose(
-        loaded.partial_fit(problem.X, problem.Y, modality="text").target_mean_, images[1].mean(0)
-    )
-    with pytest.raises(ParameterError, match="was given as a vector, so its number of rows is unknown"):
-        loaded.update_means(images[0], modality="image")

@@ -178,7 +178,9 @@ def test_partly_shared_items_unequal_widths_and_offsets_are_recovered_exactly():
 
 
 def test_directions_that_only_a_later_edge_of_the_tree_needs_are_not_lost():
-    """d and e share much; a shares a few items with e and others with b: what joins a and b lies outside of what a and e share."""
+    """d and e share much; a shares a few items with e and others with b: what joins a and b lies outside of what a and
+    e share.
+    """
     models = world(8, n=60, widths=(30,) * 4)
     a, b, d, e = (models[name] for name in "abcd")
     rows = some(

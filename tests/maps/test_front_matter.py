@@ -9,7 +9,7 @@ import pytest
 
 import congruence
 from congruence import Embeddings, Space
-from congruence.maps._front import front_matter
+from congruence.maps.card import front_matter
 from congruence.synthetic import rigid_problem
 
 repocard = pytest.importorskip("huggingface_hub.repocard")

@@ -17,14 +17,7 @@ from torch.nn import functional
 import congruence
 from congruence import MAPS, CCAMap, Embeddings, HeadsMap, ProcrustesHeads, Space
 from congruence.embeddings import normalize_rows
-from congruence.errors import (
-    CongruenceError,
-    CorruptFileError,
-    InputError,
-    NotFiniteError,
-    ParameterError,
-    ShapeError,
-)
+from congruence.errors import CongruenceError, CorruptFileError, InputError, NotFiniteError, ParameterError, ShapeError
 from congruence.maps import METHODS, _layers, make_map
 from congruence.persist import numbers_digest
 
@@ -393,12 +386,6 @@ HOSTILE = {
     "kind list": edit(*L, "source", 0, "kind", value=["linear"]),
     "entry": edit(*L, "source", 0, "code", value="1"),
     "layer": edit(*L, "source", 0, value=3),
-    "array gone": edit(*L, "source", 2, "arrays", value=["weight"]),
-    "array twice": edit(*L, "source", 2, "arrays", value=["weight", "weight"]),
-    "array of another": edit(*L, "source", 2, "arrays", value=["weight", "bias", "mean"]),
-    "array named kind": edit(*L, "source", 2, "arrays", value=["kind"]),
-    "arrays": edit(*L, "source", 2, "arrays", value="weight"),
-    "arrays of numbers": edit(*L, "source", 2, "arrays", value=[[0]]),
     "wrong order": lambda c: c["facts"]["layers"]["source"].reverse(),
     "eps text": edit(*L, "source", 3, "layers", 0, "eps", value="1e-5"),
     "eps huge": edit(*L, "source", 3, "layers", 0, "eps", value=10**400),

@@ -143,7 +143,7 @@ def test_impossible_options_are_refused():
         OrthogonalMap.from_moments({})
     with pytest.raises(ParameterError, match="at least 10"):
         OrthogonalMap(shrinkage="cv").fit(p.X[:9], p.Y[:9])
-    with pytest.raises(ParameterError, match="partial_fit"):
+    with pytest.raises(ParameterError, match="second pass"):
         OrthogonalMap(shrinkage="cv").partial_fit(p.X, p.Y)
 
 

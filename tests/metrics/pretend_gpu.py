@@ -1,7 +1,7 @@
 """A simulated GPU, for machines without one: it counts bytes that would go to the host, and refuses what CUDA refuses.
 
-Its tensors compute on the CPU but report the device ``cuda:0``. Mixing them with a CPU tensor is an error, unless that is a
-single number or an index; so is using one as a NumPy array without copying it to the host first.
+Its tensors compute on the CPU but report the device ``cuda:0``. Mixing them with a CPU tensor is an error, unless that
+is a single number or an index; so is using one as a NumPy array without copying it to the host first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What p-values promise: unrelated spaces are called alike as often as the level says, whatever the number of scores looked at."""
+"""What p-values promise: unrelated spaces are called alike as often as the level says, whatever the number of scores
+looked at.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def test_family_wise_error_is_the_level(shape, draws, runs):
 @pytest.mark.parametrize("draws", [4, 19, 200])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_each_pairing_in_turn_as_the_actual_one(shape, draws):
-    """Of any draws + 1 pairings, as skewed and dependent as one likes, at most α (draws + 1) reach p ≤ α: exactly as many without ties."""
+    """Of any draws + 1 pairings, as skewed and dependent as one likes, at most α (draws + 1) reach p ≤ α: exactly as
+    many without ties.
+    """
     rng = np.random.default_rng(1)
     scores = np.exp(2 * rng.standard_normal((draws + 1, *shape)) + rng.standard_normal((draws + 1, *[1] * len(shape))))
     scores *= np.exp(rng.standard_normal(shape))

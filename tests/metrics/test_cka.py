@@ -101,7 +101,13 @@ def test_minibatches_sum_before_the_ratio():
 
 def test_debiased_is_near_zero_on_noise_where_biased_is_not():
     rng = np.random.default_rng(0)
-    values = [[linear_cka(rng.standard_normal((60, 200)), rng.standard_normal((60, 200)), estimator=e) for e in ("debiased", "biased")] for _ in range(20)]  # fmt: skip
+    values = [
+        [
+            linear_cka(rng.standard_normal((60, 200)), rng.standard_normal((60, 200)), estimator=e)
+            for e in ("debiased", "biased")
+        ]
+        for _ in range(20)
+    ]
     debiased, biased_values = np.array(values).T
     assert abs(debiased.mean()) < 0.02
     assert biased_values.mean() > 0.6
@@ -196,7 +202,7 @@ def test_bad_input(metric):
         ((X.astype(str), Y), DtypeError),
         ((X[:0], Y[:0]), InputError),
     ):
-        with pytest.raises(error, match=r"Got|Found|Input|dtype"):
+        with pytest.raises(error):
             metric(*bad)
     with pytest.raises(ParameterError):
         metric(X, Y, estimator="exact")

@@ -21,7 +21,7 @@ from congruence.metrics import (
     rbf_cka,
     rsa,
 )
-from congruence.metrics._comparison import device_transfer
+from congruence.metrics.search import device_transfer
 
 torch = pytest.importorskip("torch")
 from pretend_gpu import GPU, PretendGPU  # noqa: E402 - needs torch

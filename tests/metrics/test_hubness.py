@@ -25,7 +25,9 @@ def dense_csls(queries, gallery, bank, k):
 
 
 def dense_inverted_softmax(queries, gallery, bank, beta):
-    """Bogolin et al. (2022): similarities over the bank's sum, for queries whose first row is the first row of a query of the bank."""
+    """Bogolin et al. (2022): similarities over the bank's sum, for queries whose first row is the first row of a query
+    of the bank.
+    """
     near, known = unit(queries) @ unit(gallery).T, unit(bank) @ unit(gallery).T
     led = np.isin(near.argmax(axis=1), known.argmax(axis=1))
     softmax = np.exp(beta * near) / np.exp(beta * known).sum(axis=0)

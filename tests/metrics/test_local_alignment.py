@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError
-from congruence.metrics.local_alignment import cknna
+from congruence.metrics import cknna
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((50, 8)), RNG.standard_normal((50, 5))

@@ -141,11 +141,11 @@ REFUSED = {
     "k > n − 1": dict.fromkeys(
         ("cknna", "mutual_knn", "cycle_knn", "lcs_knn", "edit_knn"), "n_neighbors=10 for 4 rows"
     ),
-    "one column": {"rsa": "equal entries in X"},
-    "a row of zeros": {"paired_cosine": "zeros in X", "rsa": "equal entries in X"},
+    "one column": {"rsa": "X has equal entries"},
+    "a row of zeros": {"paired_cosine": "X is all zeros", "rsa": "X has equal entries"},
     "equal rows": {
         "linear_cka": "does not vary",
-        "rsa": "equal entries in X",
+        "rsa": "X has equal entries",
         **dict.fromkeys(("rbf_cka", "cca", "svcca", "pwcca", "procrustes_distance"), "equal"),
     },
 }
@@ -165,7 +165,7 @@ def test_edges_have_a_value_or_a_reason_in_numpy_and_torch(name, edge):
         assert not here[0].is_contiguous() or A.shape[1] == 1
         if reason := REFUSED.get(edge, {}).get(name):
             for sides in ((A, B), here, there):
-                with pytest.raises((InputError, ParameterError), match=f"Got .*{reason}.*; expected .*\\. [A-Z]"):
+                with pytest.raises((InputError, ParameterError), match=reason):
                     metric.fn(*sides)
             return
         value = metric.fn(A, B)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from congruence.datasets import load_sugarcrepe
 from congruence.errors import DtypeError, ParameterError, ShapeError
-from congruence.negatives import GENERATORS, KINDS, by_rules, count, generate, register
-from congruence.negatives.lexicon import _families, _family, lexicon
-from congruence.negatives.words import Sentence, same_words
+from congruence_papers.negatives import GENERATORS, KINDS, by_rules, count, generate, register
+from congruence_papers.negatives.lexicon import _families, _family, lexicon
+from congruence_papers.negatives.words import Sentence, same_words
 
 DETERMINERS = ("A", "The", "Two", "A young", "An old", "Three small", "A big black", "Several", "")
 NOUNS = (
@@ -251,7 +251,7 @@ def test_generators_by_name():
 @pytest.mark.parametrize(
     ("captions", "options", "error", "message"),
     [
-        ([], {}, ShapeError, "no captions"),
+        ([], {}, ShapeError, "No captions"),
         ("a cat", {}, DtypeError, "one text"),
         (["a cat", None], {}, DtypeError, "caption 1"),
         (["a cat", float("nan")], {}, DtypeError, "caption 1"),
@@ -263,7 +263,7 @@ def test_generators_by_name():
         (["a cat"], {"kinds": [3]}, ParameterError, "a list"),
         (["a cat"], {"per_caption": 0}, ParameterError, "per_caption"),
         (["a cat"], {"random_state": -1}, ParameterError, "random_state"),
-        (["a cat"], {"groups": [1, 2]}, ShapeError, "2 rows of groups"),
+        (["a cat"], {"groups": [1, 2]}, ShapeError, "1 captions and 2 groups"),
         (["a cat"], {"generator": "gpt"}, ParameterError, "'rules'"),
         (["a cat"], {"generator": 3}, ParameterError, "callable"),
         (["a cat"], {"on_refused": "ignore"}, ParameterError, "'skip', 'error'"),

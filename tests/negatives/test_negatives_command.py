@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from congruence.errors import OutputExistsError, ParameterError, ShapeError
-from congruence.negatives import generate, write_negatives
+from congruence_papers.negatives import generate, write_negatives
 
 CAPTIONS = ["A cat asleep on a bed.", 'A man in a "red" hat, next to a dog', "xyzzy"]
 
@@ -79,7 +79,7 @@ def test_lines_of_text(here, tmp_path):
         (["empty.txt", "-o", "out.csv"], "no rows"),
         (["blank.txt", "-o", "out.csv", "--group-column", "image"], "--group-column"),
         (["absent.csv", "-o", "out.csv"], "absent.csv"),
-        (["foreign.txt", "-o", "out.csv", "--kinds", "swap_obj"], "no negatives"),
+        (["foreign.txt", "-o", "out.csv", "--kinds", "swap_obj"], "No negatives"),
         (["in.csv", "-o", "there.csv"], "exists"),
         (["in.csv", "-o", "in.csv", "--force"], "in.csv, which is also the input"),
         (["link.csv", "-o", "in.csv", "--force"], "in.csv, which is also the input"),
@@ -112,9 +112,9 @@ def test_writing_from_python(tmp_path):
     with pytest.raises(OutputExistsError):
         write_negatives(made, tmp_path / "a.csv")
     write_negatives(made[:1], tmp_path / "a.csv", force=True)
-    with pytest.raises(ShapeError, match="no negatives"):
+    with pytest.raises(ShapeError, match="No negatives"):
         write_negatives([], tmp_path / "b.csv")
-    with pytest.raises(ShapeError, match="1 rows of ids"):
+    with pytest.raises(ShapeError, match="3 captions and 1 ids"):
         write_negatives(made, tmp_path / "b.csv", ["only"])
     with pytest.raises(ParameterError, match=r"\.csv"):
         write_negatives(made, tmp_path / "b.txt")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from congruence.errors import DtypeError, NotFiniteError, ParameterError, ShapeError, ZeroRowError
-from congruence.negatives import sibling_negatives
+from congruence_papers.negatives import sibling_negatives
 
 CLASSES = ["cat", "ocelot", "truck", "crane", "umbrella bird", "crane"]
 
@@ -32,7 +32,12 @@ def test_classes_of_one_name_are_no_siblings():
     X[3] = X[5]
     made = sibling_negatives(["crane", "crane"], CLASSES, X, per_caption=4)
     assert len(made) == 8
-    assert {n.negative for n in made} == {"a photo of a cat", "a photo of an ocelot", "a photo of a truck", "a photo of an umbrella bird"}  # fmt: skip
+    assert {n.negative for n in made} == {
+        "a photo of a cat",
+        "a photo of an ocelot",
+        "a photo of a truck",
+        "a photo of an umbrella bird",
+    }
     for seed in range(5):
         drawn = sibling_negatives(["crane"] * 9, CLASSES, per_caption=4, random_state=seed)
         assert all(n.negative != n.caption for n in drawn)
@@ -68,9 +73,9 @@ def test_templates():
         (["cat"], ["cat", "dog"], None, {"per_caption": 0}, ParameterError, "per_caption"),
         (["cat"], ["cat", "dog"], None, {"random_state": -1}, ParameterError, "random_state"),
         (["cat"], ["cat", "dog"], None, {"template": "a photo"}, ParameterError, "template"),
-        ([], ["cat", "dog"], None, {}, ShapeError, "no captions"),
+        ([], ["cat", "dog"], None, {}, ShapeError, "No captions"),
         ([3], ["cat", "dog"], None, {}, DtypeError, "caption 0"),
-        (["cat"], ["cat", "dog"], np.ones((3, 2)), {}, ShapeError, "2 rows of classes and 3"),
+        (["cat"], ["cat", "dog"], np.ones((3, 2)), {}, ShapeError, "2 classes and 3 rows of similarity"),
         (["cat"], ["cat", "dog"], [[1.0, np.nan], [1, 2]], {}, NotFiniteError, "similarity"),
         (["cat"], ["cat", "dog"], [[0.0, 0.0], [1, 2]], {}, ZeroRowError, "similarity"),
     ],

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from congruence.negatives.words import Edit, Sentence, article, changed_words, plural, same_words
+from congruence_papers.negatives.words import Edit, Sentence, article, changed_words, plural, same_words
 
 TEXTS = st.text(st.sampled_from("abAB é'-.,!  \n\t1"), max_size=40)
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from test_models import CLASSES, PretendedEncoder, options, world  # noqa: F401
 
-from congruence.datasets import read_captions
 from congruence.errors import CorruptFileError, FileError, InputError, ParameterError
-from congruence.papers import run
-from congruence.papers.canonical import edit_caption, open_models, open_sample
-from congruence.papers.canonical.captions import edit_captions, shared_words
+from congruence_papers import run
+from congruence_papers.canonical import edit_caption, open_models, open_sample
+from congruence_papers.canonical.data import edit_captions, shared_words
+from congruence_papers.image_sets import read_captions
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_captions_are_read_from_tables_and_mappings(tmp_path):
     ("name", "text", "error", "message"),
     [
         ("c.csv", "name,caption\na,b\n", CorruptFileError, "expected id and caption"),
-        ("c.csv", "id,caption\n", InputError, "no caption"),
+        ("c.csv", "id,caption\n", InputError, "No caption"),
         ("c.csv", "id,caption\na,\n", InputError, "empty caption"),
         ("c.json", "[1]", CorruptFileError, "does not map"),
         ("c.json", "{", CorruptFileError, "cannot be read"),
@@ -104,7 +104,10 @@ def write(folder):
 def test_a_class_is_edited_by_name_in_captions(world, tmp_path):  # noqa: F811
     where = options(world)
     results = run(
-        "fig55", models="openai-b32/flava", captions=write(tmp_path), edits={"cat": "dog", "owl": "fox"}, **where
+        "fig55",
+        models="openai-b32/flava",
+        parameters={"captions": str(write(tmp_path)), "edits": {"cat": "dog", "owl": "fox"}},
+        **where,
     ).results
     after = {(r["metric"], r["series"]): r["mean"] for r in results["rows"] if r["quantity"] == "after"}
     assert after["edited_class_text", "mapped"] == 1.0  # the pretended models are a rotation apart
@@ -123,7 +126,7 @@ def test_a_class_is_edited_by_name_in_captions(world, tmp_path):  # noqa: F811
 
 
 def test_one_template_without_captions_is_refused(world):  # noqa: F811
-    message = r"with one template per class and no captions.*Pass captions=…"
+    message = "with one template per class and no captions"
     with pytest.raises(InputError, match=f"Got pets {message}"):
         run("fig55", models="paper", **options(world))
     assert PretendedEncoder.calls == 0  # before anything is embedded
@@ -134,18 +137,9 @@ def test_one_template_without_captions_is_refused(world):  # noqa: F811
 
 def test_captions_are_taken_where_they_can_be_embedded_only(tmp_path):
     with pytest.raises(ParameterError, match="Got captions for sample"):
-        run("fig55", captions=write(tmp_path))
-    with pytest.raises(ParameterError, match="Got captions=… for fig4, a figure of kind main"):
-        run("fig4", captions=write(tmp_path))
-
-
-def test_a_path_in_a_configuration_is_meant_from_the_configuration(tmp_path):
-    from congruence.papers import load_config
-
-    (tmp_path / "own.yaml").write_text(
-        "name: own\ntitle: t\nsection: '1'\nkind: edits\nparameters: {captions: captions.csv, edits: {cat: dog}}\npaper: {claim: c, numbers: null}\n"
-    )
-    assert load_config(str(tmp_path / "own.yaml")).parameters["captions"] == str(tmp_path / "captions.csv")
+        run("fig55", parameters={"captions": str(write(tmp_path))})
+    with pytest.raises(ParameterError, match="fig4 has no parameter captions"):
+        run("fig4", parameters={"captions": str(write(tmp_path))})
 
 
 def test_class_prompts_are_said_to_be_no_captions():
@@ -160,11 +154,11 @@ def test_class_prompts_are_said_to_be_no_captions():
     ("arguments", "message"),
     [
         (["fig55", "--models", "paper", "--root", "."], "Got pets with one template per class and no captions"),
-        (["fig55", "--models", "paper", "--root", "."], "Pass --captions."),
-        (["fig55", "--edit", "Birman"], "Got --edit Birman; expected BEFORE=AFTER"),
-        (["fig4", "--edit", "Birman=Russian Blue"], "Leave out --edit."),
-        (["fig55", "--captions", "none.csv"], "Got captions for sample"),
-        (["fig4", "--evaluation-templates", "some"], "expected one of all, single"),
+        (["fig55", "--models", "paper", "--root", "."], "Set the parameter captions"),
+        (["fig55", "--set", "edits"], "Got --set edits; expected NAME=VALUE"),
+        (["fig4", "--set", "edits={}"], "fig4 has no parameter edits"),
+        (["fig55", "--set", "captions=none.csv"], "Got captions for sample"),
+        (["fig4", "--set", "evaluation_templates=some"], "expected one of all, single"),
     ],
 )
 def test_the_command_names_its_flags(here, arguments, message):

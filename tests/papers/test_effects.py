@@ -8,9 +8,9 @@ from functools import cache
 import numpy as np
 import pytest
 
-from congruence.papers import load_config, run
-from congruence.papers.canonical import baselines, contrastive_heads, open_sample, sample_data
-from congruence.papers.canonical.heads import Heads
+from congruence_papers import EXPERIMENTS, run
+from congruence_papers.canonical import contrastive_heads, maps, open_sample, samples
+from congruence_papers.canonical.samples import Heads
 
 #: They begin first, and one after another in one worker: tests share the runs of experiments.
 pytestmark = pytest.mark.slow
@@ -29,10 +29,12 @@ def heads_once(images: np.ndarray, texts: np.ndarray, dim: int, **options: objec
 
 @pytest.fixture(scope="module", autouse=True)
 def cheap():
-    """Fit heads once, and stop perceptrons sooner: none here has its best epoch after more than five that are no better."""
+    """Fit heads once, and stop perceptrons sooner: none here has its best epoch after more than five that are no
+    better.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sample_data, "contrastive_heads", heads_once)
-        patch.setitem(baselines.BASELINES, "mlp", ("mlp", {"patience": 5}))
+        patch.setattr(samples, "contrastive_heads", heads_once)
+        patch.setitem(maps.BASELINES, "mlp", ("mlp", {"patience": 5}))
         yield
     _heads.clear()
 
@@ -44,9 +46,10 @@ def opened(models: str, variant: str | None, file: str | None):
 
 @cache
 def rows(name: str, models: str = "sample", file: str | None = None):
-    # Effects are many times the spread of draws (benchmarks/records has the configurations' own five), so two draws show them. On LVIS every
-    # draw fits the same texts: only random rotations and perceptrons, which take seconds, would be others.
-    config = load_config(name)
+    # Effects are many times the spread of draws (benchmarks/records has the configurations' own five), so two draws
+    # show them. On LVIS every draw fits the same texts: only random rotations and perceptrons, which take seconds,
+    # would be others.
+    config = EXPERIMENTS[name]
     seeds = 1 if models == "lvis" else 2
     return run(config, collections=[opened(models, config.variant, file)], seeds=seeds).results["rows"]
 
@@ -130,7 +133,9 @@ def test_centering_helps_pointwise_cosine():
 
 
 def test_the_orthogonal_map_keeps_the_geometry_but_linear_maps_have_the_higher_cosine():
-    """Of figure 7 the part on classification holds here; its part on text–text cosine does not (appendix E.9 agrees)."""
+    """Of figure 7 the part on classification holds here; its part on text–text cosine does not (appendix E.9
+    agrees).
+    """
     found = rows("fig46")
 
     def of(metric, series):

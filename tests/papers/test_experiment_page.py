@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from congruence.report import render_experiment
+from congruence_papers.figure import render_experiment
 
 
 class _Cells(HTMLParser):
@@ -38,12 +38,15 @@ class _Cells(HTMLParser):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    from congruence.papers import run
-    from congruence.report import write_experiment
+    from congruence_papers import run, write_experiment
 
     folder = tmp_path_factory.mktemp("page") / "out"
     write_experiment(folder, run("fig4", quick=True, seeds=2), html=True)
-    return json.loads((folder / "results.json").read_text()), (folder / "report.html").read_text(encoding="utf-8"), folder  # fmt: skip
+    return (
+        json.loads((folder / "results.json").read_text()),
+        (folder / "report.html").read_text(encoding="utf-8"),
+        folder,
+    )
 
 
 def test_every_number_stands_on_the_page(made):
@@ -52,7 +55,9 @@ def test_every_number_stands_on_the_page(made):
     parser.feed(page)
     cells = [row for row in parser.rows if row]
     assert len(cells) == len(results["rows"])
-    for row, shown in zip(sorted(results["rows"], key=lambda r: results["config"]["metrics"].index(r["metric"])), cells, strict=True):  # fmt: skip
+    for row, shown in zip(
+        sorted(results["rows"], key=lambda r: results["config"]["metrics"].index(r["metric"])), cells, strict=True
+    ):
         assert float(shown[-3].replace("−", "-")) == pytest.approx(row["mean"], abs=6e-4)
         assert shown[-1] == str(row["n"])
 
@@ -62,7 +67,7 @@ def test_the_page_has_the_figure_the_claim_and_nothing_from_outside(made):
     (source,) = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]+)"', page)
     assert base64.b64decode(source).decode() == (folder / "figure.svg").read_text(encoding="utf-8")
     assert "Held here: " in page
-    assert all(rule["rule"] in unescape(page) for rule in results["held"]["rules"])
+    assert all(claim["claim"] in unescape(page) for claim in results["held"]["claims"])
     parser = _Cells()
     parser.feed(page)
     assert not [tag for tag, _ in parser.tags if tag in ("script", "iframe", "object")]

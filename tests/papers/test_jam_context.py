@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
 from congruence.errors import ParameterError, TooFewAnchorsError
-from congruence.papers import load_config, panels, parse_config, run
-from congruence.papers.jam import open_sample
-from congruence.papers.jam.scenes import CONTEXTS, synthetic_context
+from congruence_papers import EXPERIMENTS, panels, run
+from congruence_papers.jam import open_sample
+from congruence_papers.jam.samples import CONTEXTS, synthetic_context
 
-OWN = """
-name: own
-title: "One of my own"
-section: "4"
-kind: jam_pairs
-sample_data: [synthetic]
-variant: context
-metrics: [five_way_recall]
-parameters: {{tasks: [replace], pairs: {pairs}, training: {{hidden: [16], latent: 8, max_epochs: 2, device: cpu}}}}
-paper:
-  claim: "none"
-  numbers: null
-"""
+
+def own(pairs):
+    parameters = {
+        "tasks": ["replace"],
+        "pairs": pairs,
+        "training": {"hidden": [16], "latent": 8, "max_epochs": 2, "device": "cpu"},
+    }
+    return replace(EXPERIMENTS["jam-context"], name="own", metrics=("five_way_recall",), parameters=parameters)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +29,8 @@ def scenes():
 
 
 def test_only_another_view_helps_to_read_captions(scenes):
-    """Ridge regression from texts to images, scikit-learn's, on wrong captions too, as Spread's context takes them: R² of captions held out.
+    """Ridge regression from texts to images, scikit-learn's, on wrong captions too, as Spread's context takes them: R²
+    of captions held out.
 
     Under a strong penalty they are worth nothing: they act like augmentation.
     """
@@ -70,7 +68,7 @@ def test_a_wrong_caption_of_the_same_view_differs_by_its_change_only(scenes):
 
 def test_losses_by_the_number_of_pairs_are_compared_item_by_item(scenes):
     pytest.importorskip("torch")
-    results = run(parse_config(OWN.format(pairs="[16, 32]"), "own"), collections=[scenes], seeds=2).results
+    results = run(own([16, 32]), collections=[scenes], seeds=2).results
     rows = [row for row in results["rows"] if row["metric"] == "five_way_recall"]
     wanted = {
         (f"replace: {name}", loss, n) for name in CONTEXTS for loss in ("Con", "NegCon", "Spread") for n in (16, 32)
@@ -91,14 +89,11 @@ def test_losses_by_the_number_of_pairs_are_compared_item_by_item(scenes):
 def test_bad_numbers_of_pairs(scenes):
     pytest.importorskip("torch")
     with pytest.raises(TooFewAnchorsError, match=r"Got 420 pairs of synthetic to train on; expected pairs=500"):
-        run(parse_config(OWN.format(pairs="[16, 500]"), "own"), collections=[scenes], seeds=1)
-    for bad in ("[]", "[0]", "[1.5]", "[many]"):
-        with pytest.raises(ParameterError, match="pairs"):
-            parse_config(OWN.format(pairs=bad), "own")
+        run(own([16, 500]), collections=[scenes], seeds=1)
 
 
 def test_only_made_up_scenes_have_contexts():
     with pytest.raises(ParameterError, match="Got variant 'context' for imagenet1000; expected synthetic"):
         open_sample("imagenet1000", None, "context")
-    config = load_config("jam-context")
+    config = EXPERIMENTS["jam-context"]
     assert open_sample("synthetic", variant=config.variant).title == "made-up scenes, noisy texts"

@@ -1,4 +1,4 @@
-"""JAM's experiments: their data, divisions and measures, and the configurations."""
+"""JAM's experiments: their data, divisions and measures."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from congruence.errors import CorruptFileError, FileError, InputError, MissingExtraError, ParameterError, ShapeError
-from congruence.papers import STUDIES, JAMData, config_names, listing, load_config, parse_config
-from congruence.papers.jam import (
+from congruence_papers import EXPERIMENTS, JAMData
+from congruence_papers.jam import (
     METRICS,
     caption_features,
     fit_baseline,
@@ -18,28 +18,9 @@ from congruence.papers.jam import (
     measure_text_only,
     open_sample,
 )
-from congruence.papers.jam.data import layer_numbers
-from congruence.papers.jam.figures.statistics import cases, measure_statistics
-from congruence.papers.jam.protocol import paper_seeds
-from congruence.papers.jam.sample_data import CAPTION_FEATURES
-from congruence.papers.jam.unrelated_texts import unrelated_sentences
-
-NAMES = config_names("jam")
-
-GOOD = """
-name: own
-title: "One of my own"
-section: "4"
-kind: jam_layers
-sample_data: [synthetic]
-metrics: [five_way_recall]
-parameters:
-  spread_mix: [0.0, 1.0]
-  tasks: [add]
-paper:
-  claim: "none"
-  numbers: null
-"""
+from congruence_papers.jam.data import layer_numbers
+from congruence_papers.jam.figures import cases, measure_statistics, paper_seeds
+from congruence_papers.jam.samples import CAPTION_FEATURES, unrelated_sentences
 
 
 @pytest.fixture(scope="module")
@@ -50,43 +31,11 @@ def made() -> JAMData:
 # ------------------------------------------------------------------------------------------------ configurations
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_jam_configuration_is_whole(name):
-    config = load_config(name)
-    study = STUDIES["jam"]
-    assert config.kind in study.kinds
-    assert set(config.parameters) == set(study.kinds[config.kind].parameters)
-    assert config.metrics
-    assert set(config.metrics) <= set(METRICS)
-    assert config.sample_data[0] == "synthetic"
-    assert all(len(spec.split("/")) == 2 for spec in config.models)
-    assert config.paper["claim"]
-    numbers = config.paper["numbers"]
-    assert numbers is None or all(len(v) == len(numbers["columns"]) for v in numbers.values())
-
-
-def test_every_table_and_figure_of_jam_is_listed():
-    rows = {row["name"]: row for row in listing() if row["name"].startswith("jam-")}
-    own = {
-        f"jam-{x}" for x in ("context", "controls", "layers", "reconstruction", "towers", "transfer")
-    }  # not in the paper
-    assert own <= set(rows)
-    assert [name for name in rows if name not in own] == [
-        *(f"jam-fig{k}" for k in range(1, 6)),
-        *(f"jam-table{k}" for k in range(1, 13)),
-    ]
-    assert set(rows) - set(NAMES) == {
-        f"jam-{x}" for x in ("fig2", "fig3", *(f"table{k}" for k in (1, 4, 5, 9, 10, 11)))
-    }
-    assert rows["jam-table2"]["needs_weights"] == ["dinov2-base", "gemma2-2b", "llama3.2-1b", "olmo2-7b"]
-    assert "sugarcrepe" in rows["jam-table2"]["runs_here"]
-
-
 def test_only_the_entries_named_in_the_claims_are_above_binary():
     """The 5-way choice contains the binary one."""
     found = {}
     for name in ("jam-table2", "jam-table3"):
-        numbers = dict(load_config(name).paper["numbers"])
+        numbers = dict(EXPERIMENTS[name].numbers)
         columns = numbers.pop("columns")
         for row, values in numbers.items():
             for k in (0, 2, 4):
@@ -98,33 +47,7 @@ def test_only_the_entries_named_in_the_claims_are_above_binary():
         ("jam-table3", "olmo2_13b_con", "add"): [59.21, 62.52],
     }
     for (name, _, _), pair in found.items():
-        assert all(str(value) in load_config(name).paper["claim"] for value in pair)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("[0.0, 1.0]", "[0.0, 1.5]", "Got spread_mix .*two numbers from 0 to 1"),
-        ("[0.0, 1.0]", "[0.5]", "Got spread_mix .*two numbers"),
-        ("[add]", "[negate]", "Got tasks 'negate'.*replace, add, swap"),
-        ("[five_way_recall]", "[text_cosine]", "Got metrics 'text_cosine'.*binary_recall"),
-        ("[synthetic]", "[lvis]", "Got sample_data 'lvis'.*sugarcrepe"),
-        ("tasks: [add]", "train: -1", "Got train -1.*at least 1"),
-        ("tasks: [add]", "methods: [con]", "Got 'methods' in parameters"),
-    ],
-)
-def test_what_is_wrong_in_a_jam_configuration_is_named(old, new, message):
-    assert old in GOOD
-    with pytest.raises(ParameterError, match=message):
-        parse_config(GOOD.replace(old, new), "own")
-
-
-def test_losses_and_dual_encoders_are_checked():
-    text = GOOD.replace("jam_layers", "jam_losses").replace("spread_mix: [0.0, 1.0]", "methods: [sotalign]")
-    with pytest.raises(ParameterError, match="Got methods 'sotalign'.*con, negcon, spread, cca"):
-        parse_config(text, "own")
-    with pytest.raises(ParameterError, match="Got dual_encoders: 3"):
-        parse_config(text.replace("methods: [sotalign]", "dual_encoders: [3]"), "own")
+        assert all(str(value) in EXPERIMENTS[name].claim for value in pair)
 
 
 # ------------------------------------------------------------------------------------------------ stand-in images
@@ -233,7 +156,9 @@ def test_canonical_correlations_find_what_was_planted(made):
 
 
 def test_texts_alone_tell_what_is_added_and_never_see_an_image(made):
-    """Captions to which one direction is added are told by it; of wrong captions that are drawn like right ones nothing is told; images do not matter."""
+    """Captions to which one direction is added are told by it; of wrong captions that are drawn like right ones nothing
+    is told; images do not matter.
+    """
     parts = made.split("add", 5, encoders=made.encoders[0])
     rng = np.random.default_rng(0)
     mark = 3 * rng.standard_normal(parts.train.target.shape[1])
@@ -270,7 +195,7 @@ def test_canonical_correlations_stand_captions_that_repeat(made):
     assert mapping.transform(V).shape[1] < 30
 
 
-# ------------------------------------------------------------------------------------------------ matches and non-matches
+# ------------------------------------------------------------------------------------------------ matches and non-match
 
 
 class _Job:
@@ -385,7 +310,7 @@ def test_the_stand_in_for_sugarcrepe_says_so(tmp_path, monkeypatch):
     from test_jam_runs import write_sugarcrepe
 
     # A thousand sentences take MiniLM ten seconds, and a few of them the same way.
-    monkeypatch.setattr("congruence.papers.jam.sample_data.unrelated_sentences", lambda: unrelated_sentences(8))
+    monkeypatch.setattr("congruence_papers.jam.samples.unrelated_sentences", lambda: unrelated_sentences(8))
     items = write_sugarcrepe(tmp_path / "s", 3)
     data = open_sample("sugarcrepe", tmp_path / "s", "layers", cache=tmp_path / "cache")
     assert list(data.images) == [CAPTION_FEATURES]

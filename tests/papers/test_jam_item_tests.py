@@ -1,4 +1,6 @@
-"""Losses compared item by item: against the exact binomial test, whatever number of items an image has and of draws it is in."""
+"""Losses compared item by item: against the exact binomial test, whatever number of items an image has and of draws it
+is in.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from scipy.stats import binomtest
 
 from congruence.datasets import SugarCrepe
 from congruence.evaluation.compositional import sugarcrepe_outcomes, sugarcrepe_recall
-from congruence.papers.jam.item_tests import ItemPairs
+from congruence_papers.jam.figures import ItemPairs
 
 #: Which of two losses answers 30 images' questions right: the first alone 9 times, the second alone 2.
 FIRST = np.r_[np.ones(9), np.zeros(2), np.ones(10), np.zeros(9)]

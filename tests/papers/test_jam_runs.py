@@ -1,4 +1,6 @@
-"""JAM's experiments from end to end: on the synthetic stand-in, and on folders of features as congruence embed writes them."""
+"""JAM's experiments from end to end: on the synthetic stand-in, and on folders of features as congruence embed writes
+them.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,17 @@ import pytest
 from congruence.datasets import SugarCrepe, load_sugarcrepe
 from congruence.embeddings import Embeddings
 from congruence.errors import FileError, IdError, InputError, ParameterError
-from congruence.papers import config_names, load_config, run
-from congruence.papers.jam import open_features, open_sample
-from congruence.papers.jam.protocol import record_order
-from congruence.report import write_experiment
 from congruence.stores import open_sink
+from congruence_papers import EXPERIMENTS, PAPERS, run
+from congruence_papers.core import Job
+from congruence_papers.figure import write_experiment
+from congruence_papers.jam import open_features, open_sample
+from congruence_papers.jam.figures import record_order
 
 pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "encoders"))
 
-NAMES = config_names("jam")
+NAMES = [one.name for one in PAPERS["jam"].experiments]
 NOUNS, COLOURS = ("cat", "dog", "bird"), ("red", "blue", "big", "small")
 
 
@@ -57,7 +60,9 @@ def plant(path: Path, ids, vectors) -> None:
 
 @pytest.fixture(scope="module")
 def features(tmp_path_factory):
-    """SugarCrepe's files, and vectors of a latent in the layout of the documentation: rows shuffled, images in a folder."""
+    """SugarCrepe's files, and vectors of a latent in the layout of the documentation: rows shuffled, images in a
+    folder.
+    """
     root = tmp_path_factory.mktemp("paper")
     items = write_sugarcrepe(root / "sugarcrepe")
     rng = np.random.default_rng(1)
@@ -79,17 +84,13 @@ def features(tmp_path_factory):
                 [ids[i] for i in order],
                 (rows @ A)[order],
             )
-    for kind, ids, rows in (
-        ("images", images, V),
-        ("captions", items.ids, truth),
-        ("negatives", items.ids, wrong),
-    ):
+    for kind, ids, rows in (("images", images, V), ("captions", items.ids, truth), ("negatives", items.ids, wrong)):
         plant(root / "features" / "clip" / f"{kind}.parquet", list(ids), rows)
     plant(root / "features" / "dino" / "unrelated.parquet", [f"n{k}" for k in range(30)], rng.standard_normal((30, 12)))
     return root, items, truth
 
 
-# ------------------------------------------------------------------------------------------------ the synthetic stand-in
+# ------------------------------------------------------------------------------------------------ the synthetic stand-i
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -101,8 +102,8 @@ def test_every_jam_experiment_runs(name, tmp_path):
     context = name == "jam-context"
     mark = "[made up of one latent]" if context else "[stand-in: made up of one latent]"
     assert results["title"].endswith(f"on made-up scenes{', noisy texts' * context} {mark}")
-    assert {row["metric"] for row in results["rows"]} == set(load_config(name).metrics)
-    assert all(rule["of"] for rule in results["held"]["rules"])
+    assert {row["metric"] for row in results["rows"]} == set(EXPERIMENTS[name].metrics)
+    assert all(claim["of"] for claim in results["held"]["claims"])
     if name != "jam-table12":
         assert results["seeds"] == [5, 42]
         assert {row["n"] for row in results["rows"]} == {2}
@@ -192,20 +193,16 @@ def test_users_features_run_and_have_no_stand_in_in_their_title(features):
     assert results["title"] == "Size of the autoencoders, on SugarCrepe"
     own = {(r["data"], r["pair"]): r["mean"] for r in results["rows"] if r["metric"] == "parameters"}
     assert own["SugarCrepe", "gemma (12)"] < own[None, "gemma2-2b (2304)"]
-    # The paper's own two backbones of one model family differ by 7.26 − 8.90 millions; here one row of each first layer and of the last.
+    # The paper's own two backbones of one model family differ by 7.26 − 8.90 millions; here one row of each first layer
+    # and of the last.
     assert own[None, "dinov2-large (1024)"] - own[None, "dinov2-base (768)"] == pytest.approx(256 * (2 * 512 + 1) / 1e6)
 
 
 def test_no_order_is_counted_where_a_loss_is_missing():
-    class Lines:
-        def rows(self):
-            return [{"series": "Con", "metric": "binary_recall", "data": "d", "pair": "add: p", "mean": 0.5}]
-
-    class Job:
-        results, extra = Lines(), {}
-
-    record_order(Job())
-    assert Job.extra == {}
+    job = Job(EXPERIMENTS["jam-table2"], [], [5], {})
+    job.add({"data": "d", "pair": "add: p", "series": "Con", "metric": "binary_recall", "quantity": "after"}, 0.5)
+    record_order(job)
+    assert job.extra == {}
 
 
 # ------------------------------------------------------------------------------------------------ features in folders
@@ -273,7 +270,7 @@ def test_the_command_runs_the_paper_s_way_from_features(features, here, tmp_path
 
 
 def test_the_listing_shows_jam(here):
-    out = here("reproduce", "--list").out
+    out = here("reproduce").out
     assert "jam-table2" in out
     assert "runs here on synthetic, sugarcrepe, imagenet1000, caltech101" in out
 

@@ -15,40 +15,31 @@ import numpy as np
 import pytest
 from scipy.linalg import orthogonal_procrustes
 
-from congruence.errors import (
-    CorruptFileError,
-    FileError,
-    InputError,
-    OutputExistsError,
-    ParameterError,
-    ShapeError,
-)
-from congruence.papers import Collection, Job, Model, Outcome, config_names, load_config, parse_config, run
-from congruence.papers.canonical import METRICS, contrastive_heads, open_sample
-from congruence.papers.canonical.anchors import draw_subset, fit_on
-from congruence.papers.canonical.controls import controls
-from congruence.papers.canonical.figures import main
-from congruence.papers.canonical.metrics import View
-from congruence.papers.claims import check_claim
-from congruence.papers.experiment_list import experiment_of
-from congruence.papers.plain import COLUMNS
-from congruence.papers.results import Results
-from congruence.papers.runner import title_of
-from congruence.report import draw_experiment, write_experiment
-from congruence.report.experiment import to_csv
+from congruence.errors import CorruptFileError, FileError, InputError, OutputExistsError, ParameterError, ShapeError
 from congruence.report.svg import to_document
 from congruence.synthetic import random_rotation
+from congruence_papers import EXPERIMENTS, PAPERS, Collection, Model, Outcome, run
+from congruence_papers.canonical import contrastive_heads, figures, open_sample
+from congruence_papers.canonical.figures import draw_subset, fit_on
+from congruence_papers.canonical.maps import View, controls
+from congruence_papers.core import COLUMNS, Job, judge
+from congruence_papers.figure import draw_experiment, to_csv, write_experiment
+from congruence_papers.running import experiment_of, title_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
+CANONICAL = {one.name: one for one in PAPERS["canonical"].experiments}
+
+
 def groups() -> dict[str, list[str]]:
-    """The figures by the first one that is the same run on the sample: they differ in the paper's models, data and claim."""
+    """The figures by the first one that is the same run on the sample: they differ in the paper's models, data and
+    claim.
+    """
     first: dict[str, str] = {}
     found: dict[str, list[str]] = {}
-    for name in config_names("canonical"):
-        config = load_config(name)
-        key = repr((experiment_of(config), config.metrics, config.sample_data, config.seeds))
+    for name, config in CANONICAL.items():
+        key = repr((experiment_of(PAPERS["canonical"], config), config.metrics, config.sample_data, config.seeds))
         found.setdefault(first.setdefault(key, name), []).append(name)
     return found
 
@@ -79,11 +70,12 @@ def test_every_experiment_runs_on_the_sample(name, tmp_path):
     assert results["config"]["name"] == name
     assert results["versions"]["numpy"] == np.__version__
     assert results["rows"]
-    # Every rule speaks of something measured, but for numbers of classes that a quick run leaves out, and what the sample has not.
+    # Every rule speaks of something measured, but for numbers of classes that a quick run leaves out, and what the
+    # sample has not.
     elsewhere = {"few_anchors", "statistics", "templates"}
     if results["config"]["kind"] not in elsewhere and results["config"]["variant"] != "same_data":
         for figure in GROUPS[name]:
-            assert all(rule["of"] for rule in check_claim(load_config(figure).paper, results["rows"])["rules"])
+            assert all(claim["of"] for claim in judge(EXPERIMENTS[figure].claims, results["rows"])["claims"])
     for row in results["rows"]:
         assert set(row) == {*COLUMNS, "mean", "sd", "n", "values"}
         assert row["n"] == len(row["values"])
@@ -150,11 +142,8 @@ def test_models_a_rotation_apart_are_aligned_exactly():
 
 def test_the_numbers_are_those_of_scipy_on_the_same_rows():
     data = tiny(noise=0.1)
-    config = parse_config(
-        "name: own\ntitle: t\nsection: '7'\nkind: main\nmetrics: [image_cosine, text_cosine, aligned_image_text]\n"
-        "seeds: 1\nparameters: {share: 1.0}\npaper: {claim: c, numbers: null}",
-        "own",
-    )
+    metrics = ("image_cosine", "text_cosine", "aligned_image_text")
+    config = replace(EXPERIMENTS["fig4"], metrics=metrics, seeds=1, parameters={"share": 1.0})
     results = run(config, collections=[data]).results
     a, b = data.models
     X, Y = a.images[:45], b.images[:45]
@@ -205,9 +194,9 @@ def test_draws_differ_but_the_references_of_a_fixed_split_do_not():
     assert "80%" in results["resampled"]
 
 
-@pytest.mark.parametrize("name", config_names("canonical"))
+@pytest.mark.parametrize("name", CANONICAL)
 def test_titles_name_what_was_run_and_never_what_was_not(name):
-    config = load_config(name)
+    config = EXPERIMENTS[name]
     title = title_of(config, [tiny()])
     assert title == f"{config.title}, on tiny"
     for data in ("Pets", "Oxford", "Caltech", "CIFAR", "STL", "DTD", "CLIP", "FLAVA", "SigLIP"):
@@ -241,7 +230,7 @@ def test_no_cosine_without_its_controls(name):
     for data, pair, metric in shown:
         found = {r["quantity"] for r in rows if (r["data"], r["pair"], r["metric"]) == (data, pair, metric)}
         assert random <= found
-    assert "cosine" not in load_config(name).metrics[0]
+    assert "cosine" not in EXPERIMENTS[name].metrics[0]
 
 
 def test_the_controls_are_those_of_plain_numpy():
@@ -272,14 +261,14 @@ def one_template(data):
 def test_a_fit_on_text_takes_every_prompt_so_that_no_class_is_left_out():
     seen = []
     data = one_template(tiny(noise=0.1))
-    config = load_config("fig34")
+    config = EXPERIMENTS["fig34"]
 
     def watched(job, collection, pair, modality, anchors, *more, **options):
         seen.append((modality, set(collection.prompt_labels[anchors]) if modality == "text" else None))
         return fit_on(job, collection, pair, modality, anchors, *more, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(main, "fit_on", watched)
+        patch.setattr(figures, "fit_on", watched)
         results = run(config, collections=[data]).results
     assert [labels for modality, labels in seen if modality == "text"] == [set(range(9))]
     assert get(results, "text_retrieval", series="orthogonal")["n"] == 1  # a closed form on all prompts does not vary
@@ -289,7 +278,9 @@ def test_a_fit_on_text_takes_every_prompt_so_that_no_class_is_left_out():
 
 def test_texts_are_measured_by_one_template_or_by_all_whatever_was_fitted_on():
     data = tiny(noise=0.1)
-    both, one = (run("fig34", collections=[data], evaluation_templates=e).results for e in ("all", "single"))
+    both, one = (
+        run("fig34", collections=[data], parameters={"evaluation_templates": e}).results for e in ("all", "single")
+    )
     first = run("fig34", collections=[one_template(data)]).results
     alone = {name: get(r, "aligned_image_text", "model_b")["mean"] for name, r in (("one", one), ("first", first))}
     assert alone["one"] == alone["first"]
@@ -297,12 +288,12 @@ def test_texts_are_measured_by_one_template_or_by_all_whatever_was_fitted_on():
     assert len(set(cosines)) == 3  # fitted on both templates, measured by one, is neither of the others
     assert [r["data"][0]["evaluation_templates"] for r in (both, one)] == ["all", "single"]
     with pytest.raises(ParameterError, match="evaluation_templates 'some'.*all, single"):
-        run("fig34", collections=[data], evaluation_templates="some")
+        run("fig34", collections=[data], parameters={"evaluation_templates": "some"})
 
 
 def test_maps_of_a_cycle_are_fitted_on_different_prompts_of_every_class():
     data = tiny(noise=0.1)
-    job = Job(load_config("fig39"), [data], [0])
+    job = Job(EXPERIMENTS["fig39"], [data], [0], {})
     drawn = [draw_subset(job, data, "text", 0.6, np.random.default_rng(k)) for k in range(4)]
     assert len({tuple(rows) for rows in drawn}) > 1
     assert all(set(data.prompt_labels[rows]) == set(range(9)) for rows in drawn)
@@ -339,11 +330,8 @@ def test_a_metric_nobody_can_measure_is_an_error():
     mute = Collection(
         "mute", texts, data.classes, data.ids, data.labels, data.train, data.prompt_labels, data.prompt_templates
     )
-    config = load_config("fig11")
-    only = parse_config(
-        "name: own\ntitle: t\nsection: '7'\nkind: main\nmetrics: [image_cosine]\npaper: {claim: c, numbers: null}",
-        "own",
-    )
+    config = EXPERIMENTS["fig11"]
+    only = replace(config, metrics=("image_cosine",))
     assert run(config, collections=[mute]).results["rows"]
     with pytest.raises(InputError, match="none of image_cosine"):
         run(only, collections=[mute])
@@ -448,32 +436,12 @@ def test_pictures_that_are_none_are_not_shown(tmp_path):
 
 
 def test_csv_keeps_commas_and_quotes():
-    results = Results()
-    results.add({"data": 'a, "b"', "metric": "m", "quantity": "after"}, 1 / 3)
-    (line,) = csv.DictReader(io.StringIO(to_csv(results.rows())))
+    job = Job(EXPERIMENTS["fig4"], [], [0], {})
+    job.add({"data": 'a, "b"', "metric": "m", "quantity": "after"}, 1 / 3)
+    (line,) = csv.DictReader(io.StringIO(to_csv(job.rows())))
     assert line["data"] == 'a, "b"'
     assert float(line["values"]) == 1 / 3
     assert line["sd"] == ""
-
-
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        ({"metric": "m"}, "expected a metric and a quantity"),
-        ({"metric": "m", "quantity": "after", "x": "five"}, "Got x='five'.*a number"),
-        ({"metric": "m", "quantity": "after", "part": 5}, "Got part=5.*text"),
-    ],
-)
-def test_a_value_says_what_it_is_in_words_and_numbers(what, message):
-    with pytest.raises(ParameterError, match=message):
-        Results().add(what, 1.0)
-
-
-def test_a_configuration_made_in_python_may_claim_nothing():
-    """Its run ended in a KeyError, after everything had been measured."""
-    outcome = run(replace(load_config("table2"), paper={}))
-    assert outcome.claim == "none"
-    assert outcome.held["verdict"] == "not checked"
 
 
 def test_heads_are_regularised_cca():
@@ -491,8 +459,3 @@ def test_heads_are_regularised_cca():
     # Whitened directions scaled by √s have covariance s.
     np.testing.assert_allclose(values, np.linalg.svd(G.T @ G / 400, compute_uv=False), atol=1e-5)
     assert values.mean() == pytest.approx(cca(X, Y), abs=1e-4)
-
-
-def test_measures_have_words():
-    for name in config_names("canonical"):
-        assert set(load_config(name).metrics) <= set(METRICS)

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from congruence.errors import FileError, IdError, ParameterError
-from congruence.papers import run
-from congruence.papers.sotalign.features import open_features
 from congruence.synthetic import unimodal_problem
+from congruence_papers import run
+from congruence_papers.sotalign.data import open_features
 
 N, CAPTIONS = 150, 2
 

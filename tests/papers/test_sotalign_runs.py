@@ -18,46 +18,26 @@ from scipy.stats import hypergeom, pearsonr
 
 from congruence.errors import CorruptFileError, FileError, InputError, ParameterError, ShapeError
 from congruence.maps import HeadsMap
-from congruence.papers import STUDIES, Outcome, SOTAlignData, config_names, listing, load_config, parse_config, run
-from congruence.papers.sotalign import (
-    BASELINES,
-    METRICS,
-    Heldout,
-    encoder_agreement,
-    fit_baseline,
-    measure_heads,
-    open_sample,
-)
-from congruence.papers.sotalign.baselines import choose, combinations, method_parameters
-from congruence.report import write_experiment
 from congruence.synthetic import unimodal_problem
 from congruence.train import make_method
 from congruence.train.retrieval import chance_recall
+from congruence_papers import EXPERIMENTS, PAPERS, Outcome, SOTAlignData, run
+from congruence_papers.figure import write_experiment
+from congruence_papers.sotalign import BASELINES, Heldout, encoder_agreement, fit_baseline, measure_heads, open_sample
+from congruence_papers.sotalign.methods import choose, combinations, method_parameters
 
-#: The fewest iterations and steps that run: whether KLOT's plans converge is the subject of tests/transport/test_klot.py.
+#: The fewest iterations and steps that run: whether KLOT's plans converge is the subject of
+#: tests/transport/test_klot.py.
 pytestmark = pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning")
 
 pytest.importorskip("torch")
 
-NAMES = config_names("sotalign")
+NAMES = [one.name for one in PAPERS["sotalign"].experiments]
 SVG = "{http://www.w3.org/2000/svg}"
 
-GOOD = """
-name: own
-title: "One of my own"
-section: "6"
-kind: sotalign_methods
-sample_data: [synthetic]
-seeds: 2
-metrics: [mean_r1, mean_r5]
-parameters:
-  methods: [procrustes, cca]
-  pairs: [20, 40]
-  tune: false
-paper:
-  claim: "none"
-  numbers: null
-"""
+#: A table of two methods in closed form.
+SMALL = {"methods": ["procrustes", "cca"], "pairs": [20, 40], "tune": False}
+OWN = replace(EXPERIMENTS["sotalign-table4"], name="own", seeds=2, metrics=("mean_r1", "mean_r5"), parameters=SMALL)
 
 
 def tiny(**options) -> SOTAlignData:
@@ -74,32 +54,8 @@ def identity(d: int) -> HeadsMap:
 # ------------------------------------------------------------------------------------------------ configurations
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_configuration_is_whole(name):
-    config = load_config(name)
-    study = STUDIES["sotalign"]
-    assert config.kind in study.kinds
-    assert set(config.parameters) == set(study.kinds[config.kind].parameters)
-    assert set(config.metrics) <= set(METRICS)
-    assert config.metrics
-    assert config.models
-    assert config.data
-    assert config.sample_data[0] == "synthetic"
-    assert config.paper["claim"]
-    assert "numbers" in config.paper
-
-
-def test_every_figure_and_table_is_listed():
-    rows = {row["name"]: row for row in listing() if row["name"].startswith("sotalign-")}
-    assert list(rows) == [*(f"sotalign-fig{k}" for k in range(1, 13)), *(f"sotalign-table{k}" for k in range(1, 12))]
-    assert set(rows) - set(NAMES) == {f"sotalign-fig{k}" for k in (1, 2, 3, 6)}
-    assert "bench_klot" in rows["sotalign-fig3"]["title"]
-    assert rows["sotalign-table4"]["needs_weights"] == ["dinov3-vitl16", "nv-embed-v2"]
-    assert rows["sotalign-table4"]["needs_data"] == ["cc3m", "coco", "flickr30k"]
-
-
 def test_gains_printed_in_table_2_and_8_agree_with_the_numbers_kept():
-    table = load_config("sotalign-table2").paper["numbers"]
+    table = EXPERIMENTS["sotalign-table2"].numbers
     for source, gains in {
         "cc3m": [10.5, 5.5, 6.7],
         "cc3m_synthetic": [10.3, 3.0, 5.9],
@@ -108,7 +64,7 @@ def test_gains_printed_in_table_2_and_8_agree_with_the_numbers_kept():
     }.items():
         found = np.subtract(table[f"{source}_sotalign"], table[f"{source}_sail"])
         np.testing.assert_allclose(found, gains, atol=0.05)
-    eight, three = (load_config(f"sotalign-table{k}").paper["numbers"] for k in (8, 3))
+    eight, three = (EXPERIMENTS[f"sotalign-table{k}"].numbers for k in (8, 3))
     assert np.subtract(eight["dinov3_nemotron_sotalign"], eight["dinov3_nemotron_sail"])[1:] == pytest.approx(
         [10.1, 3.8, 5.2]
     )
@@ -117,29 +73,10 @@ def test_gains_printed_in_table_2_and_8_agree_with_the_numbers_kept():
 
 def test_the_paper_s_correlation_with_mutual_knn_follows_from_its_table_8():
     """Figure 9 says r = 0.83."""
-    rows = [v for k, v in load_config("sotalign-table8").paper["numbers"].items() if k.endswith("_sotalign")]
+    rows = [v for k, v in EXPERIMENTS["sotalign-table8"].numbers.items() if k.endswith("_sotalign")]
     agreement, _, t2i, i2t = np.array(rows).T
-    stated = load_config("sotalign-fig9").paper["numbers"]["pearson_r"]
+    stated = EXPERIMENTS["sotalign-fig9"].numbers["pearson_r"]
     assert pearsonr(agreement, (t2i + i2t) / 2).statistic == pytest.approx(stated, abs=0.03)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("[procrustes, cca]", "[orthogonal]", "Got methods 'orthogonal'.*sotalign"),
-        ("[20, 40]", "[1]", "Got 1 in pairs.*at least 2"),
-        ("[20, 40]", "[2.5]", "Got pairs: 2.5.*a whole number"),
-        ("tune: false", "tune: 1", "Got tune: 1.*true or false"),
-        ("tune: false", "test: -3", "Got test -3.*at least 1"),
-        ("[mean_r1, mean_r5]", "[text_cosine]", "Got metrics 'text_cosine'.*t2i_r1"),
-        ("[synthetic]", "[lvis]", "Got sample_data 'lvis'.*synthetic, imagenet1000, caltech101"),
-        ("tune: false", "vary: both", "Got 'vary' in parameters"),
-    ],
-)
-def test_what_is_wrong_in_a_configuration_is_named(old, new, message):
-    assert old in GOOD
-    with pytest.raises(ParameterError, match=message):
-        parse_config(GOOD.replace(old, new), "own")
 
 
 # ---------------------------------------------------------------------------------------------------------- runs
@@ -157,11 +94,11 @@ def test_every_experiment_runs_on_the_synthetic_stand_in(name, tmp_path):
     write_experiment(tmp_path / "out", outcome)
     results = json.loads((tmp_path / "out/results.json").read_text())
     assert results["ran_on"] == "synthetic"
-    config = load_config(name)
+    config = EXPERIMENTS[name]
     metrics = {row["metric"] for row in results["rows"]}
     assert set(config.metrics) - metrics <= {"correlation"}  # which needs three points
-    for rule in results["held"]["rules"]:
-        assert rule["of"] or "correlation" in rule["rule"], rule
+    for claim in results["held"]["claims"]:
+        assert claim["of"] or "correlation" in claim["claim"], claim
     read = list(csv.DictReader(io.StringIO((tmp_path / "out/results.csv").read_text())))
     assert [float(line["mean"]) for line in read] == [row["mean"] for row in results["rows"]]
     figure = ET.parse(tmp_path / "out/figure.svg").getroot()
@@ -180,7 +117,7 @@ def test_every_experiment_runs_on_the_synthetic_stand_in(name, tmp_path):
 )
 def test_experiments_run_on_real_encoders(name, data, shared):
     results = run(name, models=data, file=shared(f"{data}_unimodal.npz"), quick=True, seeds=1).results
-    assert set(load_config(name).metrics) - {row["metric"] for row in results["rows"]} <= {"correlation"}
+    assert set(EXPERIMENTS[name].metrics) - {row["metric"] for row in results["rows"]} <= {"correlation"}
 
 
 def test_classes_are_not_asked_for_where_there_are_none(shared):
@@ -190,7 +127,7 @@ def test_classes_are_not_asked_for_where_there_are_none(shared):
 
 def test_the_numbers_are_those_of_the_method_on_the_same_split():
     sized = replace(tiny(), sizes={"unpaired": 30, "validation": 20, "test": 30})
-    results = run(parse_config(GOOD, "own"), collections=[sized]).results
+    results = run(OWN, collections=[sized]).results
     parts = sized.split(20, unpaired=30, validation=20, test=30, seed=1)
     mapping = make_method("procrustes").fit(parts.images, parts.texts)
     F, G = mapping.transform(parts.test.images), mapping.transform_target(parts.test.texts)
@@ -217,23 +154,21 @@ def test_chance_is_hypergeometric():
 
 
 def test_a_table_says_where_heads_are_below_their_teacher():
-    config = GOOD.replace("[procrustes, cca]", "[sotalign]")
+    config = replace(OWN, parameters={**SMALL, "methods": ["sotalign"]})
     sized = replace(tiny(), sizes={"unpaired": 30, "validation": 20, "test": 30})
     barely = {"n_components": 4, "max_steps": 1, "validate_every": 1, "device": "cpu"}  # heads as they were drawn
-    notes = run(
-        parse_config(config, "own"), collections=[replace(sized, sizes={**sized.sizes, "training": barely})]
-    ).results["notes"]
+    notes = run(config, collections=[replace(sized, sizes={**sized.sizes, "training": barely})]).results["notes"]
     below = [note for note in notes if "worse than its linear teacher" in note]
     assert len(below) == 2  # a note for 20 and for 40 pairs, whatever the number of draws
     assert all(note.startswith(f"SOTAlign (tiny, {n} pairs)") for note, n in zip(below, (20, 40), strict=True))
     assert all("draw 0, 0." in note and "draw 1, 0." in note for note in below)
-    alone = run(parse_config(GOOD, "own"), collections=[sized]).results["notes"]
+    alone = run(OWN, collections=[sized]).results["notes"]
     assert not any("linear teacher" in note for note in alone)
 
 
 def test_parameters_are_chosen_on_splits_of_their_own():
     sized = replace(tiny(), sizes={"unpaired": 30, "validation": 20, "test": 30})
-    config = parse_config(GOOD.replace("tune: false", "tune: true").replace("[20, 40]", "[20]"), "own")
+    config = replace(OWN, parameters={**SMALL, "tune": True, "pairs": [20]})
     tuning = run(config, collections=[sized]).results["extra"]["tuning"]
     assert [entry["method"] for entry in tuning] == ["procrustes", "cca"]
     for entry in tuning:
@@ -260,7 +195,7 @@ def test_what_is_missing_is_named(options, error, message):
 def test_data_of_the_wrong_encoders_are_refused():
     with pytest.raises(InputError, match="expected Collection"):
         run("fig4", collections=[tiny()])
-    from congruence.papers.canonical import open_sample
+    from congruence_papers.canonical import open_sample
 
     with pytest.raises(InputError, match="expected SOTAlignData"):
         run("sotalign-table4", collections=[open_sample("sample")])
@@ -370,7 +305,8 @@ def test_the_upper_bound_learns_from_all_pairs():
     training = data.sizes["training"]
     bound = measure_heads(fit_baseline("sail_all", parts, training), parts.test)["mean_r1"]
     few = measure_heads(fit_baseline("sail", parts, training), parts.test)["mean_r1"]
-    # Of 500 items 60 and 100 are held out; of the 325 that are not among the pairs 162 give an unpaired row to either side.
+    # Of 500 items 60 and 100 are held out; of the 325 that are not among the pairs 162 give an unpaired row to either
+    # side.
     assert fit_baseline("sail_all", parts, training).facts_["n_pairs"] == 15 + 2 * 162
     assert bound > few + 0.2
 

@@ -1,4 +1,6 @@
-"""Equation 14 as a column: every kind of experiment gives it, POT agrees, and collections that lie apart are told from those that do not."""
+"""Equation 14 as a column: every kind of experiment gives it, POT agrees, and collections that lie apart are told from
+those that do not.
+"""
 
 from __future__ import annotations
 
@@ -9,31 +11,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from congruence.papers import SOTAlignData, parse_config, run
-from congruence.papers.sotalign.shift import SHIFTS
-from congruence.report import write_experiment
 from congruence.synthetic import unimodal_problem
+from congruence_papers import Experiment, SOTAlignData, run
+from congruence_papers.figure import write_experiment
+from congruence_papers.sotalign.figures import SHIFTS
 
 pytest.importorskip("torch")
 
 pytestmark = pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning")
 
-OWN = """
-name: own
-title: "One of my own"
-section: "6"
-kind: KIND
-sample_data: [synthetic]
-seeds: 2
-metrics: [mean_r1, shift, image_shift, text_shift]
-parameters:
-  tune: false
-MORE
-paper:
-  claim: "none"
-  numbers: null
-"""
-SIZES = {"pairs": 60, "unpaired": 150, "validation": 20, "test": 30, "pairs_sweep": [20, 60], "unpaired_sweep": [40, 150]}  # fmt: skip
+SIZES = {
+    "pairs": 60,
+    "unpaired": 150,
+    "validation": 20,
+    "test": 30,
+    "pairs_sweep": [20, 60],
+    "unpaired_sweep": [40, 150],
+}
 
 
 def world(sources: int = 2) -> SOTAlignData:
@@ -51,9 +45,19 @@ def world(sources: int = 2) -> SOTAlignData:
     )
 
 
-def own(kind: str, more: str = "", metrics: str | None = None):
-    text = OWN.replace("KIND", kind).replace("MORE\n", f"  {more}\n" if more else "")
-    return parse_config(text if metrics is None else text.replace("[mean_r1, shift, image_shift, text_shift]", metrics), "own")  # fmt: skip
+def own(kind: str, metrics: tuple[str, ...] = ("mean_r1", *SHIFTS), **parameters: object) -> Experiment:
+    tune = {} if kind == "sotalign_source_distances" else {"tune": False}
+    return Experiment(
+        "own",
+        "t",
+        "6",
+        kind,
+        "none",
+        sample_data=("synthetic",),
+        seeds=2,
+        metrics=metrics,
+        parameters={**tune, **parameters},
+    )
 
 
 def shifts(results) -> dict[tuple[object, ...], dict[str, list[float]]]:
@@ -68,17 +72,16 @@ def shifts(results) -> dict[tuple[object, ...], dict[str, list[float]]]:
 @pytest.mark.parametrize(
     ("kind", "more", "rows"),
     [
-        ("sotalign_methods", "methods: [procrustes]", 1),
-        ("sotalign_teachers", "{teachers: [procrustes], divergences: [none]}", 1),
-        ("sotalign_sweep", "methods: [procrustes]", 4),
-        ("sotalign_paired_sources", "methods: [procrustes]", 2),
-        ("sotalign_unpaired_sources", "vary: both", 4),
-        ("sotalign_encoders", "methods: [procrustes]", 1),
+        ("sotalign_methods", {"methods": ["procrustes"]}, 1),
+        ("sotalign_teachers", {"teachers": ["procrustes"], "divergences": ["none"]}, 1),
+        ("sotalign_sweep", {"methods": ["procrustes"]}, 4),
+        ("sotalign_paired_sources", {"methods": ["procrustes"]}, 2),
+        ("sotalign_unpaired_sources", {"vary": "both"}, 4),
+        ("sotalign_encoders", {"methods": ["procrustes"]}, 1),
     ],
 )
 def test_every_kind_gives_the_distance_and_its_floor_where_it_is_asked_for(kind, more, rows, tmp_path):
-    more = "\n  ".join(more.strip("{}").replace("], ", "]\n").splitlines())
-    outcome = run(own(kind, more), collections=[world()], quick=True)
+    outcome = run(own(kind, **more), collections=[world()], quick=True)
     found = shifts(outcome.results)
     assert len(found) == 2 * rows
     for (*_, quantity), of in found.items():
@@ -89,13 +92,13 @@ def test_every_kind_gives_the_distance_and_its_floor_where_it_is_asked_for(kind,
     write_experiment(tmp_path / "out", outcome)
     lines = list(csv.DictReader(io.StringIO((tmp_path / "out/results.csv").read_text())))
     assert {line["metric"] for line in lines} >= {*SHIFTS}
-    assert not shifts(run(own(kind, more, "[mean_r1]"), collections=[world()], quick=True).results)
+    assert not shifts(run(own(kind, ("mean_r1",), **more), collections=[world()], quick=True).results)
 
 
 def test_pot_measures_the_same_of_the_same_split():
     ot = pytest.importorskip("ot")
     data = world(1)
-    results = run(own("sotalign_methods", "methods: [procrustes]"), collections=[data]).results
+    results = run(own("sotalign_methods", methods=["procrustes"]), collections=[data]).results
     found = next(of for what, of in shifts(results).items() if what[-1] == "after")
     sizes = {key: SIZES[key] for key in ("unpaired", "validation", "test")}
     for seed in (0, 1):
@@ -111,7 +114,7 @@ def test_pot_measures_the_same_of_the_same_split():
 
 
 def test_rows_of_another_collection_are_further_than_the_floor_and_those_of_the_pairs_are_not():
-    results = run(own("sotalign_paired_sources", "methods: [procrustes]"), collections=[world()]).results
+    results = run(own("sotalign_paired_sources", methods=["procrustes"]), collections=[world()]).results
     found = shifts(results)
     for metric in SHIFTS:
         home, away = (
@@ -127,7 +130,7 @@ def test_it_does_not_see_whether_unpaired_rows_have_partners():
     data = replace(world(1), sizes={**SIZES, "unpaired": 200})
     found = []
     for overlap in (0.0, 1.0):
-        config = own("sotalign_methods", f"overlap: {overlap}\n  methods: [procrustes]")
+        config = own("sotalign_methods", overlap=overlap, methods=["procrustes"])
         rows = shifts(run(config, collections=[data]).results)
         found.append([np.mean(rows[None, "60 pairs", None, quantity]["shift"]) for quantity in ("after", "floor")])
     for after, floor in found:

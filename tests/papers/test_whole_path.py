@@ -1,4 +1,6 @@
-"""From pictures on disk and saved models to a figure: encoders, data sets and experiments together, nothing pretended."""
+"""From pictures on disk and saved models to a figure: encoders, data sets and experiments together, nothing
+pretended.
+"""
 
 from __future__ import annotations
 

@@ -19,12 +19,13 @@ from matplotlib.patches import StepPatch
 
 from congruence import Embeddings, plotting
 from congruence.errors import MissingExtraError, ParameterError
-from congruence.papers import panels, run
 from congruence.plotting.look import COLOR, COLORS
 from congruence.plotting.training import recalls_size
 from congruence.synthetic import upgrade_problem
 from congruence.train import History
 from congruence.upgrade.certify import certify
+from congruence_papers import panels, run
+from congruence_papers.figure import draw_panel
 
 
 def axes():
@@ -137,11 +138,16 @@ def test_few_anchors():
 
 
 RECORD = {
-    "losses": {"step": [10, 20, 30], "loss": [9.0, 3.0, 0.1], "part_source": [1.0, 2.0, 3.0], "part_target": [2.0, 1.0, 4.0]},
+    "losses": {
+        "step": [10, 20, 30],
+        "loss": [9.0, 3.0, 0.1],
+        "part_source": [1.0, 2.0, 3.0],
+        "part_target": [2.0, 1.0, 4.0],
+    },
     "validation": [[0, 0.1], [15, 0.6], [30, 0.4]],
     "best_step": 15,
     "steps": 30,
-}  # fmt: skip
+}
 
 
 def test_a_history_draws_its_score_and_its_terms():
@@ -252,7 +258,7 @@ def test_bars_stand_by_group():
         {"name": "orthogonal", "color": "series-0", "group": [1], "mean": [-0.6], "sd": [0.05]},
     ]
     panel = {"kind": "bars", "title": "cosine of $a$", "groups": ["a → b", "c → d"], "series": series}
-    ax = plotting.draw_panel(panel, axes())
+    ax = draw_panel(panel, axes())
     first, second = (bar for bar in ax.containers if isinstance(bar, BarContainer))
     assert [patch.get_height() for patch in first] == [0.1, 0.2]
     assert [round(patch.get_x() + patch.get_width() / 2) for patch in (*first, *second)] == [0, 1, 1]
@@ -262,7 +268,7 @@ def test_bars_stand_by_group():
     np.testing.assert_allclose(spread.lines[2][0].get_segments()[0][:, 1], [-0.65, -0.55])
     assert ax.get_ylim()[0] < -0.6
     assert [t.get_text() for t in ax.get_xticklabels()] == ["a → b", "c → d"]
-    many = plotting.draw_bars({**panel, "groups": ["a long name of a group"] * 5}, axes())
+    many = draw_panel({**panel, "groups": ["a long name of a group"] * 5}, axes())
     assert {t.get_rotation() for t in many.get_xticklabels()} == {40}
 
 
@@ -270,13 +276,13 @@ def test_lines_have_bands_and_wide_ranges_are_logarithmic():
     series = [
         {"name": "orthogonal", "color": "series-1", "x": [2, 8, 40], "mean": [0.1, 0.5, 0.6], "sd": [0.1, None, 0.0]}
     ]
-    ax = plotting.draw_panel({"kind": "lines", "title": "t", "label": "classes", "series": series}, axes())
+    ax = draw_panel({"kind": "lines", "title": "t", "label": "classes", "series": series}, axes())
     assert lines(ax)["orthogonal"].tolist() == [[2, 0.1], [8, 0.5], [40, 0.6]]
     assert (ax.get_xscale(), ax.get_xlabel()) == ("log", "classes")
     assert [t.get_text() for t in ax.get_xticklabels()] == ["2", "8", "40"]
     assert len(ax.collections) == 1
     short = [{**series[0], "x": [2, 8, 16], "sd": [None] * 3}]
-    near = plotting.draw_lines({"title": "t", "label": "classes", "series": short}, axes())
+    near = draw_panel({"kind": "lines", "title": "t", "label": "classes", "series": short}, axes())
     assert (near.get_xscale(), len(near.collections)) == ("linear", 0)
 
 
@@ -358,8 +364,8 @@ def certify_tiny():
 
 def test_images_of_one_model_are_joined_to_its_own_texts():
     points = {"target image": [[0.0, 0.0]], "target text": [[1.0, 2.0]]}
-    (panel,) = panels({"rows": [], "extra": {"clouds": [{"title": "gap", "points": points}]}})
-    ax = plotting.draw_panel(panel, axes())
+    (panel,) = panels({"rows": [], "words": {}, "extra": {"clouds": [{"title": "gap", "points": points}]}})
+    ax = draw_panel(panel, axes())
     assert {name: line.tolist() for name, line in lines(ax).items()} == {"images": [[0, 0]], "texts": [[1, 2]]}
     assert ax.collections[0].get_segments()[0].tolist() == [[0, 0], [1, 2]]
 

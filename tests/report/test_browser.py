@@ -83,14 +83,28 @@ def story(path):
     write_story(
         path,
         {
-            "rows": 1500, "names": 100, "embedded": 150, "share": 0.1, "store": "LanceDB table", "models": {"a" * 60: "old " * 9, "b": "new"},
-            "photos_of_each_model": 2500, "new_model": 0.91, "identical": True, "same_lists": True, "licences": ["by somebody " * 30],
-            "certificate": {"anchors": 200, "headline": "map now " * 9, "reason": "because " * 9, "costs": [strategy] * 4},
+            "rows": 1500,
+            "names": 100,
+            "embedded": 150,
+            "share": 0.1,
+            "store": "LanceDB table",
+            "models": {"a" * 60: "old " * 9, "b": "new"},
+            "photos_of_each_model": 2500,
+            "new_model": 0.91,
+            "identical": True,
+            "same_lists": True,
+            "licences": ["by somebody " * 30],
+            "certificate": {
+                "anchors": 200,
+                "headline": "map now " * 9,
+                "reason": "because " * 9,
+                "costs": [strategy] * 4,
+            },
             "steps": [{"name": name, "note": "note " * 9, "accuracy": 0.9, "first": 0.9} for name in names],
             "stages": [{"share": k / 50, "value": 0.85 + k / 100} for k in range(6)],
             "examples": [{"text": "long words " * 6, "harmed": True, "steps": shown}] * 6,
         },
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module", params=[report, training, migration, story], ids=lambda write: write.__name__)

@@ -35,9 +35,18 @@ def journal():
     made.log("begun: 1,234 rows")
     made.passes = [{"rows": 1234, "written": 7, "removed": 3, "old": CHECKSUM}]
     made.verification = {
-        "passed": True, "rows_old": 1234, "rows_new": 1234, "read_back": 1000, "wrong": 0, "k": 10, "index_recall": 0.987,
-        "index_recall_old": None, "heldout": {"queries": 40, "recall@1": 0.625}, "problems": [], "checksum_new": CHECKSUM,
-    }  # fmt: skip
+        "passed": True,
+        "rows_old": 1234,
+        "rows_new": 1234,
+        "read_back": 1000,
+        "wrong": 0,
+        "k": 10,
+        "index_recall": 0.987,
+        "index_recall_old": None,
+        "heldout": {"queries": 40, "recall@1": 0.625},
+        "problems": [],
+        "checksum_new": CHECKSUM,
+    }
     return made
 
 

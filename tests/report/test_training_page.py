@@ -83,11 +83,18 @@ def trained(data, seed=5):
         best_step=1000,
         reconstruction_error=error,
         size={
-            "source_parameters": 6_840_000, "source_flops_per_row": 13_600_000,
-            "target_parameters": 8_150_000, "target_flops_per_row": 16_300_000,
+            "source_parameters": 6_840_000,
+            "source_flops_per_row": 13_600_000,
+            "target_parameters": 8_150_000,
+            "target_flops_per_row": 16_300_000,
         },
         training={
-            "random_state": seed, "standardize": True, "loss": "spread", "spread_mix": [0.0, 1.0], "hidden": [16, 12], "temperature": 0.07,
+            "random_state": seed,
+            "standardize": True,
+            "loss": "spread",
+            "spread_mix": [0.0, 1.0],
+            "hidden": [16, 12],
+            "temperature": 0.07,
         },
         history={
             "losses": {
@@ -101,7 +108,7 @@ def trained(data, seed=5):
             "best_step": 1000,
             "steps": 2000,
         },
-    )  # fmt: skip
+    )
 
 
 def cosine(a, b):
@@ -665,8 +672,16 @@ def test_pictures_that_are_none_are_refused(data, pictures, monkeypatch):
         ({"negatives": None, "groups": ["a"] * 40, "pictures": "."}, ParameterError, "pictures without"),
         ({"pictures": "."}, ParameterError, "names of the images"),
         ({"items": items_of(make(), ["swap_att"] * 40).take(np.arange(39))}, ShapeError, "39 items"),
-        ({"items": items_of(make(), ["swap_att"] * 40), "tasks": ["a"] * 40}, ParameterError, "tasks together with items"),
-        ({"items": items_of(make(), ["swap_att"] * 40), "groups": ["a"] * 40}, ParameterError, "groups together with items"),
+        (
+            {"items": items_of(make(), ["swap_att"] * 40), "tasks": ["a"] * 40},
+            ParameterError,
+            "tasks together with items",
+        ),
+        (
+            {"items": items_of(make(), ["swap_att"] * 40), "groups": ["a"] * 40},
+            ParameterError,
+            "groups together with items",
+        ),
         ({"options": 1}, ParameterError, "options"),
         ({"options": 2.5}, ParameterError, "options"),
         ({"examples": -1}, ParameterError, "examples"),
@@ -678,7 +693,7 @@ def test_pictures_that_are_none_are_refused(data, pictures, monkeypatch):
         ({"captions": []}, InputError, "captions"),
         ({"captions": 3.0}, InputError, "Y"),
     ],
-)  # fmt: skip
+)
 def test_bad_input(data, options, error, said):
     given = {"images": data.X, "captions": data.Y, "negatives": data.N, **options}
     with pytest.raises(error, match=said):

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 import congruence._utils.atomic as atomic
-import congruence._utils.rename as rename
 from congruence import persist
-from congruence._utils.atomic import atomic_path, backup_of
-from congruence._utils.owner import temporary_path
+from congruence._utils.atomic import atomic_path, backup_of, temporary_path
 from congruence.errors import FileError, OutputExistsError
 from fresh import run_fresh
 
@@ -133,7 +131,7 @@ def test_the_folder_itself_is_no_output(tmp_path, monkeypatch):
 def rename_by(way, monkeypatch):
     """Simulate a system without exclusive renames, without exchanges of names, and without hard links."""
     if way != "system calls":
-        monkeypatch.setattr(rename, "_call", lambda *_: False)
+        monkeypatch.setattr(atomic, "_call", lambda *_: False)
     if way == "claims":
 
         def refuse(*_):
@@ -195,7 +193,9 @@ class Fault(BaseException):
 
 
 def faulty(monkeypatch, way, step, *, for_ever):
-    """Make change number ``step`` to the disk fail: only this one, as after an interrupt, or all later ones too, as after a kill."""
+    """Make change number ``step`` to the disk fail: only this one, as after an interrupt, or all later ones too, as
+    after a kill.
+    """
     count = 0
 
     def wrap(real):
@@ -209,7 +209,7 @@ def faulty(monkeypatch, way, step, *, for_ever):
         return change
 
     if way == "system calls":
-        monkeypatch.setattr(rename, "_call", wrap(rename._call))
+        monkeypatch.setattr(atomic, "_call", wrap(atomic._call))
     else:
         rename_by(way, monkeypatch)
     for name in ("rename", "replace", "link", "unlink", "remove", "rmdir", "mkdir"):
@@ -247,7 +247,7 @@ def test_a_backup_is_only_taken_up_if_it_is_of_the_kind(tmp_path):
     backup = backup_of(tmp_path / "map")
     backup.mkdir()
     (backup / "thesis").write_text("kept")
-    with pytest.raises(FileError, match="no folder"):
+    with pytest.raises(FileError, match="[Nn]o folder"):
         persist.read_folder(tmp_path / "map")
     save(tmp_path / "map", 1)
     save(tmp_path / "map", 2)
@@ -256,7 +256,7 @@ def test_a_backup_is_only_taken_up_if_it_is_of_the_kind(tmp_path):
 
 
 def test_a_missing_parent_and_a_folder_in_the_way(tmp_path):
-    with pytest.raises(FileError, match="no folder"), atomic_path(tmp_path / "no" / "a"):
+    with pytest.raises(FileError, match="No folder"), atomic_path(tmp_path / "no" / "a"):
         pytest.fail("entered")
     (tmp_path / "d").mkdir()
     with pytest.raises(OutputExistsError, match="folder"), atomic_path(tmp_path / "d", force=True):

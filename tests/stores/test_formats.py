@@ -1,8 +1,7 @@
-"""The table of formats: each entry agrees with its reader and writer, and the docs agree with it."""
+"""The table of formats: each entry agrees with its reader and writer."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,8 @@ import pytest
 
 from congruence.embeddings import Embeddings
 from congruence.errors import ParameterError
-from congruence.stores import FORMATS, Format, find_format, matrices, open_sink, open_source, parse_spec, suffixes
+from congruence.stores import FORMATS, find_format, matrices, open_sink, open_source, parse_spec, suffixes
 
-ROOT = Path(__file__).parents[2]
 WITH_VECTORS = [one for one in FORMATS if one.source is not None]
 RNG = np.random.default_rng(5)
 
@@ -25,27 +23,6 @@ def written(folder: Path, suffix: str, n: int = 30) -> Path:
     with open_sink(path, n=n, dim=4, has_ids=True) as sink:
         sink.write(pa.array(list(rows.ids)), rows.vectors)
     return path
-
-
-def row_of(one: Format) -> str:
-    """Return the row of a format in the table of docs/files.md."""
-    specs = ", ".join(f"`{spec}`" for spec in one.specs) + (f" (extra `{one.extra}`)" if one.extra else "")
-    return f"| {specs} | {one.reads} | {one.writes} | {one.ids} | {one.space} |"
-
-
-def test_the_docs_show_the_table():
-    page = (ROOT / "docs/files.md").read_text(encoding="utf-8")
-    shown = re.search(r"\| spec \|.*\n\| ---.*\n((?:\|.*\n)+)", page)
-    assert shown is not None
-    assert shown[1].splitlines() == [row_of(one) for one in WITH_VECTORS]
-
-
-def test_the_docstring_names_every_format():
-    text = re.sub(r"\s+", " ", open_source.__doc__ or "")
-    for one in WITH_VECTORS:
-        for suffix in one.suffixes:
-            tail = "" if one.key is None else f":{one.key}" if one.key_required else f"[:{one.key}]"
-            assert f"``{suffix or 'folder'}{tail}``" in text
 
 
 @pytest.mark.parametrize("suffix", suffixes())

@@ -80,7 +80,31 @@ def peak_of(work):
 # ------------------------------------------------------------------ round trips
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
-ODD = ["a", "a\0", "a\0\0", "\0", "07", "7", " 7", "7 ", "é", "e\u0301", "nan", "None", "null", "\r", "\n", "\r\n", '"', ",", "\ufeff", "'", "=1", "\U0010ffff", "\x1a"]  # fmt: skip
+ODD = [
+    "a",
+    "a\0",
+    "a\0\0",
+    "\0",
+    "07",
+    "7",
+    " 7",
+    "7 ",
+    "é",
+    "e\u0301",
+    "nan",
+    "None",
+    "null",
+    "\r",
+    "\n",
+    "\r\n",
+    '"',
+    ",",
+    "\ufeff",
+    "'",
+    "=1",
+    "\U0010ffff",
+    "\x1a",
+]
 
 
 @pytest.mark.parametrize("suffix", KEEPING)
@@ -130,7 +154,7 @@ def test_text_stored_as_bytes_is_checked(suffix, tmp_path):
         if len(offsets) == 2:  # of another number of rows: not of these vectors
             assert not read_embeddings(f"{path}:v").has_ids
         else:
-            with pytest.raises(CorruptFileError, match="damaged text"):
+            with pytest.raises(CorruptFileError, match="damaged"):
                 read_embeddings(f"{path}:v")
 
 
@@ -197,8 +221,13 @@ def test_missing_ids_are_counted_and_named(suffix, numbers, tmp_path, here):
 @pytest.mark.parametrize("suffix", [".npz", ".h5"])
 @pytest.mark.parametrize(
     ("ids", "words"),
-    [(["a", "", "b"], r"missing in 1 row \(1\)"), ([1.0, np.nan, 3.0], r"missing in 1 row \(1\) \(pandas then converts"), ([1.0, 2.0, 3.0], "row 0 is 1.0, float"), ([True, False, True], "is True, bool")],
-)  # fmt: skip
+    [
+        (["a", "", "b"], r"missing in 1 row \(1\)"),
+        ([1.0, np.nan, 3.0], r"missing in 1 row \(1\) \(pandas then converts"),
+        ([1.0, 2.0, 3.0], "row 0 is 1.0, float"),
+        ([True, False, True], "is True, bool"),
+    ],
+)
 def test_arrays_that_are_no_ids_are_refused(suffix, ids, words, tmp_path, here):
     spec = save(tmp_path / f"a{suffix}", ids)
     with pytest.raises(IdError, match=words):

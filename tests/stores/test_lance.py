@@ -49,7 +49,7 @@ def test_lance_opens_what_we_write(tmp_path):
 
 
 def test_a_large_one_has_several_fragments(tmp_path, monkeypatch):
-    monkeypatch.setattr("congruence.stores._table._GROUP_BYTES", 1)  # the least is 1,024 rows
+    monkeypatch.setattr("congruence.stores.tables._GROUP_BYTES", 1)  # the least is 1,024 rows
     Z = RNG.standard_normal((5000, 3)).astype(np.float32)
     path = write(tmp_path / "a.lance", Z)
     assert len(lance.dataset(path).get_fragments()) == 5
@@ -100,7 +100,11 @@ def test_several_columns(tmp_path):
 
 def test_rows_that_are_none(tmp_path):
     rows = [[1.0, 2.0]] * 6
-    for spoil, words in (([1.0], "1 numbers in row 4"), (None, "missing vector in row 4"), ([1.0, None], "missing numbers in row 4")):  # fmt: skip
+    for spoil, words in (
+        ([1.0], "1 numbers in row 4"),
+        (None, "missing vector in row 4"),
+        ([1.0, None], "missing numbers in row 4"),
+    ):
         rows[4] = spoil
         lance.write_dataset(pa.table({"v": pa.array(rows, pa.list_(pa.float64()))}), tmp_path / f"{words}.lance")
         with pytest.raises(ShapeError, match=words):

@@ -75,7 +75,10 @@ def test_a_matrix_larger_than_memory_is_refused_before_it_is_read(tmp_path, monk
     monkeypatch.setattr(memory, "free_memory", lambda: 100 * MIB)
     source = open_source(tmp_path / "x.npy")
     monkeypatch.setattr(type(source), "scan", None)
-    sentence = "Got 20,000,000 × 2 float32 in {}, which needs 152.6 MiB, but only 100.0 MiB of memory are free; expected enough"
+    sentence = (
+        "Got 20,000,000 × 2 float32 in {}, which needs 152.6 MiB, but only 100.0 MiB of memory are free; expected "
+        "enough"
+    )
     for read in (source.read, lambda: source.take(np.arange(source.n))):
         with pytest.raises(OutOfMemoryError, match=re.escape(sentence.format(source.path))):
             read()
@@ -97,7 +100,9 @@ def test_memory_that_ends_while_a_file_is_read(damage):
 
     for ask in (lambda: np.empty(2**56), lambda: pa.allocate_buffer(2**62)):
         with (
-            pytest.raises(OutOfMemoryError, match=r"from x\.arrow than fits into memory \(.*(PiB|malloc of size)"),
+            pytest.raises(
+                OutOfMemoryError, match=r"x\.arrow holds more than fits into memory \(.*(PiB|malloc of size)"
+            ),
             reading("x.arrow", *damage, pa.ArrowException),
         ):
             ask()

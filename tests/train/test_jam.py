@@ -182,7 +182,10 @@ def test_a_curriculum_goes_from_one_end_to_the_other(scenes, heldout, monkeypatc
 
 @pytest.mark.parametrize("loss", ["con", "negcon", "spread"])
 def test_rows_of_one_image_or_caption_are_masked_where_told(scenes, loss):
-    """It changes nothing where all are different, and the loss of the first step where some are the same. Batches of 30 divide the 120 rows evenly."""
+    """It changes nothing where all are different, and the loss of the first step where some are the same.
+
+    Batches of 30 divide the 120 rows evenly.
+    """
 
     def first(X, Y, **options):
         method = JAM(loss, **{**QUICK, "max_epochs": 1}, batch_size=30, log_every=1, **options)

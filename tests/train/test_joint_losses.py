@@ -1,4 +1,6 @@
-"""Con, NegCon and Spread against their equations written out term by term, and against the printed forms they must not be."""
+"""Con, NegCon and Spread against their equations written out term by term, and against the printed forms they must not
+be.
+"""
 
 import math
 
@@ -189,7 +191,8 @@ def test_the_printed_forms_are_other_losses(batch):
     assert con_loss(rows, rows, 0.01) == pytest.approx(0, abs=1e-12)
     halved = (equation_2(v, pos, neg, tau) / 2 + equation_1(pos, v, tau)) / 2  # 1/2N with the pair in the denominator
     assert abs(negcon_loss(v, pos, neg, tau) - halved) > 0.1
-    # Where every image has found its texts, one denominator for all of them leaves log 2 that no training can take away.
+    # Where every image has found its texts, one denominator for all of them leaves log 2 that no training can take
+    # away.
     assert equation_18(rows, rows, rows[:, None], 0.01, one_denominator=True) == pytest.approx(math.log(2))
     assert spread_loss(rows, rows, rows, 0.0, 0.01) == pytest.approx(0, abs=1e-12)
 

@@ -1,4 +1,6 @@
-"""Losses against the same loss written out with torch's own operations, value and gradients, and against closed forms."""
+"""Losses against the same loss written out with torch's own operations, value and gradients, and against closed
+forms.
+"""
 
 import math
 

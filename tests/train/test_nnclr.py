@@ -10,7 +10,7 @@ from congruence.train.nnclr import _Objective
 
 torch = pytest.importorskip("torch", reason="the losses need torch")
 
-from congruence.train._neighbors import nearest_rows  # noqa: E402
+from congruence.train.nnclr import nearest_rows  # noqa: E402
 
 QUICK = {"n_components": 6, "max_steps": 6, "batch_size": 64, "pair_batch_size": 24, "log_every": 1, "device": "cpu"}
 

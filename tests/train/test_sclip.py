@@ -53,7 +53,8 @@ def test_limits_of_the_assignments():
     )
     torch.testing.assert_close(cold, hard)
     torch.testing.assert_close(warm, -F.log_softmax(20 * U @ Y.T, 1).mean())
-    # Over one caption there is nothing to tell apart; as many rows as captions that are each other's only kin are told apart by transport.
+    # Over one caption there is nothing to tell apart; as many rows as captions that are each other's only kin are told
+    # apart by transport.
     for name in ("hard", "soft", "ot"):
         assert pseudo_label_loss(U, Y[:1], similar, paired[:1], assignment=name).item() == pytest.approx(0, abs=1e-12)
     matched = pseudo_label_loss(U[:20], Y, paired, paired, assignment="ot", temperature=0.01)

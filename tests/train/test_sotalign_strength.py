@@ -13,7 +13,10 @@ QUICK = {"n_components": 16, "max_steps": 20, "learning_rate": 3e-3, "validate_e
 
 @pytest.mark.parametrize("rows", [{}, {"batch_size": 64}])
 def test_a_teacher_whose_plan_is_unbalanced(world, rows):
-    """The same teacher, another plan; at ρ = ∞ the balanced one. Both where rows come again each step and where they do not."""
+    """The same teacher, another plan; at ρ = ∞ the balanced one.
+
+    Both where rows come again each step and where they do not.
+    """
 
     def fit(**options):
         method = SOTAlign(divergence_weight=0.1, **QUICK, **rows, **options)

@@ -201,7 +201,7 @@ def test_what_is_missing_is_left_out(models):
     assert scores.rows[0].source is None
     with pytest.raises(InputError, match="nothing can be measured"):
         evaluate(mapping, {"image": models.source["image"]}, {})
-    with pytest.raises(InputError, match="no source"):
+    with pytest.raises(InputError, match="No source"):
         evaluate(mapping, {}, models.target)
 
 
@@ -222,7 +222,7 @@ def test_prompts_become_prototypes(models):
     labels = np.array([models.labels[i] for i in models.image_ids])
     expected = zero_shot_accuracy(models.source["image"].vectors, unit, labels, text.ids)
     assert ensembled.get("zero_shot", "aligned image", "aligned text").source == pytest.approx(expected)
-    with pytest.raises(InputError, match="Got prompts without classes"):
+    with pytest.raises(InputError, match="No prompt has a class"):
         evaluate(mapping, source, {}, prompt_labels={"x": "y"})
 
 
@@ -230,11 +230,11 @@ def test_spaces_and_labels_are_checked(models):
     mapping = fit(models)
     with pytest.raises(SpaceMismatchError):
         evaluate(mapping, models.target, models.source)
-    with pytest.raises(InputError, match="without a label"):
+    with pytest.raises(InputError, match="no label"):
         evaluate(mapping, models.source, models.target, labels={"x": "y"})
-    with pytest.raises(InputError, match="no image whose class is among the texts"):
+    with pytest.raises(InputError, match="No image's class is among the texts"):
         evaluate(mapping, models.source, models.target)
-    with pytest.raises(InputError, match="image vectors for the modality 'text'"):
+    with pytest.raises(ModalityError, match="image vectors for the modality 'text'"):
         evaluate(mapping, {"text": models.source["image"]}, models.target)
 
 

@@ -130,7 +130,8 @@ def test_a_gated_plan_is_the_same_as_a_stream_and_after_a_pause(photos, tmp_path
     np.testing.assert_allclose(stream.store(), memory.store(), atol=1e-5)
     memory.save(tmp_path / "plan")
     again = Progressive.load(
-        tmp_path / "plan", memory.refit.mapping, photos.old, modality="image", texts=photos.texts[KNOWN], new_texts=photos.new_texts[KNOWN]
+        tmp_path / "plan", memory.refit.mapping, photos.old, modality="image",
+        texts=photos.texts[KNOWN], new_texts=photos.new_texts[KNOWN],
     )  # fmt: skip
     assert again.correction_.facts() == memory.correction_.facts()
     np.testing.assert_array_equal(again.transform(photos.old), memory.transform(photos.old))

@@ -142,12 +142,15 @@ def test_pandas_reads_back_its_frame_with_index_and_types(tmp_path):
 
 TEXT = st.text('ab.ü,"\n', max_size=3)
 PLAIN = st.sampled_from(
-    [pa.int8(), pa.uint64(), pa.float32(), pa.bool_(), pa.string(), pa.binary(), pa.date32(), pa.time64("us"), pa.list_(pa.int64()), pa.null()]
+    [pa.int8(), pa.uint64(), pa.float32(), pa.bool_(), pa.string(), pa.binary(), pa.date32(),
+     pa.time64("us"), pa.list_(pa.int64()), pa.null()]
 )  # fmt: skip
 VALUES = {
-    pa.int8(): st.integers(-128, 127), pa.uint64(): st.integers(0, 2**64 - 1), pa.float32(): st.floats(width=32, allow_nan=False),
+    pa.int8(): st.integers(-128, 127), pa.uint64(): st.integers(0, 2**64 - 1),
+    pa.float32(): st.floats(width=32, allow_nan=False),
     pa.bool_(): st.booleans(), pa.string(): TEXT, pa.binary(): st.binary(), pa.date32(): st.dates(),
-    pa.time64("us"): st.times(), pa.list_(pa.int64()): st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3), pa.null(): st.none(),
+    pa.time64("us"): st.times(), pa.list_(pa.int64()): st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3),
+    pa.null(): st.none(),
 }  # fmt: skip
 
 
@@ -186,7 +189,7 @@ def test_the_mapped_vectors_may_stand_beside_the_old(tmp_path):
     assert open_source(f"{tmp_path}/out.parquet:embedding").space.model == "a"
     assert open_source(f"{tmp_path}/out.parquet:new").space.model == "b"
     for name in ("path", "embedding"):
-        with pytest.raises(ParameterError, match=f"column_out='{name}'.*expected a new name"):
+        with pytest.raises(ParameterError, match=f"column_out='{name}'.*unused name"):
             transform_file(MAP, source, tmp_path / "no.parquet", column_out=name)
     with pytest.raises(ParameterError, match="named columns"):
         transform_file(MAP, source, tmp_path / "no.npy", column_out="new")
@@ -353,7 +356,8 @@ def alias(tmp_path, how):
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize(
     "how",
-    ["same", "relative", "symlink", "read through a symlink", "hard link", "folder", "part", "linked part", "into the folder", "around"],
+    ["same", "relative", "symlink", "read through a symlink", "hard link", "folder", "part", "linked part",
+     "into the folder", "around"],
 )  # fmt: skip
 def test_the_input_is_never_the_output(how, force, tmp_path):
     (tmp_path / "parts").mkdir()

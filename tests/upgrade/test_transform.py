@@ -248,7 +248,7 @@ def test_a_map_that_does_not_know_leaves_rows_raw_and_says_so(tmp_path):
     m = OrthogonalMap().fit(P.X[:200], unit(P.Y[:200]))
     m.target_space_ = replace(m.target_space_, normalized=None)  # as maps of earlier versions, fitted on plain arrays
     old = load(m.save(tmp_path / "map"))
-    with pytest.warns(NormWarning, match="without a record .* Pass normalize=True"):
+    with pytest.warns(NormWarning, match="no record .* Pass normalize=True"):
         out = old.transform_embeddings(Embeddings(P.X))
     np.testing.assert_allclose(out.vectors, m.transform(P.X), atol=1e-12)
     with pytest.warns(NormWarning):

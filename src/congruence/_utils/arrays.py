@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 
 from congruence._utils.typing import Array, ArrayNamespace, Device, Tensor, TensorT
+from congruence.errors import ZeroRowError
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -127,12 +128,12 @@ def has_unit_rows(X: np.ndarray, sample: int = 4096) -> bool:
 
 
 @overload
-def normalize_rows(X: np.ndarray) -> np.ndarray: ...
+def normalize_rows(X: np.ndarray, name: str | None = None) -> np.ndarray: ...
 @overload
-def normalize_rows(X: TensorT) -> TensorT: ...
+def normalize_rows(X: TensorT, name: str | None = None) -> TensorT: ...
 @overload
-def normalize_rows(X: Array) -> Array: ...
-def normalize_rows(X: Array) -> Array:
+def normalize_rows(X: Array, name: str | None = None) -> Array: ...
+def normalize_rows(X: Array, name: str | None = None) -> Array:
     """Return the rows of ``X`` scaled to unit norm, in a new array of the same dtype; differentiable for a tensor.
 
     Zero rows stay zero, since they have no direction. Code that needs a direction must reject such rows first
@@ -140,6 +141,11 @@ def normalize_rows(X: Array) -> Array:
 
     Shapes: ``X`` (n, d); returns (n, d).
     """
+    if name is not None:
+        nonzero = namespace(X).any(X != 0, axis=1)
+        if not nonzero.all():
+            row = int(np.flatnonzero(~to_numpy(nonzero))[0])
+            raise ZeroRowError(f"Row {row} of {name} is all zeros, so it has no direction.", "Drop such rows.")
     if is_tensor(X):
         xp = namespace(X)
         wide = X if X.device.type == "mps" else xp.astype(X, xp.float64)  # Apple's GPUs have no float64

@@ -1,43 +1,42 @@
-"""Atomic writes, which replace a folder only if this library wrote it."""
+"""Atomic writes, which replace a folder only if this library wrote it; names of temporary files, renames and locks."""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import json
 import os
+import re
+import secrets
 import shutil
+import socket
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
-from congruence._utils.owner import find_left_over, temporary_path
 from congruence._utils.refusals import describe_refusal
-from congruence._utils.rename import exchange, rename_exclusive
 from congruence.errors import CongruenceError, FileError, OutputExistsError, StorageError
 
 _WRITE_ERRORS = {
-    errno.ENOSPC,
-    errno.EFBIG,
-    errno.EDQUOT,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EIO,
-    errno.EMFILE,
-    errno.ENFILE,
+    *(errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EACCES),
+    *(errno.EPERM, errno.EIO, errno.EMFILE, errno.ENFILE),
 }
 
 #: Longest file name in bytes on common file systems.
 _MAX_NAME_BYTES = 255
 
-#: If a caller sets a list, :func:`atomic_path` appends each path that it published, so that a command that fails later can report it.
+#: If a caller sets a list, :func:`atomic_path` appends each path that it published, so that a command that fails later
+#: can report it.
 published: ContextVar[list[Path] | None] = ContextVar("published", default=None)
 
-#: Returns why a folder must not be replaced, as the end of a clause "which …"; None if the folder is of the kind being written.
+#: Returns why a folder must not be replaced, as the end of a clause "which …"; None if the folder is of the kind being
+#: written.
 Foreign: TypeAlias = Callable[[Path], str | None]
 
 
@@ -45,39 +44,15 @@ Foreign: TypeAlias = Callable[[Path], str | None]
 def atomic_path(
     path: str | Path, *, force: bool = False, directory: bool = False, foreign: Foreign | None = None
 ) -> Iterator[Path]:
-    """Yield a temporary path next to ``path`` and move it there if the block ends without an error.
+    """Yield a temporary path next to ``path`` and move it there if the block ends without an error; else remove it.
 
-    Parameters
-    ----------
-    path : path-like
-        Path of the result.
-    force : bool, default=False
-        Replace an existing file, or a folder for which ``foreign`` returns None.
-    directory : bool, default=False
-        Create a folder at the temporary path; by default, the block must write a file there.
-    foreign : callable, optional
-        Takes a folder and returns why it must not be replaced, or None (:func:`why_foreign`). Without it, only an empty
-        folder is replaced.
+    ``force`` replaces an existing file, or a folder for which ``foreign`` returns None instead of the reason why it
+    must not be replaced (:func:`why_foreign`); without ``foreign``, only an empty folder is replaced. With
+    ``directory``, the temporary path is a folder; otherwise the block must write a file there.
 
-    Yields
-    ------
-    Path
-        Temporary path in the same folder. If the block raises an exception, Ctrl-C included, the temporary path is
-        removed.
-
-    Raises
-    ------
-    OutputExistsError
-        If something at ``path`` must not be replaced; raised before the block runs, or after it if the thing appeared in between.
-    FileError, StorageError
-        If the parent folder does not exist, or cannot be written to.
-    StorageError
-        If the operating system refuses a write.
-
-    Notes
-    -----
-    If several processes write to the same free path, one of them succeeds. While a folder is replaced, a complete old or new
-    copy exists at all times: at ``path`` or, on systems that cannot exchange two names, at ``backup_of(path)`` (see :func:`find_copy`).
+    If several processes write to the same free path, one of them succeeds. While a folder is replaced, a complete old
+    or new copy exists at all times: at ``path`` or, on systems that cannot exchange two names, at ``backup_of(path)``
+    (see :func:`find_copy`).
     """
     path = Path(path)
     if directory and foreign is not None:
@@ -106,7 +81,7 @@ def atomic_path(
 
 
 def _concerns(error: OSError, *paths: Path) -> bool:
-    """Return whether an error comes from writing to these paths; the block may also read other files, whose errors are passed on."""
+    """Return whether an error comes from writing to these paths, and not from other files that the block reads."""
     if error.filename is None:  # an error on an open file has no name
         return error.errno in _WRITE_ERRORS
     file = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes, os.PathLike)) else None
@@ -116,55 +91,42 @@ def _concerns(error: OSError, *paths: Path) -> bool:
 def check_output(
     path: str | Path, *, force: bool = False, directory: bool = False, foreign: Foreign | None = None
 ) -> None:
-    """Raise an error if something at an output path must not be replaced; parameters as for :func:`atomic_path`.
-
-    Raises
-    ------
-    OutputExistsError
-        If the path exists and ``force`` is false; even with ``force``, if it is a link, a device or a pipe, a folder in place of
-        a file, a file in place of a folder, or a folder that this library did not write.
-    FileError, StorageError
-        If the parent folder does not exist or cannot be written to, or the name is too long.
-    """
+    """Raise an error if something at an output path must not be replaced; parameters as for :func:`atomic_path`."""
     path = Path(path)
     if path.name in ("", ".."):
-        raise OutputExistsError(
-            f"Got the output path {path}, which has no file name; expected one. Pass {path / 'NAME'}."
-        )
+        raise OutputExistsError(f"Got the output path {path}, which has no file name.", f"Pass {path / 'NAME'}.")
     try:
         mode = os.lstat(path).st_mode
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            longest = (
-                f"at most {_MAX_NAME_BYTES}"
-                if len(os.fsencode(path.name)) > _MAX_NAME_BYTES
-                else "a path that the system accepts"
-            )
+            size = len(os.fsencode(path.name))
+            longest = f"at most {_MAX_NAME_BYTES}" if size > _MAX_NAME_BYTES else "a path that the system accepts"
             raise FileError(
-                f"Got an output name of {len(os.fsencode(path.name))} bytes ({path.name[:20]}…{path.name[-20:]}); expected "
-                f"{longest}. Pass a shorter path."
+                f"Got an output name of {len(os.fsencode(path.name))} bytes "
+                f"({path.name[:20]}…{path.name[-20:]}); expected {longest}.",
+                "Pass a shorter path.",
             ) from None
         _check_parent(path)
         return
     if stat.S_ISDIR(mode) and not directory:
         raise OutputExistsError(
-            f"Got a folder at {path}; expected the path of a file. Pass a path that is not a folder."
+            f"Got a folder at {path}; expected the path of a file.", "Pass a path that is not a folder."
         )
     if not (stat.S_ISDIR(mode) if directory else stat.S_ISREG(mode)):
         kind = "link" if stat.S_ISLNK(mode) else "file" if stat.S_ISREG(mode) else "device, pipe or socket"
         raise OutputExistsError(
-            f"Got a {kind} at {path}; expected a free path{'' if directory else ' or a file'}. Pass another path."
+            f"Got a {kind} at {path}; expected a free path{'' if directory else ' or a file'}.", "Pass another path."
         )
     why = None
     if directory and any(path.iterdir()):
         why = "this library did not write" if foreign is None else foreign(path)
     if why is not None:
         raise OutputExistsError(
-            f"Got a folder at {path} which {why}; expected a free path. Pass another path, or move the folder away."
+            f"Got a folder at {path} which {why}; expected a free path.", "Pass another path, or move the folder away."
         )
     if not force:
         raise OutputExistsError(
-            f"Got an output path that exists, {path}; expected a new one. Pass force=True to replace it."
+            f"Got an output path that exists, {path}.", ("Pass `force=True` to replace it.", "Pass another path.")
         )
     _check_parent(path)
 
@@ -177,13 +139,11 @@ def _check_parent(path: Path) -> None:
     except OSError as error:
         raise StorageError(describe_refusal(error, f"from the system for the folder {parent}")) from error
     if not exists:
-        raise FileError(
-            f"Got no folder {parent}; expected it to exist. Create it, or pass a path in a folder that exists."
-        )
+        raise FileError(f"No folder {parent}.", "Create it, or pass a path in a folder that exists.")
     if not os.access(parent, os.W_OK | os.X_OK):
         raise StorageError(
-            f"Got a folder {parent} that cannot be written to; expected permission to put {path.name} there. Change its "
-            "permissions, or pass a path in another folder."
+            f"Got a folder {parent} that cannot be written to; expected permission to put {path.name} there.",
+            "Change its permissions, or pass a path in another folder.",
         )
 
 
@@ -192,22 +152,8 @@ def why_foreign(
 ) -> str | None:
     """Return why a folder was not, or not entirely, written by this library.
 
-    Parameters
-    ----------
-    folder : Path
-    what : str
-        What the folder should be, with an article.
-    marker : str
-        JSON file in the folder that names its kind and version.
-    marks : str or callable
-        Kind that the marker must name (:func:`has_marker`).
-    holds : callable
-        Takes a file name and returns whether such a file belongs in the folder.
-
-    Returns
-    -------
-    str or None
-        Reason, as the end of a clause "which …"; None if this library wrote the folder.
+    The folder should be ``what`` (with an article): files for which ``holds(name)``, with a JSON file ``marker`` of the
+    kind ``marks`` (:func:`has_marker`). The reason is the end of a clause "which …".
     """
     others = sorted(
         entry.name for entry in os.scandir(folder) if not (entry.is_file(follow_symlinks=False) and holds(entry.name))
@@ -220,7 +166,7 @@ def why_foreign(
 
 
 def has_marker(file: Path, marks: str | Callable[[dict[str, object]], bool]) -> bool:
-    """Return whether a file is JSON that names this kind and a version in ``format`` and ``format_version``, or that a function accepts."""
+    """Return whether a file is JSON of this ``format`` with a ``format_version``, or that a function accepts."""
     try:
         content = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -241,7 +187,7 @@ def backup_of(path: Path) -> Path:
 
 
 def find_copy(path: Path, foreign: Foreign) -> Path:
-    """Return the path, or its backup if only that exists: another process is replacing the folder, or was killed while doing so."""
+    """Return the path, or its backup if only that exists, as while a process replaces the folder."""
     return backup_of(path) if not os.path.lexists(path) and _is_own(backup_of(path), foreign) else path
 
 
@@ -301,7 +247,8 @@ def _swap(temporary: Path, path: Path) -> None:
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT):
             raise
         raise OutputExistsError(
-            f"Got {path}, which another process is replacing; expected only one writer. Run this again when the other has finished."
+            f"Got {path}, which another process is replacing; expected only one writer.",
+            "Run this again when the other has finished.",
         ) from error
     _sync_names(path)
     os.rename(backup, temporary)  # renamed first, so that a partly removed folder is never taken for a backup
@@ -327,3 +274,179 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+# ------------------------------------------------------------------ names of temporary files
+
+#: Identifies the process that writes, so that leftovers of killed processes can be recognized.
+_TEMPORARY = re.compile(r"\.(?P<host>[0-9a-f]{8})-(?P<process>\d+)-[0-9a-f]{8}\.tmp")
+
+
+def temporary_path(path: Path) -> Path:
+    """Return an unused hidden path next to a path, whose name identifies the host and this process."""
+    return path.parent / f"{_stem(path)}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+
+
+def find_left_over(path: Path) -> list[Path]:
+    """Return the temporary files and folders of a path whose writers are certainly dead.
+
+    Those of other machines and containers, and those whose process number belongs to a running process, are not
+    included, since they may be in use.
+    """
+    if os.name == "nt":  # os.kill(process, 0) would end the process there
+        return []
+    stem = _stem(path)
+    left_over = []
+    for entry in path.parent.iterdir():
+        name = entry.name.startswith(stem) and _TEMPORARY.fullmatch(entry.name[len(stem) :])
+        if name and name["host"] == _host() and not _is_running(int(name["process"])):
+            left_over.append(entry)
+    return left_over
+
+
+def _stem(path: Path) -> str:
+    return f".{path.name[:50]}"  # shortened, to leave room for the suffix in a name of at most 255 bytes
+
+
+@cache
+def _host() -> str:
+    """Return a digest of the machine, its current boot and the container, within which process numbers are unique."""
+    facts = [socket.gethostname()]
+    for read in (lambda: Path("/proc/sys/kernel/random/boot_id").read_text(), lambda: os.readlink("/proc/self/ns/pid")):
+        try:
+            facts.append(read())
+        except OSError:  # not Linux
+            facts.append("")
+    return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:8]
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # it belongs to another user
+        return True
+    return True
+
+
+# ------------------------------------------------------------------ renames
+#
+# Renames that never replace an existing target, and exchanges of two names, are a single system call where the system
+# supports it: renameat2 on Linux, renamex_np on macOS. Network drives and old file systems support neither; there a
+# hard link, or an empty file that claims the name first, protects an existing target.
+
+#: Errors by which a system, a sandbox or a file system reports a call that it does not support.
+_UNSUPPORTED = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM}
+
+#: Flags by platform: (never replace, exchange).
+_FLAGS = {"linux": (1, 2), "darwin": (4, 2)}
+_AT_FDCWD = -100
+
+
+def rename_exclusive(source: Path, target: Path) -> None:
+    """Rename without replacing an existing target; of several concurrent renames to one, one succeeds."""
+    if _call(source, target, 0):
+        return
+    if os.name == "nt":  # os.rename never replaces a target on Windows
+        os.rename(source, target)
+    elif source.is_dir():
+        _rename_folder(source, target)
+    else:
+        _rename_file(source, target)
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Exchange two names atomically; return False, with nothing changed, if the system does not support it."""
+    return _call(first, second, 1)
+
+
+def _rename_folder(source: Path, target: Path) -> None:
+    os.mkdir(target)  # fails if the target exists
+    try:
+        os.rename(source, target)  # replaces a folder only if it is empty
+    except BaseException as error:
+        with suppress(OSError):
+            os.rmdir(target)
+        if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.ENOTDIR):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+        raise
+
+
+def _rename_file(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+    else:
+        os.unlink(source)
+        return
+    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    try:
+        os.replace(source, target)
+    except BaseException:
+        if os.path.lexists(source):  # not renamed, so the target is the empty file that claimed the name
+            os.unlink(target)
+        raise
+
+
+def _call(source: Path, target: Path, flag: int) -> bool:
+    """Make the system call with flag 0 (never replace) or 1 (exchange); return False if it is not supported."""
+    function = _find_call()
+    if function is None:
+        return False
+    if function(os.fsencode(source), os.fsencode(target), _FLAGS[sys.platform][flag]) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _UNSUPPORTED:
+        return False
+    raise OSError(number, os.strerror(number), str(source), None, str(target))
+
+
+@cache
+def _find_call() -> Callable[[bytes, bytes, int], int] | None:
+    if sys.platform not in _FLAGS:
+        return None
+    library = ctypes.CDLL(None, use_errno=True)
+    name = {"linux": "renameat2", "darwin": "renamex_np"}[sys.platform]
+    function = getattr(library, name, None)
+    if function is None:  # glibc before 2.28
+        return None
+    if name == "renamex_np":
+        function.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint)
+        return lambda source, target, flag: int(function(source, target, flag))
+    function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+    return lambda source, target, flag: int(function(_AT_FDCWD, source, _AT_FDCWD, target, flag))
+
+
+# ------------------------------------------------------------------ locks
+
+
+@contextmanager
+def locked(folder: Path, problem: str, fix: str | tuple[str, ...] = ()) -> Iterator[None]:
+    """Lock a folder while the block runs or the process lives; FileError if another process holds it.
+
+    Without effect on Windows, and on file systems without locks.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    handle = -1
+    try:
+        try:
+            handle = os.open(folder, os.O_RDONLY)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            acquired = os.path.samestat(os.fstat(handle), os.stat(folder))
+        except (BlockingIOError, FileNotFoundError):
+            acquired = False
+        except OSError:  # the file system has no locks
+            acquired = True
+        if not acquired:
+            raise FileError(problem, fix)
+        yield
+    finally:
+        if handle >= 0:
+            os.close(handle)

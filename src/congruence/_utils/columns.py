@@ -1,6 +1,7 @@
 """Any table, column or list of vectors as one NumPy matrix.
 
-Nothing is imported to recognize a value: an object of pandas, PyArrow or torch exists only where its library was imported.
+Nothing is imported to recognize a value: an object of pandas, PyArrow or torch exists only where its library was
+imported.
 """
 
 from __future__ import annotations
@@ -25,29 +26,9 @@ if TYPE_CHECKING:
 def to_rows(X: object, name: str) -> np.ndarray:
     """Return what a caller passed for a matrix as a NumPy array, without checking its shape, dtype or values.
 
-    Parameters
-    ----------
-    X : array_like, shape (n, d)
-        NumPy array, torch tensor on any device, nested list, list (or 1-D object array) of arrays or tensors; a pandas, polars or
-        Arrow column of lists, or a table of numeric columns (or of one column of lists).
-    name : str
-        Name of the argument in messages.
-
-    Returns
-    -------
-    ndarray
-        Shares the caller's memory where possible. bfloat16 tensors become float32.
-
-    Raises
-    ------
-    ShapeError
-        If rows have different widths, or a list is empty.
-    DtypeError
-        If the data are sparse or masked, or columns or objects are not vectors.
-    NotFiniteError
-        If a list or column contains missing vectors.
-    InputError
-        If ``X`` is a path, a mapping or an iterator.
+    ``X``: NumPy array, torch tensor on any device, nested list, list (or 1-D object array) of arrays or tensors; a
+    pandas, polars or Arrow column of lists, or a table of numeric columns (or of one column of lists). Memory is shared
+    where possible. bfloat16 tensors become float32.
     """
     if isinstance(X, np.ndarray):
         return _array(X, name)
@@ -70,11 +51,13 @@ def to_rows(X: object, name: str) -> np.ndarray:
         return to_rows(_from_stream(X), name)
     if isinstance(X, (str, bytes, os.PathLike)):
         raise InputError(
-            f"Got the text {str(X)[:80]!r} for {name}; expected vectors. Read a file first: congruence.read_embeddings(path)."
+            f"Got the text {str(X)[:80]!r} for {name}; expected vectors.",
+            "Read a file first: congruence.read_embeddings(path).",
         )
     if isinstance(X, (Mapping, Set, Iterator)):
         raise InputError(
-            f"Got a {type(X).__name__} for {name}; expected an array, a column or a list of vectors. Pass list(…) of its vectors."
+            f"Got a {type(X).__name__} for {name}; expected an array, a column or a list of vectors.",
+            "Pass list(…) of its vectors.",
         )
     if isinstance(X, Sequence) and not hasattr(X, "__array__"):
         return _stack(list(X), name)
@@ -84,20 +67,14 @@ def to_rows(X: object, name: str) -> np.ndarray:
 
 
 def refuse_sparse(X: object, name: str) -> None:
-    """Raise an error for a sparse matrix or tensor.
-
-    Raises
-    ------
-    DtypeError
-        If ``X`` is sparse.
-    """
+    """Raise an error for a sparse matrix or tensor."""
     if is_tensor(X):
         remedy = "" if str(getattr(X, "layout", "torch.strided")) == "torch.strided" else "to_dense"
     else:
         remedy = "toarray" if hasattr(X, "toarray") and hasattr(X, "nnz") else ""
     if remedy:
         raise DtypeError(
-            f"Got a sparse matrix for {name}; expected a dense array, as embeddings are. Call {name}.{remedy}()."
+            f"Got a sparse matrix for {name}; expected a dense array, as embeddings are.", f"Call {name}.{remedy}()."
         )
 
 
@@ -107,8 +84,8 @@ def _array(A: np.ndarray, name: str) -> np.ndarray:
         mask = np.atleast_1d(np.ma.getmaskarray(A))
         rows = mask.reshape(len(mask), -1).any(axis=1)
         raise DtypeError(
-            f"Got masked values in {int(rows.sum())} of {len(mask)} rows of {name}; expected every value. Drop the masked rows "
-            f"(np.ma.compress_rows) or fill them with {name}.filled(value)."
+            f"Got masked values in {int(rows.sum())} of {len(mask)} rows of {name}.",
+            f"Drop the masked rows (np.ma.compress_rows) or fill them with {name}.filled(value).",
         )
     A = np.asarray(A)
     if A.dtype == object and A.ndim == 1 and len(A) and all(_is_vector(row) for row in A):
@@ -123,13 +100,13 @@ def _is_vector(row: object) -> bool:
 def _stack(rows: list[Any], name: str) -> np.ndarray:
     """Stack the rows of a list: numbers, arrays or tensors of one width."""
     if not rows:
-        raise ShapeError(f"Got an empty list for {name}; expected at least one vector. Check the file or key.")
+        raise ShapeError(f"Got an empty list for {name}.", "Check the file or key.")
     missing = [k for k, row in enumerate(rows) if row is None or (isinstance(row, float) and row != row)]
     if missing and len(missing) < len(rows) and any(_is_vector(row) for row in rows):
         _refuse_missing(np.array(missing), len(rows), name)
     for k, row in enumerate(rows):
         if np.ma.is_masked(row):
-            raise DtypeError(f"Got masked values in row {k} of {name}; expected every value. Drop or fill these rows.")
+            raise DtypeError(f"Got masked values in row {k} of {name}.", "Drop or fill these rows.")
     if any(is_tensor(row) for row in rows):
         rows = [to_numpy(row) for row in rows]
     try:
@@ -138,7 +115,8 @@ def _stack(rows: list[Any], name: str) -> np.ndarray:
         widths = [np.shape(row)[0] if _is_vector(row) and np.ndim(row) == 1 else -1 for row in rows]
         if -1 in widths or len(set(widths)) == 1:
             raise ShapeError(
-                f"Got {name} whose rows are nested to different depths; expected one flat vector per row. Check its elements."
+                f"Got {name} whose rows are nested to different depths; expected one flat vector per row.",
+                "Check its elements.",
             ) from error
         raise _ragged(np.array(widths), name) from error
 
@@ -147,20 +125,22 @@ def _ragged(widths: np.ndarray, name: str) -> ShapeError:
     values, counts = np.unique(widths, return_counts=True)
     usual = int(values[np.argmax(counts)])
     rows = np.flatnonzero(widths != usual)
-    shown = ", ".join(f"row {k}: {widths[k]}" for k in rows[:5]) + (
-        f" and {len(rows) - 5} more" if len(rows) > 5 else ""
-    )
+    shown = _first([f"row {k}: {widths[k]}" for k in rows[:5]], len(rows))
     return ShapeError(
-        f"Got rows of different widths in {name} ({usual} in most; {shown}); expected one width. "
-        "Pass the vectors of one model, without padding or truncation."
+        f"Got rows of different widths in {name} ({usual} in most; {shown}).",
+        "Pass the vectors of one model, without padding or truncation.",
     )
+
+
+def _first(shown: list[str], n: int) -> str:
+    return ", ".join(shown) + (f" and {n - 5} more" if n > 5 else "")
 
 
 def _refuse_missing(rows: np.ndarray, n: int, name: str) -> None:
-    shown = ", ".join(map(str, rows[:5])) + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
+    shown = _first([str(k) for k in rows[:5]], len(rows))
     raise NotFiniteError(
-        f"Got {len(rows)} of {n} rows of {name} without a vector (rows {shown}); expected a vector in each. "
-        "Drop these rows on both sides."
+        f"Got {len(rows)} of {n} rows of {name} without a vector (rows {shown}).",
+        "Drop these rows on both sides.",
     )
 
 
@@ -195,8 +175,8 @@ def _refuse_columns(other: Sequence[object], vectors: Sequence[object], name: st
     pick = f"{name}[{vectors[0]!r}]" if vectors else f"{name}[[…]]"
     what = "the column of vectors" if vectors else "the numeric columns"
     return DtypeError(
-        f"Got a table for {name} with non-numeric columns ({listed}); expected numeric columns, or one column of "
-        f"vectors. Pass {what}: {pick}."
+        f"Got a table for {name} with non-numeric columns ({listed}).",
+        f"Pass {what}: {pick}.",
     )
 
 
@@ -206,7 +186,9 @@ def _series(pandas: ModuleType, series: Series, name: str) -> np.ndarray:
     if series.dtype == object:
         return _stack(series.tolist(), name)
     if pandas.api.types.is_string_dtype(series.dtype):
-        raise DtypeError(f"Got a column of text for {name}; expected a column of vectors. Pass the texts' embeddings.")
+        raise DtypeError(
+            f"Got a column of text for {name}; expected a column of vectors.", "Pass the texts' embeddings."
+        )
     return np.asarray(series)
 
 
@@ -245,11 +227,12 @@ def _arrow_column(column: pa.Array | pa.ChunkedArray, name: str) -> np.ndarray:
     if not _is_list(column.type):
         if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
             raise DtypeError(
-                f"Got an Arrow column of {column.type} for {name}; expected lists of numbers. Pass the column of vectors."
+                f"Got an Arrow column of {column.type} for {name}; expected lists of numbers.",
+                "Pass the column of vectors.",
             )
         return column.to_numpy(zero_copy_only=False)
     if not len(column):
-        raise ShapeError(f"Got an empty column for {name}; expected at least one vector. Check the file or key.")
+        raise ShapeError(f"Got an empty column for {name}.", "Check the file or key.")
     if column.null_count:
         missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
         _refuse_missing(missing, len(column), name)
@@ -259,7 +242,7 @@ def _arrow_column(column: pa.Array | pa.ChunkedArray, name: str) -> np.ndarray:
     values = column.flatten()
     if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
         raise DtypeError(
-            f"Got lists of {values.type} for {name}; expected lists of numbers. Pass the column of vectors."
+            f"Got lists of {values.type} for {name}; expected lists of numbers.", "Pass the column of vectors."
         )
     return values.to_numpy(zero_copy_only=False).reshape(len(column), int(widths[0]))
 
@@ -283,20 +266,7 @@ def _arrow_table(table: pa.Table | pa.RecordBatch, name: str) -> np.ndarray:
 def index_ids(X: object, *, default: bool = False) -> np.ndarray | None:
     """Return the index of a pandas object as ids, or None if it is the default index or ``X`` is not a pandas object.
 
-    Parameters
-    ----------
-    X : object
-    default : bool, default=False
-        Also return the numbers 0, 1, 2, … of a default index, because the other side has an index of its own.
-
-    Returns
-    -------
-    ndarray or None
-
-    Raises
-    ------
-    IdError
-        If the index has several levels, or missing or repeated labels.
+    ``default``: also return the numbers 0, 1, 2, … of a default index, because the other side has an index of its own.
     """
     pandas = sys.modules.get("pandas")
     if pandas is None or not isinstance(X, (pandas.DataFrame, pandas.Series)):
@@ -310,13 +280,14 @@ def index_ids(X: object, *, default: bool = False) -> np.ndarray | None:
     if index.hasnans:
         rows = np.flatnonzero(index.isna())
         raise IdError(
-            f"Got an index with {len(rows)} missing labels (rows {', '.join(map(str, rows[:5]))}{', …' * (len(rows) > 5)}); "
-            f"expected one id per row. {remedy}, or drop these rows."
+            f"Got an index with {len(rows)} missing labels (rows "
+            f"{', '.join(map(str, rows[:5]))}{', …' * (len(rows) > 5)}); expected one id per row. {remedy}, or "
+            "drop these rows."
         )
     if not index.is_unique:
         repeated = index[index.duplicated()].unique()
         raise IdError(
-            f"Got an index that repeats {len(repeated)} labels (first {repeated[0]!r}); expected each once, since the index "
-            f"pairs the rows. {remedy}, or drop the repeats."
+            f"Got an index that repeats {len(repeated)} labels (first {repeated[0]!r}); expected each once, since "
+            f"the index pairs the rows. {remedy}, or drop the repeats."
         )
     return np.asarray(index)

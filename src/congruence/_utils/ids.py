@@ -1,7 +1,8 @@
 """Ids of items: which values are allowed, when two are equal, and how ids of two sides are matched.
 
-An id is a string or an integer. Two ids are equal if their texts are equal, where the text of an integer is its decimal digits: 7 in an integer
-column equals ``"7"`` in a ``.csv``, but not ``"07"``. If both sides have integers, they are compared as integers, with the same result.
+An id is a string or an integer. Two ids are equal if their texts are equal, where the text of an integer is its decimal
+digits: 7 in an integer column equals ``"7"`` in a ``.csv``, but not ``"07"``. If both sides have integers, they are
+compared as integers, with the same result.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from congruence.errors import IdError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Largest size of an id in UTF-8 bytes. Names of items are far shorter; anything longer is a text or an image from the wrong column.
+#: Largest size of an id in UTF-8 bytes. Names of items are far shorter; anything longer is a text or an image from the
+#: wrong column.
 MAX_ID_BYTES = 65_536
 
 _Value = TypeVar("_Value")
@@ -36,41 +38,23 @@ _NAMES = (uuid.UUID, os.PathLike, datetime.date, datetime.time, np.datetime64)
 def as_ids(ids: Ids, n: int | None = None, name: str = "ids") -> np.ndarray:
     """Return ids as an array of integers or of str, after checking that they are unique.
 
-    Parameters
-    ----------
-    ids : sequence of str or int
-        An array or a list, or a pandas, polars or Arrow column. UTF-8 bytes, UUIDs, dates and paths are converted to text, and so are
-        integers if there are texts as well.
-    n : int, optional
-        Expected number of ids.
-    name : str
-        Name of the argument, for error messages.
-
-    Returns
-    -------
-    ndarray of int64, uint64, or object (str), shape (n,)
-        Never fixed-width strings, which would take the length of the longest id for each. Does not share memory with the caller's array.
-
-    Raises
-    ------
-    IdError
-        If the number of ids is wrong; ids are missing (None, NaN, NaT, an empty text), repeated, or longer than 65,536 bytes in UTF-8; or values
-        are non-integer numbers, booleans, other objects, or text that UTF-8 cannot encode.
+    UTF-8 bytes, UUIDs, dates and paths are converted to text, and so are integers if there are texts as well. Never
+    fixed-width strings, which would take the length of the longest id for each; no memory is shared with ``ids``.
     """
     array = to_ids(ids, name)
     if n is not None and len(array) != n:
-        raise IdError(f"Got {len(array)} {name} for {n} rows; expected one id per row. Pass as many ids as rows.")
+        raise IdError(f"Got {len(array)} {name} for {n} rows; expected one id per row.", "Pass as many ids as rows.")
     if _repeats(array):
         repeated = [value for value, count in Counter(array.tolist()).items() if count > 1]
         raise IdError(
-            f"Got {len(repeated)} duplicate {name} ({name_rows(np.arange(len(repeated)), repeated)}); "
-            "expected each id once. Remove the duplicates, or give each row its own id."
+            f"Got {len(repeated)} duplicate {name} ({name_rows(np.arange(len(repeated)), repeated)}).",
+            "Remove the duplicates, or give each row its own id.",
         )
     return array
 
 
 def to_ids(ids: Ids, name: str = "ids") -> np.ndarray:
-    """Return ids like :func:`as_ids`, without checking that they are unique. Raises IdError."""
+    """Return ids like :func:`as_ids`, without checking that they are unique."""
     values = _values(ids, name)
     if isinstance(values, np.ndarray):
         return values
@@ -95,35 +79,14 @@ def _repeats(ids: np.ndarray) -> bool:
 
 
 def id_texts(ids: Iterable[object]) -> np.ndarray:
-    """Return the texts of ids, by which ids of different types are compared.
-
-    Parameters
-    ----------
-    ids : ndarray or list, shape (n,)
-        Ids from :func:`as_ids`, or a list of any values.
-
-    Returns
-    -------
-    ndarray of object (str), shape (n,)
-    """
+    """Return the texts of ids, shape (n,), by which ids of different types are compared."""
     if isinstance(ids, np.ndarray) and ids.dtype == object:
         return ids
     return _objects(list(map(str, ids.tolist() if isinstance(ids, np.ndarray) else ids)))
 
 
 def id_rows(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the row of each wanted id, or −1 if it is not found.
-
-    Parameters
-    ----------
-    ids : ndarray, shape (n,)
-        Unique ids, as returned by :func:`as_ids`.
-    wanted : ndarray, shape (m,)
-
-    Returns
-    -------
-    ndarray of int64, shape (m,)
-    """
+    """Return the row of each wanted id (m,) among unique ids (n,), or −1 if it is not found."""
     if not len(ids) or not len(wanted):
         return np.full(len(wanted), -1)
     if ids.dtype != object and ids.dtype == wanted.dtype:
@@ -168,7 +131,7 @@ def _arrow(ids: np.ndarray) -> pa.Array:
 
 
 def fits_fixed_width(texts: np.ndarray) -> bool:
-    """Return whether NumPy's fixed-width strings can store texts without loss, and in not much more memory than the texts take."""
+    """Return whether NumPy's fixed-width strings store texts without loss, in not much more memory."""
     values = texts.tolist()
     sizes = [*map(len, values)]
     bounded = 4 * len(sizes) * max(sizes, default=0) <= max(2**20, 16 * sum(sizes))
@@ -211,7 +174,7 @@ def _values(ids: Any, name: str) -> list[Any] | np.ndarray:
 
 
 def _nested(shape: tuple[object, ...], name: str) -> IdError:
-    return IdError(f"Got {name} with shape {shape}; expected one id per row. Pass a flat list.")
+    return IdError(f"Got {name} with shape {shape}; expected one id per row.", "Pass a flat list.")
 
 
 def _is_missing(value: object) -> bool:
@@ -238,13 +201,14 @@ def refuse_missing(rows: Sequence[int] | np.ndarray, name: str, *, floats: bool 
         return
     hint = " (pandas then converts whole numbers to floats)" if floats else ""
     raise IdError(
-        f"Got {name} missing in {len(rows)} row{'s' if len(rows) > 1 else ''} ({name_rows(np.asarray(rows))}){hint}; "
-        "expected an id in each row. Fill them in, or drop these rows."
+        f"Got {name} missing in {len(rows)} row{'s' if len(rows) > 1 else ''} "
+        f"({name_rows(np.asarray(rows))}){hint}; expected an id in each row.",
+        "Fill them in, or drop these rows.",
     )
 
 
 def _plain(value: object, row: int, name: str) -> str | int:
-    """Return an id as text or a whole number. Raises IdError."""
+    """Return an id as text or a whole number."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
@@ -254,7 +218,8 @@ def _plain(value: object, row: int, name: str) -> str | int:
             return value.decode("utf-8")
         except UnicodeDecodeError as error:
             raise IdError(
-                f"Got {name} in which row {row} is {shorten(repr(value))} ({error.reason}); expected text in UTF-8. Decode the bytes first."
+                f"Got {name} in which row {row} is {shorten(repr(value))} ({error.reason}); expected text in UTF-8.",
+                "Decode the bytes first.",
             ) from None
     if isinstance(value, _NAMES):
         return os.fsdecode(value) if isinstance(value, os.PathLike) else str(value)
@@ -264,8 +229,8 @@ def _plain(value: object, row: int, name: str) -> str | int:
 def _not_an_id(value: object, row: int, name: str) -> IdError:
     why = " (pandas converts whole numbers to floats if some are missing)" if isinstance(value, float) else ""
     return IdError(
-        f"Got {name} in which row {row} is {shorten(repr(value))}, {type(value).__name__}{why}; expected texts or whole numbers. "
-        "Convert the column to integers or to text, or pass another column."
+        f"Got {name} in which row {row} is {shorten(repr(value))}, {type(value).__name__}{why}.",
+        "Convert the column to integers or to text, or pass another column.",
     )
 
 
@@ -282,7 +247,8 @@ def _whole(values: list[Any]) -> np.ndarray:
             texts.append(str(value))
         except ValueError:  # Python converts at most 4,300 digits
             raise IdError(
-                f"Got an id of {value.bit_length():,} bits; expected whole numbers of at most 4,300 digits. Give this item another id."
+                f"Got an id of {value.bit_length():,} bits; expected whole numbers of at most 4,300 digits.",
+                "Give this item another id.",
             ) from None
     return _objects(texts)
 
@@ -302,8 +268,8 @@ def _check_text(text: str, row: int, name: str) -> None:
         size = len(text) if text.isascii() else len(text.encode("utf-8"))
     except UnicodeEncodeError:
         raise IdError(
-            f"Got {name} in which row {row} is {shorten(ascii(text))}, which contains half a character (a lone surrogate); expected text that "
-            "can be encoded as UTF-8. Give this item another id."
+            f"Got {name} in which row {row} is {shorten(ascii(text))}, which contains half a character.",
+            "Give this item another id.",
         ) from None
     if size > MAX_ID_BYTES:
         raise too_long(size, row, name)
@@ -312,8 +278,8 @@ def _check_text(text: str, row: int, name: str) -> None:
 def too_long(size: int, row: int, name: str) -> IdError:
     """Return the error for an id longer than :data:`MAX_ID_BYTES`."""
     return IdError(
-        f"Got an id of {size:,} bytes in UTF-8 (row {row} of {name}); expected at most {MAX_ID_BYTES:,}. If this is not the column of ids, "
-        "name the right one; otherwise give the item a shorter id."
+        f"Got an id of {size:,} bytes in UTF-8 (row {row} of {name}); expected at most {MAX_ID_BYTES:,}.",
+        "If this is not the column of ids, name the right one; otherwise give the item a shorter id.",
     )
 
 

@@ -5,27 +5,17 @@ from __future__ import annotations
 import os
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
-__all__ = ["aws_endpoint", "lance_location"]
-
 
 def aws_endpoint() -> str | None:
-    """Return the endpoint set in AWS environment variables, which Arrow's file system does not read; None if there is none."""
+    """Return the endpoint in AWS environment variables, which Arrow does not read; None if there is none."""
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
 
 
 def lance_location(uri: str) -> tuple[str, dict[str, str] | None]:
     """Return the address without its query, and the storage options from the query and the environment.
 
-    Parameters
-    ----------
-    uri : str
-        URL of the data set, for example ``s3://bucket/photos.lance?endpoint_override=http://localhost:9000``. Credentials come from the
-        environment, not from the URL.
-
-    Returns
-    -------
-    address : str
-    options : dict or None
+    ``uri``: URL of the data set, for example ``s3://bucket/photos.lance?endpoint_override=http://localhost:9000``.
+    Credentials come from the environment, not from the URL.
     """
     parts = urlsplit(uri)
     query = {key: values[-1] for key, values in parse_qs(parts.query).items()}

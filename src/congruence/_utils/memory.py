@@ -20,34 +20,24 @@ def check_memory(size: int, what: str, remedy: str) -> None:
 
     Linux overcommits memory and kills the process when the memory is used, so no ``MemoryError`` would be raised.
 
-    Parameters
-    ----------
-    size : int
-        Number of bytes that are needed at once.
-    what : str
-        Description of the data, for the message: ``1,000 × 512 float32 in a.npy``.
-    remedy : str
-        Advice, as a sentence.
-
-    Raises
-    ------
-    OutOfMemoryError
-        If there is not enough memory.
+    ``size``: number of bytes that are needed at once; ``what``: description of the data, for the message: ``1,000 × 512
+    float32 in a.npy``.
     """
     if size < _SMALL:
         return
     free = free_memory()
     if free is not None and size > free:
         raise OutOfMemoryError(
-            f"Got {what}, which needs {say_size(size)}, but only {say_size(free)} of memory are free; expected enough for all of it. {remedy}"
+            f"Got {what}, which needs {say_size(size)}, but only {say_size(free)} of memory are free; expected "
+            f"enough for all of it. {remedy}"
         )
 
 
 def free_memory() -> int | None:
-    """Return the number of bytes that this process can still allocate, including swap; None if the system does not report it.
+    """Return the number of bytes that this process can still allocate, with swap; None if unknown.
 
-    This is the minimum of the memory available on the machine, the remainder of the limits of the process's control groups (containers),
-    and the remainder of its address space limit (``ulimit -v``).
+    This is the minimum of the memory available on the machine, the remainder of the limits of the process's control
+    groups (containers), and the remainder of its address space limit (``ulimit -v``).
     """
     free = [*_free_on_machine(), *_free_in_groups(), *_free_address_space()]
     return max(0, min(free)) if free else None
@@ -70,7 +60,7 @@ def _free_on_machine() -> Iterator[int]:
 
 
 def _free_in_groups() -> Iterator[int]:
-    """Yield the remaining memory of each control group of this process; inside a container, the container's group is the root."""
+    """Yield the remaining memory of each control group of this process; in a container, its group is the root."""
     for line in _read(_PROC / "self" / "cgroup").splitlines():
         _, kinds, path = [*line.split(":", 2), "", ""][:3]
         if kinds and "memory" not in kinds.split(","):

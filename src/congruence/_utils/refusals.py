@@ -12,7 +12,7 @@ _OPEN_FILES = ("room for another open file", "Close other programs, or raise the
 _ADVICE: dict[int, tuple[str, str]] = {
     errno.ENOSPC: _SPACE,
     getattr(errno, "EDQUOT", errno.ENOSPC): _SPACE,
-    errno.EFBIG: ("a file system that takes files of this size", "Write to another disk, or raise the limit (ulimit -f)."),
+    errno.EFBIG: ("room for a file of this size", "Write to another disk, or raise the limit (ulimit -f)."),
     errno.EROFS: ("a writable disk", "Pass a path on another disk."),
     errno.EACCES: _PERMISSION,
     errno.EPERM: _PERMISSION,

@@ -243,6 +243,15 @@ def check_same_rows(n_source: int, n_target: int, source: str = "source", target
         )
 
 
+def check_same_width(A: np.ndarray, B: np.ndarray) -> None:
+    """Check that two matrices, shapes (n, d) and (m, d), have the same width, as vectors of one space do."""
+    if A.shape[1] != B.shape[1]:
+        raise ShapeError(
+            f"Got widths {A.shape[1]} and {B.shape[1]}; expected vectors of one space.",
+            "Map one side into the other space first.",
+        )
+
+
 def check_width(d: int, expected: int, owner: str, other: int | None = None, remedy: str = "Apply the inverse") -> None:
     """Check that vectors have the width that a fitted map expects.
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from typer.core import TyperCommand, TyperGroup
 from congruence._utils.atomic import published
 from congruence._utils.display import visible
 from congruence._utils.process import start_command
-from congruence.cli._base import spelling
+from congruence.cli._base import check_not_input, number, print_json, print_table, progress, say, say_error, spelling
 from congruence.cli._ending import (
     OutputLostError,
     Shielded,
@@ -37,7 +38,17 @@ from congruence.cli._ending import (
 )
 from congruence.cli._options import PlainValues
 
-__all__ = ["app", "main"]
+__all__ = [
+    "app",
+    "check_not_input",
+    "main",
+    "number",
+    "print_json",
+    "print_table",
+    "progress",
+    "say",
+    "say_error",
+]  # the program, and what commands that other packages add may use
 
 #: Line breaks and tabs are kept in messages, because messages of other libraries have several lines.
 LINES = "\n\t"
@@ -103,16 +114,23 @@ GROUPS = {
         *("demo", "anchors", "embed", "transform", "evaluate", "inspect", "export", "search"),
         *("serve", "report", "doctor", "drift", "exposure", "info", "plan"),
     ),
-    "Research": ("similarity", "match", "shift", "train", "negatives", "datasets", "reproduce"),
+    "Research": ("similarity", "match", "shift", "train"),
 }
 
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
+
+def _added() -> dict[str, EntryPoint]:
+    """Return the commands that packages add as entry points of the group ``congruence.commands``, by name."""
+    return {point.name: point for point in sorted(entry_points(group="congruence.commands"), key=lambda one: one.name)}
+
+
 _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
 
 
-def _build(names: Sequence[str] = COMMANDS, *, frames: bool = True) -> typer.Typer:
-    """Return the program with the given commands, whose modules are imported here."""
+def _build(names: Sequence[str] | None = None, *, frames: bool = True) -> typer.Typer:
+    """Return the program with the given commands, by default all, whose modules are imported here."""
+    names = (*COMMANDS, *_added()) if names is None else names
     program = typer.Typer(
         name="congruence",
         cls=_Group,
@@ -124,8 +142,8 @@ def _build(names: Sequence[str] = COMMANDS, *, frames: bool = True) -> typer.Typ
     )
     program.callback()(_root)
     for name in names:
-        module = import_module(f"congruence.cli.{name}")
-        program.command(name, cls=_Command, rich_help_panel=_GROUP_OF[name])(module.command)
+        command = import_module(f"congruence.cli.{name}").command if name in COMMANDS else _added()[name].load()
+        program.command(name, cls=_Command, rich_help_panel=_GROUP_OF.get(name, "Research"))(command)
     if frames:
         from congruence.cli import frame
 
@@ -153,9 +171,9 @@ def _program(command: str) -> Any:
     """Return the program with this command only (reading the options of all commands takes 0.1 s), or with all if there
     is no such command.
     """
-    if command in COMMANDS:
+    if command in COMMANDS or (command and command in _added()):
         return typer.main.get_command(_build((command,), frames=False))
-    return typer.main.get_command(_build(() if command == "frame" else COMMANDS))
+    return typer.main.get_command(_build(() if command == "frame" else None))
 
 
 def main() -> None:

@@ -165,7 +165,7 @@ def checkpoint_folder(out: str, checkpoint: str | None) -> Iterator[Path]:
     """Yield the folder given by ``--checkpoint``, or by default one next to the output that is removed on success."""
     from pathlib import Path
 
-    from congruence.train.checkpoint_folders import named_folder, own_folder
+    from congruence.train.checkpoint import named_folder, own_folder
 
     if checkpoint is not None:
         with named_folder(Path(checkpoint)) as folder:

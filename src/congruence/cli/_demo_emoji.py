@@ -170,7 +170,7 @@ def fit_on_images(sample: Bundle, classes: int, seed: int) -> OrthogonalMap:
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DuplicateWarning)  # three pairs of emoji look alike, which does not matter here
-        mapping: OrthogonalMap = congruence.fit(
+        mapping = congruence.fit(
             source["image"],
             target["image"],
             "orthogonal",  # the method that the page explains
@@ -179,6 +179,7 @@ def fit_on_images(sample: Bundle, classes: int, seed: int) -> OrthogonalMap:
             means={"text": (source["text"], target["text"])},
             check=False,  # the pairs are correct by construction, and the check takes longer than the fit
         )
+    assert isinstance(mapping, congruence.OrthogonalMap)
     return mapping
 
 

@@ -82,7 +82,7 @@ def _write_files(folder: str, as_json: bool) -> None:
 
 
 def _move_photos(out: str, share: float, seed: int, save_map: str | None, report: bool, as_json: bool) -> None:
-    from threadpoolctl import threadpool_limits  # scikit-learn requires it
+    from threadpoolctl import threadpool_limits
 
     from congruence.cli._demo_photos import (
         ANCHORS,

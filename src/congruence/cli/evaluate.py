@@ -50,7 +50,7 @@ def command(
     import congruence
     from congruence._utils.ids import id_texts
     from congruence.evaluation import compare_maps, evaluate
-    from congruence.maps import TwoSidedMap
+    from congruence.maps import HeadsMap
     from congruence.splits import Split
 
     if not against:
@@ -60,7 +60,7 @@ def command(
         check_output(report, force=force)
         require("matplotlib", extra="plot")
     mapping = congruence.maps.load(map_path)
-    if report is not None and isinstance(mapping, TwoSidedMap):
+    if report is not None and isinstance(mapping, HeadsMap):
         raise ParameterError("Got --report for a joint-space map.", "Run congruence report with --pairs instead.")
     specs = {
         "source": {"image": source_image, "text": source_text},
@@ -93,14 +93,14 @@ def command(
             )
         split = Split.from_dict(rule)
         fitted = mapping.source_space_.modality
-        if isinstance(mapping, TwoSidedMap) and mapping.target_space_.modality != fitted:
+        if isinstance(mapping, HeadsMap) and mapping.target_space_.modality != fitted:
             fitted = "image"  # if both images and texts were fitted, the labels belong to the images
         for items in sides.values():
             for m in items:
                 # If ids name classes, a class held out in one modality must be held out in the other too.
                 if m == fitted or fitted is None or labels is None:
                     names = id_texts(items[m].ids)
-                    if m == "text" and text_labels and isinstance(mapping, TwoSidedMap):
+                    if m == "text" and text_labels and isinstance(mapping, HeadsMap):
                         names = id_texts([text_labels.get(i, i) for i in names.tolist()])  # a text belongs to its image
                     items[m] = items[m].take(split.held_out(names))
     comparison = None

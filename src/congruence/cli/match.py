@@ -34,7 +34,7 @@ def command(
     from congruence._utils.ids import id_rows
     from congruence.compare.matching import DEFAULT, match_test
     from congruence.embeddings import Pairs, Space
-    from congruence.metrics.null import PERMUTATION_STATISTICS
+    from congruence.metrics import BETWEEN_SPACES
 
     captions = read(texts, target_ids or ids, Space())
     pairs = Pairs.join(read(images, ids, Space()), captions)
@@ -44,7 +44,7 @@ def command(
         wrong = Pairs.join(captions, read(hard, target_ids or ids, Space()), missing="error").target.vectors
         hard_texts = wrong[id_rows(captions.ids, pairs.target.ids)]
     unrelated_texts = None if unrelated is None else read(unrelated, None, Space()).vectors
-    chosen = list(PERMUTATION_STATISTICS) if metric == ["all"] else metric or list(DEFAULT)
+    chosen = list(BETWEEN_SPACES) if metric == ["all"] else metric or list(DEFAULT)
     with progress("scoring", draws + permutations, as_json) as callback:
         separations = match_test(
             pairs.source.vectors,

@@ -12,7 +12,7 @@ from congruence.errors import ParameterError
 if TYPE_CHECKING:
     from congruence.datasets import SugarCrepe
     from congruence.embeddings import Embeddings
-    from congruence.maps import TwoSidedMap
+    from congruence.maps import HeadsMap
 
 
 def command(
@@ -38,7 +38,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Score a map on both models' embeddings, and write a page of scores, plots and examples."""
-    from congruence.maps import TwoSidedMap
+    from congruence.maps import HeadsMap
 
     check_output(out, force=force)  # checked before the work starts
     if _is_journal(map_path):
@@ -67,7 +67,7 @@ def command(
         "--pictures": pictures,
         "--note": note,
     }
-    if isinstance(mapping, TwoSidedMap):
+    if isinstance(mapping, HeadsMap):
         from congruence.report import write_training
 
         if data is not None or pairs is None:
@@ -104,7 +104,7 @@ def _is_journal(folder: str) -> bool:
 
 
 def summarize_files(
-    mapping: TwoSidedMap, options: dict[str, str | None], *, held_out: bool | None, seed: int
+    mapping: HeadsMap, options: dict[str, str | None], *, held_out: bool | None, seed: int
 ) -> dict[str, Any]:
     """Read the files and score the map.
 

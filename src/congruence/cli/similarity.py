@@ -35,7 +35,7 @@ def command(
     """Score the similarity of two spaces with several metrics, each next to its score for randomly re-paired rows."""
     from congruence.compare.spaces import DEFAULT, compare_spaces
     from congruence.embeddings import Pairs, Space
-    from congruence.metrics.null import PERMUTATION_STATISTICS
+    from congruence.metrics import BETWEEN_SPACES
 
     if plot is not None:
         _check_plot(plot, force)
@@ -43,7 +43,7 @@ def command(
         _layers(first, second, metric, ids, target_ids, permutations, max_rows, seed, plot, force, as_json)
         return
     pairs = Pairs.join(read(first, ids, Space()), read(second, target_ids or ids, Space()))
-    chosen = list(PERMUTATION_STATISTICS) if metric == ["all"] else metric or list(DEFAULT)
+    chosen = list(BETWEEN_SPACES) if metric == ["all"] else metric or list(DEFAULT)
     with progress("comparing", len(chosen), as_json) as callback:
         scores = compare_spaces(
             pairs.source.vectors,
@@ -113,7 +113,7 @@ def _layers(
     from congruence._utils.ids import id_rows
     from congruence.compare.layers import compare_layers
     from congruence.embeddings import Pairs
-    from congruence.metrics.null import permutation_statistic
+    from congruence.metrics import between_spaces
 
     if metric is not None and (len(metric) > 1 or metric == ["all"]):
         raise ParameterError(
@@ -121,7 +121,7 @@ def _layers(
             "Pass --metric once.",
         )
     chosen = metric[0] if metric else "linear_cka"
-    permutation_statistic(chosen)  # an unknown metric is reported before the work starts
+    between_spaces(chosen)  # an unknown metric is reported before the work starts
     x_layers, y_layers = _read_layers(first, ids), _read_layers(second, target_ids or ids)
     pairs = Pairs.join(next(iter(x_layers.values())), next(iter(y_layers.values())))
     with progress("re-pairing", permutations, as_json) as callback:

@@ -1,3 +1,3 @@
-"""Compare embedding spaces with chance: similarity of spaces and layers, matching pairs, the pairing itself, drift, and the origin of rows."""
+"""Compare spaces with chance: similarity, layers, matching pairs, the pairing itself, drift, and rows' origin."""
 
 __all__ = ["layers", "matching", "pairing", "spaces"]

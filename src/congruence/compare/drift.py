@@ -9,24 +9,25 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from congruence._inputs import as_embeddings, as_pair
 from congruence._utils.arrays import UNIT_TOLERANCE, blocks, normalize_rows
 from congruence._utils.validation import check_positive, check_seed, check_width
-from congruence.embeddings import Pairs
+from congruence.embeddings import Pairs, as_embeddings, as_pair
 from congruence.errors import InputError, ParameterError
+from congruence.linalg.shrinkage import ledoit_wolf
 
 if TYPE_CHECKING:
     from congruence._utils.typing import RowsLike
 
-__all__ = ["CanaryReport", "DriftMonitor", "DriftReport", "compare_canaries"]
 
 #: Largest number of canaries for which all pairwise angles are compared.
 _MOST_ANGLES = 1000
 
-#: Minimum number of reference rows: half of them model the encoder, the other half show how far its vectors usually are from that model.
+#: Minimum number of reference rows: half of them model the encoder, the other half show how far its vectors usually are
+#: from that model.
 _FEWEST = 40
 
-#: Exponents ε of the bets ε p^(ε−1): small ones gain quickly on large changes, large ones eventually gain on small changes.
+#: Exponents ε of the bets ε p^(ε−1): small ones gain quickly on large changes, large ones eventually gain on small
+#: changes.
 _EXPONENTS = (0.2, 0.5, 0.8)
 
 
@@ -41,8 +42,9 @@ class CanaryReport:
     changed : bool
         Whether a canary moved by more than the tolerance.
     kind : {"none", "norms", "rotation", "model"}
-        What explains the change. "none": no change. "norms": only the norms changed. "rotation": the directions changed, but not the cosines between
-        canaries (up to a tenth of the tolerance), so a map can undo the change. "model": anything else.
+        What explains the change. "none": no change. "norms": only the norms changed. "rotation": the directions
+        changed, but not the cosines between canaries (up to a tenth of the tolerance), so a map can undo the change.
+        "model": anything else.
     moved : float
         Share of the canaries that moved by more than the tolerance.
     largest, median : float
@@ -72,24 +74,14 @@ def compare_canaries(reference: RowsLike, current: RowsLike, *, tolerance: float
     reference, current : Embeddings or array_like, shapes (n, d) and (m, e)
         Paired by id if both have ids, else by position.
     tolerance : float, default=0.01
-        Relative distance that is not exceeded if the encoder has not changed. Rounding to float16 moves a vector by about 0.0003. A service that
-        batches requests or quantizes may move it further; encode the canaries twice in a row to find out by how much.
-
-    Returns
-    -------
-    CanaryReport
-
-    Raises
-    ------
-    ShapeError, IdError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, contain NaN or infinity or have a row of zeros, or ids are missing, repeated or without a partner.
-    ParameterError
-        If the tolerance is not positive.
+        Relative distance that is not exceeded if the encoder has not changed. Rounding to float16 moves a vector by
+        about 0.0003. A service that batches requests or quantizes may move it further; encode the canaries twice in a
+        row to find out by how much.
 
     Notes
     -----
-    No statistical test is needed: if an encoder gives the same items the same vectors, it has not changed as far as the canaries can show. A few dozen
-    items of the kinds in use are enough.
+    No statistical test is needed: if an encoder gives the same items the same vectors, it has not changed as far as the
+    canaries can show. A few dozen items of the kinds in use are enough.
 
     Examples
     --------
@@ -141,7 +133,8 @@ class DriftReport:
     evidence : float
         Natural logarithm of the current evidence against "the stream is like the reference"; initially 0.
     by_score : dict of str to float
-        The same for each score separately: ``norm``, ``mean`` (cosine with the reference's mean) and ``spread`` (Mahalanobis distance).
+        The same for each score separately: ``norm``, ``mean`` (cosine with the reference's mean) and ``spread``
+        (Mahalanobis distance).
     threshold : float
         log(1 / alpha).
     """
@@ -159,30 +152,28 @@ class DriftReport:
 
 
 class DriftMonitor:
-    """Monitor a stream of a model's vectors for a change of the model, with a bound on false alarms over the whole stream.
+    """Monitor a stream of a model's vectors for a change, with a bound on false alarms over the whole stream.
 
     Parameters
     ----------
     alpha : float, default=0.001
-        Probability that a stream without any change ever raises an alarm, however long it is and however often it is checked.
+        Probability that a stream without any change ever raises an alarm, however long it is and however often it is
+        checked.
     random_state : int, default=0
         Determines which half of the reference models the encoder, and breaks ties.
 
-    Attributes
-    ----------
-    n_features_in_ : int
-    n_seen_ : int
-
     Notes
     -----
-    Each vector gets three scores (norm, cosine with the reference's mean, Mahalanobis distance of its direction under a Ledoit–Wolf covariance), fitted on
-    one half of the reference. Its rank among the other half and all vectors before it gives a p-value. If the stream's vectors are exchangeable with the reference's,
-    these p-values are independent and uniform, whatever the distribution (conformal prediction). Bets ε p^(ε−1) on them therefore multiply to a
-    martingale. It is averaged over scores, tails, three ε, and the vector at which the bets begin, with weights 1 / (j (j + 1)), so that
-    j vectors without a change cost only 2 log j. By Ville's inequality the average exceeds 1 / alpha with probability at most alpha.
+    Each vector gets three scores (norm, cosine with the reference's mean, Mahalanobis distance of its direction under a
+    Ledoit–Wolf covariance), fitted on one half of the reference. Its rank among the other half and all vectors before
+    it gives a p-value. If the stream's vectors are exchangeable with the reference's, these p-values are independent
+    and uniform, whatever the distribution (conformal prediction). Bets ε p^(ε−1) on them therefore multiply to a
+    martingale. It is averaged over scores, tails, three ε, and the vector at which the bets begin, with weights 1 / (j
+    (j + 1)), so that j vectors without a change cost only 2 log j. By Ville's inequality the average exceeds 1 / alpha
+    with probability at most alpha.
 
-    The bound concerns the vectors, not the encoder: different content (another topic, language or camera) is also a change, and no unpaired test can
-    distinguish the two. :func:`compare_canaries` can.
+    The bound concerns the vectors, not the encoder: different content (another topic, language or camera) is also a
+    change, and no unpaired test can distinguish the two. :func:`compare_canaries` can.
 
     References
     ----------
@@ -212,38 +203,31 @@ class DriftMonitor:
         Parameters
         ----------
         reference : Embeddings or array_like, shape (n, d)
-            At least 40 rows, with content like that of the stream. With n rows no p-value is below 2 / n, so 1,000 or more detect a change sooner.
-
-        Returns
-        -------
-        Self
+            At least 40 rows, with content like that of the stream. With n rows no p-value is below 2 / n, so 1,000 or
+            more detect a change sooner.
 
         Raises
         ------
-        InputError
-            If there are too few rows, or they cannot be used.
         ParameterError
             If ``alpha`` is not in (0, 1).
         """
         if not check_positive(self.alpha, "alpha") < 1:
             raise ParameterError(
-                f"Got alpha={self.alpha}; expected a probability below 1. Pass alpha=0.001, for example."
+                f"Got alpha={self.alpha}; expected a probability below 1.", "Pass `alpha=0.001`, for example."
             )
         check_seed(self.random_state)
         X = as_embeddings(reference, "reference").vectors
         if len(X) < _FEWEST:
             raise InputError(
-                f"Got {len(X)} reference rows; expected at least {_FEWEST}. Pass more rows as reference=…."
+                f"Got {len(X)} reference rows; expected at least {_FEWEST}.", "Pass more rows as `reference=…`."
             )
-        from sklearn.covariance import ledoit_wolf  # imported here because nothing else in this module needs it
-
         self._rng = np.random.default_rng(self.random_state)
         order = self._rng.permutation(len(X))
         model_rows, score_rows = X[np.sort(order[::2])], X[np.sort(order[1::2])]
         unit = normalize_rows(model_rows.astype(np.float64))
         self.n_features_in_ = X.shape[1]
         self._mean = unit.mean(axis=0)
-        self._root = np.linalg.cholesky(np.linalg.inv(ledoit_wolf(unit)[0]))
+        self._root = np.linalg.cholesky(np.linalg.inv(ledoit_wolf(unit)))
         self._seen = [sorted(column) for column in self._scores(score_rows).T.tolist()]
         self.n_seen_ = 0
         self._alarm_at: int | None = None
@@ -261,16 +245,9 @@ class DriftMonitor:
         -------
         DriftReport
             Covers everything since :meth:`fit`. An alarm is never withdrawn.
-
-        Raises
-        ------
-        ShapeError, DtypeError, NotFiniteError, ZeroRowError
-            If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
-        ParameterError
-            If :meth:`fit` was not called.
         """
         if not hasattr(self, "n_seen_"):
-            raise ParameterError("Got a DriftMonitor without a reference; expected one. Call fit(reference) first.")
+            raise ParameterError("Got a DriftMonitor without a reference.", "Call fit(reference) first.")
         X = as_embeddings(rows, "rows").vectors
         check_width(X.shape[1], self.n_features_in_, "DriftMonitor")
         epsilon = np.array(_EXPONENTS)
@@ -315,7 +292,7 @@ class DriftMonitor:
 
 
 def _p_value(seen: list[float], score: float, uniform: float) -> float:
-    """Return the randomized rank of a score among those seen and itself, and insert it; uniform if they are exchangeable."""
+    """Return the randomized rank of a score among those seen, and insert it; uniform if they are exchangeable."""
     low, high = bisect_left(seen, score), bisect_right(seen, score)
     insort(seen, score)
     p = (len(seen) - 1 - high + uniform * (high - low + 1)) / len(seen)

@@ -10,15 +10,14 @@ import numpy as np
 
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
-from congruence.compare._rows import FEWEST_ROWS, draw_rows
+from congruence.compare.spaces import FEWEST_ROWS, draw_rows
 from congruence.errors import InputError, ParameterError
-from congruence.metrics import METRICS
-from congruence.metrics.null import chance, permutation_statistic
+from congruence.metrics import between_spaces
+from congruence.metrics.null import chance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["LayerComparison", "compare_layers"]
 
 #: Layers of one model on the same items, as a mapping by name or as a sequence.
 Layers: TypeAlias = "Mapping[str, RowsLike] | Sequence[RowsLike] | np.ndarray"
@@ -39,15 +38,17 @@ class LayerComparison:
     p_values : ndarray, shape (L, M)
         Share of re-pairings, including the actual one, in which this pair of layers scores at least as close.
     adjusted_p_values : ndarray, shape (L, M)
-        The same share for the closest of *all* pairs of layers in each re-pairing, each pair standardized by its own mean
-        and standard deviation over all re-pairings, including the actual pairing (Westfall and Young 1993). For unrelated models the
-        probability that any of these p-values is at most α is at most α, whatever L, M and the number of re-pairings.
+        The same share for the closest of *all* pairs of layers in each re-pairing, each pair standardized by its own
+        mean and standard deviation over all re-pairings, including the actual pairing (Westfall and Young 1993). For
+        unrelated models the probability that any of these p-values is at most α is at most α, whatever L, M and the
+        number of re-pairings.
     best : tuple of str
         The pair of layers that scores closest.
     best_value, best_p_value, best_adjusted_p_value : float
         Values of the best pair. Use the adjusted p-value, because the pair was found by a search.
     best_null_mean, best_null_sd : float
-        Mean and standard deviation, over re-pairings, of the closest of the L × M scores: the best score expected by chance.
+        Mean and standard deviation, over re-pairings, of the closest of the L × M scores: the best score expected by
+        chance.
     larger_is_closer : bool
     n : int
         Number of rows.
@@ -74,14 +75,14 @@ class LayerComparison:
 
     @property
     def z_scores(self) -> np.ndarray:
-        """Number of standard deviations by which each score is closer than chance, shape (L, M); 0 where the null has no variance."""
+        """Standard deviations by which each score is closer than chance (L, M); 0 for a null without variance."""
         gap = (self.values - self.null_mean) * (1 if self.larger_is_closer else -1)
         flat = self.null_sd <= 1e-9 * np.maximum(1, np.abs(self.null_mean))
         return np.divide(gap, self.null_sd, out=np.zeros_like(gap), where=~flat)
 
     @property
     def strength(self) -> np.ndarray:
-        """How far each score is above chance relative to the others, shape (L, M): 0 is no closer than chance, 1 the furthest above it."""
+        """How far each score is above chance (L, M): from 0, no closer, to 1, the furthest above it."""
         above = np.maximum(self.z_scores, 0)
         return above / (above.max() or 1.0)
 
@@ -96,17 +97,7 @@ class LayerComparison:
     def plot(self, ax: Axes | None = None, *, title: str = "Similarity of layers", annotate: bool = True) -> Axes:
         """Draw the scores as a heat map; the stronger the color, the further a pair of layers is above chance.
 
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
-        title : str, default="Similarity of layers"
-        annotate : bool, default=True
-            Add the title, and below the plot the best score expected by chance.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
+        On the matplotlib axes ``ax``, by default new ones; ``annotate=False`` leaves out the title and labels.
         """
         from congruence.plotting import draw_layers
 
@@ -125,39 +116,27 @@ def compare_layers(
 ) -> LayerComparison:
     """Score every layer of one model against every layer of another, corrected for the search.
 
-    Reporting the best pair of layers, as the code of Huh et al. (2024) does, is a search over L × M scores. The best of these is above
-    chance even for unrelated models, so the same search is repeated on randomly re-paired rows.
+    Reporting the best pair of layers, as the code of Huh et al. (2024) does, is a search over L × M scores. The best of
+    these is above chance even for unrelated models, so the same search is repeated on randomly re-paired rows.
 
     Parameters
     ----------
     X_layers, Y_layers : mapping of str to array_like, or sequence of array_like, each of shape (n, d)
-        Row i is the same item in every layer of both models; widths may differ from layer to layer. Layers in a sequence are
-        named by their position, starting at 0.
+        Row i is the same item in every layer of both models; widths may differ from layer to layer. Layers in a
+        sequence are named by their position, starting at 0.
     metric : str, default="linear_cka"
         A key of :data:`congruence.metrics.METRICS` that compares two spaces.
     permutations : int, default=200
         Number of random re-pairings, the same ones for every pair of layers.
     max_rows : int, optional
         If there are more rows, use a random sample of this size, at least 8.
-    random_state : int, default=0
     callback : callable, optional
         Called with 1 after every re-pairing.
 
-    Returns
-    -------
-    LayerComparison
-
-    Raises
-    ------
-    ParameterError
-        If a model has no layer, names are repeated, the metric is unknown or needs both sides in one space, or a number is out of range.
-    ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError, InputError
-        If a layer cannot be used; the message names the layer.
-
     Notes
     -----
-    Each layer is prepared once (Gram matrix, neighbor table or basis) and re-paired once per permutation, which leaves L·M comparisons.
-    For layers with n ≤ 4d, linear CKA keeps n × n kernels in memory; RBF CKA and RSA always do.
+    Each layer is prepared once (Gram matrix, neighbor table or basis) and re-paired once per permutation, which leaves
+    L·M comparisons. For layers with n ≤ 4d, linear CKA keeps n × n kernels in memory; RBF CKA and RSA always do.
 
     Examples
     --------
@@ -176,7 +155,7 @@ def compare_layers(
     Hypothesis".
     """
     check_seed(random_state)
-    steps = permutation_statistic(metric)
+    steps = between_spaces(metric)
     check_positive(permutations, "permutations", integer=True)
     sides = [_layers(X_layers, "X"), _layers(Y_layers, "Y")]
     layers = [(name, A) for side in sides for name, A in side.items()]
@@ -201,7 +180,7 @@ def compare_layers(
         scores[:] = compare([steps.reorder(side, order) for side in theirs])
         if callback:
             callback(1)
-    larger = METRICS[metric].larger_is_closer
+    larger = steps.larger_is_closer
     by_chance = chance(values, null, larger)
     best = np.unravel_index(int(np.argmax(values) if larger else np.argmin(values)), values.shape)
     closest = null.max(axis=(1, 2)) if larger else null.min(axis=(1, 2))
@@ -232,15 +211,13 @@ def _names(layers: Layers) -> tuple[str, ...]:
 
 
 def _layers(layers: Layers, side: str) -> dict[str, np.ndarray]:
-    """Return the validated layers by their names in error messages. Raises ParameterError, InputError and the errors of :func:`as_matrix`."""
+    """Return the checked layers by their names in error messages."""
     names = _names(layers)
     if not names:
-        raise ParameterError(
-            f"Got no layers of {side}; expected at least one. Pass a mapping of names to arrays, or a list of arrays."
-        )
+        raise ParameterError(f"No layers of {side}.", "Pass a mapping of names to arrays, or a list of arrays.")
     if len(set(names)) < len(names):
         raise ParameterError(
-            f"Got layers of {side} that share a name; expected names that differ. Give each layer its own name."
+            f"Got layers of {side} that share a name; expected names that differ.", "Give each layer its own name."
         )
     arrays = layers.values() if isinstance(layers, Mapping) else layers
     out = {}
@@ -248,5 +225,5 @@ def _layers(layers: Layers, side: str) -> dict[str, np.ndarray]:
         label = f"layer {name!r} of {side}"
         A = out[label] = as_matrix(array, label, min_rows=FEWEST_ROWS, allow_zero_rows=True)
         if not np.ptp(A, axis=0).any():
-            raise InputError(f"Got {len(A)} equal rows in {label}; expected rows that differ. Leave this layer out.")
+            raise InputError(f"Got {len(A)} equal rows in {label}; expected rows that differ.", "Leave this layer out.")
     return out

@@ -1,30 +1,50 @@
-"""Test whether similarity scores distinguish matching pairs from non-matching ones: the JAM paper's experiment, for any embeddings."""
+"""Test whether similarity scores distinguish matching pairs from non-matching ones, as in the JAM paper."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
+from congruence._utils.arrays import normalize_rows
 from congruence._utils.typing import RowsLike
-from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale, check_seed
-from congruence.compare._rows import FEWEST_ROWS
+from congruence._utils.validation import (
+    as_matrix,
+    check_choice,
+    check_positive,
+    check_same_rows,
+    check_same_width,
+    check_scale,
+    check_seed,
+)
+from congruence.compare.spaces import FEWEST_ROWS
 from congruence.errors import ParameterError, ShapeError
-from congruence.metrics import METRICS
-from congruence.metrics.definitions import Measure, measures
-from congruence.metrics.dissimilarity import MOST_ROWS
-from congruence.metrics.null import PERMUTATION_STATISTICS
-from congruence.metrics.rows import check_same_width, unit
+from congruence.metrics import BETWEEN_SPACES, METRICS, Metric, between_spaces
+from congruence.metrics.cka import BIASED
+from congruence.metrics.correlations import compare_first
+from congruence.metrics.neighbors import prepare_cknna
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["DEFAULT", "Separation", "Separations", "match_test"]
 
 #: The paper's four metrics.
 DEFAULT = ("linear_cka", "cknna", "cca", "svcca")
+
+#: Largest number of texts of which all pairs are compared.
+_MOST_TEXTS = 5000
+
+#: What their formulas are called in the paper, and in this library. Yoon, Yue and Kim report the *first* canonical
+#: correlation (appendix B.2.3), the *biased* CKA (equations 3 and 4) and a CKNNA of their own (equations 6 to 9).
+FORMULAS = {
+    "linear_cka": ("biased", "debiased"),
+    "cknna": ("eq. 6–9", "Huh et al."),
+    "cca": ("first", "mean"),
+    "svcca": ("mean", "mean"),
+}
 
 
 @dataclass(frozen=True)
@@ -37,20 +57,23 @@ class Separation:
     definition : {"jam", "congruence", "both"}
         Source of the definition: the JAM paper, :data:`congruence.metrics.METRICS`, or both, if they agree.
     formula : str
-        What distinguishes the two: ``"first"`` or ``"mean"`` canonical correlation, ``"biased"`` or ``"debiased"`` CKA, CKNNA by ``"eq. 6–9"`` of the paper
-        or ``"Huh et al."``
+        What distinguishes the two: ``"first"`` or ``"mean"`` canonical correlation, ``"biased"`` or ``"debiased"`` CKA,
+        CKNNA by ``"eq. 6–9"`` of the paper or ``"Huh et al."``
     against : {"noise", "shuffled", "unrelated", "hard"}
     match, other : float
         Scores on all rows; for ``"noise"``, ``"shuffled"`` and ``"unrelated"`` the mean over ``permutations`` draws.
     match_scores, other_scores : tuple of float
         Scores on random subsets of rows; the i-th entries of both use the same images.
     effect_size : float
-        Difference of their means divided by their pooled standard deviation (Cohen's d), positive if matches score closer.
-        Subsets overlap, so this describes how far apart the two distributions are for subsets of this size, and is not a test.
+        Difference of their means divided by their pooled standard deviation (Cohen's d), positive if matches score
+        closer. Subsets overlap, so this describes how far apart the two distributions are for subsets of this size, and
+        is not a test.
     auc : float
-        Share of pairs of a match's and a non-match's score in which the match is closer; ties count half. 0.5 means no distinction.
+        Share of pairs of a match's and a non-match's score in which the match is closer; ties count half. 0.5 means no
+        distinction.
     p_value : float
-        One-sided p-value of a randomization test on all rows; see :func:`match_test`. Never below 1 / (permutations + 1).
+        One-sided p-value of a randomization test on all rows; see :func:`match_test`. Never below 1 / (permutations +
+        1).
     larger_is_closer : bool
     n, rows, permutations : int
         Total number of rows, rows per subset, and number of randomizations.
@@ -83,16 +106,7 @@ class Separations(list[Separation]):
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
         """Draw the scores of matches and non-matches: means and standard deviations over random subsets of the rows.
 
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
-        annotate : bool, default=True
-            Add a title and labels that identify what is drawn.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
+        On the matplotlib axes ``ax``, by default new ones; ``annotate=False`` leaves out the title and labels.
         """
         from congruence.plotting import draw_separations
 
@@ -124,67 +138,59 @@ def match_test(
     texts : array_like, shape (n, e)
         Row i is the text of row i of ``images``.
     hard : array_like of shape (n, e), or "nearest", optional
-        Embeddings of a wrong caption for each image. ``"nearest"`` constructs them from ``texts`` if no wrong captions have been
-        embedded: texts are permuted such that each belongs to another image and the old and new texts are as similar as possible
-        (largest sum of cosines). These are captions of *other* images, not captions with one wrong word.
+        Embeddings of a wrong caption for each image. ``"nearest"`` constructs them from ``texts`` if no wrong captions
+        have been embedded: texts are permuted such that each belongs to another image and the old and new texts are as
+        similar as possible (largest sum of cosines). These are captions of *other* images, not captions with one wrong
+        word.
     unrelated : array_like, shape (m, e), optional
-        Texts about something else, m ≥ n (the paper uses sentences of a novel). By default the given texts, re-paired at
-        random.
+        Texts about something else, m ≥ n (the paper uses sentences of a novel). By default the given texts, re-paired
+        at random.
     metrics : sequence of str
         Keys of :data:`congruence.metrics.METRICS` that compare two spaces.
     definition : {"both", "jam", "congruence"}, default="both"
-        ``"jam"``: the paper's, which are the first canonical correlation (appendix B.2.3), biased CKA (equations 3 and 4), CKNNA by equations 6 to 9, and
-        the mean of the canonical correlations for SVCCA. ``"congruence"``: those of :data:`congruence.metrics.METRICS`, the mean canonical
-        correlation, debiased CKA, and CKNNA by the code of Huh et al. (2024).
+        ``"jam"``: the paper's, which are the first canonical correlation (appendix B.2.3), biased CKA (equations 3 and
+        4), CKNNA by equations 6 to 9, and the mean of the canonical correlations for SVCCA. ``"congruence"``: those of
+        :data:`congruence.metrics.METRICS`, the mean canonical correlation, debiased CKA, and CKNNA by the code of Huh
+        et al. (2024).
     components : int or None, default=10
-        Number of leading principal components each side is first reduced to, as in the paper's appendix B.3; for ``cca`` it is 50 there
-        and here. ``None`` uses the embeddings unchanged, and each metric's own defaults.
+        Number of leading principal components each side is first reduced to, as in the paper's appendix B.3; for
+        ``cca`` it is 50 there and here. ``None`` uses the embeddings unchanged, and each metric's own defaults.
     normalize : bool, default=False
         Scale the (reduced) rows to unit norm before CKNNA, as the code of Huh et al. does to all features.
     standardize : bool, default=False
-        Divide each column by its standard deviation before the principal components of SVCCA are computed, as that code does. The JAM paper
-        mentions neither.
+        Divide each column by its standard deviation before the principal components of SVCCA are computed, as that code
+        does. The JAM paper mentions neither.
     draws : int, default=100
         Number of random subsets of rows, the same for every metric and kind of non-match.
     rows : int, optional
         Rows per subset; by default half of them.
     permutations : int, default=200
         Number of randomizations for each p-value.
-    random_state : int, default=0
     callback : callable, optional
         Called with 1 after every draw and every randomization.
 
     Returns
     -------
     Separations
-        A list of :class:`Separation` with a ``plot`` method. For each metric and definition (the paper's first): ``"noise"``, ``"unrelated"`` or
-        ``"shuffled"``, and ``"hard"`` if given.
-
-    Raises
-    ------
-    ParameterError
-        If a metric is unknown, needs both sides in one space, or is not defined by the paper although ``definition`` is ``"jam"``; or if other
-        parameters are out of range.
-    ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError, InputError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity; there are too few rows; or the input cannot be
-        used otherwise.
+        A list of :class:`Separation` with a ``plot`` method. For each metric and definition (the paper's first):
+        ``"noise"``, ``"unrelated"`` or ``"shuffled"``, and ``"hard"`` if given.
 
     Notes
     -----
-    **Non-matches.** ``"noise"``: the texts paired with Gaussian noise with the mean and standard deviation of each image dimension, drawn again
-    each time (the paper encodes white-noise images, which needs the encoder). ``"unrelated"`` or ``"shuffled"``: the images
-    paired with other texts. ``"hard"``: the images paired with ``hard``.
+    **Non-matches.** ``"noise"``: the texts paired with Gaussian noise with the mean and standard deviation of each
+    image dimension, drawn again each time (the paper encodes white-noise images, which needs the encoder).
+    ``"unrelated"`` or ``"shuffled"``: the images paired with other texts. ``"hard"``: the images paired with ``hard``.
 
     **Tests.** The paper reports one score per condition and no test. Scores of overlapping subsets are not independent,
     so a t-test or Mann–Whitney test over them finds a difference in anything, given enough subsets. Instead:
 
-    - Easy non-matches: p is the share of ``permutations`` non-matches of all n rows, including the actual pairing, that score
-      at least as close as it. For ``"shuffled"`` this is the permutation test of similarity, exact whatever the data; for the others it
-      tells whether *such* non-matches reach the score.
-    - Hard non-matches: if a metric does not depend on which caption is the correct one, swapping an image's caption and its hard
-      negative changes nothing. p is the share of random swaps (each row independently with probability 1/2) in which the first set of
-      captions exceeds the second by at least as much as the correct one exceeds the wrong one. With ``"nearest"`` this is an
-      approximation, because a swap can give two images the same caption.
+    - Easy non-matches: p is the share of ``permutations`` non-matches of all n rows, including the actual pairing, that
+      score at least as close as it. For ``"shuffled"`` this is the permutation test of similarity, exact whatever the
+      data; for the others it tells whether *such* non-matches reach the score.
+    - Hard non-matches: if a metric does not depend on which caption is the correct one, swapping an image's caption and
+      its hard negative changes nothing. p is the share of random swaps (each row independently with probability 1/2) in
+      which the first set of captions exceeds the second by at least as much as the correct one exceeds the wrong one.
+      With ``"nearest"`` this is an approximation, because a swap can give two images the same caption.
 
     P-values are not corrected for several metrics and kinds of non-match.
 
@@ -200,14 +206,15 @@ def match_test(
 
     References
     ----------
-    Yoon, Yue and Kim, "Escaping Plato's Cave: JAM for Aligning Independently Trained Vision and Language Models", section 2 and
-    appendix B.3. Edgington and Onghena (2007), "Randomization tests" (paired exchanges).
+    Yoon, Yue and Kim, "Escaping Plato's Cave: JAM for Aligning Independently Trained Vision and Language Models",
+    section 2 and appendix B.3. Edgington and Onghena (2007), "Randomization tests" (paired exchanges).
     """
     check_seed(random_state)
     names = list(dict.fromkeys(metrics))
     if not names:
         raise ParameterError(
-            f"Got no metric; expected one that compares two spaces: {', '.join(PERMUTATION_STATISTICS)}. Pass at least one of these as metrics=…."
+            f"Got no metric; expected one that compares two spaces: {', '.join(BETWEEN_SPACES)}.",
+            "Pass at least one of these as `metrics=…`.",
         )
     scored = [
         measure
@@ -229,25 +236,25 @@ def match_test(
     rows = max(n // 2, FEWEST_ROWS) if rows is None else check_positive(rows, "rows", integer=True)
     if not FEWEST_ROWS <= rows <= n:
         raise ParameterError(
-            f"Got rows={rows} for {n} pairs; expected {FEWEST_ROWS} to {n}. Pass rows={n} to use all pairs."
+            f"Got rows={rows} for {n} pairs; expected {FEWEST_ROWS} to {n}.", f"Pass `rows={n}` to use all pairs."
         )
     H = None if hard is None else _hard(hard, T)
     U = None if unrelated is None else _unrelated(unrelated, T)
     conditions = ["noise", "shuffled" if U is None else "unrelated", *(["hard"] if H is not None else [])]
     rng = np.random.default_rng(random_state)
 
-    def side(A: np.ndarray, name: str) -> _Side:
+    def side(A: np.ndarray, name: str) -> _PreparedSide:
         return _prepare(A, name, scored, components, standardize)
 
-    def compare(first: _Side, second: _Side) -> np.ndarray:
-        return np.array([measure.steps.compare(first[_key(measure)], second[_key(measure)]) for measure in scored])
+    def compare(first: _PreparedSide, second: _PreparedSide) -> np.ndarray:
+        return np.array([measure.metric.compare(first[_key(measure)], second[_key(measure)]) for measure in scored])
 
-    def easy(image_side: _Side, text_side: _Side, raw: np.ndarray) -> list[np.ndarray]:
+    def easy(image_side: _PreparedSide, text_side: _PreparedSide, raw: np.ndarray) -> list[np.ndarray]:
         """Score a draw of noise images and a draw of other texts, with as many rows as ``raw``, the images."""
         noise = raw.mean(axis=0, dtype=np.float64) + raw.std(axis=0, dtype=np.float64) * rng.standard_normal(raw.shape)
         if U is None:
             order = rng.permutation(len(raw))
-            reorder = {_key(measure): measure.steps.reorder for measure in scored}
+            reorder = {_key(measure): measure.metric.reorder for measure in scored}
             others = {key: reorder[key](prepared, order) for key, prepared in text_side.items()}
         else:
             others = side(U[rng.choice(len(U), len(raw), replace=False)], "unrelated")
@@ -267,7 +274,7 @@ def match_test(
 
     ours, theirs = side(V, "images"), side(T, "texts")
     match = compare(ours, theirs)
-    sign = np.array([1.0 if METRICS[measure.metric].larger_is_closer else -1.0 for measure in scored])
+    sign = np.array([1.0 if measure.metric.larger_is_closer else -1.0 for measure in scored])
     reached, total = np.ones((len(conditions), len(scored))), np.zeros((len(conditions), len(scored)))
     wrong = match if H is None else compare(ours, side(H, "hard"))
     for _ in range(permutations):
@@ -285,7 +292,7 @@ def match_test(
         total[2] = wrong
     return Separations(
         Separation(
-            metric=measure.metric,
+            metric=measure.metric.name,
             definition=measure.definition,
             formula=measure.formula,
             against=condition,
@@ -296,7 +303,7 @@ def match_test(
             effect_size=_effect(sign[m] * match_scores[:, m], sign[m] * other_scores[:, c, m]),
             auc=_auc(sign[m] * match_scores[:, m], sign[m] * other_scores[:, c, m]),
             p_value=float(reached[c, m] / (permutations + 1)),
-            larger_is_closer=METRICS[measure.metric].larger_is_closer,
+            larger_is_closer=measure.metric.larger_is_closer,
             n=n,
             rows=rows,
             permutations=permutations,
@@ -311,7 +318,10 @@ def _hard(hard: RowsLike, T: np.ndarray) -> np.ndarray:
     if isinstance(hard, str):
         if hard != "nearest":
             raise ParameterError(
-                f"Got hard={hard!r}; expected embeddings or 'nearest'. Pass hard='nearest' to exchange similar texts."
+                argument="hard",
+                got=hard,
+                expected="embeddings or 'nearest'",
+                fix="Pass `hard='nearest'` to exchange similar texts.",
             )
         return T[_nearest_derangement(T)]
     H = as_matrix(hard, "hard", allow_zero_rows=True)
@@ -324,12 +334,13 @@ def _nearest_derangement(T: np.ndarray) -> np.ndarray:
     """Return the permutation without fixed points that maximizes the similarity of texts and their replacements."""
     from scipy.optimize import linear_sum_assignment
 
-    if len(T) > MOST_ROWS:
+    if len(T) > _MOST_TEXTS:
         raise ShapeError(
-            f"Got {len(T)} rows for hard='nearest'; expected at most {MOST_ROWS}, since it compares all pairs of texts. "
-            f"Pass a sample of {MOST_ROWS} rows."
+            f"Got {len(T)} rows for hard='nearest'; expected at most {_MOST_TEXTS}, since it compares all pairs "
+            "of texts.",
+            f"Pass a sample of {_MOST_TEXTS} rows.",
         )
-    rows = unit(T.astype(np.float64), "texts")
+    rows = normalize_rows(T.astype(np.float64), "texts")
     similarity = rows @ rows.T
     np.fill_diagonal(similarity, -2.0 * len(T))  # worse than any permutation that moves every text
     return linear_sum_assignment(similarity, maximize=True)[1]
@@ -340,23 +351,63 @@ def _unrelated(unrelated: RowsLike, T: np.ndarray) -> np.ndarray:
     check_same_width(T, U)
     if len(U) < len(T):
         raise ShapeError(
-            f"Got {len(U)} unrelated texts for {len(T)} pairs; expected at least as many. Embed more texts, or pass fewer pairs."
+            f"Got {len(U)} unrelated texts for {len(T)} pairs; expected at least as many.",
+            "Embed more texts, or pass fewer pairs.",
         )
     return U
 
 
+class Measure(NamedTuple):
+    """A metric under the definition of ``"jam"``, of ``"congruence"``, or of both, if they agree."""
+
+    definition: str
+    formula: str
+    metric: Metric
+
+
+def measures(name: str, definition: str = "both", *, components: bool = True, normalize: bool = False) -> list[Measure]:
+    """Return a metric under the requested definitions, the paper's first; options as for :func:`match_test`.
+
+    With ``components``, rows are reduced to principal components beforehand, and SVCCA of these is their CCA.
+    """
+    check_choice(definition, ("both", "jam", "congruence"), "definition")
+    default = between_spaces(name)
+    if name == "svcca" and components:
+        default = replace(default, prepare=METRICS["cca"].prepare)
+    if name == "cknna" and normalize:
+        default = replace(default, prepare=partial(prepare_cknna, normalize=True))
+    if name not in FORMULAS:
+        if definition == "jam":
+            raise ParameterError(
+                f"The JAM paper does not define {name}.", f"Choose from its metrics: {', '.join(FORMULAS)}."
+            )
+        return [Measure("congruence", "", default)]
+    jam_formula, formula = FORMULAS[name]
+    if name == "svcca":
+        return [Measure("both", formula, default)]
+    jam = {
+        "linear_cka": BIASED,
+        "cknna": replace(default, prepare=partial(prepare_cknna, definition="jam", normalize=normalize)),
+        "cca": replace(default, compare=compare_first),
+    }
+    both = [Measure("jam", jam_formula, jam[name]), Measure("congruence", formula, default)]
+    return [measure for measure in both if definition in ("both", measure.definition)]
+
+
 #: One side as prepared for each metric; definitions with the same preparation share it.
 _Key: TypeAlias = tuple[str, Callable[[np.ndarray, str], object]]
-_Side: TypeAlias = dict[_Key, object]
+_PreparedSide: TypeAlias = dict[_Key, object]
 
 
 def _key(measure: Measure) -> _Key:
-    return measure.metric, measure.steps.prepare
+    return measure.metric.name, measure.metric.prepare
 
 
-def _prepare(A: np.ndarray, name: str, scored: list[Measure], components: int | None, standardize: bool) -> _Side:
+def _prepare(
+    A: np.ndarray, name: str, scored: list[Measure], components: int | None, standardize: bool
+) -> _PreparedSide:
     """Reduce one side as each metric requires, and prepare it."""
-    kinds = {_key(measure): measure.steps.prepare for measure in scored}
+    kinds = {_key(measure): measure.metric.prepare for measure in scored}
     scaled = _standardized(A) if standardize and any(metric == "svcca" for metric, _ in kinds) else A
     if components is None:
         return {key: prepare(scaled if key[0] == "svcca" else A, name) for key, prepare in kinds.items()}

@@ -1,21 +1,20 @@
-"""Determine which model the rows of a store come from, by comparison with rows of known models, and find rows that fit none of them."""
+"""Determine which known model the rows of a store come from, and find rows that fit none."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Self, TypedDict
 
 import numpy as np
 
-from congruence._inputs import as_embeddings
 from congruence._utils.arrays import UNIT_TOLERANCE, blocks, to_numpy
 from congruence._utils.ids import id_texts
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_positive, check_seed
-from congruence.compare._origin_report import NEAR, NearMean, OddRow, OriginReport
-from congruence.embeddings import Embeddings
+from congruence.embeddings import Embeddings, as_embeddings
 from congruence.errors import InputError, ParameterError
+from congruence.linalg.shrinkage import ledoit_wolf
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,7 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FEWEST", "NEAR", "OriginDetector", "OriginReport"]
 
-#: Minimum number of known rows of a model: half of them model its distribution, the other half show how far its rows usually are from it.
+#: Minimum number of known rows of a model: half of them model its distribution, the other half show how far its rows
+#: usually are from it.
 FEWEST = 40
 
 #: Share of the known rows beyond which p-values come from a fitted tail.
@@ -49,15 +49,17 @@ class OriginDetector:
 
     Notes
     -----
-    One half of a model's known rows is used to fit the mean of their directions and a Ledoit–Wolf covariance, with the spread of the norms as one
-    more direction. The squared Mahalanobis distances D of the other half are kept. A row's p-value under a model is its rank among these
-    (conformal: valid if the row is exchangeable with the known ones, whatever their distribution). Beyond the largest tenth, a
-    Pareto tail with Hill's exponent is used, since with a few hundred known rows, ranks alone could never identify one foreign row among a million.
-    A row belongs to no known model if the largest of its p-values is rejected by Benjamini and Hochberg's procedure at ``fdr``; otherwise it is
+    One half of a model's known rows is used to fit the mean of their directions and a Ledoit–Wolf covariance, with the
+    spread of the norms as one more direction. The squared Mahalanobis distances D of the other half are kept. A row's
+    p-value under a model is its rank among these (conformal: valid if the row is exchangeable with the known ones,
+    whatever their distribution). Beyond the largest tenth, a Pareto tail with Hill's exponent is used, since with a few
+    hundred known rows, ranks alone could never identify one foreign row among a million. A row belongs to no known
+    model if the largest of its p-values is rejected by Benjamini and Hochberg's procedure at ``fdr``; otherwise it is
     assigned to the model under which it is most likely. Rows are read once, in blocks.
 
-    A known model is represented by rows *of one kind*: a model's texts do not represent its images, and if a store has other content, some of its rows
-    belong to no known model although the model is the right one (their ``distance`` is then near 1, not far above).
+    A known model is represented by rows *of one kind*: a model's texts do not represent its images, and if a store has
+    other content, some of its rows belong to no known model although the model is the right one (their ``distance`` is
+    then near 1, not far above).
 
     References
     ----------
@@ -92,25 +94,19 @@ class OriginDetector:
         maps : mapping of str to Map, optional
             Fitted maps, whose means distinguish their two models if no rows are available.
 
-        Returns
-        -------
-        Self
-
         Raises
         ------
-        InputError
-            If there are too few rows of a model, or they cannot be used.
         ParameterError
             If ``fdr`` is not in (0, 1).
         """
         if not check_positive(self.fdr, "fdr") < 1:
-            raise ParameterError(f"Got fdr={self.fdr}; expected a share below 1. Pass fdr=0.01, for example.")
+            raise ParameterError(f"Got fdr={self.fdr}; expected a share below 1.", "Pass `fdr=0.01`, for example.")
         check_seed(self.random_state)
         rng = np.random.default_rng(self.random_state)
         rows = {name: as_embeddings(X, name).vectors for name, X in (known or {}).items()}
         for name, X in rows.items():
             if len(X) < FEWEST:
-                raise InputError(f"Got {len(X)} rows of {name}; expected at least {FEWEST}. Pass more of its rows.")
+                raise InputError(f"Got {len(X)} rows of {name}; expected at least {FEWEST}.", "Pass more of its rows.")
         self.names_ = list(rows)
         self._models = {name: _Known(X, rng) for name, X in rows.items()}
         for width in {model.width for model in self._models.values()}:
@@ -130,28 +126,23 @@ class OriginDetector:
         Parameters
         ----------
         rows : Embeddings, array_like of shape (n, d), or an opened source
-            A source (:func:`congruence.stores.open_source`) is read once, in blocks. Rows with NaN and rows of zeros are reported, not refused.
-
-        Returns
-        -------
-        OriginReport
+            A source (:func:`congruence.stores.open_source`) is read once, in blocks. Rows with NaN and rows of zeros
+            are reported, not refused.
 
         Raises
         ------
-        ParameterError
-            If :meth:`fit` was not called.
         InputError
             If there are no rows.
         """
         if not hasattr(self, "names_"):
             raise ParameterError(
-                "Got an OriginDetector that is not fitted; expected a fitted one. Call fit(known) first."
+                "Got an OriginDetector that is not fitted; expected a fitted one.", "Call fit(known) first."
             )
         examination = _Examination(self)
         for ids, block in _scan(rows):
             examination.add(ids, block)
         if not examination.n:
-            raise InputError("Got no rows; expected at least one. Pass a store with rows.")
+            raise InputError("No rows.", "Pass a store with rows.")
         return examination.report()
 
 
@@ -162,13 +153,11 @@ class _Known:
     kept: tuple[np.ndarray, np.ndarray]
 
     def __init__(self, X: np.ndarray, rng: np.random.Generator) -> None:
-        from sklearn.covariance import ledoit_wolf  # imported here because nothing else in this module needs it
-
         order = rng.permutation(len(X))
         unit, logs = _directions(X[np.sort(order[::2])].astype(np.float64))
         self.width = X.shape[1]
         self._mean = unit.mean(axis=0)
-        values, vectors = np.linalg.eigh(ledoit_wolf(unit)[0])
+        values, vectors = np.linalg.eigh(ledoit_wolf(unit))
         values = np.maximum(values, 1e-12 * values[-1])
         self._root = vectors / np.sqrt(values)
         # Unit rows in another precision are still unit rows.
@@ -188,11 +177,11 @@ class _Known:
         return np.asarray(near + np.square((logs - self._log) / self._log_sd))
 
     def log_likelihood(self, distance: np.ndarray) -> np.ndarray:
-        """Return the log-likelihood of rows from their distances, up to a constant that models of the same width share."""
+        """Return the log-likelihood of rows, up to a constant that models of the same width share."""
         return np.asarray(-distance / 2 - self._volume)
 
     def p_value(self, distance: np.ndarray) -> np.ndarray:
-        """Return the rank of each distance among those of known rows; beyond the largest tenth, the probability under the fitted tail."""
+        """Return the rank of each distance among known rows; beyond a tenth, its probability in the fitted tail."""
         n = len(self._sorted)
         ranked = (1 + n - np.searchsorted(self._sorted, distance, "left")) / (n + 1)
         beyond = self._tail_share * np.maximum(distance / self._tail_start, 1.0) ** (-1 / self._hill)
@@ -285,11 +274,7 @@ class _Examination:
         counts = [int(np.count_nonzero(origin == k)) for k in range(len(names))]
         count = max(self._finite, 1)
         by_means: list[NearMean] = [
-            {
-                "name": mean.name,
-                "nearest": float(n / count),
-                "distance": float(total / n) if n else np.nan,
-            }
+            {"name": mean.name, "nearest": float(n / count), "distance": float(total / n) if n else np.nan}
             for mean, total, n in zip(self._detector._means, *self._sums, strict=True)
             if len(mean.mean) == self.width
         ]
@@ -329,7 +314,7 @@ class _Mean:
 
 
 def _means(name: str, mapping: Map) -> list[_Mean]:
-    """Return the means of a fitted map's two models, by modality, with the mean squared distance from them at the fit."""
+    """Return the means of a map's two models, by modality, with the mean squared distance from them at the fit."""
     means = []
     for modality, sides in getattr(mapping, "modality_means_", {}).items():
         for side, mean in zip(("source", "target"), sides, strict=True):
@@ -348,7 +333,7 @@ def _means(name: str, mapping: Map) -> list[_Mean]:
 
 
 def _span(mapping: Map) -> np.ndarray | None:
-    """Return an orthonormal basis of the directions that a map's output spans, shape (d_target, r); None if they are nearly all."""
+    """Return an orthonormal basis (d_target, r) of the directions that a map's output spans; None if nearly all."""
     matrix, mean = getattr(mapping, "rotation_", None), getattr(mapping, "target_mean_", None)
     if matrix is None or mean is None:
         return None
@@ -367,7 +352,7 @@ def _directions(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _cut(p: np.ndarray, fdr: float) -> float:
-    """Return the largest p-value that Benjamini and Hochberg's procedure rejects; a negative number if there is none."""
+    """Return the largest p-value that Benjamini and Hochberg's procedure rejects, or −1."""
     ordered = np.sort(p[p <= fdr]).astype(np.float64)
     tested = np.count_nonzero(~np.isnan(p))
     below = np.flatnonzero(ordered <= fdr * np.arange(1, len(ordered) + 1) / max(int(tested), 1))
@@ -389,3 +374,141 @@ def _scan(rows: RowsLike | Source) -> Iterator[tuple[pa.Array | np.ndarray | Non
 
 def _take(ids: pa.Array | np.ndarray, rows: np.ndarray) -> pa.Array | np.ndarray:
     return ids.take(rows) if hasattr(ids, "type") else ids[rows]  # an Arrow array does not take an array as an index
+
+
+#: Largest mean squared distance from a map's mean, in units of that at the fit, for which rows count as that model's
+#: (docs/doctor.md).
+NEAR = 1.25
+
+
+class OddRow(TypedDict):
+    """A row that fits no known model: its id, the nearest model, its distance (1 is typical) and its p-value."""
+
+    row: int
+    id: object
+    nearest: str
+    p: float
+    distance: float
+
+
+class NearMean(TypedDict):
+    """A mean of a map: the share of rows for which it is the nearest mean, and their distance (1 at the fit)."""
+
+    name: str
+    nearest: float
+    distance: float
+
+
+@dataclass(frozen=True)
+class OriginReport:
+    """Result of examining the rows of a store.
+
+    Attributes
+    ----------
+    n, width : int
+        Number of rows and their dimensions.
+    names : list of str
+        Known models whose rows have this width, in the order given.
+    counts : list of int
+        Number of rows that look like each of them.
+    recognized : list of float
+        Share of each model's own known rows (those not used to fit it) that are assigned to it.
+    other_width : dict of str to int
+        Known models with another width, and that width; the rows cannot be theirs.
+    not_finite, zero : list of int
+        Numbers of rows with NaN or infinity, and of rows of zeros. They belong to no model, and are not counted
+        elsewhere.
+    unit : float
+        Share of the other rows that have unit norm.
+    odd : list of dict
+        Rows that belong to no known model, the least likely first: ``row``, ``id`` (None without ids), ``nearest`` (a
+        known model), ``p`` and ``distance`` (squared; 1 is the median of that model's own rows). Empty without known
+        rows.
+    fdr : float
+        Bound on the expected share of rows of known models among ``odd``.
+    by_means : list of dict
+        For each modality and side of a map: ``name``, ``nearest`` (share of the rows that are most likely there, under
+        isotropic normal distributions about the means) and ``distance`` (their mean squared distance from it, 1 being
+        that at the fit; None if there are none).
+    mapped : dict of str to int
+        Number of rows that were written by each map, if this can be determined: a map's output may span fewer
+        directions than the space has.
+    looks_like : str or None
+        The known model that more than half of the rows look like, if any.
+    origin : ndarray of int16, shape (n,)
+        Position in ``names`` of the model that each row looks like; −1 for none.
+    p_value : ndarray of float32, shape (n,)
+        Largest p-value of each row over the known models; NaN for rows with NaN or infinity, for zero rows, and without
+        known rows.
+    """
+
+    n: int
+    width: int
+    names: list[str]
+    counts: list[int]
+    recognized: list[float]
+    other_width: dict[str, int]
+    not_finite: list[int]
+    zero: list[int]
+    unit: float
+    odd: list[OddRow]
+    fdr: float
+    by_means: list[NearMean]
+    mapped: dict[str, int]
+    looks_like: str | None
+    origin: np.ndarray = field(repr=False)
+    p_value: np.ndarray = field(repr=False)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return everything except the results for individual rows as plain data."""
+        return {key: value for key, value in asdict(self).items() if key not in ("origin", "p_value")}
+
+    def summary(self) -> list[str]:
+        """Return the conclusions as sentences."""
+        sentences = []
+        for rows, content in (
+            (self.not_finite, "NaN or infinity"),
+            (self.zero, "only zeros, as after a failed encoding"),
+        ):
+            if rows:
+                sentences.append(
+                    f"{_rows(len(rows))} with {content}, the first is row {rows[0]:,}: re-encode or remove."
+                )
+        if 0 < self.unit < 1:
+            sentences.append(
+                f"{self.unit:.1%} of the rows have unit norm, the others do not: they were written in two "
+                "ways, or by two models."
+            )
+        if self.other_width:
+            widths = ", ".join(f"{name} ({width}-d)" for name, width in self.other_width.items())
+            sentences.append(f"The rows are {self.width}-d, so they cannot be of {widths}.")
+        shares = [(count / self.n, name) for name, count in zip(self.names, self.counts, strict=True) if count]
+        if not self.names:
+            shares = [
+                (mean["nearest"], mean["name"])
+                for mean in self.by_means
+                if mean["nearest"] >= 0.01 and mean["distance"] <= NEAR
+            ]
+        if len(shares) > 1:
+            parts = ", ".join(f"{share:.1%} {name}" for share, name in sorted(shares, reverse=True))
+            sentences.append(f"Rows of several models: {parts}. Scores of one query against them are not comparable.")
+        elif self.looks_like:
+            sentences.append(f"The rows look like those of {self.looks_like}.")
+        elif self.names or self.by_means:
+            sentences.append("The rows do not look like those of any known model.")
+        if self.odd:
+            sentences.append(
+                f"{_rows(len(self.odd))} of {self.n:,} fit no known model; the least likely is row "
+                f"{self.odd[0]['row']:,}."
+            )
+        sentences += [f"{_rows(count)} were written by the map {name}." for name, count in self.mapped.items() if count]
+        known = self.names or self.by_means or self.other_width
+        return (
+            sentences
+            if known
+            else [*sentences, "There is nothing to compare the rows with: pass rows of a known model, or a map."]
+        )
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"

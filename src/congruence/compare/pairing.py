@@ -1,24 +1,24 @@
 """Test whether anchors are paired, and find pairs that look wrong.
 
-A map fitted on shuffled anchors looks like any other map: neither least squares nor Procrustes fails on them. But a map fitted
-on some true pairs brings *other* true pairs together, and a map fitted on wrong pairs does not. So the anchors are split
-into folds, each fold is mapped by a map fitted on the others, and its alignment is compared with that of the same rows
-paired at random.
+A map fitted on shuffled anchors looks like any other map: neither least squares nor Procrustes fails on them. But a map
+fitted on some true pairs brings *other* true pairs together, and a map fitted on wrong pairs does not. So the anchors
+are split into folds, each fold is mapped by a map fitted on the others, and its alignment is compared with that of the
+same rows paired at random.
 """
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import asdict, dataclass
+from math import lgamma, pi
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from congruence._inputs import check_order
 from congruence._utils.ids import id_texts
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_scale, check_seed, name_rows
-from congruence.compare.wrong_pairs import find_wrong_pairs
+from congruence.embeddings import check_order
 from congruence.errors import PairingWarning, TooFewAnchorsError, UnpairedError
 from congruence.linalg.moments import CrossMoments
 from congruence.linalg.procrustes import half_svd, rotation_from_svd
@@ -26,19 +26,19 @@ from congruence.linalg.procrustes import half_svd, rotation_from_svd
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["FEWEST", "PairingReport", "check_pairing", "warn_pairing"]
-
 #: Minimum number of pairs for the test.
 FEWEST = 20
 
 #: Largest number of rows of a fold that are compared with each other; more would only make the null more precise.
 _FOLD_ROWS = 500
 
-#: Largest number of coordinates per side; wider rows are projected on the leading directions of a sample of this many rows.
+#: Largest number of coordinates per side; wider rows are projected on the leading directions of a sample of this many
+#: rows.
 _WIDTH, _SKETCH_ROWS = 256, 1000
 
-#: Up to this many pairs, the Gram matrices of all pairs must agree as well. With more pairs, the alignment must exceed its null by this many
-#: standard deviations: folds share training rows, so shuffled pairs reach up to four of them, while true pairs reach thirty (docs/pairing.md).
+#: Up to this many pairs, the Gram matrices of all pairs must agree as well. With more pairs, the alignment must exceed
+#: its null by this many standard deviations: folds share training rows, so shuffled pairs reach up to four of them,
+#: while true pairs reach thirty (docs/pairing.md).
 _WHOLE, _STANDS_OUT = 200, 8.0
 
 #: The test reports "not paired" only if it could detect this cosine between paired rows (after removing noise).
@@ -69,8 +69,8 @@ class PairingReport:
     suspect_probability : tuple of float
         Estimated probability that each of these pairs is wrong.
     state : {"paired", "not paired", "cannot tell", "too few"}
-        ``"cannot tell"`` means that no link was found but one too weak to be detected may exist, or that only one of the two tests found a
-        link; ``decided`` is then False.
+        ``"cannot tell"`` means that no link was found but one too weak to be detected may exist, or that only one of
+        the two tests found a link; ``decided`` is then False.
     """
 
     n_pairs: int
@@ -92,27 +92,14 @@ class PairingReport:
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
         """Draw the alignment of held-out pairs, and its distribution when they are paired at random.
 
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
-        annotate : bool, default=True
-            Add a title and labels that identify what is drawn.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-
-        Raises
-        ------
-        TooFewAnchorsError
-            If there were too few pairs to measure anything.
+        On the matplotlib axes ``ax``, by default new ones; ``annotate=False`` leaves out the title and labels.
         """
         from congruence.plotting import draw_pairing
 
         if self.state == "too few":
             raise TooFewAnchorsError(
-                f"Got {self.n_pairs} pairs, too few to measure anything; expected at least {FEWEST}. Check more pairs."
+                f"Got {self.n_pairs} pairs, too few to measure anything; expected at least {FEWEST}.",
+                "Check more pairs.",
             )
         return draw_pairing(self.to_dict(), ax, annotate=annotate)
 
@@ -131,7 +118,10 @@ class PairingReport:
             return f"The {self.n_pairs} anchors do not look paired: {against}."
         if self.suspects:
             listed = name_rows(np.arange(len(self.suspects)), list(self.suspects))
-            return f"The anchors look paired ({against}), but {len(self.suspects)} of {self.n_pairs} pairs look wrong: {listed}."
+            return (
+                f"The anchors look paired ({against}), but {len(self.suspects)} of {self.n_pairs} pairs look "
+                f"wrong: {listed}."
+            )
         return f"The anchors look paired: {against}."
 
 
@@ -145,7 +135,7 @@ def check_pairing(
     level: float = 0.01,
     random_state: int = 0,
 ) -> PairingReport:
-    """Test whether rows are paired, by comparing their alignment with random re-pairings, and find pairs that look wrong.
+    """Test whether rows are paired, against random re-pairings, and find pairs that look wrong.
 
     Parameters
     ----------
@@ -153,37 +143,28 @@ def check_pairing(
     Y : array_like, shape (n, d_target)
     ids : sequence of str, optional
         Names of the pairs; row numbers by default.
-    folds : int, default=5
     permutations : int, default=999
         Number of random re-pairings of the held-out rows.
     level : float, default=0.01
         Largest p-value at which the anchors count as paired.
-    random_state : int, default=0
-
-    Returns
-    -------
-    PairingReport
-
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
 
     Notes
     -----
-    Within a fold the test is exact: the map has not seen the fold, so if the rows are not paired, every re-pairing of the
-    fold is as likely as the given one. Folds share training rows and are not independent, so their p-values
-    are combined by Bonferroni, which does not require independence. ``p_value`` is the larger of this and the p-value of their mean. Below
-    60 pairs two folds are used whatever ``folds`` is, since smaller folds have too few re-pairings.
+    Within a fold the test is exact: the map has not seen the fold, so if the rows are not paired, every re-pairing of
+    the fold is as likely as the given one. Folds share training rows and are not independent, so their p-values are
+    combined by Bonferroni, which does not require independence. ``p_value`` is the larger of this and the p-value of
+    their mean. Below 60 pairs two folds are used whatever ``folds`` is, since smaller folds have too few re-pairings.
 
-    Up to one set of unrelated rows in a hundred passes this test at the default level, so a second test must agree; otherwise the state is
-    "cannot tell". Up to 200 pairs, the centered Gram matrices of all pairs must agree at a tenth of ``level`` (HSIC, a permutation
-    test; Gretton et al. 2008). With more pairs, the alignment must exceed the mean of its null by eight standard deviations.
+    Up to one set of unrelated rows in a hundred passes this test at the default level, so a second test must agree;
+    otherwise the state is "cannot tell". Up to 200 pairs, the centered Gram matrices of all pairs must agree at a tenth
+    of ``level`` (HSIC, a permutation test; Gretton et al. 2008). With more pairs, the alignment must exceed the mean of
+    its null by eight standard deviations.
 
-    Wrong pairs are found by the agreement of the rows of the two sides' Gram matrices, leaving out the pairs in question. Partners that were
-    exchanged among the anchors are found by solving an assignment problem, pairs without a partner by their own
-    evidence. The underlying model is an approximation: its error rate was measured, not proved (docs/pairing.md).
-    Wide rows are first projected on the 256 leading directions of their own side, and ``alignment`` is that of a map of this rank.
+    Wrong pairs are found by the agreement of the rows of the two sides' Gram matrices, leaving out the pairs in
+    question. Partners that were exchanged among the anchors are found by solving an assignment problem, pairs without a
+    partner by their own evidence. The underlying model is an approximation: its error rate was measured, not proved
+    (docs/pairing.md). Wide rows are first projected on the 256 leading directions of their own side, and ``alignment``
+    is that of a map of this rank.
 
     References
     ----------
@@ -206,7 +187,7 @@ def check_pairing(
         nan = float("nan")
         return PairingReport(n, nan, nan, nan, 1.0, nan, False, True, (), (), "too few")
     rng = np.random.default_rng(random_state)
-    source, target = _Side.of(A, rng), _Side.of(B, rng)
+    source, target = _CenteredRows.of(A, rng), _CenteredRows.of(B, rng)
     parts = np.array_split(rng.permutation(n), folds if n >= 60 else 2)
     heldout = _held_out(source, target, parts, permutations, rng)
     p_value = heldout.p_value
@@ -240,23 +221,7 @@ def check_pairing(
 
 
 def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:
-    """Warn if a report is bad; with ``strict`` raise an error instead.
-
-    Parameters
-    ----------
-    report : PairingReport
-    strict : bool, default=False
-
-    Raises
-    ------
-    UnpairedError
-        With ``strict``, if the anchors do not look paired, some pairs look wrong, or the check cannot tell.
-
-    Warns
-    -----
-    PairingWarning
-        Without ``strict``, under the same conditions, except that too few pairs for the test give no warning.
-    """
+    """Warn if a report is bad; with ``strict`` raise an error instead."""
     if report.decided and report.looks_paired and not report.suspects:
         return
     if report.state == "too few" and not strict:
@@ -267,11 +232,11 @@ def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:
     message = f"Got anchors that fail the pairing check; expected pairs of the same item. {report.sentence} {advice}."
     if strict:
         raise UnpairedError(message)
-    warnings.warn(message, PairingWarning, stacklevel=3)
+    warnings.warn(PairingWarning(message), stacklevel=3)
 
 
 @dataclass(frozen=True)
-class _Side:
+class _CenteredRows:
     """Centered rows in at most ``_WIDTH`` coordinates, and the squared norm of the part outside of them.
 
     The coordinates depend on the rows of one side only, never on the pairing, so all re-pairings remain equally likely.
@@ -282,7 +247,7 @@ class _Side:
     d: int
 
     @classmethod
-    def of(cls, Z: np.ndarray, rng: np.random.Generator) -> _Side:
+    def of(cls, Z: np.ndarray, rng: np.random.Generator) -> _CenteredRows:
         centered = Z - Z.mean(axis=0)
         n, d = Z.shape
         if d <= _WIDTH:
@@ -304,7 +269,7 @@ class _Side:
 
     @property
     def excess(self) -> float:
-        """Σλ²/(Σλ)² of the covariance minus 1/d, its value for isotropic rows; 0 if it cannot be distinguished from 0."""
+        """Σλ²/(Σλ)² of the covariance minus 1/d, its value for isotropic rows; 0 if not distinguishable from 0."""
         sample = self.rows[:_SKETCH_ROWS]
         n = len(sample)
         gram = sample @ sample.T
@@ -324,7 +289,7 @@ class _HeldOut:
 
 
 def _held_out(
-    source: _Side, target: _Side, parts: list[np.ndarray], permutations: int, rng: np.random.Generator
+    source: _CenteredRows, target: _CenteredRows, parts: list[np.ndarray], permutations: int, rng: np.random.Generator
 ) -> _HeldOut:
     """Map each fold by a rotation fitted on the others, and compare its rows with each other."""
     own = np.empty(len(source.rows))
@@ -345,17 +310,18 @@ def _held_out(
         null[k] = cosines[rows, rng.permuted(np.tile(rows, (permutations, 1)), axis=1)].mean(axis=1)
     by_fold = (1 + np.count_nonzero(null >= reached[:, None] - 1e-12, axis=1)) / (1 + permutations)
     pooled = np.average(null, axis=0, weights=[len(part) for part in parts])
-    # The mean over folds must exceed its null as well, which rules out wrong pairs that align by chance in a single fold.
+    # The mean over folds must exceed its null as well, which rules out wrong pairs that align by chance in a single
+    # fold.
     mean = np.average(reached, weights=[len(part) for part in parts])
     overall = (1 + np.count_nonzero(pooled >= mean - 1e-12)) / (1 + permutations)
     p_value = max(overall, min(1.0, len(parts) * by_fold.min()))
     return _HeldOut(own, pooled, float(p_value))
 
 
-def _agreement_p(source: _Side, target: _Side, permutations: int, rng: np.random.Generator) -> float:
+def _agreement_p(source: _CenteredRows, target: _CenteredRows, permutations: int, rng: np.random.Generator) -> float:
     """Return the p-value of the agreement of both sides' centered Gram matrices (HSIC) under random re-pairing.
 
-    It is exact, as for any permutation test, and needs no folds, which reduce the number of rows on which a rotation is fitted.
+    It is exact, and needs no folds, which reduce the number of rows on which a rotation is fitted.
     """
     K, L = (_centered_gram(side.directions.astype(np.float64)) for side in (source, target))
     flat = K.ravel()
@@ -383,17 +349,206 @@ def _directions(Z: np.ndarray, rest: np.ndarray | float = 0.0) -> np.ndarray:
 
 
 def _would_detect(
-    source: _Side, target: _Side, parts: list[np.ndarray], permutations: int, level: float, rng: np.random.Generator
+    source: _CenteredRows,
+    target: _CenteredRows,
+    parts: list[np.ndarray],
+    permutations: int,
+    level: float,
+    rng: np.random.Generator,
 ) -> bool:
     """Return whether the test would have detected a link of strength ``_LINK`` between these rows.
 
-    If one side were a rotation of the other, with isotropic noise of share 1 − f of the variance, then its excess would be f²
-    times the other's. Each side is paired with its own rows, mixed with another row to a cosine of f · ``_LINK``.
+    If one side were a rotation of the other, with isotropic noise of share 1 − f of the variance, then its excess would
+    be f² times the other's. Each side is paired with its own rows, mixed with another row to a cosine of f · ``_LINK``.
     """
     flat, steep = sorted((source.excess, target.excess))
     link = _LINK * (np.sqrt(flat / steep) if steep > 0 else 1.0)
     for side in (source, target):
         mixed = link * side.rows + np.sqrt(1 - link**2) * side.rows[rng.permutation(len(side.rows))]
-        if _held_out(_Side(mixed, side.rest, side.d), side, parts, permutations, rng).p_value > level:
+        if _held_out(_CenteredRows(mixed, side.rest, side.d), side, parts, permutations, rng).p_value > level:
             return False
     return True
+
+
+#: Largest number of rows of a block that are compared with each other, and of rows among which exchanged partners are
+#: searched.
+_BLOCK, _CANDIDATES = 250, 300
+
+#: Ridge of the whitening, in mean eigenvalues: leading directions get about the same weight, and noise stays small.
+_RIDGE = 3.0
+
+#: Degrees of freedom of the tails: true pairs include outliers, while wrong pairs are nearly normal.
+_TRUE_TAIL, _WRONG_TAIL = 5, 30
+
+#: Prior for the spread of true pairs: that of wrong ones, 1, with the weight of this many rows.
+_PRIOR_ROWS = 10
+
+#: Log likelihood ratio, minus the logarithm of the number of alternatives tried, from which pairs are reported.
+_EXCHANGED, _LONE = 3.0, 4.0
+
+#: Largest contribution of one pair to an exchange, so that no exchange depends on one outlier.
+_MOST = 5.0
+
+#: Lone pairs are reported only if true pairs are this many spreads above random ones, and only up to this evidence
+#: themselves.
+_CLEAR, _AS_RANDOM = 4.0, 1.0
+
+
+def find_wrong_pairs(X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return the row numbers of pairs that look wrong, most suspicious first, and the probability of each.
+
+    ``X`` (n, p) and ``Y`` (n, q) are at least four paired rows, of which only directions matter.
+
+    *Exchanged* partners: the assignment of targets to sources that gains most over the given one, by the log likelihood
+    ratio of "true pair" to "random pair", minus log n for each row moved. This is a union bound: there are fewer than
+    n^k ways to move k rows. *Lone* pairs, whose partner is not among the rows: the lowest k by the same ratio, minus
+    the logarithm of the number of ways to choose them. The densities are Student's t about the median with the spread
+    of the lower quartile, and about 0 with spread 1: an approximation, whose error rate was measured, not proved.
+    """
+    agreement = Agreement(X, Y, rng)
+    evidence = agreement.evidence
+    probability = np.maximum(_own_probability(evidence), _exchanged(agreement))
+    rows = np.flatnonzero(probability > 0)
+    rows = rows[np.lexsort((evidence[rows], -probability[rows]))]
+    return rows, probability[rows]
+
+
+class Agreement:
+    """Agreement of row i of one side's Gram matrix with row j of the other's, for all i and j.
+
+    ``evidence`` (n,) is that of each pair minus the means of the wrong pairs in its row and its column, in their
+    standard deviations.
+    """
+
+    def __init__(self, X: np.ndarray, Y: np.ndarray, rng: np.random.Generator) -> None:
+        (self.x, x_variance), (self.y, y_variance) = _whitened(X), _whitened(Y)
+        self.n = n = len(X)
+        self.x_own, self.y_own = (np.einsum("ij,ij->i", z, z) for z in (self.x, self.y))
+        self.x_size, self.y_size = _sizes(self.x, self.x_own, x_variance), _sizes(self.y, self.y_own, y_variance)
+        self.predicted = self.x @ (self.x.T @ self.y)
+        own = np.einsum("ij,ij->i", self.predicted, self.y) - self.x_own * self.y_own * (1 + 1 / (n - 1))
+        own /= self.x_size * self.y_size
+        self.row, self.column, self.row_sd, self.column_sd = (np.empty(n) for _ in range(4))
+        for part in np.array_split(rng.permutation(n), -(-n // _BLOCK)):
+            others = len(part) - 1
+            block = self._correlations(part, part)
+            np.fill_diagonal(block, 0)
+            row, column = block.sum(axis=1) / others, block.sum(axis=0) / others
+            half = row.mean() / 2
+            self.row[part], self.column[part] = row - half, column - half
+            block -= self.row[part][:, None] + self.column[part]
+            np.fill_diagonal(block, 0)
+            np.square(block, out=block)
+            self.row_sd[part] = np.sqrt(block.sum(axis=1) / others)
+            self.column_sd[part] = np.sqrt(block.sum(axis=0) / others)
+        scale = np.maximum(np.sqrt(self.row_sd * self.column_sd), 1e-12)
+        self.evidence = (own - self.row - self.column) / scale
+
+    def among(self, rows: np.ndarray) -> np.ndarray:
+        """Return the evidence for each source row with each target row, square, with ``evidence`` on the diagonal."""
+        scale = np.maximum(np.sqrt(self.row_sd[rows][:, None] * self.column_sd[rows]), 1e-12)
+        table = (self._correlations(rows, rows) - self.row[rows][:, None] - self.column[rows]) / scale
+        np.fill_diagonal(table, self.evidence[rows])
+        return table
+
+    def _correlations(self, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        """Return the correlation of K[i, k] and L[k, j] over all k other than i and j; K and L are centered."""
+        K, L = self.x[i] @ self.x[j].T, self.y[i] @ self.y[j].T
+        a, b = self.x_own[i][:, None], self.y_own[j]
+        inner = self.predicted[i] @ self.y[j].T - a * L - K * b - (a + K) * (L + b) / (self.n - 2)
+        inner /= self.x_size[i][:, None] * self.y_size[j]
+        return inner
+
+
+def _whitened(Z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return principal coordinates of about the same variance, and the sum of squares of each."""
+    Z = Z - Z.mean(axis=0)
+    values, vectors = np.linalg.eigh((Z.T @ Z).astype(np.float64))
+    values = np.maximum(values, 0)
+    ridge = _RIDGE * values.sum() / min(len(Z) - 1, Z.shape[1])
+    shrunk = values + (ridge or 1.0)
+    return Z @ (vectors / np.sqrt(shrunk)).astype(Z.dtype), (values / shrunk).astype(Z.dtype)
+
+
+def _sizes(z: np.ndarray, own: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """Return the norm of each row of the Gram matrix about its mean, without the diagonal."""
+    squares = np.square(z) @ variance - own**2 * (1 + 1 / (len(z) - 1))
+    return np.sqrt(np.maximum(squares, 1e-24))
+
+
+def _log_t(x: np.ndarray, df: int) -> np.ndarray:
+    """Return the log density of Student's t; importing ``scipy.stats`` would take longer than a fit."""
+    size = lgamma((df + 1) / 2) - lgamma(df / 2) - 0.5 * np.log(df * pi)
+    return size - (df + 1) / 2 * np.log1p(x * x / df)
+
+
+def _log_true(evidence: np.ndarray, center: float, spread: float) -> np.ndarray:
+    """Return the log density of the evidence of true pairs."""
+    return _log_t((evidence - center) / spread, _TRUE_TAIL) - np.log(spread)
+
+
+def _spread(raw: float, n: int) -> float:
+    """Return the spread of n true pairs, shrunk toward that of wrong ones."""
+    return float(np.sqrt((n * raw**2 + _PRIOR_ROWS) / (n + _PRIOR_ROWS)))
+
+
+def _exchanged(agreement: Agreement) -> np.ndarray:
+    """Return the probability that each pair is one of several whose partners were exchanged."""
+    evidence, n = agreement.evidence, agreement.n
+    center, quarter = np.median(evidence), np.sort(evidence)[n // 4]
+    spread = _spread((center - quarter) / 0.6745, n)
+    rows = np.argsort(evidence, kind="stable")[:_CANDIDATES]
+    # Above the median, more evidence cannot make a pair less likely to be true, although the density decreases there.
+    table = np.minimum(agreement.among(rows), center)
+    ratio = np.clip(_log_true(table, center, spread) - _log_t(table, _WRONG_TAIL), -_MOST, _MOST)
+    gain = ratio - np.diag(ratio)[:, None] - np.log(n)
+    np.fill_diagonal(gain, 0)
+    probability = np.zeros(n)
+    if gain.max(axis=1).sum() < _EXCHANGED:  # no assignment gains more than the sum of the best of each row
+        return probability
+    from scipy.optimize import linear_sum_assignment  # its import takes longer than the rest of the check
+    from scipy.special import expit
+
+    partner = linear_sum_assignment(gain, maximize=True)[1]
+    gains = gain[np.arange(len(rows)), partner]
+    if gains.sum() < _EXCHANGED:
+        return probability
+    for first in np.flatnonzero(partner != np.arange(len(rows))):
+        if probability[rows[first]] == 0:
+            cycle = [first]
+            while partner[cycle[-1]] != first:
+                cycle.append(partner[cycle[-1]])
+            probability[rows[cycle]] = expit(gains[cycle].sum())
+    return probability
+
+
+def _own_probability(evidence: np.ndarray) -> np.ndarray:
+    """Return the probability that each pair is wrong by its own evidence; 0 for pairs not reported."""
+    n = len(evidence)
+    ordered = np.sort(evidence)
+    best, found = _LONE, None
+    for k in range(1, n // 3 + 1):
+        if ordered[k - 1] > _AS_RANDOM:
+            break
+        others = ordered[k:]
+        m = len(others)
+        center = others[m // 2]
+        spread = _spread(max((center - others[m // 4]) / 0.6745, (center - others[m // 10]) / 1.2816), m)
+        if center < _CLEAR * spread:
+            continue
+        low = np.maximum(ordered[:k], 0)
+        gain = (_log_t(low, _WRONG_TAIL) - _log_true(ordered[:k], center, spread)).sum()
+        gain -= lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
+        if gain >= best:
+            best, found = gain, (center, spread)
+    probability = np.zeros(n)
+    if found is None:
+        return probability
+    center, spread = found
+    # There are wrong pairs; some of them may by chance be closer to the true ones than those counted so far.
+    rows = np.flatnonzero((evidence <= 2 * _AS_RANDOM) & (evidence <= center - 3.5 * spread))
+    share = len(rows) / n
+    wrong = share * np.exp(-np.square(np.maximum(evidence[rows], 0)) / 2) / np.sqrt(2 * pi)
+    true = (1 - share) * np.exp(_log_true(evidence[rows], center, spread))
+    probability[rows] = wrong / (wrong + true)
+    return probability

@@ -8,19 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from congruence._inputs import as_pair
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed
-from congruence.compare._rows import FEWEST_ROWS, draw_rows
-from congruence.embeddings import Pairs
+from congruence.embeddings import Pairs, as_pair
 from congruence.errors import ParameterError
-from congruence.metrics import METRICS, fit_cca
-from congruence.metrics.null import PERMUTATION_STATISTICS, chance, permutation_statistic
+from congruence.metrics import BETWEEN_SPACES, METRICS, between_spaces, fit_cca
+from congruence.metrics.null import chance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["DEFAULT", "Similarities", "Similarity", "compare_spaces"]
 
 #: Default metrics: one of each family, whose chance level is either known to be near zero or reported.
 DEFAULT = ("linear_cka", "cknna", "mutual_knn", "cca", "procrustes_distance")
@@ -37,15 +33,17 @@ class Similarity:
     null_mean, null_sd : float
         Mean and standard deviation of the score over random re-pairings of the rows.
     p_value : float
-        Share of re-pairings, including the actual one, that score at least as close: never below 1 / (permutations + 1).
+        Share of re-pairings, including the actual one, that score at least as close: never below 1 / (permutations +
+        1).
     adjusted_p_value : float
         The same share for the closest score over *all* metrics measured together, each standardized by its own mean and
-        standard deviation over all re-pairings, including the actual pairing (Westfall and Young 1993). Valid for the best metric.
+        standard deviation over all re-pairings, including the actual pairing (Westfall and Young 1993). Valid for the
+        best metric.
     low, high : float
         Interval of about 95 %: the value ± 1.96 standard errors of the delete-half jackknife.
     held_out : float or None
-        For CCA and SVCCA: correlation on one half of the rows along directions fitted on the other half. In-sample, these scores
-        are the result of an optimization, and rise with the number of dimensions whatever the data.
+        For CCA and SVCCA: correlation on one half of the rows along directions fitted on the other half. In-sample,
+        these scores are the result of an optimization, and rise with the number of dimensions whatever the data.
     larger_is_closer : bool
     n : int
         Number of rows.
@@ -76,16 +74,7 @@ class Similarities(list[Similarity]):
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
         """Draw each score with its interval; bars show the range of 95 % of random re-pairings.
 
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
-        annotate : bool, default=True
-            Add a title and labels that identify what is drawn.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
+        On the matplotlib axes ``ax``, by default new ones; ``annotate=False`` leaves out the title and labels.
         """
         from congruence.plotting import draw_similarities
 
@@ -109,7 +98,8 @@ def compare_spaces(
     ----------
     X : Embeddings or array_like, shape (n, d)
     Y : Embeddings or array_like, shape (n, e)
-        Row i is the same item as row i of ``X``. Embeddings with ids, and pandas objects with an index, are paired by those.
+        Row i is the same item as row i of ``X``. Embeddings with ids, and pandas objects with an index, are paired by
+        those.
     metrics : sequence of str
         Keys of :data:`congruence.metrics.METRICS` that compare two spaces.
     permutations : int, default=200
@@ -117,8 +107,8 @@ def compare_spaces(
     halves : int, default=20
         Number of random halves of the rows, for the interval.
     max_rows : int, optional
-        If there are more rows, use a random sample of this size, at least 8. ``rbf_cka`` and ``rsa`` need this beyond 5,000 rows.
-    random_state : int, default=0
+        If there are more rows, use a random sample of this size, at least 8. ``rbf_cka`` and ``rsa`` need this beyond
+        5,000 rows.
     callback : callable, optional
         Called with 1 after each metric.
 
@@ -127,18 +117,11 @@ def compare_spaces(
     Similarities
         A list of :class:`Similarity`, in the order of ``metrics``, with ``plot``.
 
-    Raises
-    ------
-    ParameterError
-        If no metric is passed, a metric is unknown or needs both sides in one space, or a number is out of range.
-    ShapeError, DtypeError, NotFiniteError, IdError, TooFewAnchorsError, InputError
-        If the rows cannot be used or paired.
-
     Notes
     -----
-    Gram matrices, neighbor tables and bases are computed once and reused, so that a re-pairing costs a small part of the
-    score. The interval uses halves drawn without replacement, not a bootstrap: in a bootstrap sample, a repeated row is its own
-    perfect neighbor, which inflates every neighborhood measure. The spread of the score over halves
+    Gram matrices, neighbor tables and bases are computed once and reused, so that a re-pairing costs a small part of
+    the score. The interval uses halves drawn without replacement, not a bootstrap: in a bootstrap sample, a repeated
+    row is its own perfect neighbor, which inflates every neighborhood measure. The spread of the score over halves
     estimates its standard error at n rows (Shao and Wu 1989, "A general theory for jackknife variance estimation").
 
     Examples
@@ -155,9 +138,10 @@ def compare_spaces(
     names = list(dict.fromkeys(metrics))
     if not names:
         raise ParameterError(
-            f"Got no metric; expected one that compares two spaces: {', '.join(PERMUTATION_STATISTICS)}. Pass at least one of these as metrics=…."
+            f"Got no metric; expected one that compares two spaces: {', '.join(BETWEEN_SPACES)}.",
+            "Pass at least one of these as `metrics=…`.",
         )
-    entries = [permutation_statistic(name) for name in names]
+    entries = [between_spaces(name) for name in names]
     check_positive(permutations, "permutations", integer=True)
     check_positive(halves, "halves", integer=True)
     ours, theirs = as_pair(X, Y, ("X", "Y"), allow_zero_rows=True)
@@ -218,3 +202,18 @@ def _held_out(name: str, A: np.ndarray, B: np.ndarray, half: np.ndarray) -> floa
         share = np.cumsum(s**2) / np.sum(s**2)
         sides.append((side - mean) @ vt[: int(np.searchsorted(share, 0.99 - 1e-12)) + 1].T)
     return float(fit_cca(sides[0][half], sides[1][half], reduce=None).score(sides[0][other], sides[1][other]))
+
+
+#: Minimum number of rows on which spaces are compared.
+FEWEST_ROWS = 8
+
+
+def draw_rows(n: int, max_rows: int | None, rng: np.random.Generator) -> np.ndarray | None:
+    """Return the numbers of at most ``max_rows`` of n rows, drawn at random, ascending; None if all rows are used."""
+    if max_rows is None:
+        return None
+    if check_positive(max_rows, "max_rows", integer=True) < FEWEST_ROWS:
+        raise ParameterError(
+            f"Got max_rows={max_rows}; expected at least {FEWEST_ROWS}.", f"Pass `max_rows={FEWEST_ROWS}` or more."
+        )
+    return np.sort(rng.choice(n, max_rows, replace=False)) if n > max_rows else None

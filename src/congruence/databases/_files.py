@@ -22,10 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from congruence._utils.atomic import atomic_path
-from congruence._utils.lock import locked
+from congruence._utils.atomic import atomic_path, exchange, locked
 from congruence._utils.refusals import describe_refusal
-from congruence._utils.rename import exchange
 from congruence._utils.validation import check_choice
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import (

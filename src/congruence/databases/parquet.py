@@ -36,8 +36,9 @@ from congruence.databases._base import (
 from congruence.databases._files import EXCHANGES, FileDatabase, FilePiece, HiddenFolder, RowVectors, copy_mode, path_of
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError, DatabaseError, FileError, ParameterError, ShapeError
-from congruence.stores import Columns, natural, output_schema, parse_spec
+from congruence.stores import natural, parse_spec
 from congruence.stores.reading import reading
+from congruence.stores.tables import Columns, output_schema
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

@@ -1,176 +1,22 @@
-"""Bundled samples, texts for anchors, the file format of reports, and the image data sets of the Canonical paper."""
+"""Bundled samples, texts for anchors, the file format of reports, and SugarCrepe's captions."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
-
-from congruence._utils.validation import check_choice
-from congruence.datasets._base import Entry, ImageDataset
 from congruence.datasets.bundle import KINDS, Bundle, read_bundle, write_bundle
-from congruence.datasets.caltech101 import ENTRY as _CALTECH101
-from congruence.datasets.captions import read_captions
-from congruence.datasets.cifar100 import ENTRY as _CIFAR100
-from congruence.datasets.download import Resource, install
-from congruence.datasets.dtd import ENTRY as _DTD
-from congruence.datasets.folder import ENTRY as _FOLDER
-from congruence.datasets.pets import ENTRY as _PETS
 from congruence.datasets.sample import SAMPLES, Sample, load_sample, open_bundle
-from congruence.datasets.stl10 import ENTRY as _STL10
-from congruence.datasets.sugarcrepe import SugarCrepe, load_sugarcrepe
+from congruence.datasets.sugarcrepe import CATEGORIES, SugarCrepe, load_sugarcrepe
 from congruence.datasets.texts import TEXTS_PATH, anchor_texts
-from congruence.errors import CorruptFileError, FileError, ParameterError
 
 __all__ = [
-    "DATASETS",
+    "CATEGORIES",
     "KINDS",
     "SAMPLES",
     "TEXTS_PATH",
     "Bundle",
-    "Entry",
-    "ImageDataset",
     "Sample",
     "SugarCrepe",
     "anchor_texts",
-    "download_dataset",
     "load_sample",
     "load_sugarcrepe",
     "open_bundle",
-    "open_dataset",
     "read_bundle",
-    "read_captions",
     "write_bundle",
 ]
-
-#: Every image data set, by the name that commands and :func:`open_dataset` use.
-DATASETS: dict[str, Entry] = {entry.name: entry for entry in (_PETS, _CIFAR100, _CALTECH101, _STL10, _DTD, _FOLDER)}
-
-
-def open_dataset(
-    name: str, root: str | Path, split: str = "test", download: bool = False, *, complete: bool = True
-) -> ImageDataset:
-    """Open one split of a labelled image data set.
-
-    Parameters
-    ----------
-    name : str
-        A key of :data:`DATASETS`.
-    root : path-like
-        The folder of the data set, or a folder that contains it under the name that CoOp or torchvision uses.
-    split : str, default="test"
-        The paper uses ``train``, ``val`` (if the data set has one) and ``test``; ``congruence datasets NAME`` lists all splits.
-        For ``folder``: a folder in the root, or ``all`` if the class folders are in the root itself.
-    download : bool, default=False
-        Download missing files first, as :func:`download_dataset` does.
-    complete : bool, default=True
-        Require the published number of images and classes; False accepts an incomplete split.
-
-    Returns
-    -------
-    ImageDataset
-
-    Raises
-    ------
-    ParameterError
-        If the data set or the split is unknown; the message lists the known ones.
-    FileError
-        If the data set is not found; the message says which files to put where.
-    CorruptFileError
-        If a file is damaged, or the split is incomplete.
-
-    References
-    ----------
-    Gupta et al. (2026), appendix D.3, Tables 1 and 2.
-
-    Examples
-    --------
-    >>> from congruence.datasets import DATASETS
-    >>> sorted(DATASETS)
-    ['caltech101', 'cifar100', 'dtd', 'folder', 'pets', 'stl10']
-    >>> DATASETS["pets"].templates
-    ('a photo of a {}, a type of pet.',)
-    """
-    entry = DATASETS[check_choice(name, DATASETS, "data set")]
-    entry.check_split(split)
-    if download:
-        download_dataset(name, root)
-    folder = entry.locate(root)
-    if folder is None:
-        raise FileError(_missing(entry, Path(root)))
-    data = entry.open(folder, split)
-    published = (entry.splits.get(split), entry.classes)
-    if complete and entry.splits and (len(data), len(data.classes)) != published:
-        raise CorruptFileError(
-            f"Got {len(data)} images of {len(data.classes)} classes in {name}, {split}, at {folder}; "
-            f"expected {published[0]} of {published[1]}. Extract the archive again, or pass complete=False for an incomplete split."
-        )
-    return data
-
-
-def download_dataset(name: str, root: str | Path, callback: Callable[[int], object] | None = None) -> list[str]:
-    """Download, verify and unpack the missing files of a data set.
-
-    An interrupted download is resumed. An archive that is already in its place is verified and unpacked without a network.
-
-    Parameters
-    ----------
-    name : str
-        A key of :data:`DATASETS`.
-    root : path-like
-    callback : callable, optional
-        Called with the number of bytes of each block received.
-
-    Returns
-    -------
-    list of str
-        Files and folders that were created; empty if nothing was missing.
-
-    Raises
-    ------
-    ParameterError
-        If the data set is unknown, or has no download.
-    FileError
-        If the download fails; the message says which file to put where by hand.
-    CorruptFileError
-        If a file is not the published one.
-    StorageError
-        If a file cannot be written.
-    """
-    entry = DATASETS[check_choice(name, DATASETS, "data set")]
-    if not entry.resources:
-        raise ParameterError(
-            f"Got nothing to download for {name}; expected a data set with a download. Put the files in a folder, and pass it as root=…."
-        )
-    root = Path(root).expanduser()
-    existing = entry.locate(root)
-    created = []
-    for resource in entry.resources:
-        if existing is not None:  # its name may differ from that of a new download
-            resource = _moved(resource, entry.folders[0], existing.absolute())
-        if install(resource, root, callback):
-            created.append(str(root / resource.creates))
-    return created
-
-
-def _moved(resource: Resource, name: str, folder: Path) -> Resource:
-    """Return a resource that is installed in ``folder`` instead of the folder ``name`` below the root."""
-
-    def moved(path: str) -> str:
-        return str(folder / Path(path).relative_to(name)) if Path(path).is_relative_to(name) else path
-
-    into = None if resource.into is None else moved(resource.into)
-    return replace(resource, path=moved(resource.path), creates=moved(resource.creates), into=into)
-
-
-def _missing(entry: Entry, root: Path) -> str:
-    """Return the message for a data set that was not found, which says which files to put where."""
-    if not entry.resources:
-        return f"Got no folder {root}; expected one with a folder for each class. Check the path."
-    folder = root / entry.folders[0]
-    files = " and ".join(f"{Path(r.path).name} from {r.url}" for r in entry.resources if r.url is not None)
-    return (
-        f"Got no {entry.title} in {root}; expected {', '.join(entry.markers[0])} in it or in {folder}. "
-        f"Run congruence datasets {entry.name} --root {root} --download, "
-        f"or unpack {files}."
-    )

@@ -19,8 +19,6 @@ from congruence._utils.ids import id_texts, is_in, text_keys
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import CongruenceError, CorruptFileError, FileError, InputError
 
-__all__ = ["KINDS", "Bundle", "read_bundle", "write_bundle"]
-
 #: Kinds of rows, and the modality of each.
 KINDS = {"image": "image", "text": "text", "prompt": "text", "edit": "text"}
 
@@ -44,8 +42,9 @@ _TEXT_COLUMNS = ("class", "label", "text", "before")
 class Bundle:
     """Embeddings of the same items by two models, with the classes, texts and thumbnails of the items.
 
-    A row has a kind: ``"image"``, ``"text"`` (one caption per class), ``"prompt"`` (several texts per class) or ``"edit"``
-    (a caption in which only the class was changed). Ids are unique within a kind. They are strings; integers are converted.
+    A row has a kind: ``"image"``, ``"text"`` (one caption per class), ``"prompt"`` (several texts per class) or
+    ``"edit"`` (a caption in which only the class was changed). Ids are unique within a kind. They are strings; integers
+    are converted.
 
     Attributes
     ----------
@@ -83,7 +82,9 @@ class Bundle:
             object.__setattr__(self, name, text_keys(getattr(self, name)))
 
     def side(self, which: str) -> dict[str, Embeddings]:
-        """Return the images and texts of one side (``"source"`` or ``"target"``), as :func:`congruence.evaluate` expects them."""
+        """Return the images and texts of one side (``"source"`` or ``"target"``), as :func:`congruence.evaluate`
+        expects them.
+        """
         return {kind: rows for kind, rows in getattr(self, which).items() if kind in ("image", "text")}
 
     def class_of(self, kind: str, ids: np.ndarray) -> np.ndarray:
@@ -153,11 +154,11 @@ def write_bundle(path: str | Path, bundle: Bundle, *, dtype: DTypeLike = np.floa
         If the output exists and ``force`` is False, or it cannot be written.
     """
     if Path(path).suffix.lower() != ".parquet":
-        raise InputError(f"Got {path} for a bundle; expected a name ending in .parquet. Pass {path}.parquet.")
+        raise InputError(f"Got {path} for a bundle; expected a name ending in .parquet.", f"Pass {path}.parquet.")
     unknown = sorted({*bundle.source, *bundle.target} - {*KINDS})
     if unknown:
         raise InputError(
-            f"Got rows of kind {unknown[0]!r}; expected one of {', '.join(KINDS)}. Use one of these as the kind."
+            f"Got rows of kind {unknown[0]!r}; expected one of {', '.join(KINDS)}.", "Use one of these as the kind."
         )
     columns: dict[str, list[object]] = {name: [] for name in ("kind", "id", *_TEXT_COLUMNS, "thumbnail")}
     vectors: dict[str, list[np.ndarray | None]] = {"source": [], "target": []}
@@ -217,15 +218,15 @@ def read_bundle(path: str | Path) -> Bundle:
         If columns are missing, a kind is unknown, or vectors or ids are invalid.
     """
     if not Path(path).is_file():
-        raise FileError(f"Got no file at {path}; expected a bundle (.parquet). Check the path.")
+        raise FileError(f"Got no file at {path}; expected a bundle (.parquet).", "Check the path.")
     try:
         table = pq.read_table(path)
         facts = json.loads((table.schema.metadata or {}).get(_INFO_KEY, b"{}"))
         missing = [name for name in ("kind", "id", "source", "target") if name not in table.column_names]
         if missing:
             raise InputError(
-                f"Got {path} without the columns {', '.join(missing)}; expected kind, id, source and target. "
-                "Write the file with congruence.datasets.write_bundle."
+                f"Got {path} without the columns {', '.join(missing)}; expected kind, id, source and target.",
+                "Write the file with congruence.datasets.write_bundle.",
             )
         plain = {
             name: table.column(name).to_pylist() for name in table.column_names if name not in ("source", "target")
@@ -234,15 +235,13 @@ def read_bundle(path: str | Path) -> Bundle:
         unknown = sorted({str(kind) for kind in kinds.tolist()} - {*KINDS})
         if unknown:
             raise InputError(
-                f"Got rows of kind {unknown[0]!r} in {path}; expected {', '.join(KINDS)}. Correct the column kind."
+                f"Got rows of kind {unknown[0]!r} in {path}; expected {', '.join(KINDS)}.", "Correct the column kind."
             )
         sides = {side: _side(table, side, kinds, plain["id"], facts.get(side)) for side in ("source", "target")}
     except CongruenceError:
         raise
     except _DAMAGE as error:
-        raise CorruptFileError(
-            f"Got a damaged bundle, {path} ({error}); expected an intact one. Copy or write it again."
-        ) from error
+        raise CorruptFileError(f"Got a damaged bundle, {path} ({error}).", "Copy or write it again.") from error
     classes: dict[str, dict[str, str]] = {}
     texts: dict[str, dict[str, str]] = {}
     labels: dict[str, str] = {}

@@ -1,4 +1,6 @@
-"""The bundled samples: embeddings by pairs of small, independently trained dual encoders, of images that neither was trained on."""
+"""The bundled samples: embeddings by pairs of small, independently trained dual encoders, of images that neither was
+trained on.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,6 @@ from types import MappingProxyType
 from congruence._utils.validation import check_choice
 from congruence.datasets.bundle import Bundle, read_bundle
 from congruence.errors import CorruptFileError, FileError
-
-__all__ = ["SAMPLES", "Sample", "load_sample", "open_bundle"]
 
 _DATA = Path(__file__).parent / "data"
 
@@ -44,16 +44,16 @@ def load_sample(name: str = "photos") -> Bundle:
     Parameters
     ----------
     name : {"photos", "emoji"}, default="photos"
-        ``"photos"``: 1,500 photos of Caltech-101, embedded by the old and the new model of a photo library and searched by the names of 100
-        classes (``examples/train_photos``). ``"emoji"``: 1,595 emoji and their captions, embedded by two small models; each emoji is a class
-        (``examples/train_pair``).
+        ``"photos"``: 1,500 photos of Caltech-101, embedded by the old and the new model of a photo library and searched
+        by the names of 100 classes (``examples/train_photos``). ``"emoji"``: 1,595 emoji and their captions, embedded
+        by two small models; each emoji is a class (``examples/train_pair``).
 
     Returns
     -------
     Bundle
-        ``source`` is the old model. Both samples have the kinds ``"image"``, ``"text"`` (one row per class) and ``"prompt"`` (several texts per
-        class); the emoji also have ``"edit"`` (captions in which only the class was edited). ``info`` holds the provenance, the scores of each
-        model alone, licenses and attributions.
+        ``source`` is the old model. Both samples have the kinds ``"image"``, ``"text"`` (one row per class) and
+        ``"prompt"`` (several texts per class); the emoji also have ``"edit"`` (captions in which only the class was
+        edited). ``info`` holds the provenance, the scores of each model alone, licenses and attributions.
 
     Raises
     ------
@@ -96,7 +96,8 @@ def open_bundle(data: str | Path) -> Bundle:
         return load_sample(name)
     if not Path(data).exists():
         raise FileError(
-            f"Got no file at {data}; expected a bundle (.parquet), or the name of a sample ({', '.join(SAMPLES)}). Check the path or the name."
+            f"Got no file at {data}; expected a bundle (.parquet), or the name of a sample ({', '.join(SAMPLES)}).",
+            "Check the path or the name.",
         )
     return read_bundle(data)
 
@@ -105,10 +106,10 @@ def open_bundle(data: str | Path) -> Bundle:
 def _verify(sample: Sample) -> None:
     if not sample.path.is_file():
         raise FileError(
-            f"Got no sample at {sample.path}; expected it in the installed package. Install congruence again."
+            f"Got no sample at {sample.path}; expected it in the installed package.", "Install congruence again."
         )
     digest = hashlib.sha256(sample.path.read_bytes()).hexdigest()
     if digest != sample.sha256:
         raise CorruptFileError(
-            f"Got a sample with checksum {digest[:12]}…; expected {sample.sha256[:12]}…. Install congruence again."
+            f"Got a sample with checksum {digest[:12]}…; expected {sample.sha256[:12]}….", "Install congruence again."
         )

@@ -1,4 +1,6 @@
-"""SugarCrepe: images with a correct caption and one that is wrong in a detail (Hsieh et al., 2023); JAM is trained on it."""
+"""SugarCrepe: images with a correct caption and one that is wrong in a detail (Hsieh et al., 2023); JAM is trained on
+it.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,6 @@ import numpy as np
 from congruence._utils.validation import check_choice, check_seed
 from congruence.errors import CorruptFileError, FileError, ParameterError
 from congruence.splits import Split
-
-__all__ = ["CATEGORIES", "SugarCrepe", "load_sugarcrepe"]
 
 #: The seven kinds of wrong captions, each in its own JSON file.
 CATEGORIES = ("add_att", "add_obj", "replace_att", "replace_obj", "replace_rel", "swap_att", "swap_obj")
@@ -99,12 +99,15 @@ class SugarCrepe:
         """
         check_seed(random_state)
         if not isinstance(train, (int, float)) or not 0 < train < 1:
-            raise ParameterError(f"Got train={train!r}; expected a share between 0 and 1. Pass train=0.8, for example.")
+            raise ParameterError(
+                argument="train", got=train, expected="a share between 0 and 1", fix="Pass `train=0.8`, for example."
+            )
         images = self.images
         n_rest = len(images) - round(train * len(images))
         if not 0 < n_rest < len(images):
             raise ParameterError(
-                f"Got train={train!r} of {len(images)} images; expected some in both parts. Pass train=… closer to 0.5."
+                f"Got `train={train!r}` of {len(images)} images; expected some in both parts.",
+                "Pass `train=…` closer to 0.5.",
             )
         rule = Split.choose(images, n_rest, random_state)
         held_out = np.isin(self.filenames, images[rule.held_out(images)])
@@ -140,15 +143,18 @@ def load_sugarcrepe(folder: str | Path, categories: Sequence[str] = CATEGORIES) 
     folder = Path(folder).expanduser()
     if isinstance(categories, str) or not categories:
         raise ParameterError(
-            f"Got categories={categories!r}; expected a list of their names. Pass categories=['swap_att'], for example."
+            argument="categories",
+            got=categories,
+            expected="a list of their names",
+            fix="Pass `categories=['swap_att']`, for example.",
         )
     rows: list[tuple[str, ...]] = []
     for category in dict.fromkeys(check_choice(category, CATEGORIES, "category") for category in categories):
         path = folder / f"{category}.json"
         if not path.is_file():
             raise FileError(
-                f"Got no {path.name} in {folder}; expected the annotation files of SugarCrepe. "
-                "Copy them from the folder data of github.com/RAIVNLab/sugar-crepe."
+                f"Got no {path.name} in {folder}; expected the annotation files of SugarCrepe.",
+                "Copy them from the folder data of github.com/RAIVNLab/sugar-crepe.",
             )
         rows += _read(path, category)
     return SugarCrepe(*(np.array(column, dtype=str) for column in zip(*rows, strict=True)))
@@ -157,7 +163,7 @@ def load_sugarcrepe(folder: str | Path, categories: Sequence[str] = CATEGORIES) 
 def _read(path: Path, category: str) -> list[tuple[str, ...]]:
     def damaged(what: str) -> CorruptFileError:
         return CorruptFileError(
-            f"Got {what} in {path}; expected key → filename, caption, negative_caption. Download it again."
+            f"Got {what} in {path}; expected key → filename, caption, negative_caption.", "Download it again."
         )
 
     try:

@@ -1,4 +1,6 @@
-"""Texts to use as anchors: a map between two image–text models can be fitted on their text encoders' vectors of these texts."""
+"""Texts to use as anchors: a map between two image–text models can be fitted on their text encoders' vectors of these
+texts.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,6 @@ from pathlib import Path
 from congruence._utils.validation import check_positive
 from congruence.errors import FileError, ParameterError
 
-__all__ = ["TEXTS_PATH", "anchor_texts"]
-
 #: Path of the texts in the installed package.
 TEXTS_PATH = Path(__file__).parent / "data" / "anchor_texts.txt"
 
@@ -16,8 +16,8 @@ TEXTS_PATH = Path(__file__).parent / "data" / "anchor_texts.txt"
 def anchor_texts(n: int | None = None) -> list[str]:
     """Return short texts about everyday things, ordered such that the first n cover as much variance as possible.
 
-    They make it possible to move an index of images to another dual encoder without encoding any image twice: fit a map on the vectors of
-    both models' text towers for these texts, and take the means from the images (docs/anchors.md).
+    They make it possible to move an index of images to another dual encoder without encoding any image twice: fit a map
+    on the vectors of both models' text towers for these texts, and take the means from the images (docs/anchors.md).
 
     Parameters
     ----------
@@ -38,8 +38,9 @@ def anchor_texts(n: int | None = None) -> list[str]:
 
     Notes
     -----
-    Generated for this library by ``examples/anchor_texts`` and dedicated to the public domain (CC0 1.0). The order is that of a greedy
-    selection (:func:`congruence.linalg.selection.greedy_variance`) on embeddings by all-MiniLM-L6-v2, which is not a CLIP model.
+    Generated for this library by ``examples/anchor_texts`` and dedicated to the public domain (CC0 1.0). The order is
+    that of a greedy selection (:func:`congruence.linalg.selection.greedy_variance`) on embeddings by all-MiniLM-L6-v2,
+    which is not a CLIP model.
 
     Examples
     --------
@@ -53,10 +54,10 @@ def anchor_texts(n: int | None = None) -> list[str]:
         lines = TEXTS_PATH.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         raise FileError(
-            f"Got no texts at {TEXTS_PATH}; expected them in the installed package. Install congruence again."
+            f"Got no texts at {TEXTS_PATH}; expected them in the installed package.", "Install congruence again."
         ) from None
     if n is not None and n > len(lines):
         raise ParameterError(
-            f"Got n={n:,}; expected at most {len(lines)}, the number of texts. Pass n={len(lines)} or less."
+            f"Got `n={n:,}`; expected at most {len(lines)}, the number of texts.", f"Pass `n={len(lines)}` or less."
         )
     return lines[:n]

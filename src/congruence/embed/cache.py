@@ -12,14 +12,13 @@ import numpy as np
 
 from congruence.errors import CorruptFileError, FileError, StorageError
 
-__all__ = ["VectorCache"]
-
 
 class VectorCache:
     """Cache of one encoder's vectors on disk, by the digest of the item; each vector has a checksum.
 
-    The cache is one SQLite file per encoder, named after the encoder's fingerprint. It is consistent after a crash, and several processes on
-    one machine can use it at the same time. Do not put it on a network drive, where SQLite's locks are unreliable.
+    The cache is one SQLite file per encoder, named after the encoder's fingerprint. It is consistent after a crash, and
+    several processes on one machine can use it at the same time. Do not put it on a network drive, where SQLite's locks
+    are unreliable.
 
     Parameters
     ----------
@@ -47,7 +46,8 @@ class VectorCache:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise FileError(
-                f"Got no cache folder at {folder} ({error}); expected one that can be written. Pass another cache=…."
+                f"Got no cache folder at {folder} ({error}); expected one that can be written.",
+                "Pass another `cache=…`.",
             ) from error
         with self._open() as connection:
             connection.execute(
@@ -61,16 +61,17 @@ class VectorCache:
                 yield connection
         except sqlite3.OperationalError as error:
             raise StorageError(
-                f"Got an error from the cache {self.path} ({error}); expected a file that can be read and written. "
-                "Free space, or pass another cache=…."
+                f"Got an error from the cache {self.path} ({error}); expected a file that can be read and written.",
+                ("Free space.", "Pass another `cache=…`."),
             ) from error
         except sqlite3.DatabaseError as error:
             raise CorruptFileError(
-                f"Got a damaged cache, {self.path} ({error}); expected one that congruence wrote. Delete this file; the next run fills it again."
+                f"Got a damaged cache, {self.path} ({error}); expected one that congruence wrote.",
+                "Delete this file; the next run fills it again.",
             ) from error
 
     def get(self, digests: list[str]) -> dict[str, np.ndarray]:
-        """Return the cached vectors by digest; vectors that are damaged, have another length or are not finite count as missing."""
+        """Return the cached vectors by digest; those that are damaged or not finite count as missing."""
         cached: dict[str, np.ndarray] = {}
         size = 4 * self.dim
         with self._open() as connection:
@@ -80,9 +81,7 @@ class VectorCache:
                 for item, blob in connection.execute(query, part):
                     if not isinstance(item, str) or not isinstance(blob, bytes):
                         continue
-                    if blob[size:] != _checksum(
-                        item, blob[:size]
-                    ):  # also true of vectors stored before there were checksums
+                    if blob[size:] != _checksum(item, blob[:size]):
                         continue
                     vector = np.frombuffer(blob[:size], dtype="<f4")
                     if np.isfinite(vector).all():
@@ -98,5 +97,5 @@ class VectorCache:
 
 
 def _checksum(item: str, vector: bytes) -> bytes:
-    """Return the checksum that is stored after a vector, by which a damaged vector, or that of another item, is detected."""
+    """Return the checksum that is stored after a vector, by which damage or another item's vector is noticed."""
     return hashlib.blake2b(vector, digest_size=8, key=item.encode()[:64]).digest()

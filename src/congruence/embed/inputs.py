@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from congruence import datasets
 from congruence._utils.display import short
 from congruence._utils.ids import as_ids, id_texts
 from congruence._utils.validation import check_choice
-from congruence.datasets.sugarcrepe import CATEGORIES
-from congruence.errors import CorruptFileError, FileError, ParameterError, ShapeError
-from congruence.stores import parse_spec, read_column, read_ids
+from congruence.errors import FileError, ParameterError, ShapeError
+from congruence.stores import find_format, parse_spec, read_column, read_ids
+from congruence.stores.ids import first_record
 
 if TYPE_CHECKING:
     from congruence._utils.typing import Ids
 
-__all__ = ["ID_COLUMNS", "IMAGE_SUFFIXES", "Items", "choose_column", "open_items"]
 
 #: Suffixes of the files that count as images in a folder.
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm")
@@ -48,12 +44,12 @@ class Items:
         Where the items come from, for reports.
     modality : {"image", "text"}
     ids : ndarray of str or int, shape (n,)
-        Unique ids, as returned by :func:`congruence._utils.ids.as_ids`.
+        Unique ids.
     fetch : callable
         Function from a row number to a text, a ``Path``, bytes or a ``PIL.Image``.
     stamp : callable
-        Function from a row number to a string that changes when the item changes, as far as this can be detected without
-        reading the item.
+        Function from a row number to a string that changes when the item does, as far as it can tell without reading
+        it.
     """
 
     name: str
@@ -80,16 +76,18 @@ def open_items(
     Parameters
     ----------
     spec : str or path-like
-        A folder of images, searched recursively; the folder of SugarCrepe's JSON files, for its captions; a ``.csv``, ``.jsonl`` or
-        ``.parquet`` with a column of texts or of paths (relative to the table's folder); a ``.txt`` with one text per line; or the
-        name of a data set (:data:`congruence.datasets.DATASETS`), for its images or its prompts.
+        A folder of images, searched recursively; the folder of SugarCrepe's JSON files, for its captions; a ``.csv``,
+        ``.jsonl`` or ``.parquet`` with a column of texts or of paths (relative to the table's folder); a ``.txt`` with
+        one text per line; or the name of an image data set (an entry point of the group ``congruence.image_sets``), for
+        its images or its prompts.
     modality : {"image", "text"}, optional
         By default determined by the folder or by the column's name; for a data set, images.
     column : str, optional
-        Column of the texts or paths. By default, the table must have exactly one column of :data:`COLUMNS`, which is used.
+        Column of the texts or paths. By default, the table must have exactly one column of :data:`COLUMNS`, which is
+        used.
     id_column : str, optional
-        Column of the ids; by default ``id`` or ``ids``. Without one, the id of an image is its path, and that of a text its row
-        number. The id of a data set's prompt is ``class:template``, both as numbers.
+        Column of the ids; by default ``id`` or ``ids``. Without one, the id of an image is its path, and that of a text
+        its row number. The id of a data set's prompt is ``class:template``, both as numbers.
     split : str, default="test"
         Split of a data set; for SugarCrepe ``"captions"`` or ``"negatives"``, which have the same ids.
     root : path-like, optional
@@ -103,25 +101,23 @@ def open_items(
     ------
     FileError, CorruptFileError
         If nothing exists at the path, a folder has no images, or a table cannot be read.
-    ParameterError
-        If an option is invalid, or the column or the modality is missing or ambiguous.
-    ShapeError
-        If a table has no rows.
-    IdError
-        If ids are repeated.
+    ParameterError, InputError
+        If an option is invalid, the column or the modality is missing or ambiguous, a table has no rows, or ids are
+        repeated.
     """
     if modality is not None:
         check_choice(modality, ("image", "text"), "modality")
     path = Path(spec).expanduser()
     if path.is_dir():
-        if any((path / f"{category}.json").is_file() for category in CATEGORIES):
+        if any((path / f"{category}.json").is_file() for category in datasets.CATEGORIES):
             return _sugarcrepe(path, modality, column or id_column, split)
         return _folder(path, modality, column or id_column)
     if path.is_file():
         return _table(path, modality, column, id_column)
     if path.suffix or len(path.parts) > 1 or parse_spec(spec)[1]:
         raise FileError(
-            f"Got nothing at {spec}; expected a folder of images, a table, or the name of a data set. Check the path."
+            f"Got nothing at {spec}; expected a folder of images, a table, or the name of a data set.",
+            "Check the path.",
         )
     return _dataset(str(spec), modality, split, root)
 
@@ -130,7 +126,8 @@ def _sugarcrepe(path: Path, modality: str | None, column: str | None, split: str
     """Return one of the two captions of every item, under the item's id."""
     if modality == "image" or column:
         raise ParameterError(
-            f"Got modality='image' or a column for {path}, the folder of SugarCrepe's captions; expected neither. Leave out modality=… and the columns. For the images, embed COCO's val2017."
+            f"Got `modality='image'` or a column for {path}, the folder of SugarCrepe's captions.",
+            "Leave out `modality=…` and the columns. For the images, embed COCO's val2017.",
         )
     check_choice(split, ("captions", "negatives"), "split")
     data = datasets.load_sugarcrepe(path)
@@ -141,18 +138,18 @@ def _sugarcrepe(path: Path, modality: str | None, column: str | None, split: str
 def _folder(path: Path, modality: str | None, column: str | None) -> Items:
     if modality == "text" or column:
         raise ParameterError(
-            f"Got modality='text' or a column for a folder, {path}, whose images would be embedded; expected neither. Pass a table or a .txt file "
-            "for texts, or leave out modality=… and the columns."
+            f"Got `modality='text'` or a column for a folder of images, {path}.",
+            "Pass a table or a .txt file for texts, or leave out `modality=…` and the columns.",
         )
     images = []
     for parent, folders, files in os.walk(path):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        images += [
-            Path(parent, name) for name in files if name[0] != "." and Path(name).suffix.lower() in IMAGE_SUFFIXES
-        ]
+        images += [Path(parent, name) for name in files if not name.startswith(".")]
+    images = [image for image in images if image.suffix.lower() in IMAGE_SUFFIXES]
     if not images:
         raise FileError(
-            f"Got no image in {path}; expected files ending in {', '.join(IMAGE_SUFFIXES)}. Pass a folder that contains such files."
+            f"Got no image in {path}; expected files ending in {', '.join(IMAGE_SUFFIXES)}.",
+            "Pass a folder that contains such files.",
         )
     ids = sorted(file.relative_to(path).as_posix() for file in images)
     return _files(str(path), ids, path, ids)
@@ -173,21 +170,24 @@ def _table(path: Path, modality: str | None, column: str | None, id_column: str 
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".jsonl", ".parquet", ".txt"):
         raise ParameterError(
-            f"Got {str(path)!r} to embed; expected a folder of images, a .csv, .jsonl, .parquet or .txt, or the name of a data set. Convert the file to one of these."
+            f"Got {str(path)!r}; expected a folder of images, a .csv, .jsonl, .parquet or .txt, or a data set's name.",
+            "Convert the file to one of these.",
         )
     if suffix == ".txt":
         if modality == "image" or column or id_column:
             raise ParameterError(
-                f"Got modality='image' or a column for {path}; expected neither, since a .txt file has one text per line. Leave them out, or write a table (.csv, .jsonl or .parquet)."
+                f"Got `modality='image'` or a column for {path}, which has one text per line.",
+                "Leave them out, or write a table (.csv, .jsonl or .parquet).",
             )
         values, modality = read_column(path), "text"
     else:
-        names = _columns(path)
+        shapes = find_format(path).shapes
+        names = list(first_record(path) if shapes is None else shapes(str(path)))
         column, modality = choose_column(path, names, column, modality)
         values = read_column(f"{path}:{column}")
         id_column = id_column or next((name for name in ID_COLUMNS if name in names), None)
     if not len(values):
-        raise ShapeError(f"Got no rows in {path}; expected at least one. Pass a file with rows.")
+        raise ShapeError(f"No rows in {path}.", "Pass a file with rows.")
     texts = values.tolist()
     if id_column:
         ids = read_ids(f"{path}:{id_column}")
@@ -199,58 +199,42 @@ def _table(path: Path, modality: str | None, column: str | None, id_column: str 
     return Items(name, "text", as_ids(ids, len(texts)), texts.__getitem__, texts.__getitem__)
 
 
-def _columns(path: Path) -> list[str]:
-    """Return the names of a table's columns. Raises FileError, CorruptFileError."""
-    try:
-        if path.suffix.lower() == ".parquet":
-            return list(pq.read_schema(path).names)
-        with open(path, newline="", encoding="utf-8-sig") as stream:
-            if path.suffix.lower() == ".csv":
-                return next(csv.reader(stream), [])
-            record = json.loads(next((line for line in stream if line.strip()), "{}"))
-            return list(record) if isinstance(record, dict) else []
-    except OSError as error:
-        raise FileError(
-            f"Got an error while reading {path} ({error}); expected a readable table. Check the permissions of the file."
-        ) from error
-    except (ValueError, csv.Error, pa.ArrowInvalid) as error:
-        raise CorruptFileError(
-            f"Got {path}, which cannot be read ({short(str(error), 300)}); expected a table. Write the file again."
-        ) from error
-
-
 def choose_column(path: Path | str, names: list[str], column: str | None, modality: str | None) -> tuple[str, str]:
-    """Determine the column to embed and its modality. Raises ParameterError."""
+    """Determine the column to embed and its modality."""
     listed = short(", ".join(names), 300) or "none"
     if column is not None and column not in names:
-        raise ParameterError(f"Got column={column!r}; expected one of those in {path}: {listed}. Pass one of these.")
+        raise ParameterError(
+            argument="column", got=column, expected=f"one of those in {path}: {listed}", fix="Pass one of these."
+        )
     kinds = (modality,) if modality else ("text", "image")
     known = {name: kind for kind in kinds for name in COLUMNS[kind] if name in names}
     if column is None:
         if len(known) != 1:
             raise ParameterError(
-                f"Got {path} with the columns {listed}, {len(known) or 'none'} of which have a default name; expected exactly one. "
-                "Pass column=… and modality=…."
+                f"Got {path} with the columns {listed}, {len(known) or 'none'} of which have a default name.",
+                "Pass `column=…` and `modality=…`.",
             )
         column = next(iter(known))
     if modality is None and column not in known:
         raise ParameterError(
-            f"Got column={column!r} of {path}, whose name does not say whether it contains texts or image paths; expected a modality. Pass modality='image' or modality='text'."
+            f"The name of the column {column!r} of {path} does not say whether it contains texts or image paths.",
+            "Pass `modality='image'` or `modality='text'`.",
         )
     return column, modality or known[column]
 
 
 def _dataset(name: str, modality: str | None, split: str, root: str | Path | None) -> Items:
-    if name not in datasets.DATASETS:
+    openers = {point.name: point for point in entry_points(group="congruence.image_sets")}
+    if name not in openers:
         raise FileError(
-            f"Got {name}, which is neither an existing path nor a data set; expected a folder of images, a table or the name of a data set "
-            f"({', '.join(datasets.DATASETS)}). Check the path."
+            f"No folder, table or data set {name}.",
+            f"Check the path, or pass the name of a data set ({', '.join(sorted(openers)) or 'none is installed'}).",
         )
     if root is None:
         raise ParameterError(
-            f"Got the data set {name!r} without its folder; expected the folder that contains it. Pass root=…."
+            f"Got the data set {name!r} without its folder; expected the folder that contains it.", "Pass `root=…`."
         )
-    data = datasets.open_dataset(name, root=Path(root).expanduser(), split=split)
+    data = openers[name].load()(name, root=Path(root).expanduser(), split=split)
     label = f"{name}:{split}"
     if modality == "text":
         prompts = data.prompts()

@@ -2,50 +2,49 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
-from congruence._utils.atomic import atomic_path, check_output
-from congruence._utils.lock import locked
+from congruence._utils.atomic import atomic_path, check_output, locked
+from congruence._utils.display import is_formula
 from congruence._utils.validation import check_choice, check_positive
-from congruence.embed.batches import Run, encode_batch, read_batches
 from congruence.embed.cache import VectorCache
 from congruence.embed.inputs import Items
-from congruence.embed.output import (
-    assemble,
-    check_lines,
-    checksum_of,
-    is_failures,
-    read_mark,
-    write_failures,
-    write_ids,
-)
-from congruence.encoders import Encoder
+from congruence.embeddings import Space
+from congruence.encoders import Encoder, item_digest, open_image
 from congruence.errors import (
+    CongruenceError,
     CorruptFileError,
     FileError,
+    IdError,
+    InputError,
     ModalityError,
     OutputExistsError,
     ParameterError,
     StorageError,
 )
-from congruence.stores import find_format, open_sink
+from congruence.stores import find_format, open_sink, open_source
+from congruence.stores.folder import mark_parts, why_no_parts
 from congruence.stores.ids import arrow_ids, id_type_of
-
-__all__ = ["EmbedReport", "embed"]
 
 #: Default number of items per part: the most that an interrupted run has to encode again if there is no cache.
 PART_ITEMS = 4096
+
+#: Row, digest (if there is a cache), and the item: a text, the source of an image, or the error when it was read.
+_Fetched: TypeAlias = tuple[int, str | None, object]
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,8 @@ class EmbedReport:
     layers : int
         Number of layers; 1 unless the encoder returns all layers.
     encoded, cached, resumed : int
-        Number of rows that the model encoded, that came from the cache (or from an identical item in the same batch), and
-        that an earlier run had finished.
+        Number of rows that the model encoded, that came from the cache (or from an identical item in the same batch),
+        and that an earlier run had finished.
     failures : list of dict
         ``id`` and ``error`` of each item that was left out.
     failures_file : str or None
@@ -120,9 +119,9 @@ def embed(
     items : Items
         See :func:`congruence.embed.open_items`.
     output : path-like
-        The suffix determines the format (:data:`congruence.stores.FORMATS`); without a suffix, the output is a folder of
-        parts. An encoder of all layers needs a folder, in which each layer is a ``.parquet`` file. If the format cannot
-        store ids, they are written to a ``.ids.txt`` file next to the output.
+        The suffix determines the format (:data:`congruence.stores.FORMATS`); without a suffix, the output is a folder
+        of parts. An encoder of all layers needs a folder, in which each layer is a ``.parquet`` file. If the format
+        cannot store ids, they are written to a ``.ids.txt`` file next to the output.
     batch_size : int, default=64
     on_error : {"fail", "skip"}, default="fail"
         What to do with an item that cannot be decoded or encoded: stop, or leave it out and list it in
@@ -130,8 +129,8 @@ def embed(
     cache : path-like, optional
         Folder that caches vectors by encoder and content, see :class:`VectorCache`. Cached items are not encoded again.
     shard_size : int, optional
-        Number of items per part, both in the output folder and in the hidden folder. By default, the hidden folder's parts
-        have 4,096 items.
+        Number of items per part, both in the output folder and in the hidden folder. By default, the hidden folder's
+        parts have 4,096 items.
     force : bool, default=False
         Replace an existing output.
     callback : callable, optional
@@ -150,8 +149,6 @@ def embed(
         If the output exists, or is a folder with other files than parts.
     FileError, CorruptFileError, InputError
         If an item cannot be used and ``on_error`` is "fail", or if no item can be encoded.
-    StorageError
-        If the disk cannot be written. Finished parts are kept.
     """
     started = time.perf_counter()
     output = Path(output)
@@ -165,64 +162,47 @@ def embed(
         work.mkdir(exist_ok=True)
     except OSError as error:
         raise StorageError(
-            f"Got an error from the disk for {work} ({error.strerror}); expected space and permission. Free space, or pass an output on another disk."
+            f"Got an error from the disk for {work} ({error.strerror}).",
+            "Free space, or pass an output on another disk.",
         ) from error
     store = VectorCache(cache, encoder.fingerprint, encoder.space.dim or 0) if cache is not None else None
-    busy = f"Got {output}, which another run is writing; expected one run at a time. Wait for it to finish, or pass another output."
-    with locked(work, busy):
+    with locked(work, f"Another run is writing {output}.", "Wait for it to finish, or pass another output."):
         try:
             _check_output(output, encoder, items, shard_size, force)  # another run may have finished in the meantime
         except OutputExistsError:
             with suppress(OSError):  # fails, as intended, if there are parts of an earlier run
                 work.rmdir()
             raise
-        return _embed(encoder, items, output, work, store, batch_size, on_error, shard_size, force, callback, started)
-
-
-def _embed(
-    encoder: Encoder,
-    items: Items,
-    output: Path,
-    work: Path,
-    store: VectorCache | None,
-    batch_size: int,
-    on_error: str,
-    shard_size: int | None,
-    force: bool,
-    callback: Callable[[int], object] | None,
-    started: float,
-) -> EmbedReport:
-    """Encode the missing parts, and assemble the output from all parts."""
-    size = shard_size or PART_ITEMS
-    counts = []
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        run = Run(encoder, items, batch_size, on_error, store, pool, callback)
-        for number, start in enumerate(range(0, len(items), size)):
-            counts.append(_part(run, work, number, range(start, min(start + size, len(items)))))
-    if not sum(counts):
-        raise CorruptFileError(
-            f"Got {len(items)} items in {items.name}, none of which can be encoded (first error: {run.failures[0]['error']}); "
-            "expected at least one that can. Resolve the first error, or pass other items or another encoder."
-        )
-    ids_file = write_ids(work, counts, output)
-    failures_file = write_failures(run.failures, output)
-    assemble(encoder, work, counts, output, force, named=shard_size is not None)
-    shutil.rmtree(work, ignore_errors=True)
+        size = shard_size or PART_ITEMS
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            run = Run(encoder, items, batch_size, on_error, pool, store, callback)
+            parts = [range(start, min(start + size, len(items))) for start in range(0, len(items), size)]
+            counts = [run.encode_part(work, number, rows) for number, rows in enumerate(parts)]
+        if not sum(counts):
+            raise CorruptFileError(
+                f"None of the {len(items)} items in {items.name} can be encoded (first error: "
+                f"{run.failures[0]['error']}).",
+                "Resolve the first error, or pass other items or another encoder.",
+            )
+        ids_file = write_ids(work, counts, output)
+        failures_file = write_failures(run.failures, output)
+        _assemble(encoder, work, counts, output, force, named=shard_size is not None)
+        shutil.rmtree(work, ignore_errors=True)
     return EmbedReport(
-        str(output),
-        ids_file,
-        encoder.space.model or "",
-        encoder.fingerprint,
-        items.name,
-        sum(counts),
-        (encoder.space.dim or 0) // (encoder.n_layers or 1),
-        encoder.n_layers or 1,
-        run.encoded,
-        run.cached,
-        run.resumed,
-        run.failures,
-        failures_file,
-        time.perf_counter() - started,
+        output=str(output),
+        ids=ids_file,
+        encoder=encoder.space.model or "",
+        fingerprint=encoder.fingerprint,
+        items=items.name,
+        rows=sum(counts),
+        dim=(encoder.space.dim or 0) // (encoder.n_layers or 1),
+        layers=encoder.n_layers or 1,
+        encoded=run.encoded,
+        cached=run.cached,
+        resumed=run.resumed,
+        failures=run.failures,
+        failures_file=failures_file,
+        seconds=time.perf_counter() - started,
     )
 
 
@@ -230,68 +210,270 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
     """Run the checks of the output before any work, instead of when it is written."""
     if items.modality != encoder.space.modality:
         raise ModalityError(
-            f"Got {items.modality}s ({items.name}) for an encoder of {encoder.space.modality}s; expected items of the encoder's modality. "
-            f"Load the encoder with modality={items.modality!r}."
+            f"Got {items.modality}s ({items.name}) for an encoder of {encoder.space.modality}s.",
+            f"Load the encoder with `modality={items.modality!r}`.",
         )
     kind = find_format(output, "output")
     if kind.suffixes != ("",) and (encoder.n_layers or shard_size):
         what = "an encoder of all layers" if encoder.n_layers else "a shard size"
         raise ParameterError(
-            f"Got {what} and the single output file {output}; expected a folder. Pass an output without a suffix."
+            f"Got {what} and the single output file {output}; expected a folder.", "Pass an output without a suffix."
         )
     if not output.parent.is_dir():
-        raise FileError(
-            f"Got no folder {output.parent}; expected it to exist. Create it, or pass an output in a folder that exists."
-        )
+        raise FileError(f"No folder {output.parent}.", "Create it, or pass an output in a folder that exists.")
     failures = output.with_name(f"{output.name}.failures.csv")
-    if os.path.lexists(failures) and not is_failures(failures):
+    if os.path.lexists(failures) and not _is_failures(failures):
         raise OutputExistsError(
-            f"Got an existing file at {failures}, the path for the list of failures; expected a free path, or an earlier list. Move the file away, or pass another output."
+            f"The path for the list of failures, {failures}, exists and is no earlier list.",
+            "Move the file away, or pass another output.",
         )
     assert kind.sink is not None
     check_output(output, force=force, directory=kind.directory, foreign=kind.sink.why_foreign)
-    check_lines(items.ids, output)
+    _check_lines(items.ids, output)
 
 
-def _part(run: Run, work: Path, number: int, rows: range) -> int:
-    """Encode one part, unless an earlier run has finished it; return its number of vectors."""
-    file, mark = work / f"part_{number}.parquet", work / f"part_{number}.json"
-    key = _part_key(run, rows)
-    done = read_mark(mark, file, key, len(rows))
-    # With on_error="fail", items that an earlier run with "skip" left out must be tried again.
-    if done is not None and not (done["failures"] and run.on_error == "fail"):
-        run.failures += done["failures"]
-        run.resumed += done["rows"]
-        if run.callback is not None:
-            run.callback(len(rows))
-        return int(done["rows"])
-    before = len(run.failures)
-    encoded_rows: list[int] = []
-    blocks: list[np.ndarray] = []
-    for batch in read_batches(run, rows):
-        vectors = encode_batch(run, batch)
-        encoded_rows += vectors
-        blocks += list(vectors.values())
-        if run.callback is not None:
-            run.callback(len(batch))
-    if blocks:
-        dim = run.encoder.space.dim or 0
-        ids = arrow_ids(run.items.ids[encoded_rows])
-        space = run.encoder.space
-        with open_sink(
-            file, n=len(blocks), dim=dim, has_ids=True, id_type=id_type_of(ids.type), space=space, force=True
-        ) as sink:
-            sink.write(ids, np.stack(blocks))
-    with atomic_path(mark, force=True) as temporary:  # written last: it marks the part as complete
-        checksum = checksum_of(file) if blocks else None
-        done = {"key": key, "rows": len(blocks), "failures": run.failures[before:], "sha256": checksum}
-        temporary.write_text(json.dumps(done), encoding="utf-8")
-    return len(blocks)
+@dataclass
+class Run:
+    """A run of an encoder over items: what its steps share, and what they count.
+
+    ``alternative`` is the argument that a message suggests, besides repairing the item.
+    """
+
+    encoder: Encoder
+    items: Items
+    batch_size: int
+    on_error: str
+    pool: ThreadPoolExecutor
+    cache: VectorCache | None = None
+    callback: Callable[[int], object] | None = None
+    alternative: str = "on_error='skip'"
+    encoded: int = 0
+    cached: int = 0
+    resumed: int = 0
+    failures: list[dict[str, str]] = field(default_factory=list)
+
+    def encode_part(self, work: Path, number: int, rows: range) -> int:
+        """Encode one part to a file, unless an earlier run has finished it; return its number of vectors."""
+        file, mark = work / f"part_{number}.parquet", work / f"part_{number}.json"
+        key = self._key(rows)
+        done = _read_mark(mark, file, key, len(rows))
+        # With on_error="fail", items that an earlier run with "skip" left out must be tried again.
+        if done is not None and not (done["failures"] and self.on_error == "fail"):
+            self.failures += done["failures"]
+            self.resumed += done["rows"]
+            if self.callback is not None:
+                self.callback(len(rows))
+            return int(done["rows"])
+        before = len(self.failures)
+        vectors = self.encode(rows)
+        if vectors:
+            space, ids = self.encoder.space, arrow_ids(self.items.ids[list(vectors)])
+            kind = id_type_of(ids.type)
+            with open_sink(
+                file, n=len(vectors), dim=space.dim or 0, has_ids=True, id_type=kind, space=space, force=True
+            ) as sink:
+                sink.write(ids, np.stack(list(vectors.values())))
+        with atomic_path(mark, force=True) as temporary:  # written last: it marks the part as complete
+            checksum = _checksum_of(file) if vectors else None
+            done = {"key": key, "rows": len(vectors), "failures": self.failures[before:], "sha256": checksum}
+            temporary.write_text(json.dumps(done), encoding="utf-8")
+        return len(vectors)
+
+    def _key(self, rows: range) -> str:
+        """Return a digest of what determines a part: the encoder, the modality, and the items' ids and stamps."""
+        digest = hashlib.sha256(f"{self.encoder.fingerprint}\0{self.items.modality}\0".encode())
+        for row in rows:
+            digest.update(f"{self.items.ids[row]}\0{self.items.stamp(row)}\0".encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
+
+    def encode(self, rows: range) -> dict[int, np.ndarray]:
+        """Return the vectors of rows, reading one batch ahead of the model; failures are recorded."""
+
+        def begin(start: int) -> list[Future[_Fetched]]:
+            return [self.pool.submit(self._fetch, row) for row in rows[start : start + self.batch_size]]
+
+        vectors: dict[int, np.ndarray] = {}
+        waiting = begin(0)
+        for start in range(self.batch_size, len(rows) + self.batch_size, self.batch_size):
+            ahead = begin(start)
+            batch = [future.result() for future in waiting]
+            vectors |= self._encode_batch(batch)
+            if self.callback is not None:
+                self.callback(len(batch))
+            waiting = ahead
+        return vectors
+
+    def _fetch(self, row: int) -> _Fetched:
+        """Return a row, its digest if there is a cache, and the item, or the error if it cannot be read."""
+        try:
+            item = self.items.fetch(row)
+            if isinstance(item, os.PathLike):
+                try:
+                    item = Path(os.fsdecode(item)).read_bytes()
+                except FileNotFoundError:
+                    raise FileError(f"No image at {Path(os.fsdecode(item))}.", "Check the path.") from None
+            return row, item_digest(item) if self.cache is not None else None, item
+        except (CongruenceError, OSError) as error:
+            return row, None, error
+
+    def _encode_batch(self, batch: list[_Fetched]) -> dict[int, np.ndarray]:
+        """Return the vectors of a batch by row, from the cache if available."""
+        known = self.cache.get([digest for _, digest, _ in batch if digest]) if self.cache is not None else {}
+        # Equal items have equal names, if they have digests.
+        names = {row: digest or f"row {row}" for row, digest, _ in batch}
+        to_encode = {
+            names[row]: item for row, _, item in batch if names[row] not in known and not isinstance(item, Exception)
+        }
+        fresh, failed = self._encode(dict(zip(to_encode, self.pool.map(_decoded, to_encode.values()), strict=True)))
+        self.encoded += len(fresh)
+        if self.cache is not None and fresh:
+            self.cache.put(fresh)
+        out: dict[int, np.ndarray] = {}
+        for row, _, item in batch:
+            name = names[row]
+            if isinstance(item, Exception) or name in failed:
+                self._fail(row, item if isinstance(item, Exception) else failed[name])
+            else:
+                out[row] = fresh[name] if name in fresh else known[name]
+        self.cached += len(out) - len(fresh)
+        return out
+
+    def _encode(self, items: dict[str, object]) -> tuple[dict[str, np.ndarray], dict[str, Exception]]:
+        """Return the vectors of items, and the errors of those that failed, encoded one by one to find them."""
+        failed = {name: item for name, item in items.items() if isinstance(item, Exception)}
+        good = {name: item for name, item in items.items() if name not in failed}
+        try:
+            vectors = self.encoder.encode_all(list(good.values()), max(len(good), 1))
+            return dict(zip(good, vectors, strict=True)), failed
+        except InputError:
+            fresh = {}
+            for name, item in good.items():
+                try:
+                    fresh[name] = self.encoder.encode_all([item], 1)[0]
+                except InputError as error:
+                    failed[name] = error
+            return fresh, failed
+
+    def _fail(self, row: int, error: Exception) -> None:
+        name = str(self.items.ids[row])
+        if self.on_error == "fail":
+            kind = type(error) if isinstance(error, CongruenceError) else FileError
+            raise kind(
+                f"Got an error at item {name!r} of {self.items.name}: {error} Finished parts are kept.",
+                f"Repair this item and run again, or pass `{self.alternative}`.",
+            ) from error
+        self.failures.append({"id": name, "error": str(error)})
 
 
-def _part_key(run: Run, rows: range) -> str:
-    """Return a digest of everything that determines a part: the encoder, the modality, and the ids and stamps of the items."""
-    digest = hashlib.sha256(f"{run.encoder.fingerprint}\0{run.items.modality}\0".encode())
-    for row in rows:
-        digest.update(f"{run.items.ids[row]}\0{run.items.stamp(row)}\0".encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+def _decoded(item: object) -> object:
+    """Return a text, a decoded image, or the error if an image cannot be decoded."""
+    try:
+        return item if isinstance(item, str) else open_image(item)
+    except CongruenceError as error:
+        return error
+
+
+# ------------------------------------------------------------------ parts
+
+
+def _read_mark(mark: Path, file: Path, key: str, count: int) -> dict[str, Any] | None:
+    """Return an earlier run's record of a part, if it is the same part, complete and undamaged."""
+    try:
+        done = json.loads(mark.read_text(encoding="utf-8"))
+        same = done["key"] == key and done["sha256"] == (_checksum_of(file) if done["rows"] else None)
+        texts = [failure[k] for failure in done["failures"] for k in ("id", "error")]
+        # Every item of a part is a row or a failure.
+        complete = type(done["rows"]) is int and 0 <= done["rows"] == count - len(done["failures"])
+        return done if same and complete and all(type(text) is str for text in texts) else None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def _checksum_of(file: Path) -> str:
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _read_parts(work: Path, counts: list[int]) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
+    """Yield the ids and vectors of all parts, in order."""
+    for number, rows in enumerate(counts):
+        if rows:
+            yield from open_source(work / f"part_{number}.parquet").scan()
+
+
+def _assemble(encoder: Encoder, work: Path, counts: list[int], output: Path, force: bool, *, named: bool) -> None:
+    """Stream the parts into the output."""
+    n, dim = sum(counts), encoder.space.dim or 0
+    kind = next(open_source(work / f"part_{number}.parquet").id_type for number, rows in enumerate(counts) if rows)
+    if encoder.n_layers is None:
+        parts = [(f"part_{number}", rows) for number, rows in enumerate(counts) if rows] if named else None
+        space = encoder.space
+        with open_sink(output, n=n, dim=dim, has_ids=True, id_type=kind, space=space, force=force, parts=parts) as sink:
+            for ids, block in _read_parts(work, counts):
+                sink.write(ids, block)
+        return
+    width = dim // encoder.n_layers
+    with atomic_path(output, force=force, directory=True, foreign=why_no_parts) as folder, ExitStack() as stack:
+        mark_parts(folder, Space())
+        sinks = [
+            open_sink(
+                folder / f"layer_{k}.parquet", n=n, dim=width, has_ids=True, id_type=kind, space=encoder.layer_space(k)
+            )
+            for k in range(encoder.n_layers)
+        ]
+        for sink in sinks:
+            stack.enter_context(sink)
+        for ids, block in _read_parts(work, counts):
+            for k, sink in enumerate(sinks):
+                sink.write(ids, block[:, k * width : (k + 1) * width])
+
+
+def write_ids(work: Path, counts: list[int], output: Path) -> str | None:
+    """Write the ids to a text file next to an output that cannot store them, and return its path; else None."""
+    if find_format(output, "output").keeps_ids:
+        return None
+    ids_file = output.with_name(f"{output.name}.ids.txt")
+    for ids, _ in _read_parts(work, counts):
+        _check_lines(ids.to_pylist() if ids is not None else [], output)
+    with atomic_path(ids_file, force=True) as temporary, open(temporary, "w", encoding="utf-8") as stream:
+        for ids, _ in _read_parts(work, counts):
+            stream.writelines(f"{name}\n" for name in (ids.to_pylist() if ids is not None else []))
+    return str(ids_file)
+
+
+def _check_lines(ids: Iterable[object], output: Path) -> None:
+    """Check that there is no id with a line break, if the ids are written to a file with one id per line."""
+    if find_format(output, "output").keeps_ids:
+        return
+    broken = next((str(name) for name in ids if "\n" in str(name) or "\r" in str(name)), None)
+    if broken is not None:
+        raise IdError(
+            f"Got the id {broken!r} with a line break for {output}, whose ids are written to a file, one per line.",
+            "Pass an output in a format that stores ids, .parquet for example.",
+        )
+
+
+def _is_failures(file: Path) -> bool:
+    """Return whether a file is a list written by :func:`write_failures`."""
+    if file.is_symlink() or not file.is_file():
+        return False
+    with open(file, "rb") as stream:
+        return stream.readline(20).strip() == b"id,error"
+
+
+def write_failures(failures: list[dict[str, str]], output: Path) -> str | None:
+    """Write the list of the items that were left out, and return its path; without any, remove an earlier list.
+
+    A cell that a spreadsheet would evaluate as a formula is prefixed with an apostrophe.
+    """
+    file = output.with_name(f"{output.name}.failures.csv")
+    if not failures:
+        if _is_failures(file):
+            file.unlink()
+        return None
+    with atomic_path(file, force=True) as temporary, open(temporary, "w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, ["id", "error"])
+        writer.writeheader()
+        for row in failures:
+            writer.writerow({name: f"'{cell}" if is_formula(cell) else cell for name, cell in row.items()})
+    return str(file)

@@ -7,10 +7,20 @@ import os
 from collections.abc import Mapping
 
 from congruence._utils.validation import check_choice
-from congruence.encoders._base import ENCODED, POOLINGS, Encoder, Options, item_digest, open_image
+from congruence.encoders._base import ENCODED, POOLINGS, Encoder, EncoderOptions, item_digest, open_image
 from congruence.errors import ParameterError
 
-__all__ = ["ADAPTERS", "ENCODED", "PAIRS", "POOLINGS", "Encoder", "item_digest", "load_encoder", "open_image"]
+__all__ = [
+    "ADAPTERS",
+    "ENCODED",
+    "PAIRS",
+    "POOLINGS",
+    "Encoder",
+    "EncoderOptions",
+    "item_digest",
+    "load_encoder",
+    "open_image",
+]
 
 #: Module and class of each adapter, by name prefix. An adapter's library is imported only when it is used.
 ADAPTERS = {
@@ -61,16 +71,17 @@ def load_encoder(
     revision : str, optional
         Branch, tag or commit on the Hugging Face hub.
     layer : int or "all", optional
-        For ``hf:``, the hidden state to pool: 0 for the embeddings, k for the output of block k, -1 for the last. ``"all"``
-        concatenates the pooled vectors of all layers, computed in one pass.
+        For ``hf:``, the hidden state to pool: 0 for the embeddings, k for the output of block k, -1 for the last.
+        ``"all"`` concatenates the pooled vectors of all layers, computed in one pass.
     pooling : {"cls", "mean", "cls_mean", "last"}, optional
-        ``"cls"``: the [CLS] token. ``"mean"``: the mean of an image's patches or of a text's tokens, without padding. ``"cls_mean"``: both,
-        concatenated. ``"last"``: the last token of a text.
+        ``"cls"``: the [CLS] token. ``"mean"``: the mean of an image's patches or of a text's tokens, without padding.
+        ``"cls_mean"``: both, concatenated. ``"last"``: the last token of a text.
     normalize : bool, optional
-        Scale rows to unit norm; by default True for the towers of dual encoders, and for sentence encoders that normalize their output.
+        Scale rows to unit norm; by default True for the towers of dual encoders, and for sentence encoders that
+        normalize their output.
     safetensors_only : bool, default=True
-        For ``hf:`` and ``sentence-transformers:``: refuse weights in PyTorch's pickle format. Otherwise torch loads from it
-        only tensors, as it does for ``open_clip:`` and ``timm:``.
+        For ``hf:`` and ``sentence-transformers:``: refuse weights in PyTorch's pickle format. Otherwise torch loads
+        from it only tensors, as it does for ``open_clip:`` and ``timm:``.
     description : mapping or path-like, optional
         For ``onnx:``: how to preprocess inputs; by default the JSON file next to the graph.
 
@@ -90,14 +101,14 @@ def load_encoder(
     prefix, colon, path = name.partition(":")
     if not colon or prefix not in ADAPTERS or not path:
         raise ParameterError(
-            f"Got encoder {name!r}; expected one of {', '.join(f'{known}:…' for known in ADAPTERS)}. Pass a name with one of "
-            "these prefixes."
+            f"Got encoder {name!r}; expected one of {', '.join(f'{known}:…' for known in ADAPTERS)}.",
+            "Pass a name with one of these prefixes.",
         )
     if modality is not None:
         check_choice(modality, ENCODED, "modality")
     module, kind = ADAPTERS[prefix]
-    options = Options(
-        name, path, modality, device, dtype, revision, layer, pooling, normalize, safetensors_only, description
+    options = EncoderOptions(
+        name, modality, device, dtype, revision, layer, pooling, normalize, safetensors_only, description
     )
     encoder: Encoder = getattr(importlib.import_module(module), kind)(options)
     return encoder

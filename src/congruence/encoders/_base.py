@@ -1,4 +1,4 @@
-"""The interface of all encoders: a space, a fingerprint, and vectors in the order of the items."""
+"""What all encoders share: a space, a fingerprint, vectors in the order of the items, and how a torch model is run."""
 
 from __future__ import annotations
 
@@ -8,27 +8,32 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from congruence._utils.optional import require
+from congruence._utils.optional import choose_device, require
 from congruence._utils.validation import check_choice, check_positive, check_rows
 from congruence.embeddings import Space, normalize_rows
 from congruence.errors import CongruenceError, CorruptFileError, DtypeError, FileError, ParameterError
 
 if TYPE_CHECKING:
     from PIL import Image
+    from torch import Tensor
+    from torch.nn import Module
 
 #: Kinds of items that can be encoded.
 ENCODED = ("image", "text")
 
 #: Ways to reduce the hidden states of an item's tokens to one vector.
 POOLINGS = ("cls", "mean", "cls_mean", "last")
+
+#: Precisions of matrix products, which autocast sets; the weights stay in float32.
+DTYPES = ("auto", "float32", "float16", "bfloat16")
 
 #: Raster formats only, since Pillow would pass PostScript to an interpreter.
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
@@ -39,21 +44,10 @@ Item: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image"
 
 
 @dataclass(frozen=True)
-class Options:
-    """The arguments of :func:`congruence.encoders.load_encoder`, which are passed to every adapter.
-
-    Parameters
-    ----------
-    name : str
-        Name as given by the caller, including the prefix.
-    path : str
-        The name without its prefix.
-    modality, device, dtype, revision, layer, pooling, normalize, safetensors_only, description
-        See :func:`congruence.encoders.load_encoder`.
-    """
+class EncoderOptions:
+    """The arguments of :func:`congruence.encoders.load_encoder`, which are passed to every adapter."""
 
     name: str
-    path: str
     modality: str | None = None
     device: str = "auto"
     dtype: str = "auto"
@@ -69,17 +63,23 @@ class Options:
         for name in names:
             if (value := getattr(self, name)) is not None:
                 raise ParameterError(
-                    f"Got {name}={value!r} for {self.name!r}; expected none, since this adapter does not support {name}. Leave out {name}=…."
+                    f"Got `{name}={value!r}` for {self.name!r}, whose adapter does not support {name}.",
+                    f"Leave out `{name}=…`.",
                 )
 
     @property
+    def path(self) -> str:
+        """The name without the prefix of its adapter."""
+        return self.name.partition(":")[2]
+
+    @property
     def folder(self) -> str | None:
-        """The path if it is a folder on this machine; None for a name on a hub. Raises FileError for a path without a folder."""
+        """The path if it is a folder on this machine; None for a name on a hub."""
         folder = Path(self.path).expanduser()
         if folder.is_dir():
             return str(folder)
         if folder.is_absolute() or self.path.startswith((".", "~")):
-            raise FileError(f"Got no folder at {folder} for {self.name!r}; expected a saved model. Check the path.")
+            raise FileError(f"No folder at {folder} for {self.name!r}.", "Pass the path of a saved model.")
         return None
 
 
@@ -91,8 +91,8 @@ class Encoder(ABC):
     space : Space
         Name, revision, modality, width, and whether rows are scaled to unit norm.
     fingerprint : str
-        Hexadecimal SHA-256 of everything that determines the vectors: weights, preprocessing, layer, pooling, normalization,
-        precision. Together with :func:`item_digest` it identifies an embedding.
+        Hexadecimal SHA-256 of everything that determines the vectors: weights, preprocessing, layer, pooling,
+        normalization, precision. Together with :func:`item_digest` it identifies an embedding.
     n_layers : int or None
         Number of layers that are concatenated in each vector; None unless loaded with ``layer="all"``.
     """
@@ -120,8 +120,6 @@ class Encoder(ABC):
 
         Raises
         ------
-        ParameterError, DtypeError
-            If ``batch_size`` is not positive, or an item has the wrong type.
         FileError, CorruptFileError
             If an image is missing or cannot be decoded.
         NotFiniteError, ZeroRowError
@@ -130,7 +128,8 @@ class Encoder(ABC):
         check_positive(batch_size, "batch_size", integer=True)
         if isinstance(items, (str, bytes, os.PathLike)):
             raise ParameterError(
-                f"Got a single {type(items).__name__} for items; expected a list of them. Pass [item] for a single one."
+                f"Got a single {type(items).__name__} for items; expected a list of them.",
+                "Pass [item] for a single one.",
             )
         return self._batches(iter(items), batch_size, callback)
 
@@ -168,16 +167,12 @@ class Encoder(ABC):
         Yields
         ------
         ndarray of float32, shape (b, layers, width)
-
-        Raises
-        ------
-        ParameterError
-            If the encoder was not loaded with ``layer="all"``.
         """
         layers = self.n_layers
         if layers is None:
             raise ParameterError(
-                f"Got an encoder of one layer, {self.space.model!r}; expected an encoder of all layers. Pass layer='all' when loading it."
+                f"Got an encoder of one layer, {self.space.model!r}; expected one of all layers.",
+                "Pass `layer='all'` when loading it.",
             )
         blocks = self.encode(items, batch_size, callback)
         return (block.reshape(len(block), layers, -1) for block in blocks)
@@ -188,7 +183,7 @@ class Encoder(ABC):
         return replace(self.space, model=(self.space.model or "").replace("layer=all", f"layer={layer}"), dim=dim)
 
     def count_tokens(self, texts: list[str]) -> list[int] | None:
-        """Return the number of tokens of each text that the model processes, after truncation; None if the adapter cannot count them."""
+        """Return the number of tokens of each text that the model processes, after truncation; None if unknown."""
         return None
 
     def _read(self, item: Item) -> Item:
@@ -197,7 +192,8 @@ class Encoder(ABC):
             return open_image(item)
         if not isinstance(item, str):
             raise DtypeError(
-                f"Got {type(item).__name__} as a text for {self.space.model!r}; expected str. Convert it to str, or pass modality='image' to load an image encoder."
+                f"Got {type(item).__name__} as a text for {self.space.model!r}; expected str.",
+                "Convert it to str, or pass `modality='image'` to load an image encoder.",
             )
         return item
 
@@ -205,37 +201,75 @@ class Encoder(ABC):
     def _embed(self, items: list[Item]) -> np.ndarray:
         """Return raw vectors of decoded items, shape (b, dim)."""
 
-    def _describe(self, options: Options, modality: str, *, normalize: bool, revision: str, dim: int = 0) -> None:
-        """Set the space; a layer or pooling that was requested, and therefore defines another space, becomes part of its name."""
+    def _describe(
+        self, options: EncoderOptions, modality: str, *, normalize: bool, revision: str, dim: int = 0
+    ) -> None:
+        """Set the space; a layer or pooling that was requested becomes part of its name."""
         requested = {"layer": options.layer, "pooling": options.pooling}
         suffix = "&".join(f"{key}={value}" for key, value in requested.items() if value is not None)
         model = f"{options.name}#{suffix}" if suffix else options.name
         self.space = Space(model, revision, modality, dim or None, normalize)
 
 
+class TorchEncoder(Encoder):
+    """An encoder whose model is a torch module, on ``device``; ``dtype`` is the precision of its matrix products.
+
+    An adapter prepares inputs as tensors on the CPU (``_prepare``) and computes vectors (``_forward``), or has its own
+    ``_embed``. Vectors are always float32.
+    """
+
+    def __init__(self, options: EncoderOptions, extra: str) -> None:
+        self._torch = require("torch", extra=extra)
+        self.device = choose_device(self._torch, options.device)
+        check_choice(options.dtype, DTYPES, "dtype")
+        fallback = "float16" if self.device.startswith("cuda") else "float32"
+        self.dtype = fallback if options.dtype == "auto" else options.dtype
+
+    def _set_model(
+        self, options: EncoderOptions, model: Module, modality: str, *, normalize: bool, weights: str
+    ) -> None:
+        """Move the model to its device, prepare it for inference, and set the space."""
+        self._model = model.to(self.device).eval().requires_grad_(False)
+        normalize = normalize if options.normalize is None else options.normalize
+        revision = weights[:19] if weights.startswith("sha256:") else weights
+        self._describe(options, modality, normalize=normalize, revision=revision)
+
+    def _set_dim(self) -> None:
+        """Encode a sample, and set the width of the space to that of its vector."""
+        sample = blank_image() if self.space.modality == "image" else "a text"
+        self.space = replace(self.space, dim=int(self._embed([sample]).shape[1]))
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        """Return the context in which matrix products have the requested precision."""
+        if self.dtype == "float32":
+            return nullcontext()
+        return self._torch.autocast(self.device.split(":")[0], getattr(self._torch, self.dtype))
+
+    def _embed(self, items: list[Item]) -> np.ndarray:
+        inputs = self._prepare(items)  # in full precision: autocast is for the model only
+        with self._torch.inference_mode(), self._autocast():
+            vectors = self._forward({key: value.to(self.device) for key, value in inputs.items()})
+        return vectors.float().cpu().numpy()
+
+    def _prepare(self, items: list[Item]) -> dict[str, Tensor]:
+        """Return the model's inputs as tensors on the CPU."""
+        raise NotImplementedError
+
+    def _forward(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Return vectors as a tensor, shape (b, dim)."""
+        raise NotImplementedError
+
+
 def open_image(item: Item) -> Image.Image:
-    """Decode an image completely, in RGB, ignoring its EXIF orientation.
+    """Decode an image completely (a path, bytes or PIL image), in RGB, ignoring its EXIF orientation.
 
-    Parameters
-    ----------
-    item : path, bytes or PIL.Image.Image
-
-    Returns
-    -------
-    PIL.Image.Image
-        The first frame; transparency is dropped, not blended.
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If the file does not exist, or is not an image that can be decoded completely.
-    DtypeError
-        If the item has another type.
+    Of several frames, the first is taken; transparency is dropped, not blended.
     """
     pil = require("PIL.Image", extra="images")
     if not isinstance(item, (str, os.PathLike, bytes, pil.Image)):
         raise DtypeError(
-            f"Got {type(item).__name__} as an image; expected a path, bytes or a PIL image. Convert it to one of these, or pass modality='text' to load a text encoder."
+            f"Got {type(item).__name__} as an image; expected a path, bytes or a PIL image.",
+            "Convert it to one of these, or pass `modality='text'` to load a text encoder.",
         )
     name = item if isinstance(item, (str, os.PathLike)) else "an image in memory"
     try:
@@ -245,30 +279,16 @@ def open_image(item: Item) -> Image.Image:
         image = image.convert("RGBA") if image.mode == "P" else image
         return image.convert("RGB")
     except FileNotFoundError:
-        raise FileError(f"Got no image at {name}; expected an image file. Check the path.") from None
+        raise FileError(f"No image at {name}.", "Check the path.") from None
     except (OSError, ValueError, SyntaxError, EOFError, pil.DecompressionBombError, MemoryError) as error:
         raise CorruptFileError(
-            f"Got {name}, which cannot be decoded ({error or 'too large for memory'}); expected a complete image ({', '.join(IMAGE_FORMATS)}). "
-            "Replace this file, or leave it out."
+            f"{name} cannot be decoded ({error or 'too large for memory'}).",
+            f"Replace this file ({', '.join(IMAGE_FORMATS)}), or leave it out.",
         ) from error
 
 
 def item_digest(item: Item) -> str:
-    """Return a digest of an item's content: the hexadecimal SHA-256 of a text, of a file's bytes, or of an image's pixels.
-
-    Parameters
-    ----------
-    item : str for text; Path, bytes or PIL.Image.Image
-
-    Returns
-    -------
-    str
-
-    Examples
-    --------
-    >>> item_digest("a cat") == item_digest("a cat") != item_digest(b"a cat")
-    True
-    """
+    """Return the hexadecimal SHA-256 of a text, of a file's bytes, or of an image's pixels."""
     digest = hashlib.sha256()
     if isinstance(item, str):
         digest.update(b"text\0" + item.encode("utf-8", "surrogatepass"))
@@ -286,30 +306,32 @@ def fingerprint(**facts: object) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def check_pooling(options: Options) -> None:
+def check_pooling(options: EncoderOptions) -> None:
     """Raise ParameterError if the pooling is unknown, or the layer is not a whole number or "all"."""
     if options.pooling is not None:
         check_choice(options.pooling, POOLINGS, "pooling")
     if options.layer not in (None, "all") and (not isinstance(options.layer, int) or isinstance(options.layer, bool)):
         raise ParameterError(
-            f"Got layer={options.layer!r}; expected a whole number or 'all'. Pass layer=0 for the embeddings, or layer=-1 for the last."
+            f"Got `layer={options.layer!r}`; expected a whole number or 'all'.",
+            "Pass `layer=0` for the embeddings, or `layer=-1` for the last.",
         )
 
 
-def check_modality(options: Options, offered: tuple[str, ...]) -> str:
-    """Return the modality to encode: the requested one, or the only one. Raises ParameterError."""
+def check_modality(options: EncoderOptions, offered: tuple[str, ...]) -> str:
+    """Return the modality to encode: the requested one, or the only one."""
     if options.modality is None and len(offered) == 1:
         return offered[0]
     if options.modality not in offered:
         raise ParameterError(
-            f"Got modality={options.modality!r} for {options.name!r}; expected one of "
-            f"{', '.join(repr(m) for m in offered)}. Choose one of these."
+            f"Got `modality={options.modality!r}` for {options.name!r}; expected one of "
+            f"{', '.join(map(repr, offered))}.",
+            "Choose one of these.",
         )
     return options.modality
 
 
 @contextmanager
-def loading(options: Options) -> Iterator[None]:
+def loading(options: EncoderOptions) -> Iterator[None]:
     """Convert any error that a library raises while it loads a model to a FileError that quotes it."""
     try:
         yield
@@ -318,6 +340,30 @@ def loading(options: Options) -> Iterator[None]:
     except Exception as error:  # each library has its own exceptions, and some raise plain ValueError or RuntimeError
         reason = " ".join(str(error).split())[:300]
         raise FileError(
-            f"Got an error while loading {options.name!r} ({type(error).__name__}: {reason}); expected a model that the "
-            "library can load, with weights in safetensors. Check the name, the connection and the files."
+            f"Got an error while loading {options.name!r} ({type(error).__name__}: {reason}).",
+            "Check the name, the connection and the files; weights are expected in safetensors.",
         ) from error
+
+
+def weights_digest(model: Module) -> str:
+    """Return ``sha256:`` and the hexadecimal digest of a module's weights, with their names, shapes and types."""
+    torch = require("torch", extra="train")
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        if hasattr(tensor, "numel"):
+            flat = tensor.detach().cpu().contiguous().reshape(-1)
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
+            digest.update(flat.view(torch.uint8).numpy())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    """Return the hexadecimal SHA-256 of a tokenizer's description, or of its vocabulary if it is slow."""
+    fast = getattr(tokenizer, "backend_tokenizer", None)
+    text = fast.to_str() if fast is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def blank_image() -> Image.Image:
+    """Return an image of one color, from which the width of a model's vectors is determined."""
+    return require("PIL.Image", extra="images").new("RGB", (256, 224), (120, 130, 140))

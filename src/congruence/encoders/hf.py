@@ -12,8 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from congruence._utils.optional import require
-from congruence.encoders._base import Item, Options, check_modality, check_pooling, fingerprint, loading
-from congruence.encoders._torch import TensorEncoder, blank_image, tokenizer_digest, weights_digest
+from congruence.encoders._base import (
+    EncoderOptions,
+    Item,
+    TorchEncoder,
+    blank_image,
+    check_modality,
+    check_pooling,
+    fingerprint,
+    loading,
+    tokenizer_digest,
+    weights_digest,
+)
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -21,7 +31,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module
 
-__all__ = ["HfEncoder"]
 
 #: Model types whose text towers were trained on texts padded to the full length, and pool the last position.
 _PADDED = ("siglip", "siglip2")
@@ -30,28 +39,20 @@ _PADDED = ("siglip", "siglip2")
 _OFFSET = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
 
 
-class HfEncoder(TensorEncoder):
+class HfEncoder(TorchEncoder):
     """One tower of a dual encoder, or a unimodal model, from transformers.
 
-    The vectors of a dual encoder (CLIP, SigLIP, SigLIP2, FLAVA …) are its projected features, scaled to unit norm as in the Canonical
-    paper. FLAVA projects every token; its vectors are those of the [CLS] token, to which its contrastive loss applies. With ``layer`` or
-    ``pooling``, the tower's hidden states are pooled instead, before any projection. The hidden states of any other model are pooled and
-    not scaled; the default pooling is ``cls`` for image models with a [CLS] token, and ``mean`` otherwise.
+    The vectors of a dual encoder (CLIP, SigLIP, SigLIP2, FLAVA …) are its projected features, scaled to unit norm as in
+    the Canonical paper. FLAVA projects every token; its vectors are those of the [CLS] token, to which its contrastive
+    loss applies. With ``layer`` or ``pooling``, the tower's hidden states are pooled instead, before any projection.
+    The hidden states of any other model are pooled and not scaled; the default pooling is ``cls`` for image models with
+    a [CLS] token, and ``mean`` otherwise.
 
-    Image processors always use Pillow, even if torchvision is installed, so that vectors do not depend on it. DINOv3's processor requires
-    torchvision, so its operations are implemented here.
-
-    Parameters
-    ----------
-    options : Options
-
-    Raises
-    ------
-    MissingExtraError, ParameterError, FileError
-        If an optional dependency is not installed; a parameter has an invalid value; or a file cannot be read.
+    Image processors always use Pillow, even if torchvision is installed, so that vectors do not depend on it. DINOv3's
+    processor requires torchvision, so its operations are implemented here.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: EncoderOptions) -> None:
         options.refuse("description")
         check_pooling(options)
         super().__init__(options, "hf")
@@ -80,12 +81,10 @@ class HfEncoder(TensorEncoder):
         self._modality, self._layer = modality, options.layer
         tower = model if self._projected or not dual else _tower(model, modality)
         self._set_pooling(tower, options, modality)
-        weights = commit or f"sha256:{weights_digest(model)}"
-        normalize = self._projected if options.normalize is None else options.normalize
-        self._place(tower)
-        self._describe(options, modality, normalize=normalize, revision=commit or weights[:19])
+        weights = commit or weights_digest(model)
+        self._set_model(options, tower, modality, normalize=self._projected, weights=weights)
         self._resolve_layer()
-        self._set_dim(blank_image() if modality == "image" else "a text")
+        self._set_dim()
         self.fingerprint = fingerprint(
             adapter="hf",
             model=options.path if commit else "",
@@ -94,7 +93,7 @@ class HfEncoder(TensorEncoder):
             prepared=preprocessing,
             layer=self._layer,
             pooling=None if self._projected else self._pooling,
-            normalize=normalize,
+            normalize=self.space.normalized,
             dtype=self.dtype,
         )
 
@@ -155,7 +154,7 @@ class HfEncoder(TensorEncoder):
 
     # ------------------------------------------------------------------ vectors
 
-    def _set_pooling(self, tower: Module, options: Options, modality: str) -> None:
+    def _set_pooling(self, tower: Module, options: EncoderOptions, modality: str) -> None:
         names = [name.rpartition(".")[2] for name, _ in tower.named_parameters()]
         has_cls = "cls_token" in names or "class_embedding" in names
         if modality == "text":
@@ -167,8 +166,8 @@ class HfEncoder(TensorEncoder):
             allowed = "'mean'" if modality == "image" else "'mean' or 'last'"
             token = "[CLS] token" if self._pooling != "last" else "last token that represents the whole"
             raise ParameterError(
-                f"Got pooling={self._pooling!r} for the {modality}s of {options.name!r}, which have no {token}; "
-                f"expected {allowed}. Pass such a pooling=…."
+                f"Got `pooling={self._pooling!r}` for the {modality}s of {options.name!r}, which have no {token}.",
+                f"Pass `pooling=…` with {allowed}.",
             )
 
     def _resolve_layer(self) -> None:
@@ -184,7 +183,8 @@ class HfEncoder(TensorEncoder):
             return
         if not -count <= layer < count:
             raise ParameterError(
-                f"Got layer={layer} of {self.space.model!r}; expected 0, the embeddings, to {count - 1}, the last. Pass a layer in this range."
+                f"Got `layer={layer}` of {self.space.model!r}; expected 0, the embeddings, to {count - 1}, the last.",
+                "Pass a layer in this range.",
             )
         self._layer = layer % count
 
@@ -207,7 +207,7 @@ class HfEncoder(TensorEncoder):
         return self._torch.cat([self._pool(states, mask) for states in out.hidden_states], dim=1)
 
     def _pool(self, states: Tensor, mask: Tensor | None) -> Tensor:
-        """Pool hidden states, shape (b, tokens, d); the positions of a feature map, shape (b, d, height, width), are treated as tokens."""
+        """Pool hidden states, shape (b, tokens, d); of a feature map, (b, d, height, width), positions are tokens."""
         states = states.float()
         states = states.flatten(2).transpose(1, 2) if states.ndim == 4 else states
         if self._pooling == "cls":
@@ -226,7 +226,7 @@ class HfEncoder(TensorEncoder):
 
 
 class _Dinov3Processor:
-    """The preprocessing of DINOv3, whose own class requires torchvision: rescale, resize with antialiasing, standardize."""
+    """DINOv3's preprocessing, whose own class requires torchvision: rescale, resize, standardize."""
 
     def __init__(self, torch: ModuleType, config: dict[str, Any]) -> None:
         size = config.get("size") or {"height": 224, "width": 224}
@@ -242,8 +242,10 @@ class _Dinov3Processor:
         disabled = [key for key in ("do_resize", "do_rescale", "do_normalize") if not config.get(key, True)]
         if disabled or config.get("do_center_crop") or resample not in (2, 3):
             raise ParameterError(
-                f"Got a DINOv3 preprocessor with resample={resample}, do_center_crop={config.get('do_center_crop')} and "
-                f"{disabled or 'nothing'} switched off; expected only resizing, rescaling and standardizing. Load the model through another adapter, timm: for example."
+                f"Got a DINOv3 preprocessor with resample={resample}, "
+                f"do_center_crop={config.get('do_center_crop')} and {disabled or 'nothing'} switched off; expected "
+                "only resizing, rescaling and standardizing.",
+                "Load the model through another adapter, timm: for example.",
             )
         self.settings["mode"] = {2: "bilinear", 3: "bicubic"}[resample]
 
@@ -262,7 +264,7 @@ class _Dinov3Processor:
 
 
 def _commit(transformers: ModuleType, name: str, revision: str | None) -> str | None:
-    """Return the commit of a branch or tag on the hub, so that all files come from the same commit; None if it is not known."""
+    """Return the commit of a branch or tag on the hub, so that all files are of one; None if it is unknown."""
     file = transformers.utils.cached_file(name, "config.json", revision=revision)
     match = re.search(r"[\\/]snapshots[\\/]([0-9a-f]{40})[\\/]", str(file))
     return match[1] if match else None
@@ -284,11 +286,12 @@ def _quiet(transformers: ModuleType) -> Iterator[None]:
 
 
 def _tower(model: Module, modality: str) -> Module:
-    """Return the tower of a dual encoder for one modality. Raises ParameterError."""
+    """Return the tower of a dual encoder for one modality."""
     names = ("vision_model", "image_model") if modality == "image" else ("text_model",)
     tower = next((getattr(model, name) for name in names if hasattr(model, name)), None)
     if tower is None:
         raise ParameterError(
-            f"Got layer or pooling for {type(model).__name__}, whose {modality} tower has no known name; expected a dual encoder like CLIP. Leave out layer=… and pooling=…."
+            f"Got layer or pooling for {type(model).__name__}, whose {modality} tower has no known name.",
+            "Leave out `layer=…` and `pooling=…`.",
         )
     return tower

@@ -15,13 +15,21 @@ import numpy as np
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice
-from congruence.encoders._base import POOLINGS, Encoder, Item, Options, check_modality, fingerprint, loading
+from congruence.encoders._base import (
+    POOLINGS,
+    Encoder,
+    EncoderOptions,
+    Item,
+    blank_image,
+    check_modality,
+    fingerprint,
+    loading,
+)
 from congruence.errors import CorruptFileError, FileError, ParameterError, ShapeError
 
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["OnnxEncoder"]
 
 #: Entries of a description and their defaults. ``mean`` and ``std`` apply to pixels multiplied by ``scale``.
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -43,37 +51,29 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 _COMMON: dict[str, Any] = {"input": None, "output": None, "pooling": None, "normalize": False}
+INTERPOLATIONS = ("bicubic", "bilinear", "lanczos", "nearest", "box", "hamming")
 _TYPES = {"float": "f4", "float16": "f2", "double": "f8", "int64": "i8", "int32": "i4", "uint8": "u1"}
 
 
 class OnnxEncoder(Encoder):
-    """An encoder that runs an ONNX graph, described by ``description`` or by a JSON file of the same name in the graph's folder.
+    """An ONNX graph, described by ``description`` or by a JSON file of the same name in its folder.
 
-    The description contains the ``modality`` and, if they differ from :data:`DEFAULTS`, the preprocessing options, the name of the ``input`` (for
-    images) and of the ``output``, the ``pooling`` if the output has tokens, and whether to ``normalize`` rows. Texts are passed as
-    ``input_ids``, ``attention_mask`` and ``token_type_ids``, as far as the graph has these inputs.
-
-    Parameters
-    ----------
-    options : Options
-
-    Raises
-    ------
-    MissingExtraError, ParameterError, FileError, CorruptFileError
-        If an optional dependency is not installed; a parameter has an invalid value; a file cannot be read; or a file is damaged.
-    ShapeError
-        If the output is not one vector per item, and the pooling does not reduce it to one.
+    The description contains the ``modality`` and, if they differ from :data:`DEFAULTS`, the preprocessing options, the
+    name of the ``input`` (for images) and of the ``output``, the ``pooling`` if the output has tokens, and whether to
+    ``normalize`` rows. Texts are passed as ``input_ids``, ``attention_mask`` and ``token_type_ids``, as far as the
+    graph has these inputs.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: EncoderOptions) -> None:
         options.refuse("layer", "revision")
         if options.dtype not in ("auto", "float32"):
             raise ParameterError(
-                f"Got dtype={options.dtype!r} for {options.name!r}; expected 'auto' or 'float32', since the precision is part of the graph. Leave out dtype=…, or convert the graph."
+                f"Got `dtype={options.dtype!r}` for {options.name!r}, but the precision is part of the graph.",
+                "Leave out `dtype=…`, or convert the graph.",
             )
         graph = Path(options.path).expanduser()
         if not graph.is_file():
-            raise FileError(f"Got no graph at {graph}; expected an .onnx file. Check the path.")
+            raise FileError(f"No graph at {graph}.", "Check the path.")
         facts = _description(options, graph)
         modality = check_modality(
             replace(options, modality=options.modality or facts["modality"]), (facts["modality"],)
@@ -90,7 +90,7 @@ class OnnxEncoder(Encoder):
         weights = f"sha256:{_graph_digest(graph)}"
         normalize = bool(facts["normalize"] if options.normalize is None else options.normalize)
         self._describe(options, modality, normalize=normalize, revision=weights[:19])
-        sample = require("PIL.Image", extra="images").new("RGB", (256, 224)) if modality == "image" else "a text"
+        sample = blank_image() if modality == "image" else "a text"
         self.space = replace(self.space, dim=int(self._embed([sample]).shape[1]))
         self.fingerprint = fingerprint(
             adapter="onnx", weights=weights, description=facts, tokenizer=tokens, normalize=normalize
@@ -102,7 +102,7 @@ class OnnxEncoder(Encoder):
         file = graph.parent / self._facts["tokenizer"]
         if not file.is_file():
             raise FileError(
-                f"Got no tokenizer at {file}; expected a tokenizer.json. Add an entry tokenizer with its path to the description of {graph}."
+                f"No tokenizer at {file}.", f"Add an entry tokenizer with its path to the description of {graph}."
             )
         text = file.read_text(encoding="utf-8")
         tokenizer = library.Tokenizer.from_str(text)
@@ -164,8 +164,9 @@ class OnnxEncoder(Encoder):
             return out
         if out.ndim != 3 or pooling is None:
             raise ShapeError(
-                f"Got an output {self._output!r} of shape {out.shape} with pooling={pooling!r}; expected (items, dimensions), "
-                f"or (items, tokens, dimensions) with one of {', '.join(POOLINGS)}. Set another output or pooling in the description."
+                f"Got an output {self._output!r} of shape {out.shape} with pooling={pooling!r}; expected (items, "
+                f"dimensions), or (items, tokens, dimensions) with one of {', '.join(POOLINGS)}.",
+                "Set another output or pooling in the description.",
             )
         weight = np.ones(out.shape[:2], np.float32) if mask is None else mask.astype(np.float32)
         if pooling == "cls":
@@ -195,7 +196,7 @@ class OnnxEncoder(Encoder):
         return pixels.transpose(2, 0, 1) if facts["layout"] == "NCHW" else pixels
 
 
-def _description(options: Options, graph: Path) -> dict[str, Any]:
+def _description(options: EncoderOptions, graph: Path) -> dict[str, Any]:
     """Return the description, read from a file if necessary, with defaults filled in and choices checked."""
     description = options.description
     if description is None or isinstance(description, (str, os.PathLike)):
@@ -206,21 +207,20 @@ def _description(options: Options, graph: Path) -> dict[str, Any]:
             try:
                 description = json.loads(file.read_text(encoding="utf-8"))
             except OSError as error:
-                raise FileError(f"Got no description at {file} ({error}); expected JSON. Check the path.") from error
+                raise FileError(f"No description at {file} ({error}).", "Check the path.") from error
             except ValueError as error:
-                raise CorruptFileError(
-                    f"Got {file}, which is not JSON ({error}); expected one JSON object. Correct the description."
-                ) from error
+                raise CorruptFileError(f"The description {file} is not JSON ({error}).", "Correct it.") from error
     modality = description.get("modality") if isinstance(description, Mapping) else None
     if not isinstance(description, Mapping) or not isinstance(modality, str) or modality not in DEFAULTS:
         raise ParameterError(
-            f"Got no modality for {options.name!r}; expected 'image' or 'text' in its description, "
-            f"{graph.with_suffix('.json').name} next to the graph. Add the entry modality to it."
+            f"Got no modality for {options.name!r}; expected 'image' or 'text' in its description.",
+            f"Add the entry modality to {graph.with_suffix('.json').name} next to the graph.",
         )
     known = {"modality": None, **_COMMON, **DEFAULTS[modality]}
     if unknown := sorted(set(description) - set(known)):
         raise ParameterError(
-            f"Got {', '.join(unknown)} in the description of {options.name!r}; expected only {', '.join(known)}. Remove the other entries."
+            f"Got {', '.join(unknown)} in the description of {options.name!r}; expected only {', '.join(known)}.",
+            "Remove the other entries.",
         )
     facts = {**known, **description}
     if options.pooling is not None:
@@ -229,9 +229,7 @@ def _description(options: Options, graph: Path) -> dict[str, Any]:
         check_choice(facts["pooling"], POOLINGS, "pooling")
     if facts["modality"] == "image":
         check_choice(facts["resize"], ("shortest", "squash"), "resize")
-        check_choice(
-            facts["interpolation"], ("bicubic", "bilinear", "lanczos", "nearest", "box", "hamming"), "interpolation"
-        )
+        check_choice(facts["interpolation"], INTERPOLATIONS, "interpolation")
         check_choice(facts["layout"], ("NCHW", "NHWC"), "layout")
     else:
         check_choice(facts["padding"], ("longest", "max_length"), "padding")
@@ -245,7 +243,7 @@ def _providers(runtime: ModuleType, device: str) -> list[str]:
         return [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in available]
     if providers.get(device) not in available:
         names = ", ".join(repr(name) for name, provider in providers.items() if provider in available)
-        raise ParameterError(f"Got device={device!r}; expected one of 'auto', {names}. Choose one of these.")
+        raise ParameterError(f"Got `device={device!r}`; expected one of 'auto', {names}.", "Choose one of these.")
     return [providers[device]]
 
 
@@ -256,10 +254,8 @@ def _choose(name: str | None, names: list[str], what: str, graph: Path) -> str:
 def _graph_digest(graph: Path) -> str:
     """Return the digest of the graph and of external weight files, which exporters store next to it under its name."""
     digest = hashlib.sha256()
-    for file in [
-        graph,
-        *sorted(p for p in graph.parent.glob("*data*") if p.name.startswith(graph.stem) and p != graph),
-    ]:
+    weights = sorted(p for p in graph.parent.glob("*data*") if p.name.startswith(graph.stem) and p != graph)
+    for file in [graph, *weights]:
         with open(file, "rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())
     return digest.hexdigest()

@@ -6,34 +6,30 @@ from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from congruence._utils.optional import require
-from congruence.encoders._base import Item, Options, check_modality, fingerprint, loading
-from congruence.encoders._torch import TensorEncoder, blank_image, weights_digest
+from congruence.encoders._base import (
+    EncoderOptions,
+    Item,
+    TorchEncoder,
+    check_modality,
+    fingerprint,
+    loading,
+    weights_digest,
+)
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["OpenClipEncoder"]
 
-
-class OpenClipEncoder(TensorEncoder):
+class OpenClipEncoder(TorchEncoder):
     """One tower of an open_clip model; rows have unit norm by default.
 
-    Besides ``<arch>/<tag>`` the name may be ``<arch>/<file of weights>``, ``hf-hub:<owner>/<name>``, or a folder with an
-    ``open_clip_config.json``. QuickGELU is used for all weights that were trained with it, so ``ViT-B-32/laion400m_e31`` is the
-    same model as ``ViT-B-32-quickgelu/laion400m_e31``.
-
-    Parameters
-    ----------
-    options : Options
-
-    Raises
-    ------
-    MissingExtraError, ParameterError, FileError
-        If an optional dependency is not installed; a parameter has an invalid value; or a file cannot be read.
+    Besides ``<arch>/<tag>`` the name may be ``<arch>/<file of weights>``, ``hf-hub:<owner>/<name>``, or a folder with
+    an ``open_clip_config.json``. QuickGELU is used for all weights that were trained with it, so
+    ``ViT-B-32/laion400m_e31`` is the same model as ``ViT-B-32-quickgelu/laion400m_e31``.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: EncoderOptions) -> None:
         options.refuse("layer", "pooling", "revision", "description")
         modality = check_modality(options, ("image", "text"))
         super().__init__(options, "open-clip")
@@ -46,7 +42,8 @@ class OpenClipEncoder(TensorEncoder):
             arch, tag = f"local-dir:{folder}", ""
         elif not slash or not tag:
             raise ParameterError(
-                f"Got {options.name!r}; expected open_clip:<arch>/<tag>, open_clip:ViT-B-32/openai for example. Pass a pair that open_clip.list_pretrained() lists."
+                f"Got {options.name!r}; expected open_clip:<arch>/<tag>, open_clip:ViT-B-32/openai for example.",
+                "Pass a pair that open_clip.list_pretrained() lists.",
             )
         quick = bool(tag) and bool(open_clip.get_pretrained_cfg(arch, tag).get("quick_gelu"))
         with loading(options):
@@ -54,25 +51,22 @@ class OpenClipEncoder(TensorEncoder):
                 arch, pretrained=tag or None, precision="fp32", device="cpu", force_quick_gelu=quick, weights_only=True
             )
             self._tokenizer = open_clip.get_tokenizer(arch) if modality == "text" else None
-        weights = f"sha256:{weights_digest(model)}"
-        normalize = True if options.normalize is None else options.normalize
-        self._place(model)
-        self._describe(options, modality, normalize=normalize, revision=weights[:19])
-        self._set_dim(blank_image() if modality == "image" else "a text")
+        weights = weights_digest(model)
+        self._set_model(options, model, modality, normalize=True, weights=weights)
+        self._set_dim()
+        facts = _plain(open_clip.get_model_preprocess_cfg(model)) if modality == "image" else self._sample_tokens()
         self.fingerprint = fingerprint(
             adapter="open_clip",
             weights=weights,
             quick_gelu=quick,
             modality=modality,
-            prepared=_plain(open_clip.get_model_preprocess_cfg(model))
-            if modality == "image"
-            else self._sample_tokens(),
-            normalize=normalize,
+            prepared=facts,
+            normalize=self.space.normalized,
             dtype=self.dtype,
         )
 
     def _sample_tokens(self) -> list[int]:
-        """Return the tokens of a text with letters, punctuation and digits, since open_clip's tokenizers have no common description."""
+        """Return the tokens of a sample, since open_clip's tokenizers have no common description."""
         return [int(token) for token in self._tokenizer(["A photo of 12 naïve façades, isn't it?"])[0]]  # type: ignore[misc]
 
     def _prepare(self, items: list[Item]) -> dict[str, Tensor]:

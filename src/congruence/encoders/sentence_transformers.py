@@ -5,28 +5,26 @@ from __future__ import annotations
 import numpy as np
 
 from congruence._utils.optional import require
-from congruence.encoders._base import Item, Options, check_modality, fingerprint, loading
-from congruence.encoders._torch import TorchEncoder, tokenizer_digest, weights_digest
-
-__all__ = ["SentenceTransformersEncoder"]
+from congruence.encoders._base import (
+    EncoderOptions,
+    Item,
+    TorchEncoder,
+    check_modality,
+    fingerprint,
+    loading,
+    tokenizer_digest,
+    weights_digest,
+)
 
 
 class SentenceTransformersEncoder(TorchEncoder):
     """A sentence-transformers model, unchanged: its modules pool, project and, if so configured, normalize.
 
-    A model's default prompt is prepended, if it has one. Its prompts for queries or documents are not; add them to the texts.
-
-    Parameters
-    ----------
-    options : Options
-
-    Raises
-    ------
-    MissingExtraError, ParameterError, FileError
-        If an optional dependency is not installed; a parameter has an invalid value; or a file cannot be read.
+    A model's default prompt is prepended, if it has one. Its prompts for queries or documents are not; add them to the
+    texts.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: EncoderOptions) -> None:
         options.refuse("layer", "pooling", "description")
         modality = check_modality(options, ("text",))
         super().__init__(options, "sentence-transformers")
@@ -40,11 +38,9 @@ class SentenceTransformersEncoder(TorchEncoder):
                 model_kwargs={"use_safetensors": True} if options.safetensors_only else None,
             )
         modules = [type(module).__name__ for module in model]
-        weights = f"sha256:{weights_digest(model)}"
-        normalize = modules[-1] == "Normalize" if options.normalize is None else options.normalize
-        self._place(model)
-        self._describe(options, modality, normalize=normalize, revision=weights[:19])
-        self._set_dim("a text")
+        weights = weights_digest(model)
+        self._set_model(options, model, modality, normalize=modules[-1] == "Normalize", weights=weights)
+        self._set_dim()
         self.fingerprint = fingerprint(
             adapter="sentence-transformers",
             weights=weights,
@@ -53,17 +49,18 @@ class SentenceTransformersEncoder(TorchEncoder):
             tokenizer=tokenizer_digest(model.tokenizer),
             length=model.get_max_seq_length(),
             prompt=(model.prompts or {}).get(model.default_prompt_name),
-            normalize=normalize,
+            normalize=self.space.normalized,
             dtype=self.dtype,
         )
 
     def count_tokens(self, texts: list[str]) -> list[int] | None:
-        """Return the number of tokens of each text that the model processes, with its default prompt; None if its first module does not report it."""
+        """Return the number of tokens of each text, with the default prompt; None if unknown."""
         if not texts:
             return []
         model = self._model
         prompt = (model.prompts or {}).get(model.default_prompt_name) or ""
-        # Count in the input of the first module: the tokenizer itself may not be callable (StaticEmbedding), or may be missing.
+        # Count in the input of the first module: the tokenizer itself may not be callable (StaticEmbedding), or may be
+        # missing.
         prepare = getattr(model, "preprocess", model.tokenize)  # the name before sentence-transformers 6
         features = prepare([prompt + text for text in texts])
         if "attention_mask" in features:

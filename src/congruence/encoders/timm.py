@@ -5,31 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from congruence._utils.optional import require
-from congruence.encoders._base import Item, Options, check_modality, fingerprint, loading
-from congruence.encoders._torch import TensorEncoder, blank_image, weights_digest
+from congruence.encoders._base import (
+    EncoderOptions,
+    Item,
+    TorchEncoder,
+    check_modality,
+    fingerprint,
+    loading,
+    weights_digest,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["TimmEncoder"]
 
-
-class TimmEncoder(TensorEncoder):
-    """A timm image model without its classifier, with the preprocessing of its pretrained configuration; rows are not scaled.
+class TimmEncoder(TorchEncoder):
+    """A timm image model without its classifier, with its own preprocessing; rows are not scaled.
 
     The name may be one that timm knows, ``hf-hub:<owner>/<name>``, or a folder with timm's ``config.json``.
-
-    Parameters
-    ----------
-    options : Options
-
-    Raises
-    ------
-    MissingExtraError, ParameterError, FileError
-        If an optional dependency is not installed; a parameter has an invalid value; or a file cannot be read.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: EncoderOptions) -> None:
         options.refuse("layer", "pooling", "revision", "description")
         modality = check_modality(options, ("image",))
         super().__init__(options, "timm")
@@ -40,16 +36,14 @@ class TimmEncoder(TensorEncoder):
             model = timm.create_model(name, pretrained=True, num_classes=0)
             config = data.resolve_model_data_config(model)
             self._transform = data.create_transform(**config, is_training=False)
-        weights = f"sha256:{weights_digest(model)}"
-        normalize = bool(options.normalize)
-        self._place(model)
-        self._describe(options, modality, normalize=normalize, revision=weights[:19])
-        self._set_dim(blank_image())
+        weights = weights_digest(model)
+        self._set_model(options, model, modality, normalize=False, weights=weights)
+        self._set_dim()
         self.fingerprint = fingerprint(
             adapter="timm",
             weights=weights,
             prepared={key: list(value) if isinstance(value, tuple) else value for key, value in config.items()},
-            normalize=normalize,
+            normalize=self.space.normalized,
             dtype=self.dtype,
         )
 

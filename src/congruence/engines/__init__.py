@@ -1,17 +1,21 @@
-"""Process many files on one or several machines: work split by fragments, journaled, and run by Ray, Spark, Daft, Dask or this process."""
+"""Process many files on one or several machines, split by fragments and journaled: Ray, Spark, Daft, Dask."""
 
-from congruence.engines._base import Engine
-from congruence.engines.batch import MapBatch
-from congruence.engines.dataset import DataSet, Fragment, open_dataset
+from congruence.engines.dataset import (
+    DataSet,
+    Fragment,
+    ItemSet,
+    PairedData,
+    open_dataset,
+    open_itemset,
+    open_pairs,
+)
 from congruence.engines.embed import EmbedDataSetReport, EncoderSpec, embed_dataset
+from congruence.engines.engine import Engine, LocalEngine, RayEngine
 from congruence.engines.fit import fit_dataset
-from congruence.engines.items import ItemSet, open_itemset
-from congruence.engines.local import LocalEngine
+from congruence.engines.jobs import DataSetReport
 from congruence.engines.migrate import EngineExecutor
-from congruence.engines.pairs import PairedData, open_pairs
-from congruence.engines.ray import RayEngine
 from congruence.engines.sample import read_sample
-from congruence.engines.transform import DataSetReport, transform_dataset
+from congruence.engines.transform import MapBatch, transform_dataset
 
 __all__ = [
     "DataSet",

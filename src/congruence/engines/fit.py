@@ -10,14 +10,11 @@ import numpy as np
 
 from congruence.compare.pairing import check_pairing, warn_pairing
 from congruence.embeddings import has_unit_rows
-from congruence.engines._base import Engine
-from congruence.engines.dataset import Fragment
-from congruence.engines.pairs import PairedData
+from congruence.engines.dataset import Fragment, PairedData
+from congruence.engines.engine import Engine
 from congruence.errors import ParameterError
 from congruence.linalg.moments import CrossMoments
 from congruence.maps import LinearMap, Map, OrthogonalMap
-
-__all__ = ["fit_dataset"]
 
 #: Maximum number of pairs, all from the first fragment, on which the pairing is checked.
 _CHECKED = 2000
@@ -38,9 +35,10 @@ def fit_dataset(
 ) -> Map:
     """Fit a map in one pass over two data sets.
 
-    Each task sums the moments of a fragment in float64. The sums are merged in a tree whose shape depends only on the number of fragments, so that a second
-    run gives the same numbers. Rounding makes them differ from those of one fit on all rows: by at most about n · 1.1e-16 relative to the sums of absolute
-    products, in practice by 1e-13 (tests/engines).
+    Each task sums the moments of a fragment in float64. The sums are merged in a tree whose shape depends only on the
+    number of fragments, so that a second run gives the same numbers. Rounding makes them differ from those of one fit
+    on all rows: by at most about n · 1.1e-16 relative to the sums of absolute products, in practice by 1e-13
+    (tests/engines).
 
     Parameters
     ----------
@@ -64,21 +62,13 @@ def fit_dataset(
 
     Raises
     ------
-    ParameterError
-        If ``method`` cannot be fitted from moments.
     UnpairedError
-        If the check fails, with ``strict``.
-    InputError
-        If rows cannot be used (the message names their fragment), or source and target rows do not vary together.
-
-    Warns
-    -----
-    PairingWarning
-        If the check fails, without ``strict``.
+        If the check fails, with ``strict``; otherwise, that is a PairingWarning.
     """
     if method not in METHODS:
         raise ParameterError(
-            f"Got method={method!r} for an engine; expected one of {', '.join(METHODS)}, which can be fitted from moments. Pass one of these, or fit on a sample without engine=…."
+            f"Got `method={method!r}` for an engine; expected one of {', '.join(METHODS)}.",
+            "Pass one that can be fitted from moments, or fit on a sample without `engine=…`.",
         )
     scores: dict[str, object] = {"n_pairs": pairs.source.rows}
     if check:

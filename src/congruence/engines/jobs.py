@@ -1,60 +1,638 @@
-"""Steps that all jobs on a data set share: record receipts as they arrive, and collect the rows that were left out."""
+"""Jobs on a data set: written by fragments, resumed after a kill, and moved into place at the end.
+
+The journal is written next to the output. It contains a plan, which is written with a digest when the job begins, and
+receipts of finished fragments, which the driver collects and writes in segments with digests. A fragment counts once,
+however often it was processed: a second attempt replaces the output file of the first, and only the first receipt is
+kept.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+import json
+import re
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from congruence.engines._base import Engine
-from congruence.engines.dataset import Fragment
-from congruence.engines.journal import Journal, Receipt
-from congruence.engines.outputs import Output, write_parquet
-from congruence.engines.places import Place
-from congruence.errors import OutputExistsError
+from congruence._utils.atomic import locked
+from congruence._utils.optional import require
+from congruence.engines.dataset import DataSet, Fragment, ItemSet
+from congruence.engines.engine import Engine
+from congruence.engines.locations import Location
+from congruence.errors import CorruptFileError, OutputExistsError, ParameterError, StorageError, VersionError
+from congruence.stores.tables import TableLayout
 
-__all__ = ["collect_bad", "quarantine_place", "run_pending"]
+_JOURNAL, _DATASET, FORMAT_VERSION = "congruence-fragments", "congruence-dataset", 1
 
+#: Lists the files of a finished output. Readers of Parquet folders skip names that begin with an underscore.
+MANIFEST = "_manifest.json"
 
-def run_pending(
-    engine: Engine,
-    work: Callable[[Fragment], dict[str, Any]],
-    journal: Journal,
-    callback: Callable[[int], object] | None,
-) -> None:
-    """Run the pending fragments and record those that are finished; receipts are written even if the run fails."""
-    pending = journal.pending()
-    try:
-        for result in engine.run(work, pending) if pending else ():
-            receipt = Receipt(**result)
-            if journal.add(receipt) and callback is not None:
-                callback(receipt.rows + receipt.bad)
-    finally:
-        journal.flush()
+#: Number of receipts, and of seconds, after which a segment is written: the work that a killed driver repeats. Object
+#: stores charge for each segment.
+MOST_RECEIPTS = 256
+SECONDS, _SECONDS_LOCAL = 20.0, 1.0
+
+#: Number of rows, and of bytes, at which a row group is written.
+_GROUP_ROWS, _GROUP_BYTES = 65_536, 64 * 2**20
 
 
-def quarantine_place(bad_rows: str | None, *, force: bool) -> Place | None:
-    """Return the place of the file of rows that are left out; None if there is to be none. Raises OutputExistsError."""
-    if bad_rows is None:
+# ------------------------------------------------------------------ journal
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Record that a fragment's output is in place.
+
+    ``rows`` were written and ``bad`` ones left out; ``size`` is the output file's in bytes, and ``path`` its path in
+    its folder, empty if no file was written or if the format keeps its own list of files (``lance``: metadata to be
+    committed).
+    """
+
+    fragment: str
+    rows: int
+    bad: int = 0
+    size: int = 0
+    path: str = ""
+    lance: list[Any] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the receipt as plain data."""
+        return {**vars(self), "lance": list(self.lance)}
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """Description of a job, by which a later run recognizes it.
+
+    ``identity``: the digests and options on which the output depends, as plain data.
+    """
+
+    kind: str
+    identity: Mapping[str, object]
+    fragments: tuple[Fragment, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the plan as plain data."""
+        fragments = [fragment.to_dict() for fragment in self.fragments]
+        return {"kind": self.kind, "identity": dict(self.identity), "fragments": fragments}
+
+
+class FragmentJournal:
+    """The receipts of one job, in the folder ``place``.
+
+    ``finished`` has them by the name of the fragment; ``resumed`` counts those of an earlier run, ``again`` those that
+    were ignored, because the fragment already had one or is not in the plan, and ``damaged`` the segments that were
+    damaged or belong to another plan, whose fragments are processed again.
+    """
+
+    def __init__(self, place: Location, plan: JobPlan) -> None:
+        self.place, self.plan, self._digest = place, plan, _digest(plan.to_dict())
+        self.finished: dict[str, Receipt] = {}
+        self.resumed = self.again = self.damaged = 0
+        self._names = {fragment.name for fragment in plan.fragments}
+        self._waiting: list[Receipt] = []
+        self._segment, self._run = 0, uuid.uuid4().hex[:8]  # two runs must not overwrite each other's segments
+        self._seconds = _SECONDS_LOCAL if place.local else SECONDS
+        self._flushed = time.monotonic()
+
+    def open(self, *, restart: bool = False) -> FragmentJournal:
+        """Start the job, or resume what an earlier run has finished; ``restart`` discards the journal of another."""
+        content = self.place.child("plan.json").read()
+        if content is not None:
+            stored = self._checked(content, "plan.json")
+            if stored is not None and stored.get("digest") == self._digest:
+                self._read_segments()
+                return self
+            if not restart and stored is None:
+                raise CorruptFileError(
+                    f"The plan of the journal {self.place.shown} is damaged.",
+                    "Remove the folder, or pass `force=True` to start over.",
+                )
+            if not restart:
+                raise OutputExistsError(
+                    f"Got the journal of another job at {self.place.shown}, with other fragments or options.",
+                    "Pass `force=True` to start over, or pass another output.",
+                )
+            self.place.remove()
+        self.place.child("plan.json").write(with_digest({"digest": self._digest, "plan": self.plan.to_dict()}))
+        return self
+
+    def keep(self, sizes: Mapping[str, int]) -> None:
+        """Discard receipts whose file is missing or has another size than in ``sizes``, by path."""
+        for name, receipt in list(self.finished.items()):
+            if receipt.path and sizes.get(receipt.path) != receipt.size:
+                del self.finished[name]
+        self.resumed = len(self.finished)
+
+    def pending(self) -> list[Fragment]:
+        """Return the fragments without a receipt."""
+        return [fragment for fragment in self.plan.fragments if fragment.name not in self.finished]
+
+    def add(self, receipt: Receipt) -> bool:
+        """Record that a fragment is finished; return False if it already was."""
+        if receipt.fragment not in self._names or receipt.fragment in self.finished:
+            self.again += 1
+            return False
+        self.finished[receipt.fragment] = receipt
+        self._waiting.append(receipt)
+        if len(self._waiting) >= MOST_RECEIPTS or time.monotonic() - self._flushed >= self._seconds:
+            self.flush()
+        return True
+
+    def flush(self) -> None:
+        """Write the buffered receipts."""
+        if self._waiting:
+            self._segment += 1
+            facts = {"digest": self._digest, "receipts": [receipt.to_dict() for receipt in self._waiting]}
+            self.place.child(f"done-{self._segment:06d}-{self._run}.json").write(with_digest(facts))
+            self._waiting = []
+        self._flushed = time.monotonic()
+
+    @property
+    def rows(self) -> int:
+        """Rows written so far."""
+        return sum(receipt.rows for receipt in self.finished.values())
+
+    @property
+    def bad(self) -> int:
+        """Rows left out so far."""
+        return sum(receipt.bad for receipt in self.finished.values())
+
+    def receipts(self) -> list[Receipt]:
+        """Return the receipts in the order of the plan."""
+        finished = self.finished
+        return [finished[fragment.name] for fragment in self.plan.fragments if fragment.name in finished]
+
+    def _read_segments(self) -> None:
+        names = [name for name in self.place.files() if re.fullmatch(r"done-\d{6,12}-[0-9a-f]{8}\.json", name)]
+        with ThreadPoolExecutor(16) as pool:
+            contents = list(pool.map(lambda name: self.place.child(name).read(), names))
+        for name, content in zip(names, contents, strict=True):
+            self._segment = max(self._segment, int(name.split("-")[1]))
+            facts = None if content is None else self._checked(content, name)
+            receipts = None if facts is None or facts.get("digest") != self._digest else _as_receipts(facts)
+            if receipts is None:
+                self.damaged += 1
+                continue
+            for receipt in receipts:
+                if receipt.fragment in self._names:
+                    self.finished.setdefault(receipt.fragment, receipt)
+        self.resumed = len(self.finished)
+
+    def _checked(self, content: bytes, name: str) -> dict[str, object] | None:
+        """Return the facts in a file, or None if the file is damaged."""
+        try:
+            stored = json.loads(content)
+            facts, digest, version = stored["facts"], stored["digest"], stored["format_version"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+        if isinstance(version, int) and version > FORMAT_VERSION:
+            raise VersionError(
+                f"Got {self.place.shown}/{name} of version {version}; expected at most {FORMAT_VERSION}.",
+                "Resume with the version of congruence that began the job.",
+            )
+        return facts if isinstance(facts, dict) and digest == _digest(facts) else None
+
+
+def _as_receipts(facts: Mapping[str, object]) -> list[Receipt] | None:
+    """Return the receipts of a segment, or None if they are malformed."""
+    kinds = {"fragment": str, "rows": int, "bad": int, "size": int, "path": str, "lance": list}
+    rows = facts.get("receipts")
+    if not isinstance(rows, list):
         return None
-    place = Place.of(bad_rows)
-    if place.exists() and not force:
-        raise OutputExistsError(
-            f"Got a path for bad_rows that exists, {place.shown}; expected a new one. Pass force=True to replace it."
-        )
-    return place
+    for row in rows:
+        if not isinstance(row, dict) or set(row) != set(kinds):
+            return None
+        if any(type(row[name]) is not kind for name, kind in kinds.items()) or min(row["rows"], row["bad"]) < 0:
+            return None
+    return [Receipt(**row) for row in rows]
 
 
-def collect_bad(out: Output, journal: Journal, quarantine: Place, schema: pa.Schema) -> None:
-    """Write the rows that were left out to one file, in the order of the fragments."""
+def _digest(facts: object) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def with_digest(facts: Mapping[str, object]) -> bytes:
+    """Return the content of a file of the journal: facts as JSON, with the digest by which damage is noticed."""
+    stored = {"format": _JOURNAL, "format_version": FORMAT_VERSION, "digest": _digest(facts), "facts": facts}
+    return json.dumps(stored).encode()
+
+
+# ------------------------------------------------------------------ output
+
+
+@dataclass(frozen=True)
+class Output:
+    """The output of a job: a folder of Parquet files, or a Lance data set (``kind``).
+
+    A local output is written to ``<out>.partial``, and renamed when it is complete. Object stores cannot rename: there,
+    fragments are written in place, and the output is complete when the manifest is written (for Lance, when the data
+    set is committed).
+    """
+
+    place: Location
+    kind: str
+
+    @classmethod
+    def of(cls, path: str) -> Output:
+        """Return the output at a path: a Lance data set for ``.lance``, else a folder of Parquet files."""
+        place = Location.of(path)
+        suffix = place.name.rpartition(".")[2].lower() if "." in place.name else ""
+        if suffix in ("npy", "npz", "safetensors", "arrow", "feather", "csv", "jsonl", "h5", "hdf5"):
+            raise ParameterError(
+                f"Got {place.shown} ; an engine writes a folder of Parquet files or a .lance data set.",
+                f"Pass a path without .{suffix}.",
+            )
+        return cls(place, "lance" if suffix == "lance" else "parquet")
+
+    @property
+    def working(self) -> Location:
+        """Folder of the journal and, for a local output, of the fragments until the output is complete."""
+        return self.place.with_suffix(".partial")
+
+    @property
+    def journal(self) -> Location:
+        """Folder of the journal."""
+        return self.working.child("journal")
+
+    @property
+    def quarantine(self) -> Location:
+        """Folder of the rows that were left out, until they are collected in one file."""
+        return self.working.child("bad")
+
+    @property
+    def stage(self) -> Location:
+        """Folder that fragments are written to."""
+        return self.working.child("data") if self.place.local else self.place
+
+    def prepare(self, source: Location, *, force: bool) -> None:
+        """Check that the output may be written; with ``force``, an output that an engine wrote may be replaced."""
+        output_path, source_path = f"{self.place.shown}/", f"{source.shown}/"
+        if output_path.startswith(source_path) or source_path.startswith(output_path):
+            raise ParameterError(
+                f"The output {self.place.shown} and the input {source.shown} are the same, or one is inside the other.",
+                "Pass another output.",
+            )
+        if self.place.local and not self.place.exists():
+            return
+        if not self.is_finished():
+            if not self.place.local and (self.journal.child("plan.json").exists() or not self.place.exists()):
+                return
+            raise OutputExistsError(
+                f"Got files at {self.place.shown} that congruence did not write.",
+                "Pass another output, or move them away.",
+            )
+        if self.place.local and not self.stage.exists():
+            self.working.remove()  # left by a run that was killed after the output was published
+        if not force:
+            fix = ("Pass `force=True` to replace it.", "Pass another path.")
+            raise OutputExistsError(f"The output {self.place.shown} exists.", fix)
+        if not self.place.local and self.kind == "parquet":  # fragments with other names would remain
+            self.place.remove()
+
+    def is_finished(self) -> bool:
+        """Return whether a complete output of this kind exists."""
+        if self.kind == "lance":
+            return self.place.child("_versions").exists()
+        content = self.place.child(MANIFEST).read() if self.place.exists() else None
+        try:
+            return content is not None and json.loads(content).get("format") == _DATASET
+        except (ValueError, AttributeError):
+            return False
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock a local output for this run.
+
+        Object stores have no locks: there, two runs write the same names and content.
+        """
+        if not self.place.local:
+            yield
+            return
+        folder = Path(self.working.uri)
+        folder.mkdir(parents=True, exist_ok=True)
+        fix = "Wait for it to finish, or pass another path."
+        with locked(folder, f"Another run is writing {self.place.shown}.", fix):
+            yield
+        with suppress(OSError):  # succeeds only if nothing was written
+            folder.rmdir()
+
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes of the fragments' files by path."""
+        return self.stage.files() if self.kind == "parquet" else {}
+
+    def publish(self, journal: FragmentJournal, schema: pa.Schema) -> None:
+        """Write the manifest or commit the data set, and move a local output to its path."""
+        receipts, sizes = journal.receipts(), self.sizes()
+        lost = [receipt for receipt in receipts if receipt.path and sizes.get(receipt.path) != receipt.size]
+        if lost or journal.pending():
+            raise StorageError(
+                f"Got {len(receipts) - len(lost)} of {len(journal.plan.fragments)} fragments in "
+                f"{self.stage.shown}; the others were removed or changed during the run.",
+                "Run this again, and make sure that no other program writes there.",
+            )
+        if self.kind == "lance":
+            self._commit(receipts, schema)
+        else:
+            written = [receipt for receipt in receipts if receipt.rows]
+            known = {receipt.path for receipt in written}
+            for path in sizes:  # remove the files of other plans, and of fragments without valid rows
+                if path.endswith(".parquet") and path not in known:
+                    self.stage.child(path).remove()
+            files = [{"path": receipt.path, "rows": receipt.rows, "size": receipt.size} for receipt in written]
+            manifest = {"format": _DATASET, "format_version": FORMAT_VERSION, "rows": journal.rows, "files": files}
+            self.stage.child(MANIFEST).write(json.dumps(manifest).encode())
+        if self.place.local:
+            self.stage.drop_temporary()
+            if self.place.exists():
+                old = self.working.child("old")
+                old.remove()
+                self.place.move_to(old)
+            self.stage.move_to(self.place)
+        self.working.remove()
+
+    def _commit(self, receipts: list[Receipt], schema: pa.Schema) -> None:
+        lance = require("lance", extra="lance")
+        from lance.fragment import FragmentMetadata
+
+        uri, options = self.stage.lance
+        written = [metadata for receipt in receipts for metadata in receipt.lance]
+        fragments = [FragmentMetadata.from_json(json.dumps(metadata)) for metadata in written]
+        lance.LanceDataset.commit(uri, lance.LanceOperation.Overwrite(schema, fragments), storage_options=options)
+        known = {f"data/{file['path']}" for metadata in written for file in metadata["files"]}
+        if self.place.local:  # remove the files of attempts that were killed or repeated
+            for path in self.stage.files():
+                if path.startswith("data/") and path not in known:
+                    self.stage.child(path).remove()
+
+    def write_fragment(self, name: str, layout: TableLayout, batches: Iterator[pa.RecordBatch]) -> Receipt:
+        """Write one fragment, replacing that of an earlier attempt; if ``batches`` raises an error, no file is left."""
+        if self.kind == "lance":
+            return self._write_lance(name, layout, batches)
+        path = f"{name}.parquet"
+        rows, size = write_parquet(self.stage.child(path), layout.schema, batches, **layout.parquet_options())
+        return Receipt(name, rows, size=size, path=path if rows else "")
+
+    def _write_lance(self, name: str, layout: TableLayout, batches: Iterator[pa.RecordBatch]) -> Receipt:
+        require("lance", extra="lance")
+        from lance.fragment import write_fragments
+
+        rows = 0
+        errors: list[BaseException] = []
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            nonlocal rows
+            try:
+                for batch in batches:
+                    rows += len(batch)
+                    yield batch
+            except BaseException as error:  # Arrow's stream would keep only its message
+                errors.append(error)
+                raise
+
+        uri, options = self.stage.lance
+        try:
+            written = write_fragments(
+                pa.RecordBatchReader.from_batches(layout.schema, counted()),
+                uri,
+                schema=layout.schema,
+                mode="create",
+                max_rows_per_file=2**31 - 1,
+                max_bytes_per_file=2**62,
+                storage_options=options,
+            )
+        except BaseException:
+            if errors:
+                raise errors[0] from None
+            raise
+        return Receipt(name, rows, lance=[metadata.to_json() for metadata in written] if rows else [])
+
+
+def write_parquet(
+    place: Location, schema: pa.Schema, batches: Iterator[pa.RecordBatch], **options: object
+) -> tuple[int, int]:
+    """Write batches as one Parquet file, unless there are none; return its rows and bytes."""
     import pyarrow.parquet as pq
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        for receipt in journal.receipts():
-            if receipt.bad:
-                with out.quarantine.child(f"{receipt.fragment}.parquet").open() as file:
-                    yield from pq.ParquetFile(file).iter_batches()
+    first = next(batches, None)
+    if first is None:
+        place.remove()
+        return 0, 0
+    waiting, count, nbytes, rows = [first], len(first), first.nbytes, len(first)
+    with place.writing() as file, pq.ParquetWriter(file, schema, **options) as writer:
 
-    if journal.bad:
-        write_parquet(quarantine, schema, batches())
+        def write() -> None:
+            writer.write_table(pa.Table.from_batches(waiting, schema), row_group_size=count)
+
+        for batch in batches:
+            if count >= _GROUP_ROWS or nbytes >= _GROUP_BYTES:
+                write()
+                waiting, count, nbytes = [], 0, 0
+            waiting.append(batch)
+            count, nbytes, rows = count + len(batch), nbytes + batch.nbytes, rows + len(batch)
+        write()
+        writer.close()
+        size = file.tell()
+    return rows, size
+
+
+# ------------------------------------------------------------------ the job
+
+
+@dataclass(frozen=True)
+class DataSetReport:
+    """Summary of a call to :func:`transform_dataset`.
+
+    Attributes
+    ----------
+    output, engine : str
+        Path of the output, and name of the engine.
+    rows, dim : int
+        Number of rows and width of the output.
+    dtype : str
+        Type of the stored vectors.
+    fragments, resumed : int
+        Number of fragments, and number of those that an earlier run had finished.
+    bad_rows : int
+        Number of rows that were left out.
+    bad_rows_file : str or None
+        Path of the file of rows that were left out; None if there are none.
+    normalized : bool
+        Whether the mapped rows were scaled to unit norm.
+    seconds : float
+        Duration of this run.
+    """
+
+    output: str
+    engine: str
+    rows: int
+    dim: int
+    dtype: str
+    fragments: int
+    resumed: int
+    bad_rows: int
+    bad_rows_file: str | None
+    normalized: bool
+    seconds: float
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the report as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class FragmentWork(ABC):
+    """Writes the new vectors of one fragment; sent to the workers.
+
+    With ``quarantine``, bad rows are left out and kept there.
+    """
+
+    data: DataSet | ItemSet
+    layout: TableLayout
+    output: Output
+    quarantine: bool
+
+    def __call__(self, fragment: Fragment) -> dict[str, object]:
+        """Process a fragment, write it, and return its receipt as plain data."""
+        bad: list[pa.RecordBatch] = []
+        receipt = self.output.write_fragment(fragment.name, self.layout, self.batches(fragment, bad))
+        if bad:
+            place = self.output.quarantine.child(f"{fragment.name}.parquet")
+            write_parquet(place, bad[0].schema, iter(bad))
+        return {**receipt.to_dict(), "bad": sum(map(len, bad))}
+
+    @abstractmethod
+    def batches(self, fragment: Fragment, bad: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of the output; batches for the quarantine are added to ``bad``."""
+
+
+class Job:
+    """A job on a data set; its output and the file of rows that are left out are checked first."""
+
+    def __init__(
+        self,
+        kind: str,
+        data: DataSet | ItemSet,
+        output: str,
+        *,
+        engine: Engine,
+        bad_rows: str | None,
+        force: bool,
+        callback: Callable[[int], object] | None,
+    ) -> None:
+        self._started = time.perf_counter()
+        self._kind, self._data, self._engine, self._force, self._callback = kind, data, engine, force, callback
+        self.output = Output.of(output)
+        self.output.prepare(data.place, force=force)
+        self.quarantine = None if bad_rows is None else Location.of(bad_rows)
+        if self.quarantine is not None and self.quarantine.exists() and not force:
+            problem = f"The path for bad_rows, {self.quarantine.shown}, exists."
+            raise OutputExistsError(problem, "Pass `force=True` to replace it.")
+
+    def run(
+        self, work: FragmentWork, identity: Mapping[str, object], *, normalized: bool, may_be_empty: bool
+    ) -> dict[str, Any]:
+        """Run the pending fragments, collect the rows that were left out, publish, and return a report's facts."""
+        out, data, quarantine, callback = self.output, self._data, self.quarantine, self._callback
+        places = {"source": data.place.shown, "version": data.version, "output": out.place.shown}
+        identity = {**places, "bad_rows": quarantine is not None, **identity}
+        with out.locked():
+            plan = JobPlan(self._kind, identity, data.fragments)
+            journal = FragmentJournal(out.journal, plan).open(restart=self._force)
+            journal.keep(out.sizes())
+            if callback is not None and journal.resumed:
+                callback(journal.rows + journal.bad)
+            pending = journal.pending()
+            try:
+                for result in self._engine.run(work, pending) if pending else ():
+                    receipt = Receipt(**result)
+                    if journal.add(receipt) and callback is not None:
+                        callback(receipt.rows + receipt.bad)
+            finally:  # receipts are written even if the run fails
+                journal.flush()
+            if quarantine is not None and journal.bad:
+                write_parquet(quarantine, quarantine_schema(data.schema), _bad_batches(out, journal))
+                if not journal.rows and not may_be_empty:
+                    raise CorruptFileError(
+                        f"None of the {journal.bad} items in {data.place.shown} can be encoded.",
+                        f"See the reasons in {quarantine.shown}, and pass other items or another encoder.",
+                    )
+            out.publish(journal, work.layout.schema)
+        return {
+            "output": out.place.shown,
+            "engine": self._engine.name,
+            "rows": journal.rows,
+            "dim": work.layout.dim,
+            "dtype": work.layout.dtype.name,
+            "fragments": len(data.fragments),
+            "resumed": journal.resumed,
+            "bad_rows": journal.bad,
+            "bad_rows_file": None if quarantine is None or not journal.bad else quarantine.shown,
+            "normalized": normalized,
+            "seconds": time.perf_counter() - self._started,
+        }
+
+
+def _bad_batches(out: Output, journal: FragmentJournal) -> Iterator[pa.RecordBatch]:
+    """Yield the rows that were left out, in the order of the fragments."""
+    import pyarrow.parquet as pq
+
+    for receipt in journal.receipts():
+        if receipt.bad:
+            with out.quarantine.child(f"{receipt.fragment}.parquet").open() as file:
+                yield from pq.ParquetFile(file).iter_batches()
+
+
+# ------------------------------------------------------------------ rows that are left out
+
+#: Reasons why a row is left out, by the code that :func:`find_bad` returns; 0 is a valid row.
+REASONS = ("", "no vector", "another width", "missing numbers", "NaN or infinity", "all zeros")
+
+
+def find_bad(column: pa.Array, dim: int, *, allow_zero_rows: bool = False) -> np.ndarray:
+    """Return for each row whether its vector is valid, and if not, why: indices into :data:`REASONS`, int8."""
+    code = np.zeros(len(column), np.int8)
+    code[column.is_null().to_numpy(zero_copy_only=False)] = 1
+    if not pa.types.is_fixed_size_list(column.type):
+        lengths = column.value_lengths().fill_null(dim).to_numpy(zero_copy_only=False)
+        code[(code == 0) & (lengths != dim)] = 2
+    rows = np.flatnonzero(code == 0)
+    values = column.take(pa.array(rows)).flatten()
+    if values.null_count:
+        missing = values.is_null().to_numpy(zero_copy_only=False).reshape(-1, dim).any(axis=1)
+        code[rows[missing]] = 3
+        rows = rows[~missing]
+        values = column.take(pa.array(rows)).flatten()
+    block = values.to_numpy(zero_copy_only=False).reshape(-1, dim)
+    finite = np.isfinite(block).all(axis=1)
+    code[rows[~finite]] = 4
+    if not allow_zero_rows and dim > 1:
+        code[rows[finite & ~block.any(axis=1)]] = 5
+    return code
+
+
+def quarantine_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of a quarantine: the position of a row, why it was left out, and the row's own columns."""
+    own = {"fragment": pa.string(), "row": pa.int64(), "reason": pa.string()}
+    taken = set(schema.names)
+    fields = [pa.field(f"bad_{name}" if name in taken else name, kind) for name, kind in own.items()]
+    return pa.schema([*fields, *schema])
+
+
+def quarantined(
+    piece: pa.RecordBatch, rows: np.ndarray, reasons: Sequence[str], start: int, name: str
+) -> pa.RecordBatch:
+    """Return rows of a batch as the quarantine has them; ``start`` is the number of the batch's first row."""
+    names, numbers = pa.array([name] * len(rows), pa.string()), pa.array(rows + start, pa.int64())
+    own = [names, numbers, pa.array(reasons, pa.string())]
+    return pa.record_batch([*own, *piece.take(pa.array(rows)).columns], schema=quarantine_schema(piece.schema))

@@ -12,8 +12,8 @@ import numpy as np
 
 from congruence.databases import Database, PairedBlock, Partitioned, WrittenFile
 from congruence.databases.parquet import Tables
-from congruence.engines._base import Engine
 from congruence.engines.dataset import Fragment
+from congruence.engines.engine import Engine
 from congruence.errors import MigrationError, ParameterError
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.mapper import RowMapper
@@ -26,8 +26,6 @@ from congruence.upgrade.migrate.passes import (
     wrong_rows,
 )
 
-__all__ = ["EngineExecutor"]
-
 #: Bytes of old vectors per range of rows, the unit of work of one task.
 RANGE_BYTES = 256 * 2**20
 
@@ -35,17 +33,19 @@ RANGE_BYTES = 256 * 2**20
 class EngineExecutor:
     """The passes of a migration over Parquet or Arrow files, or a LanceDB table, that all workers can read and write.
 
-    Rows never pass through the driver. For files, a worker writes the new vectors of its range at their row numbers, and then marks them as written. A range may
-    therefore be processed twice, and rows that a killed run has not marked are processed again. Each complete new file is written by one task. For a Lance table, a
-    worker writes complete files of the new column, and the driver commits them every few seconds; rows that others have changed in the meantime are left to the next
-    pass.
+    Rows never pass through the driver. For files, a worker writes the new vectors of its range at their row numbers,
+    and then marks them as written. A range may therefore be processed twice, and rows that a killed run has not marked
+    are processed again. Each complete new file is written by one task. For a Lance table, a worker writes complete
+    files of the new column, and the driver commits them every few seconds; rows that others have changed in the
+    meantime are left to the next pass.
 
     Parameters
     ----------
     engine : Engine
         :class:`RayEngine`, or :class:`LocalEngine` to run the passes in this process.
     range_bytes : int
-        Bytes of old vectors per range. Larger files are divided at row-group boundaries; smaller fragments of a Lance table are combined into one task up to this size.
+        Bytes of old vectors per range. Larger files are divided at row-group boundaries; smaller fragments of a Lance
+        table are combined into one task up to this size.
 
     Examples
     --------
@@ -59,7 +59,7 @@ class EngineExecutor:
         self.engine, self.range_bytes = engine, range_bytes
 
     def begin(self, database: Database) -> None:
-        """Let the engine also write the new files of a data set. Raises ParameterError if workers cannot share the database."""
+        """Let the engine also write the new files of a data set."""
         files = _shared(database)
         if not isinstance(files, Tables):
             return
@@ -83,13 +83,7 @@ class EngineExecutor:
         retry: Retry,
         callback: Callable[[int], object] | None,
     ) -> None:
-        """Write the new vectors of all rows that have none.
-
-        Raises
-        ------
-        NotFiniteError, ZeroRowError, ModalityError, ShapeError, CorruptFileError, StorageError
-            If rows cannot be read, mapped or written; the message names their range.
-        """
+        """Write the new vectors of all rows that have none."""
         _refuse_native(mapper)
         rows = _shared(database)
         journal.cursor, journal.rows, journal.sample = None, 0, []
@@ -125,13 +119,7 @@ class EngineExecutor:
         retry: Retry,
         callback: Callable[[int], object] | None,
     ) -> dict[str, object]:
-        """Compare every new vector with the result of the map, rewrite those that differ, and compute the checksum of the old vectors.
-
-        Raises
-        ------
-        NotFiniteError, ZeroRowError, ModalityError, ShapeError, CorruptFileError, StorageError
-            If rows cannot be read, mapped or written; the message names their range.
-        """
+        """Rewrite every new vector that differs from the map's, and compute the checksum of the old vectors."""
         _refuse_native(mapper)
         return self._pass(_shared(database), mapper, dim, retry, callback)[1]
 
@@ -165,11 +153,12 @@ class EngineExecutor:
 
 
 def _shared(database: Database) -> Partitioned:
-    """Return the database if workers can share it. Raises ParameterError."""
+    """Return the database if workers can share it."""
     if not isinstance(database, Partitioned):
         raise ParameterError(
-            f"Got {database.kind} for an engine; expected Parquet or Arrow files or a LanceDB table, whose rows several machines can read and write at the same time. "
-            "Migrate it with engine='local'."
+            f"Got {database.kind} for an engine; expected Parquet or Arrow files or a LanceDB table, which "
+            "workers share.",
+            "Migrate it with `engine='local'`.",
         )
     return database
 
@@ -177,14 +166,14 @@ def _shared(database: Database) -> Partitioned:
 def _refuse_native(mapper: RowMapper) -> None:
     if mapper.native is not None:
         raise MigrationError(
-            "Got a migration with re-embedded rows for an engine; expected one that only maps, because workers do not have the re-embedded vectors. "
-            "Continue with engine='local'."
+            "Got a migration with re-embedded rows for an engine, whose workers do not have these vectors.",
+            "Continue with `engine='local'`.",
         )
 
 
 @dataclass(frozen=True)
 class _Fills:
-    """Maps the rows of a range that have no new vector yet; returns the number of rows, a sample of their ids, and the files to commit."""
+    """Maps the rows of a range that have no new vector; returns their number, a sample of ids, and files to commit."""
 
     rows: Partitioned
     mapper: RowMapper
@@ -210,7 +199,7 @@ class _Fills:
 
 @dataclass(frozen=True)
 class _Compares:
-    """Computes the checksum of the old vectors of a range and, if there is a map, rewrites new vectors that are missing or wrong."""
+    """Computes the checksum of a range's old vectors and, if there is a map, rewrites wrong new vectors."""
 
     rows: Partitioned
     mapper: RowMapper | None
@@ -245,8 +234,8 @@ class _Writes:
 class _Sample:
     """Keeps the ids with the smallest random keys of a range.
 
-    A row's key depends only on its range and its position in it. The smallest keys of all ranges are therefore a uniform sample, however the ranges are divided into
-    blocks, and however often a range is processed.
+    A row's key depends only on its range and its position in it. The smallest keys of all ranges are therefore a
+    uniform sample, however the ranges are divided into blocks, and however often a range is processed.
     """
 
     def __init__(self, start: int) -> None:

@@ -1,4 +1,4 @@
-"""Estimate the time, cost and bottlenecks of mapping a very large number of rows, from rates measured on this machine."""
+"""Estimate time, cost and bottlenecks of mapping very many rows, from rates measured on this machine."""
 
 from __future__ import annotations
 
@@ -13,15 +13,11 @@ import pyarrow as pa
 
 from congruence.embeddings import Space
 from congruence.engines.dataset import FRAGMENT_BYTES, READ_BYTES, open_dataset
-from congruence.engines.journal import MOST_RECEIPTS, SECONDS
-from congruence.engines.outputs import write_parquet
-from congruence.engines.places import Place
+from congruence.engines.jobs import MOST_RECEIPTS, SECONDS, write_parquet
+from congruence.engines.locations import Location
 from congruence.maps import OrthogonalMap
-from congruence.stores.fragments import TableFragment
-from congruence.stores.layout import TableLayout, parquet_options
+from congruence.stores.tables import TableLayout
 from congruence.upgrade.transform import BlockMap
-
-__all__ = ["Check", "DataPlan", "Machines", "Rates", "measure_rates", "plan_rows"]
 
 #: Bytes of source vectors on which rates are measured.
 _MEASURED_BYTES = 64 * 2**20
@@ -29,10 +25,12 @@ _MEASURED_BYTES = 64 * 2**20
 #: Size in bytes of one part of an upload by Arrow.
 PART_BYTES = 10 * 2**20
 
-#: Requests per second that S3 serves for one prefix (AWS, "Best practices design patterns: optimizing Amazon S3 performance").
+#: Requests per second that S3 serves for one prefix (AWS, "Best practices design patterns: optimizing Amazon S3
+#: performance").
 _GETS, _PUTS = 5500, 3500
 
-#: Bytes that the driver keeps per fragment: its entries in the plan and in Ray's task table, and its receipt. An estimate, above what tests/engines measures for the plan and the receipts.
+#: Bytes that the driver keeps per fragment: its entries in the plan and in Ray's task table, and its receipt. An
+#: estimate, above what tests/engines measures for the plan and the receipts.
 DRIVER_BYTES = 8192
 
 
@@ -40,13 +38,8 @@ DRIVER_BYTES = 8192
 class Rates:
     """Rows that one core reads, multiplies and writes per second of processor time.
 
-    Attributes
-    ----------
-    read, product, write : float
-    place : str
-        Folder or URL that was read from and written to.
-    wait : float
-        Seconds of waiting for reads and writes per second of processor time: 0 if the storage is faster than the core.
+    ``place``: folder or URL that was read from and written to; ``wait``: seconds of waiting for reads and writes per
+    second of processor time: 0 if the storage is faster than the core.
     """
 
     read: float
@@ -65,20 +58,10 @@ class Rates:
 class Machines:
     """The machines that a job runs on, and their prices.
 
-    Attributes
-    ----------
-    count, cores : int
-        Number of machines, and of cores per machine.
-    memory, network : float
-        Memory in GB and network bandwidth in Gbit per second, each per machine.
-    price : float
-        Price of one machine per hour.
-    get_price, put_price : float
-        Price of 1,000 reads from and of 1,000 writes to the object store.
-    driver_memory : float
-        Memory that the driver may use, in GB.
-    lost : float
-        Share of the work that is repeated after failures and preemption.
+    ``count``, ``cores``: number of machines, and of cores per machine; ``memory``, ``network``: memory in GB and
+    network bandwidth in Gbit per second, each per machine; ``price``: price of one machine per hour; ``get_price``,
+    ``put_price``: price of 1,000 reads from and of 1,000 writes to the object store; ``driver_memory``: memory that the
+    driver may use, in GB; ``lost``: share of the work that is repeated after failures and preemption.
     """
 
     count: int = 16
@@ -96,14 +79,7 @@ class Machines:
 class Check:
     """A limit, and the load of a job on it.
 
-    Attributes
-    ----------
-    name : str
-    load, limit : float
-    unit : str
-        Unit of both.
-    advice : str
-        What to do if the load exceeds the limit.
+    ``advice``: what to do if the load exceeds the limit.
     """
 
     name: str
@@ -122,22 +98,10 @@ class Check:
 class DataPlan:
     """Estimate of the work, time and cost of mapping N rows.
 
-    Attributes
-    ----------
-    rows, dim, dim_out : int
-    bytes_read, bytes_written : float
-    fragments : int
-    core_hours, hours : float
-        Hours of work of all cores together, and elapsed hours: the larger of the cores' time and the network's.
-    bound : str
-        What limits the speed: "cores" or "network".
-    gets, puts, lists : int
-        Number of requests to an object store, including those of the journal.
-    cost_machines, cost_requests : float
-    checks : list of Check
-        Limits, the one with the largest share of its limit first.
-    rates : Rates
-    machines : Machines
+    ``core_hours``, ``hours``: hours of work of all cores together, and elapsed hours: the larger of the cores' time and
+    the network's; ``bound``: what limits the speed: "cores" or "network"; ``gets``, ``puts``, ``lists``: number of
+    requests to an object store, including those of the journal; ``checks``: limits, the one with the largest share of
+    its limit first.
     """
 
     rows: int
@@ -172,25 +136,8 @@ def measure_rates(
 ) -> Rates:
     """Measure how fast one core reads, multiplies and writes rows, as a task does.
 
-    Parameters
-    ----------
-    dim, dim_out : int
-        Widths of source and target.
-    dtype : str, default="float32"
-    where : str, optional
-        Folder or URL to read from and write to; a temporary folder by default.
-    repeats : int, default=3
-        Number of repetitions; the fastest one counts.
-    random_state : int, default=0
-
-    Returns
-    -------
-    Rates
-
-    Raises
-    ------
-    FileError, StorageError
-        If the folder cannot be read or written.
+    ``where``: folder or URL to read from and write to; a temporary folder by default; ``repeats``: number of
+    repetitions; the fastest one counts.
     """
     from threadpoolctl import threadpool_limits
 
@@ -200,11 +147,11 @@ def measure_rates(
     function = BlockMap(_some_map(dim, dim_out, rng), Space(dim=dim), dtype, check=False, normalize=False)
     block = function.rows_of_block()
     with tempfile.TemporaryDirectory() as temporary, threadpool_limits(1):
-        home = Place.of(where or temporary).child("congruence-plan")
+        home = Location.of(where or temporary).child("congruence-plan")
         try:
             _write(home.child("in.parquet"), X)
             data = open_dataset(home.uri)
-            read = _time(lambda: _read(data.open(data.fragments[0]), block), repeats)
+            read = _time(lambda: list(data.open(data.fragments[0]).scan_table(0, block)), repeats)
             out = function(X[:block])
             product = _time(lambda: [function(X[k : k + block]) for k in range(0, n, block)], repeats)
             wide = np.resize(out, (n, dim_out)).astype(dtype)
@@ -234,27 +181,11 @@ def _time(run: Callable[[], object], repeats: int) -> tuple[float, float]:
     return max(best[0], 1e-9), max(best[1], 1e-9)
 
 
-def _write(place: Place, X: np.ndarray) -> None:
-    layout = TableLayout(
-        None,
-        dim=X.shape[1],
-        dtype=X.dtype,
-        has_ids=True,
-        id_type=pa.int64(),
-        space=Space(),
-        column_out=None,
-        path=place.shown,
-    )
-    step = 4096
-    batches = (
-        layout.fill(pa.array(np.arange(k, min(k + step, len(X)))), X[k : k + step]) for k in range(0, len(X), step)
-    )
-    write_parquet(place, layout.schema, batches, **parquet_options(layout, kept=False))
-
-
-def _read(source: TableFragment, block: int) -> None:
-    for row, piece in source.tables(block):
-        source.block(piece, row)
+def _write(place: Location, X: np.ndarray) -> None:
+    layout = TableLayout(None, dim=X.shape[1], dtype=X.dtype, has_ids=True, id_type=pa.int64(), path=place.shown)
+    starts = range(0, len(X), 4096)
+    batches = (layout.fill(pa.array(np.arange(k, min(k + 4096, len(X)))), X[k : k + 4096]) for k in starts)
+    write_parquet(place, layout.schema, batches, **layout.parquet_options())
 
 
 def plan_rows(
@@ -271,30 +202,17 @@ def plan_rows(
 ) -> DataPlan:
     """Estimate the work, time and cost of mapping a number of rows.
 
-    Parameters
-    ----------
-    rows, dim, dim_out : int
-    rates : Rates
-        See :func:`measure_rates`.
-    machines : Machines
-    dtype : str, default="float32"
-    payload : float, default=8
-        Bytes per row in addition to its vector.
-    columns : int, default=2
-        Number of columns, including that of the vectors.
-    fragment_bytes : int, default=268_435_456
-        Size of a fragment before it is mapped.
-
-    Returns
-    -------
-    DataPlan
+    ``payload``: bytes per row in addition to its vector; ``columns``: number of columns, including that of the vectors;
+    ``fragment_bytes``: size of a fragment before it is mapped.
 
     Notes
     -----
-    Work: N / rate · (1 + lost) core-hours, distributed evenly; stragglers add at most the time of one fragment at the end.
+    Work: N / rate · (1 + lost) core-hours, distributed evenly; stragglers add at most the time of one fragment at the
+    end.
 
-    Requests: for each fragment, two reads for the footer, one for each 16 MB of the vectors and one for each other column; one write for each 10 MB of
-    output, and two to begin and end the upload. For the journal, one write for each 256 receipts or 20 s, and two more. Two listings for each 1,000 files.
+    Requests: for each fragment, two reads for the footer, one for each 16 MB of the vectors and one for each other
+    column; one write for each 10 MB of output, and two to begin and end the upload. For the journal, one write for each
+    256 receipts or 20 s, and two more. Two listings for each 1,000 files.
 
     Index: a graph with 32 links of 4 bytes per row, in memory together with the float32 vectors.
     """
@@ -314,29 +232,23 @@ def plan_rows(
     lists = 2 * math.ceil(fragments / 1000)
     index = rows * (dim_out * 4 + 32 * 4)
     seconds = hours * 3600
+    driver, each = 0.5e9 + fragments * DRIVER_BYTES, machines.cores * (per_out + 3e8)
     checks = [
-        Check("reads of an object store, per prefix", gets / seconds, _GETS, "requests/s", "Spread the files over several prefixes."),
-        Check("writes to an object store, per prefix", (puts + lists) / seconds, _PUTS, "requests/s", "Make fragments larger, or write under several prefixes."),
-        Check("memory of the driver", (0.5e9 + fragments * DRIVER_BYTES) / 1e9, machines.driver_memory, "GB", "Make fragments larger, or split the data set into several jobs."),
-        Check("memory of a machine", machines.cores * (per_out + 3e8) / 1e9, machines.memory, "GB", "Make fragments smaller, or run fewer tasks per machine (--workers)."),
-        Check("memory of the machines for a rebuilt graph index", index / 1e9, machines.count * machines.memory, "GB", "Quantize the index, shard it over more machines, or keep the old one with a bridge."),
+        Check("reads of an object store, per prefix", gets / seconds, _GETS, "requests/s",
+              "Spread the files over several prefixes."),
+        Check("writes to an object store, per prefix", (puts + lists) / seconds, _PUTS, "requests/s",
+              "Make fragments larger, or write under several prefixes."),
+        Check("memory of the driver", driver / 1e9, machines.driver_memory, "GB",
+              "Make fragments larger, or split the data set into several jobs."),
+        Check("memory of a machine", each / 1e9, machines.memory, "GB",
+              "Make fragments smaller, or run fewer tasks per machine (--workers)."),
+        Check("memory of the machines for a rebuilt graph index", index / 1e9, machines.count * machines.memory, "GB",
+              "Quantize the index, shard it over more machines, or keep the old one with a bridge."),
     ]  # fmt: skip
     return DataPlan(
-        rows,
-        dim,
-        dim_out,
-        bytes_in,
-        bytes_out,
-        fragments,
-        core_hours,
-        hours,
-        "cores" if by_cores >= by_network else "network",
-        gets,
-        puts,
-        lists,
-        hours * machines.count * machines.price,
-        gets / 1000 * machines.get_price + (puts + lists) / 1000 * machines.put_price,
-        rates,
-        machines,
-        sorted(checks, key=lambda check: -check.share),
-    )
+        rows=rows, dim=dim, dim_out=dim_out, bytes_read=bytes_in, bytes_written=bytes_out, fragments=fragments,
+        core_hours=core_hours, hours=hours, bound="cores" if by_cores >= by_network else "network",
+        gets=gets, puts=puts, lists=lists, cost_machines=hours * machines.count * machines.price,
+        cost_requests=gets / 1000 * machines.get_price + (puts + lists) / 1000 * machines.put_price,
+        rates=rates, machines=machines, checks=sorted(checks, key=lambda check: -check.share),
+    )  # fmt: skip

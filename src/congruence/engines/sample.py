@@ -1,4 +1,4 @@
-"""A sample of a data set's rows, chosen by a hash of their ids, so that two data sets with the same ids give the same items in any order."""
+"""A sample of a data set's rows by a hash of their ids: equal ids give the same items, in any order."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ import pyarrow.ipc
 from congruence._utils.ids import id_texts
 from congruence._utils.validation import RowNames, check_rows
 from congruence.embeddings import Embeddings
-from congruence.engines._base import Engine
 from congruence.engines.dataset import DataSet, Fragment
+from congruence.engines.engine import Engine
 from congruence.errors import InputError
-
-__all__ = ["SAMPLE", "read_sample"]
 
 #: Default number of rows in a sample: 61 MB at 768 float32 numbers per row, and searching all of them takes seconds.
 SAMPLE = 20_000
@@ -43,20 +41,13 @@ def read_sample(
     -------
     Embeddings
         The ids are those of the data set, or row numbers if it has none.
-
-    Raises
-    ------
-    InputError
-        If a row is invalid (the message names its fragment), or no row was chosen.
     """
-    starts = np.cumsum([0, *(fragment.rows for fragment in data.fragments)])[:-1]
-    first_rows = {fragment.name: int(start) for fragment, start in zip(data.fragments, starts, strict=True)}
-    work = _SampleWork(data.without_fragments(), first_rows, share, random_state, allow_zero_rows)
+    work = _SampleWork(data.without_fragments(), data.first_rows, share, random_state, allow_zero_rows)
     content = engine.reduce(work, _merge_samples, data.fragments)
     table = pyarrow.ipc.open_stream(content).read_all().combine_chunks()
     if not len(table):
         raise InputError(
-            f"Got no rows of {data.place.shown} in a sample of {share:.2g} of them; expected some. Pass a larger sample=…."
+            f"No rows of {data.place.shown} in a sample of {share:.2g} of them.", "Pass a larger `sample=…`."
         )
     vectors = table.column("vector").combine_chunks().flatten().to_numpy().reshape(-1, data.dim)
     ids = table.column("id").combine_chunks()
@@ -100,15 +91,7 @@ class _SampleWork:
 def _is_chosen(ids: pa.Array, share: float, random_state: int) -> np.ndarray:
     """Return for each id whether it is in the sample, which depends only on the id's text.
 
-    Parameters
-    ----------
-    ids : pyarrow.Array, length n
-    share : float
-    random_state : int
-
-    Returns
-    -------
-    ndarray of bool, shape (n,)
+    Returns (n,).
     """
     if share >= 1:
         return np.ones(len(ids), bool)

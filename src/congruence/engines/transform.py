@@ -1,10 +1,11 @@
-"""Map a data set of many files, one task per fragment."""
+"""Map Arrow batches, and data sets of many files, one task per fragment."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -12,61 +13,163 @@ from numpy.typing import DTypeLike
 
 from congruence._utils.ahead import run_ahead
 from congruence._utils.validation import RowNames
-from congruence.engines._base import Engine
-from congruence.engines.bad_rows import REASONS, find_bad, quarantine_schema, quarantined
-from congruence.engines.batch import store_as
+from congruence.embeddings import Space
 from congruence.engines.dataset import DataSet, Fragment
-from congruence.engines.jobs import collect_bad, quarantine_place, run_pending
-from congruence.engines.journal import Journal, Plan
-from congruence.engines.outputs import Output, map_digest, write_fragment, write_parquet
+from congruence.engines.engine import Engine
+from congruence.engines.jobs import REASONS, DataSetReport, FragmentWork, Job, find_bad, quarantined
 from congruence.errors import InputError
-from congruence.maps import Map
-from congruence.stores.fragments import TableFragment
-from congruence.stores.layout import TableLayout
+from congruence.maps import Map, load
+from congruence.stores import store_as
+from congruence.stores.tables import SchemaSource, TableLayout, list_array
+from congruence.upgrade.migrate.mapper import map_digest
 from congruence.upgrade.transform import BlockMap
 
-__all__ = ["DataSetReport", "transform_dataset"]
+if TYPE_CHECKING:
+    import pandas
 
 
-@dataclass(frozen=True)
-class DataSetReport:
-    """Summary of a call to :func:`transform_dataset`.
+class MapBatch:
+    """Maps the vectors of Arrow batches; ids and all other columns pass through.
+
+    Use it with ``ray.data.Dataset.map_batches(…, batch_format="pyarrow")``, Spark's ``mapInArrow`` (:meth:`over`), Dask
+    (:meth:`frame`) or Daft (:meth:`vectors`). It can be pickled. The commands of this library use the same code, so
+    equal blocks give identical results, bit for bit.
+
+    Parameters
+    ----------
+    mapping : Map or path-like
+        A fitted map, or the folder of a saved one.
+    schema : pyarrow.Schema
+        Schema of the batches. If its metadata state the space of the vectors, this is checked against the map. The
+        schema of the output is :attr:`schema`.
+    column : str, optional
+        Column of the vectors; may be left out if there is only one column of lists.
+    ids : str or False, optional
+        Column of the ids, for messages; by default ``id`` or ``ids``, if there is one.
+    dim : int, optional
+        Width of the vectors, if the column has lists of variable length; by default the width that the map expects.
+    space : Space, optional
+        Known facts about the vectors; they override the metadata of the schema.
+    column_out : str, optional
+        Name of a new column for the mapped vectors; by default they replace the source vectors.
+    modality, normalize, dtype, side, check, allow_zero_rows
+        As for :func:`congruence.transform_file`.
+    device : str, optional
+        "cpu" or "cuda": compute matrix products with torch on that device; "auto" does so on a GPU if the worker has
+        one. By default, NumPy computes them.
 
     Attributes
     ----------
-    output, engine : str
-        Path of the output, and name of the engine.
-    rows, dim : int
-        Number of rows and width of the output.
-    dtype : str
-        Type of the stored vectors.
-    fragments, resumed : int
-        Number of fragments, and number of those that an earlier run had finished.
-    bad_rows : int
-        Number of rows that were left out.
-    bad_rows_file : str or None
-        Path of the file of rows that were left out; None if there are none.
-    normalized : bool
-        Whether the mapped rows were scaled to unit norm.
-    seconds : float
-        Duration of this run.
+    schema : pyarrow.Schema
+        Schema of the output.
+
+    Examples
+    --------
+    >>> import numpy as np, pyarrow as pa
+    >>> from congruence import OrthogonalMap
+    >>> from congruence.engines import MapBatch
+    >>> from congruence.synthetic import rigid_problem
+    >>> problem = rigid_problem(n=200, d_source=16, random_state=0)
+    >>> mapping = OrthogonalMap().fit(problem.X, problem.Y)
+    >>> vectors = pa.FixedSizeListArray.from_arrays(problem.X.ravel(), 16)
+    >>> batch = pa.record_batch({"id": pa.array(range(200)), "vector": vectors})
+    >>> mapped = MapBatch(mapping, batch.schema)(batch)
+    >>> mapped.schema.names
+    ['id', 'vector']
     """
 
-    output: str
-    engine: str
-    rows: int
-    dim: int
-    dtype: str
-    fragments: int
-    resumed: int
-    bad_rows: int
-    bad_rows_file: str | None
-    normalized: bool
-    seconds: float
+    def __init__(
+        self,
+        mapping: Map | str | Path,
+        schema: pa.Schema,
+        column: str | None = None,
+        *,
+        ids: str | bool | None = None,
+        dim: int | None = None,
+        space: Space | None = None,
+        column_out: str | None = None,
+        modality: str | None = None,
+        normalize: bool | str = "auto",
+        dtype: DTypeLike | None = None,
+        side: str | None = None,
+        check: bool = True,
+        allow_zero_rows: bool = False,
+        device: str | None = None,
+    ) -> None:
+        fitted = mapping if isinstance(mapping, Map) else load(mapping)
+        width = dim or (fitted.d_target if side == "target" else fitted.n_features_in_)
+        self._source = SchemaSource(schema, "batch", dim=width, key=column, ids=ids)
+        known = self._source.space if space is None else replace(self._source.space, **space.to_dict())
+        self.function = BlockMap(
+            fitted,
+            replace(known, dim=self._source.dim),
+            self._source.dtype,
+            modality=modality,
+            normalize=normalize,
+            dtype=dtype,
+            side=side,
+            check=check,
+            allow_zero_rows=allow_zero_rows,
+            device=device,
+        )
+        self.layout = TableLayout(
+            self._source.columns[0],
+            dim=self.function.dim,
+            dtype=self.function.dtype,
+            has_ids=self._source.has_ids,
+            id_type=self._source.id_type,
+            space=self.function.space,
+            column_out=column_out,
+            path="batch",
+        )
+        self._expected: pa.Schema = self._source.columns[0].schema
+        self.schema: pa.Schema = self.layout.schema
 
-    def to_dict(self) -> dict[str, object]:
-        """Return the report as plain data."""
-        return asdict(self)
+    def __call__(self, batch: pa.RecordBatch | pa.Table) -> pa.RecordBatch | pa.Table:
+        """Map a batch with the columns of the schema, in any order; rows keep their order."""
+        rows = batch.select(self._expected.names)
+        if isinstance(rows, pa.Table):
+            return pa.Table.from_batches([self._map(part) for part in rows.to_batches()], self.schema)
+        return self._map(rows)
+
+    def over(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield each batch mapped, as Spark's ``mapInArrow`` calls it."""
+        for batch in batches:
+            yield self(batch)
+
+    def frame(self, frame: pandas.DataFrame) -> pandas.DataFrame:
+        """Map a pandas frame with Arrow's types, as Dask's ``map_partitions`` calls it; its index is kept."""
+        import pandas
+
+        expected = self._expected
+        mapped = self(pa.Table.from_pandas(frame[expected.names], schema=expected, preserve_index=False))
+        out: pandas.DataFrame = mapped.to_pandas(types_mapper=pandas.ArrowDtype)
+        return out.set_axis(frame.index)
+
+    def vectors(self, column: pa.Array | pa.ChunkedArray) -> pa.Array:
+        """Map a single column of lists, as Daft calls its functions."""
+        array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        kind = self.schema.field(self.layout.at).type
+        if not len(array):
+            return pa.array([], kind)
+        old = self._expected.field(self._source.columns[0].vector).type
+        return list_array(
+            self._mapped(None, self._source.vectors(array if array.type == old else array.cast(old))), kind
+        )
+
+    def _map(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not batch.schema.equals(
+            self._expected
+        ):  # engines choose between list and large_list, string and large_string
+            batch = batch.cast(self._expected)
+        if not len(batch):
+            return pa.RecordBatch.from_pylist([], self.schema)
+        ids, block = self._source.block(batch, 0)
+        return self.layout.fill(ids, self._mapped(ids, block), batch)
+
+    def _mapped(self, ids: pa.Array | None, block: np.ndarray) -> np.ndarray:
+        self.function.check_block(block, "batch", RowNames(ids, 0), first=True)
+        return store_as(self.function(block), self.function.dtype, "batch")
 
 
 def transform_dataset(
@@ -88,8 +191,9 @@ def transform_dataset(
 ) -> DataSetReport:
     """Map a data set to a new data set, fragment by fragment; after an interruption, the same call resumes.
 
-    Each fragment of the output has the name of the fragment it was read from, and the rows in the same order. Blocks are those of
-    :func:`congruence.transform_file`, so with the same number of BLAS threads the numbers are identical, bit for bit.
+    Each fragment of the output has the name of the fragment it was read from, and the rows in the same order. Blocks
+    are those of :func:`congruence.transform_file`, so with the same number of BLAS threads the numbers are identical,
+    bit for bit.
 
     Parameters
     ----------
@@ -115,20 +219,21 @@ def transform_dataset(
     Raises
     ------
     SpaceMismatchError, DirectionError, ModalityError, ParameterError, OutputExistsError
-        If the vectors belong to another space or to the map's target, an option is invalid, or the output exists. Raised before anything is
-        written.
-    NotFiniteError, ZeroRowError, ShapeError, IdError, CorruptFileError
-        If a vector, an id or a file is invalid; the message names the fragment. Finished fragments are kept for the next run.
-    StorageError
-        If the output cannot be written.
+        If the vectors belong to another space or to the map's target, an option is invalid, or the output exists.
+        Raised before anything is written.
+    InputError, CorruptFileError
+        If a vector, an id or a file is invalid; the message names the fragment. Finished fragments are kept for the
+        next run.
     """
-    started = time.perf_counter()
-    out = Output.of(output)
-    out.prepare(data.place, force=force)
-    function = BlockMap(
+    job = Job("transform", data, output, engine=engine, bad_rows=bad_rows, force=force, callback=callback)
+    batch = MapBatch(
         mapping,
-        replace(data.space, dim=data.dim),
-        data.dtype,
+        data.columns.schema,
+        data.columns.vector,
+        ids=data.columns.id or False,
+        dim=data.dim,
+        space=data.space,
+        column_out=column_out,
         modality=modality,
         normalize=normalize,
         dtype=dtype,
@@ -137,106 +242,33 @@ def transform_dataset(
         allow_zero_rows=allow_zero_rows,
         device="auto",
     )
-    layout = TableLayout(
-        data.columns,
-        dim=function.dim,
-        dtype=function.dtype,
-        has_ids=data.has_ids,
-        id_type=data.id_type,
-        space=function.space,
-        column_out=column_out,
-        path=out.place.shown,
-    )
+    function, layout = batch.function, batch.layout
     identity = {
-        "source": data.place.shown,
-        "version": data.version,
-        "output": out.place.shown,
-        "map": map_digest(function.mapped.state()),
-        "kind": function.mapped.kind,
+        "map": map_digest(function.mapped),
         "column": data.columns.vector,
         "column_out": column_out,
         "dtype": function.dtype.name,
         "unit": function.unit,
         "head": function.head,
-        "bad_rows": bad_rows is not None,
         "allow_zero_rows": allow_zero_rows,
     }
-    quarantine = quarantine_place(bad_rows, force=force)
-    with out.locked():
-        journal = Journal(out.journal, Plan("transform", identity, data.fragments)).open(restart=force)
-        journal.keep(out.sizes())
-        if callback is not None and journal.resumed:
-            callback(journal.rows + journal.bad)
-        work = _TransformWork(
-            data.without_fragments(),
-            function,
-            layout,
-            out,
-            function.rows_of_block(data.row_bytes),
-            bad_rows is not None,
-        )
-        run_pending(engine, work, journal, callback)
-        if quarantine is not None:
-            collect_bad(out, journal, quarantine, quarantine_schema(data.columns.schema))
-        out.publish(journal, layout.schema)
-    return DataSetReport(
-        out.place.shown,
-        engine.name,
-        journal.rows,
-        function.dim,
-        function.dtype.name,
-        len(data.fragments),
-        journal.resumed,
-        journal.bad,
-        None if quarantine is None or not journal.bad else quarantine.shown,
-        function.unit,
-        time.perf_counter() - started,
-    )
+    block = function.rows_of_block(data.row_bytes)
+    work = _TransformWork(data.without_fragments(), layout, job.output, job.quarantine is not None, function, block)
+    return DataSetReport(**job.run(work, identity, normalized=function.unit, may_be_empty=True))
 
 
 @dataclass(frozen=True)
-class _TransformWork:
-    """Maps one fragment; sent to the workers.
-
-    Attributes
-    ----------
-    data : DataSet
-        The data set without its fragments.
-    function : BlockMap
-    layout : TableLayout
-    output : Output
-    block : int
-        Number of rows per block.
-    quarantine : bool
-        Quarantine bad rows instead of stopping.
-    """
+class _TransformWork(FragmentWork):
+    """Maps one fragment, in blocks of ``block`` rows."""
 
     data: DataSet
     function: BlockMap
-    layout: TableLayout
-    output: Output
     block: int
-    quarantine: bool
 
-    def __call__(self, fragment: Fragment) -> dict[str, object]:
-        """Map a fragment, write it, and return its receipt as plain data."""
-        source = self.data.open(fragment)
-        bad_batches: list[pa.RecordBatch] = []
-        receipt = write_fragment(
-            self.output, fragment.name, self.layout, self._batches(source, fragment, bad_batches), kept=True
-        )
-        bad = sum(map(len, bad_batches))
-        if bad_batches:
-            place = self.output.quarantine.child(f"{fragment.name}.parquet")
-            write_parquet(place, bad_batches[0].schema, iter(bad_batches))
-        return {**receipt.to_dict(), "bad": bad}
-
-    def _batches(
-        self, source: TableFragment, fragment: Fragment, bad_batches: list[pa.RecordBatch]
-    ) -> Iterator[pa.RecordBatch]:
-        name = self.data.path_of(fragment)
+    def batches(self, fragment: Fragment, bad: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        source, name = self.data.open(fragment), self.data.path_of(fragment)
         first = True
-        for row, piece in run_ahead(source.tables(self.block)):
+        for row, piece in run_ahead(source.pieces(None, 0, self.block)):
             start = fragment.start + row
             try:
                 ids, block = source.block(piece, start)
@@ -244,23 +276,20 @@ class _TransformWork:
             except InputError:
                 if not self.quarantine:
                     raise
-                piece = self._quarantine(piece, start, name, bad_batches)
+                piece = self._valid(piece, start, name, bad)
                 if not len(piece):
                     continue
                 ids, block = source.block(piece, start)
                 self.function.check_block(block, name, RowNames(ids, start), first=first)
             first = False
-            yield self.layout.fill(ids, self._stored(block), piece)
+            mapped = store_as(self.function(block), self.function.dtype, self.output.place.shown)
+            yield self.layout.fill(ids, mapped, piece)
 
-    def _stored(self, block: np.ndarray) -> np.ndarray:
-        return store_as(self.function(block), self.function.dtype, self.output.place.shown)
-
-    def _quarantine(
-        self, piece: pa.RecordBatch, start: int, name: str, bad_batches: list[pa.RecordBatch]
-    ) -> pa.RecordBatch:
-        columns = self.data.columns
-        code = find_bad(piece.column(columns.vector), self.data.dim, allow_zero_rows=self.function.allow_zero_rows)
+    def _valid(self, piece: pa.RecordBatch, start: int, name: str, bad: list[pa.RecordBatch]) -> pa.RecordBatch:
+        """Return the valid rows of a batch, and add the others to ``bad``."""
+        column = piece.column(self.data.columns.vector)
+        code = find_bad(column, self.data.dim, allow_zero_rows=self.function.allow_zero_rows)
         if code.any():
-            rows, schema = np.flatnonzero(code), quarantine_schema(columns.schema)
-            bad_batches.append(quarantined(piece, rows, [REASONS[k] for k in code[rows]], start, name, schema))
+            rows = np.flatnonzero(code)
+            bad.append(quarantined(piece, rows, [REASONS[k] for k in code[rows]], start, name))
         return piece.filter(pa.array(code == 0))

@@ -8,21 +8,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_texts, text_keys
 from congruence._utils.validation import check_choice, check_positive, check_seed
-from congruence.embeddings import Embeddings
-from congruence.errors import InputError, ParameterError, ShapeError
-from congruence.evaluation.compared_rows import FITTED_ROWS, mapped_rows, read_sides, unseen_rows
+from congruence.embeddings import Embeddings, Pairs, as_embeddings, normalize_rows
+from congruence.errors import IdError, InputError, ParameterError, ShapeError
 from congruence.evaluation.paired_tests import bootstrap_intervals, group_sums, holm, mcnemar, sign_flip
-from congruence.evaluation.query_scores import Mapped, QueryScores, across, within
-from congruence.maps import Map
-from congruence.splits import duplicate_groups
+from congruence.evaluation.scores import (
+    LabelsById,
+    RowsOfSide,
+    Sides,
+    ensembled_prompts,
+    labels_of,
+    map_for,
+    read_sides,
+    shared_codes,
+    with_vectors,
+)
+from congruence.maps import HeadsMap, Map, OrthogonalMap
+from congruence.metrics import nearest, paired_cosines, top1_scores, zero_shot_scores
+from congruence.splits import Split, duplicate_groups
 
 if TYPE_CHECKING:
     from congruence._utils.typing import Labels
-    from congruence.evaluation.compared_rows import RowsOfSide
-
-__all__ = ["Comparison", "Difference", "compare_maps"]
 
 
 @dataclass(frozen=True)
@@ -33,9 +41,9 @@ class Difference:
     ----------
     metric : str
         ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centered"`` and ``"cosine"`` as in
-        :class:`~congruence.evaluation.Score`. ``"recall_at_k"``: whether the query's own counterpart is among the k nearest.
-        ``"overlap_at_k"``: the share of the k nearest target rows of the target model's own vector that the mapped vector finds too, leaving
-        out the item itself.
+        :class:`~congruence.evaluation.Score`. ``"recall_at_k"``: whether the query's own counterpart is among the k
+        nearest. ``"overlap_at_k"``: the share of the k nearest target rows of the target model's own vector that the
+        mapped vector finds too, leaving out the item itself.
     query, against : str
         Kind of the queries, and of the rows that are searched.
     first_name, second_name : str
@@ -99,13 +107,7 @@ class Comparison:
         return asdict(self)
 
     def get(self, metric: str, query: str, against: str, second_name: str | None = None) -> Difference:
-        """Return one line; if there are several second maps, the line of the one named.
-
-        Raises
-        ------
-        KeyError
-            If there is no such line.
-        """
+        """Return one line; if there are several second maps, the line of the one named. KeyError if there is none."""
         for row in self.rows:
             same = (row.metric, row.query, row.against) == (metric, query, against)
             if same and second_name in (None, row.second_name):
@@ -155,51 +157,41 @@ def compare_maps(
     name : str, default="A"
         Name of ``A`` in the result; a single other map is named ``"B"``.
     groups : "identical", mapping of str to str, sequence of length n, or None, default="identical"
-        Queries whose errors depend on each other, such as photos of one object; groups are resampled and exchanged as a whole. Either queries
-        with identical vectors (:func:`congruence.splits.duplicate_groups`), those with equal labels, by id or in the order of the source rows
-        (the target rows, if there is no source), or (None) each query on its own. If no query of a line has a label, each is on its own too.
+        Queries whose errors depend on each other, such as photos of one object; groups are resampled and exchanged as a
+        whole. Either queries with identical vectors (:func:`congruence.splits.duplicate_groups`), those with equal
+        labels, by id or in the order of the source rows (the target rows, if there is no source), or (None) each query
+        on its own. If no query of a line has a label, each is on its own too.
     fitted_rows : {"refuse", "drop", "keep"}, default="refuse"
-        What to do with rows that, according to a map's own record, it may have been fitted on: those its ``holdout`` rule does not hold out.
-        Use ``"keep"`` for new items, which the rule does not know.
+        What to do with rows that, according to a map's own record, it may have been fitted on: those its ``holdout``
+        rule does not hold out. Use ``"keep"`` for new items, which the rule does not know.
     level : float, default=0.95
         Confidence level of the intervals.
     draws : int, default=2000
         Number of bootstrap samples.
     permutations : int, default=9999
         Number of permutations of the sign-flip test.
-    random_state : int, default=0
-
-    Returns
-    -------
-    Comparison
 
     Raises
     ------
-    NotFittedMapError
-        If a map is not fitted.
     InputError
-        If a map was fitted on some rows and ``fitted_rows="refuse"``; if no rows are left with ``"drop"``; if nothing can be measured; or if a
-        map is passed without source rows.
-    ParameterError
-        If an option is out of range, or a metric cannot be measured on these data.
+        If a map was fitted on some rows and ``fitted_rows="refuse"``; if no rows are left with ``"drop"``; if nothing
+        can be measured; or if a map is passed without source rows.
     ShapeError, IdError
         If labels or rows cannot be paired.
-    SpaceMismatchError, DirectionError, ModalityError, DtypeError, NotFiniteError
-        If the rows cannot be used, or do not belong to the maps' spaces.
 
     Notes
     -----
-    Null hypothesis: within each group of queries, the scores of the two maps are exchangeable. Hits of ungrouped queries are compared by
-    McNemar's exact test. Other scores, fractional hits under ties, and groups are compared by flipping the signs of the groups'
-    sums. Holm's correction is over all lines returned.
+    Null hypothesis: within each group of queries, the scores of the two maps are exchangeable. Hits of ungrouped
+    queries are compared by McNemar's exact test. Other scores, fractional hits under ties, and groups are compared by
+    flipping the signs of the groups' sums. Holm's correction is over all lines returned.
 
-    The maps and the gallery are fixed: the result is about these two fitted maps and queries like these. To test whether a *method* is better,
-    fit on several samples of the anchors.
+    The maps and the gallery are fixed: the result is about these two fitted maps and queries like these. To test
+    whether a *method* is better, fit on several samples of the anchors.
 
     References
     ----------
-    McNemar (1947); Holm (1979); Dror et al. (2018), "The hitchhiker's guide to testing statistical significance in natural language
-    processing".
+    McNemar (1947); Holm (1979); Dror et al. (2018), "The hitchhiker's guide to testing statistical significance in
+    natural language processing".
 
     Examples
     --------
@@ -212,28 +204,37 @@ def compare_maps(
     >>> bool(line.low > 0 and line.adjusted_p_value < 0.01)
     True
     """
-    check_choice(fitted_rows, FITTED_ROWS, "fitted_rows")
+    check_choice(fitted_rows, ("refuse", "drop", "keep"), "fitted_rows")
     check_seed(random_state)
     check_positive(k, "k", integer=True)
     check_positive(draws, "draws", integer=True)
     check_positive(permutations, "permutations", integer=True)
     if not 0 < level < 1:
-        raise ParameterError(f"Got level={level!r}; expected a number between 0 and 1. Pass level=0.95, for example.")
-    compared = _named(name, A, B)
+        raise ParameterError(
+            argument="level", got=level, expected="a number between 0 and 1", fix="Pass `level=0.95`, for example."
+        )
+    others: dict[str, Any] = {"B": B}
+    if isinstance(B, Mapping) and any(isinstance(value, Map) for value in B.values()):
+        others = {str(other): value for other, value in B.items()}
+    if name in others:
+        raise ParameterError(f"Two maps have the name {name!r}.", "Pass another `name=…`.")
+    compared: dict[str, Any] = {name: A, **others}
     models = {key: mapping for key, mapping in compared.items() if isinstance(mapping, Map)}
     for mapping in models.values():
         mapping.check_fitted()
     labels, prompt_labels = (None if side is None else text_keys(side) for side in (labels, prompt_labels))
     sides = read_sides(models, source, target, modality)
-    label_of = _labels_by_id(groups, sides["source"] or sides["target"])
-    sides, notes = unseen_rows(models, sides, labels, prompt_labels, fitted_rows)
-    maps = [mapped_rows(key, rows, sides, prompt_labels) for key, rows in compared.items()]
+    label_of = _groups_by_id(groups, sides["source"] or sides["target"])
+    sides, notes = _unseen_rows(models, sides, labels, prompt_labels, fitted_rows)
+    maps = [_mapped_rows(key, rows, sides, prompt_labels) for key, rows in compared.items()]
     scored = _score(maps, sides, labels, k)
     measured = list(dict.fromkeys(name for scores in scored for name in scores.scores))
     missing = [name for name in metrics or () if name not in measured]
     if missing:
         raise ParameterError(
-            f"Got metrics with {missing[0]!r}; expected some of {', '.join(measured)}, which can be measured on these rows. Pass metrics=… with these names only."
+            f"Got metrics with {missing[0]!r}; expected some of {', '.join(measured)}, which can be measured "
+            "on these rows.",
+            "Pass `metrics=…` with these names only.",
         )
     rng = np.random.default_rng(random_state)
     lines: list[dict[str, Any]] = []
@@ -241,30 +242,130 @@ def compare_maps(
         chosen = [name for name in scores.scores if metrics is None or name in metrics]
         if chosen:
             group = _groups(groups, label_of, scores)
-            lines += _differences(
-                [side.name for side in maps], scores, chosen, group, (level, draws, permutations), rng
-            )
+            lines += _differences(list(compared), scores, chosen, group, (level, draws, permutations), rng)
     adjusted = holm(np.array([line["p_value"] for line in lines]))
     rows = [Difference(**line, adjusted_p_value=float(p)) for line, p in zip(lines, adjusted, strict=True)]
     return Comparison(sorted(rows, key=lambda row: row.metric == "cosine"), level, notes)
 
 
-def _named(name: str, A: Any, B: Any) -> dict[str, Any]:
-    """Return the maps, or mapped rows, by name, the first one first. Raises ParameterError if a name is repeated."""
-    several = isinstance(B, Mapping) and any(isinstance(value, Map) for value in B.values())
-    others = {str(other): value for other, value in B.items()} if several else {"B": B}
-    if name in others:
-        raise ParameterError(f"Got {name!r} as the name of two maps; expected different ones. Pass another name=….")
-    return {name: A, **others}
+# ------------------------------------------------------------------ rows
 
 
-def _labels_by_id(
+@dataclass(frozen=True)
+class _MappedRows:
+    """The rows of a map to compare, by modality: ``aligned``, and the ``target``'s rows that they are compared with.
+
+    A joint-space map also maps the target's rows. ``mapping`` is None for rows passed as already mapped.
+    """
+
+    name: str
+    mapping: Map | None
+    aligned: Mapping[str, Embeddings]
+    target: Mapping[str, Embeddings]
+
+    def center(self, modality: str, side: str) -> np.ndarray:
+        """Return a modality's mean in the target space: the map's, or that of the evaluated rows of this side."""
+        known = self.mapping.modality_means_.get(modality) if isinstance(self.mapping, OrthogonalMap) else None
+        return known[1] if known is not None else getattr(self, side)[modality].mean
+
+
+def _unseen_rows(
+    models: Mapping[str, Map], sides: Sides, labels: LabelsById, prompt_labels: LabelsById, fitted_rows: str
+) -> tuple[Sides, list[str]]:
+    """Leave out, or refuse, rows that a map may have been fitted on according to its own record.
+
+    Returns the rows, and notes on maps whose records, or rows whose ids, are not sufficient to decide.
+    """
+    notes: list[str] = []
+    if fitted_rows == "keep":
+        return sides, notes
+    kept = {side: dict(items) for side, items in sides.items()}
+    for name, mapping in models.items():
+        if "holdout" not in mapping.scores_:
+            notes.append(
+                f"{name} was fitted without held-out pairs: whether its anchors are among these rows is not known."
+            )
+            continue
+        split = Split.from_dict(mapping.scores_["holdout"])
+        joint = isinstance(mapping, HeadsMap)
+        fitted = mapping.source_space_.modality
+        if joint and mapping.target_space_.modality != fitted:
+            fitted = "image"  # if it was fitted on images and texts, the labels are those of images
+        for side, items in kept.items():
+            for m, rows in items.items():
+                # With labels, image ids are not classes, so a class among the fitted texts does not identify images.
+                if labels is not None and fitted not in (None, m):
+                    continue
+                if fitted_rows == "refuse" and not rows.has_ids:
+                    notes.append(f"The {side}'s {m} rows have no ids: whether {name} was fitted on them is not known.")
+                    continue
+                ids = id_texts(rows.ids)
+                if m == "text" and prompt_labels and joint:
+                    ids = id_texts([prompt_labels.get(i, i) for i in ids.tolist()])  # a text stays with its image
+                unseen = split.held_out(ids)
+                if fitted_rows == "refuse" and not unseen.all():
+                    raise InputError(
+                        f"Got {np.count_nonzero(~unseen):,} of {len(rows):,} {m} rows that {name} may have been "
+                        "fitted on; expected rows that it held out.",
+                        "Pass `fitted_rows='drop'` to leave them out, or `fitted_rows='keep'` if they are new items.",
+                    )
+                if not unseen.any():
+                    raise InputError(
+                        f"No {m} row was held out by all maps.",
+                        (
+                            "Fit the maps with the same `holdout=…` and `random_state=…`.",
+                            "Or pass `fitted_rows='keep'` for new items.",
+                        ),
+                    )
+                items[m] = rows.take(unseen)
+    return kept, notes
+
+
+def _mapped_rows(name: str, map_or_rows: Map | RowsOfSide, sides: Sides, prompt_labels: LabelsById) -> _MappedRows:
+    """Map the source rows, or use rows that are already mapped; texts of a class are ensembled after mapping."""
+    target = dict(sides["target"])
+    if isinstance(map_or_rows, Map):
+        ours, theirs = map_or_rows.source_space_.modality, map_or_rows.target_space_.modality
+        joint = isinstance(map_or_rows, HeadsMap)
+        aligned = {
+            m: with_vectors(rows, map_for(map_or_rows, m).transform(rows.vectors))
+            for m, rows in sides["source"].items()
+            if not joint or ours == theirs or ours in (None, m)  # a cross-modal map applies to the source's modality
+        }
+        if joint:
+            target = {m: with_vectors(rows, map_or_rows.transform_target(rows.vectors)) for m, rows in target.items()}
+    elif isinstance(map_or_rows, Mapping):
+        aligned = {m: as_embeddings(rows, f"{name}[{m!r}]").by_text() for m, rows in map_or_rows.items()}
+    elif len(target) == 1:
+        aligned = {next(iter(target)): as_embeddings(map_or_rows, name).by_text()}
+    else:
+        raise InputError(
+            f"The modality of the mapped rows of {name} is unknown: the target has {', '.join(target)}.",
+            "Pass them in a dict by modality.",
+        )
+    if prompt_labels is not None:
+        for side in (aligned, target):
+            if "text" in side:
+                side["text"] = ensembled_prompts(side["text"], prompt_labels)
+    return _MappedRows(name, map_or_rows if isinstance(map_or_rows, Map) else None, aligned, target)
+
+
+def _check_same(mapped: _MappedRows, first: _MappedRows, modality: str, rows: Embeddings, known: Embeddings) -> None:
+    """Check that the rows belong to the first map's items, in the same order."""
+    if len(rows) != len(known) or (rows.has_ids and (id_texts(rows.ids) != id_texts(known.ids)).any()):
+        raise IdError(
+            f"Got {len(rows)} {modality} rows of {mapped.name!r} that are not those of {first.name!r}, which has "
+            f"{len(known)}; expected the same items in the same order.",
+            "Pass rows with the same ids for all maps.",
+        )
+
+
+def _groups_by_id(
     groups: Labels | Mapping[str, str] | str | None, side: Mapping[str, Embeddings]
 ) -> dict[str, str] | None:
     """Return the group of each query by id, if groups are given."""
     if groups is None or isinstance(groups, str):
-        if groups is not None:
-            check_choice(groups, ("identical",), "groups")
+        check_choice(groups or "identical", ("identical",), "groups")
         return None
     if isinstance(groups, Mapping):
         return text_keys(groups)
@@ -272,12 +373,13 @@ def _labels_by_id(
     if rows is None:
         sizes = ", ".join(str(len(items)) for items in side.values())
         raise ShapeError(
-            f"Got {len(groups)} groups for {sizes} rows; expected one per row. Pass groups=… with a label for each row, or by id."
+            f"Got {len(groups)} groups for {sizes} rows; expected one per row.",
+            "Pass `groups=…` with a label for each row, or by id.",
         )
     return dict(zip(id_texts(rows.ids).tolist(), np.asarray(groups).tolist(), strict=True))
 
 
-def _groups(groups: object, label_of: Mapping[str, object] | None, scores: QueryScores) -> np.ndarray | None:
+def _groups(groups: object, label_of: Mapping[str, object] | None, scores: _QueryScores) -> np.ndarray | None:
     """Return the group of each query, or None if each query is on its own."""
     if groups is None:
         return None
@@ -289,35 +391,143 @@ def _groups(groups: object, label_of: Mapping[str, object] | None, scores: Query
             return None
         if missing:
             raise InputError(
-                f"Got {len(missing)} queries without a group ({missing[0]!r}, …); expected one for each. Pass groups=… with the group of every id."
+                f"{len(missing)} queries have no group ({missing[0]!r}, …).",
+                "Pass `groups=…` with the group of every id.",
             )
         labels = np.unique(np.array([str(label_of[name]) for name in scores.ids.tolist()]), return_inverse=True)[1]
     return labels if len(np.unique(labels)) < len(labels) else None
 
 
-def _score(
-    maps: list[Mapped], sides: Mapping[str, Mapping[str, Embeddings]], labels: Mapping[str, str] | None, k: int
-) -> list[QueryScores]:
+# ------------------------------------------------------------------ scores of individual queries
+
+
+@dataclass(frozen=True)
+class _QueryScores:
+    """Scores of the same queries under several maps.
+
+    ``query`` and ``against`` as in :class:`Difference`; ``ids`` (n,) and unmapped ``vectors`` (n, d) of the queries, by
+    which identical ones are found (the target's, if the unmapped ones are unknown); ``scores`` (n, maps) by measure.
+    """
+
+    query: str
+    against: str
+    ids: np.ndarray
+    vectors: np.ndarray
+    scores: dict[str, np.ndarray]
+
+
+def _score(maps: list[_MappedRows], sides: Sides, labels: LabelsById, k: int) -> list[_QueryScores]:
     """Score every query that all maps can answer."""
     scored = []
     for m, native in sides["target"].items():
         if all(m in side.aligned and m in side.target for side in maps):
             source = sides["source"].get(m)
-            scored.append(within(maps, m, native, source, labels if m == "image" else None, k))
+            scored.append(_within(maps, m, native, source, labels if m == "image" else None, k))
     for which in (("aligned", "target"), ("target", "aligned")):
-        scores = across(maps, which, sides["source"], labels)
+        scores = _across(maps, which, sides["source"], labels)
         if scores is not None:
             scored.append(scores)
     if not scored:
         raise InputError(
-            "Got embeddings between which nothing can be compared; expected the same items in both models, or images of one and texts of the other. Pass the same items, with the same ids, for both."
+            "The two sides have no items or classes in common, so nothing can be compared.",
+            "Pass the same items, with the same ids, for both.",
         )
     return scored
 
 
+def hits_at_k(queries: np.ndarray, gallery: np.ndarray, k: int) -> np.ndarray:
+    """Return for each query whether gallery row i, its counterpart, is among the k rows of largest cosine, shape (n,).
+
+    For ties the probability that it is among the first k in a random order. Both have shape (n, d).
+    """
+    # In float64, so that copies of a row tie and other rows do not.
+    Q, G = (normalize_rows(np.asarray(rows, dtype=np.float64)) for rows in (queries, gallery))
+    tie = 4 * float(np.finfo(np.float32).eps) * np.sqrt(Q.shape[1])
+    out = np.empty(len(Q))
+    for part in blocks(len(Q), 8 * len(G)):
+        near = Q[part] @ G.T
+        own = near[np.arange(len(near)), np.arange(part.start, part.start + len(near))][:, None]
+        above = (near > own + tie).sum(axis=1)
+        level = (np.abs(near - own) <= tie).sum(axis=1)
+        out[part] = np.clip((k - above) / level, 0.0, 1.0)
+    return out
+
+
+def _within(
+    maps: list[_MappedRows], modality: str, native: Embeddings, source: Embeddings | None, labels: LabelsById, k: int
+) -> _QueryScores:
+    """Score every mapped row against the target's rows of the same items.
+
+    ``native`` are the target model's own rows, ``source`` the rows before any map, if known.
+    """
+    pairs = [Pairs.join(mapped.aligned[modality], mapped.target[modality]) for mapped in maps]
+    ids = id_texts(pairs[0].ids)
+    first = Embeddings(pairs[0].source.vectors, ids=ids, allow_zero_rows=True)
+    for mapped, joined in zip(maps, pairs, strict=True):
+        _check_same(mapped, maps[0], modality, joined.source, first)
+    n = len(ids)
+    classes = labels_of(Embeddings(pairs[0].target.vectors, ids=ids, allow_zero_rows=True), labels)
+    _, group, sizes = np.unique(id_texts(classes), return_inverse=True, return_counts=True)
+    own = Pairs.join(maps[0].aligned[modality], native).target.vectors
+    theirs = np.sort(nearest(own, k, metric="cosine", exact=False), axis=1) if n > k + 1 else None
+    columns: dict[str, list[np.ndarray]] = {}
+    for rows, gallery in pairs:
+        by_name = {"retrieval": top1_scores(rows, gallery, group, group)}
+        if len(sizes) < n:  # an item's own counterpart is easy to find: leave it out as well
+            by_name["retrieval_other"] = top1_scores(rows, gallery, group, group, exclude_self=True)
+        if n > k:
+            by_name[f"recall_at_{k}"] = hits_at_k(rows, gallery, k)
+        if theirs is not None:
+            ours = nearest(rows, k, gallery, metric="cosine", exact=False, left_out=np.arange(n))
+            both = np.sort(np.concatenate([ours, theirs], axis=1), axis=1)
+            by_name[f"overlap_at_{k}"] = (both[:, 1:] == both[:, :-1]).sum(axis=1) / k
+        by_name["cosine"] = paired_cosines(rows, gallery)
+        for name, scores in by_name.items():
+            columns.setdefault(name, []).append(scores)
+    before = own if source is None else Pairs.join(source, native).source.vectors
+    scored = {name: np.stack(each, axis=1) for name, each in columns.items()}
+    return _QueryScores(f"aligned {modality}", f"target {modality}", ids, before, scored)
+
+
+def _across(
+    maps: list[_MappedRows], which: tuple[str, str], source: Mapping[str, Embeddings], labels: LabelsById
+) -> _QueryScores | None:
+    """Classify images by texts, one of them mapped; ``which`` names the side of the images and of the texts.
+
+    None if one of the two is missing, their widths differ, or no image's class is among the texts.
+    """
+    columns: dict[str, list[np.ndarray]] = {"zero_shot": [], "zero_shot_centered": []}
+    first: Embeddings | None = None
+    for mapped in maps:
+        images, texts = getattr(mapped, which[0]).get("image"), getattr(mapped, which[1]).get("text")
+        if images is None or texts is None or images.dim != texts.dim:
+            return None
+        if first is None:
+            first = images.by_text()
+        _check_same(mapped, maps[0], "image", images, first)
+        of_image, of_text = shared_codes(labels_of(first, labels), texts.ids)
+        known = np.isin(of_image, of_text)
+        if not known.any():
+            return None
+        means = mapped.center("image", which[0]), mapped.center("text", which[1])
+        for name, center in (("zero_shot", None), ("zero_shot_centered", means)):
+            scores = np.full(len(images), np.nan)  # images whose class is not among the texts are not queries
+            scores[known] = zero_shot_scores(
+                images.vectors[known], texts.vectors, of_image[known], of_text, center=center
+            )
+            columns[name].append(scores)
+    assert first is not None
+    scored = {name: np.stack(each, axis=1) for name, each in columns.items()}
+    kept = np.isfinite(scored["zero_shot"]).all(axis=1)
+    before = source.get("image") if which[0] == "aligned" else None
+    vectors = (first if before is None else before).vectors[kept]
+    scored = {name: scores[kept] for name, scores in scored.items()}
+    return _QueryScores(f"{which[0]} image", f"{which[1]} text", first.ids[kept], vectors, scored)
+
+
 def _differences(
     names: list[str],
-    queries: QueryScores,
+    queries: _QueryScores,
     metrics: list[str],
     groups: np.ndarray | None,
     settings: tuple[float, int, int],

@@ -1,32 +1,21 @@
-"""Measure how often an image is nearer to its caption than to one that is wrong in one detail: the SugarCrepe test, for embeddings of any model."""
+"""Measure how often an image is nearer to its caption than to one that is wrong in one detail (SugarCrepe)."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
+from typing import TypedDict
 
 import numpy as np
 
-from congruence._utils.typing import RowsLike
+from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed, check_width
 from congruence.datasets import SugarCrepe
 from congruence.embeddings import normalize_rows
 from congruence.errors import NotFiniteError, ParameterError, TooFewAnchorsError
 
-__all__ = [
-    "CATEGORY_NAMES",
-    "TIE",
-    "TaskRecall",
-    "check_choices",
-    "chosen",
-    "distractors",
-    "same_words",
-    "sugarcrepe_outcomes",
-    "sugarcrepe_recall",
-    "text_only_recall",
-]
-
-#: Cosines that differ by at most this are ties: sums of the same numbers in another order differ by about as much in float32.
+#: Cosines that differ by at most this are ties: sums of the same numbers in another order differ by about as much in
+#: float32.
 TIE = 1e-6
 
 #: SugarCrepe's seven categories in words, in the order of its paper: the task, and what is replaced, added or swapped.
@@ -48,8 +37,9 @@ class TaskRecall:
     Attributes
     ----------
     task : str
-        ``"replace"``, ``"add"``, ``"swap"``; the two parts of swap, ``"swap, order only"`` (both captions have the same words) and ``"swap, other
-        words"``; and SugarCrepe's categories, such as ``"replace, object"`` (:data:`CATEGORY_NAMES`), for tasks with several.
+        ``"replace"``, ``"add"``, ``"swap"``; the two parts of swap, ``"swap, order only"`` (both captions have the same
+        words) and ``"swap, other words"``; and SugarCrepe's categories, such as ``"replace, object"``
+        (:data:`CATEGORY_NAMES`), for tasks with several.
     n : int
         Number of items.
     binary : float
@@ -59,7 +49,8 @@ class TaskRecall:
     options : int
         Number of captions to choose from in ``choice``.
     ties : int
-        Number of items whose caption and wrong caption have the same cosine. Ties are broken at random, and the expectation is reported.
+        Number of items whose caption and wrong caption have the same cosine. Ties are broken at random, and the
+        expectation is reported.
     """
 
     task: str
@@ -99,22 +90,19 @@ def sugarcrepe_recall(
     Returns
     -------
     list of TaskRecall
-        One entry per task: replace, add, swap; then the two parts of swap; then SugarCrepe's categories, for tasks with more than one.
-        The distractors of a category are those of its task, so that the score of a task is the mean over its categories.
+        One entry per task: replace, add, swap; then the two parts of swap; then SugarCrepe's categories, for tasks with
+        more than one. The distractors of a category are those of its task, so that the score of a task is the mean over
+        its categories.
 
     Raises
     ------
-    ParameterError
-        If ``options`` is below two.
     TooFewAnchorsError
         If a task does not have enough captions of other images to draw from.
-    ShapeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, contain NaN or infinity or have a row of zeros.
 
     Notes
     -----
-    The two captions of 574 of SugarCrepe's 911 swap items have the same words. A text model that ignores word order cannot distinguish
-    them, so they are also reported separately.
+    The two captions of 574 of SugarCrepe's 911 swap items have the same words. A text model that ignores word order
+    cannot distinguish them, so they are also reported separately.
 
     References
     ----------
@@ -132,22 +120,10 @@ def sugarcrepe_outcomes(
     options: int = 5,
     random_state: int = 0,
 ) -> np.ndarray:
-    """Return the per-item outcomes that :func:`sugarcrepe_recall` averages, for item-by-item comparison of two models.
+    """Return the per-item outcomes that :func:`sugarcrepe_recall` averages, to compare two models item by item.
 
-    Parameters
-    ----------
-    items, image, caption, negative, options, random_state
-        As for :func:`sugarcrepe_recall`.
-
-    Returns
-    -------
-    ndarray, shape (n, 2)
-        Probability that the correct caption is chosen, between two captions and among all: 1, 0, or a fraction for ties.
-
-    Raises
-    ------
-    ParameterError, TooFewAnchorsError, ShapeError, NotFiniteError, ZeroRowError
-        As for :func:`sugarcrepe_recall`.
+    Shape (n, 2): probability that the correct caption is chosen between two captions, and among all; a fraction for
+    ties.
     """
     right, wrong, drawn = _cosines(items, image, caption, negative, options, random_state)
     return np.column_stack([chosen(right, wrong[:, None]), chosen(right, np.column_stack([wrong, drawn]))])
@@ -156,7 +132,7 @@ def sugarcrepe_outcomes(
 def _cosines(
     items: SugarCrepe, image: RowsLike, caption: RowsLike, negative: RowsLike, options: int, random_state: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the cosines of each image with its caption, with its wrong one, and with its distractors, shape (n, options − 2)."""
+    """Return each image's cosines with its caption, its wrong one, and its distractors, shape (n, options − 2)."""
     V, P, N = (
         normalize_rows(as_matrix(rows, name).astype(np.float64))
         for rows, name in ((image, "image"), (caption, "caption"), (negative, "negative"))
@@ -174,35 +150,21 @@ def text_only_recall(
 ) -> list[TaskRecall]:
     """Measure by task how often scores of the texts alone choose the correct caption, without the image.
 
-    Parameters
-    ----------
-    items : SugarCrepe
-    caption, negative : ndarray, shape (n,)
-        Score of each item's caption and wrong caption, computed from the texts; the higher one is chosen.
-    options, random_state
-        As for :func:`sugarcrepe_recall`, for the same questions.
-
-    Returns
-    -------
-    list of TaskRecall
-
-    Raises
-    ------
-    ParameterError, TooFewAnchorsError, ShapeError, NotFiniteError
-        As for :func:`sugarcrepe_recall`.
+    ``caption`` and ``negative`` (n,) are the scores of each item's two captions; options as for
+    :func:`sugarcrepe_recall`.
     """
     right, wrong = (np.asarray(side, np.float64).reshape(-1) for side in (caption, negative))
     for side, name in ((right, "caption"), (wrong, "negative")):
         check_same_rows(len(items), len(side), "items", name)
         if not np.isfinite(side).all():
             raise NotFiniteError(
-                f"Got scores of {name} with NaN or infinity; expected finite ones. Score these texts again."
+                f"Got scores of {name} with NaN or infinity; expected finite ones.", "Score these texts again."
             )
     return _lines(items, right, wrong, right[distractors(items, options, random_state)])
 
 
 def _lines(items: SugarCrepe, right: np.ndarray, wrong: np.ndarray, drawn: np.ndarray) -> list[TaskRecall]:
-    """Return recall by task from scores of each item's caption, of its wrong one, and of distractors, shape (n, options − 2)."""
+    """Return recall by task from scores of each item's caption, wrong one and distractors (n, options − 2)."""
     binary, choice = chosen(right, wrong[:, None]), chosen(right, np.column_stack([wrong, drawn]))
     ties = np.abs(right - wrong) <= TIE
     return [
@@ -219,25 +181,10 @@ def _lines(items: SugarCrepe, right: np.ndarray, wrong: np.ndarray, drawn: np.nd
 
 
 def distractors(items: SugarCrepe, options: int = 5, random_state: int = 0) -> np.ndarray:
-    """Draw captions of other images for each item, from the items of its task.
+    """Draw for each item ``options − 2`` captions of other images of its task; returns item numbers (n, options − 2).
 
-    Parameters
-    ----------
-    items : SugarCrepe
-    options : int, default=5
-        Total number of captions to choose from.
-    random_state : int, default=0
-        The draw depends only on this seed and on the items in their order, so that every model gets the same questions.
-
-    Returns
-    -------
-    ndarray of int, shape (n, options − 2)
-        Numbers of the items whose captions are drawn. Their texts differ from each other and from the item's own two.
-
-    Raises
-    ------
-    ParameterError, TooFewAnchorsError
-        If ``options`` is below two, or a task does not have enough captions of other images to draw from.
+    Their texts differ from each other and from the item's own two. The draw depends only on the seed and on the items
+    in their order, so that every model gets the same questions.
     """
     check_seed(random_state)
     check_choices(options)
@@ -257,8 +204,9 @@ def distractors(items: SugarCrepe, options: int = 5, random_state: int = 0) -> n
                         break
             if len(chosen) < options - 2:
                 raise TooFewAnchorsError(
-                    f"Got {len(chosen)} captions of other images for {items.ids[i]} in {task}; expected {options - 2} to draw. "
-                    "Pass more items of this task, or a smaller options=…."
+                    f"Got {len(chosen)} captions of other images for {items.ids[i]} in {task}; expected "
+                    f"{options - 2} to draw.",
+                    "Pass more items of this task, or a smaller `options=…`.",
                 )
             out[i] = chosen
     return out
@@ -269,22 +217,12 @@ def check_choices(options: int) -> None:
     check_positive(options, "options", integer=True)
     if options < 2:
         raise ParameterError(
-            f"Got options={options}; expected at least 2, a caption and a wrong one. Pass options=2 or more."
+            f"Got options={options}; expected at least 2, a caption and a wrong one.", "Pass `options=2` or more."
         )
 
 
 def same_words(items: SugarCrepe) -> np.ndarray:
-    """Return for each item whether its two captions have the same words and differ only in their order.
-
-    Parameters
-    ----------
-    items : SugarCrepe
-
-    Returns
-    -------
-    ndarray of bool, shape (n,)
-        Case and punctuation are ignored.
-    """
+    """Return for each item whether its two captions have the same words and differ only in their order."""
 
     def words(text: str) -> list[str]:
         return sorted(re.findall(r"\w+", text.casefold()))
@@ -294,22 +232,10 @@ def same_words(items: SugarCrepe) -> np.ndarray:
 
 
 def chosen(right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
-    """Return the probability that the correct caption is chosen, breaking ties at random.
+    """Return the probability that the correct caption is chosen, breaking ties within 1e-6 at random.
 
-    Parameters
-    ----------
-    right : ndarray, shape (n,)
-        Cosine of each image with its caption.
-    wrong : ndarray, shape (n, k)
-        Cosines of the image with the other captions.
+    ``right`` (n,) and ``wrong`` (n, k) are the cosines of each image with its caption and with the others.
 
-    Returns
-    -------
-    ndarray, shape (n,)
-        1, 0, or a fraction if cosines are within 1e-6 of each other.
-
-    Examples
-    --------
     >>> import numpy as np
     >>> chosen(np.array([0.5, 0.5]), np.array([[0.4, 0.5], [0.1, 0.6]]))
     array([0.5, 0. ])
@@ -324,7 +250,7 @@ def _task_of(items: SugarCrepe) -> np.ndarray:
 
 
 def _tasks(items: SugarCrepe) -> list[tuple[str, np.ndarray]]:
-    """Return a mask of the items of each task, of the two parts of swap, and of each category of tasks with several; empty ones are left out."""
+    """Return a mask of the items of each task, of the parts of swap, and of each category of tasks with several."""
     tasks, order = _task_of(items), same_words(items)
     parts = [(task, tasks == task) for task in ("replace", "add", "swap")]
     swap = tasks == "swap"
@@ -334,3 +260,74 @@ def _tasks(items: SugarCrepe) -> list[tuple[str, np.ndarray]]:
         if (tasks[~mask] == category.partition("_")[0]).any():  # otherwise it equals the line of the task
             parts.append((words, mask))
     return [(task, mask) for task, mask in parts if mask.any()]
+
+
+class TaskRow(TypedDict):
+    """A line of :func:`recall_by_task`; ``choice`` is None where too few captions can be drawn."""
+
+    task: str
+    n: int
+    binary: float
+    choice: float | None
+    ties: int
+
+
+def recall_by_task(
+    image: np.ndarray,
+    caption: np.ndarray,
+    wrong: np.ndarray,
+    groups: Labels,
+    tasks: Labels | None = None,
+    *,
+    texts: np.ndarray | None = None,
+    options: int = 5,
+    random_state: int = 0,
+) -> tuple[list[TaskRow], str | None]:
+    """Measure recall at 1 by task: between a caption and its wrong captions, and among these and distractors.
+
+    ``image`` and ``caption`` (n, d), ``wrong`` (n, k, d). Captions of the same image, which ``groups`` names, are never
+    distractors. ``tasks`` are the kinds of the wrong captions. ``texts`` (n, 1 + k) identify the texts of the caption
+    and the wrong captions, so that none is drawn twice; by default those with identical vectors. Of ``options``
+    captions to choose from, one is wrong and the others are distractors of the same task.
+
+    Returns a row for each task in the order of their names, with "all" last, and a note if ``choice`` is None because
+    there are too few captions of other images to draw.
+    """
+    check_seed(random_state)
+    check_choices(options)
+    V, P = (normalize_rows(np.asarray(rows, np.float64)) for rows in (image, caption))
+    n, k, width = np.shape(wrong)
+    N = normalize_rows(np.asarray(wrong, np.float64).reshape(n * k, width))
+    if texts is None:
+        numbers = np.unique(np.concatenate([P, N]), axis=0, return_inverse=True)[1].reshape(-1)
+        texts = np.column_stack([numbers[:n], numbers[n:].reshape(n, k)])
+    text_ids = texts.astype(str)
+    N = N.reshape(n, k, width)
+    right, other = np.einsum("nd,nd->n", V, P), np.einsum("nd,nkd->nk", V, N)
+    kinds = np.full(n, "all") if tasks is None else np.asarray(tasks).astype(str)
+    names, codes = np.unique(kinds, return_inverse=True)
+    labels = np.asarray(groups).astype(str)
+    items = SugarCrepe(np.arange(n).astype(str), codes.astype(str), labels, text_ids[:, 0], text_ids[:, 1])
+    binary, choice, note = chosen(right, other), None, None
+    try:
+        drawn = (
+            np.einsum("nd,nkd->nk", V, P[distractors(items, options, random_state)]) if options > 2 else other[:, :0]
+        )
+        choice = chosen(right, np.concatenate([other, drawn], axis=1))
+    except TooFewAnchorsError:
+        note = f"one of the tasks has fewer than {options - 2} captions of other images to draw."
+    ties = np.abs(other.max(axis=1) - right) <= TIE
+    parts = [(str(name), codes == code) for code, name in enumerate(names)]
+    if len(parts) > 1:
+        parts.append(("all", np.ones(n, bool)))
+    rows: list[TaskRow] = [
+        {
+            "task": name,
+            "n": int(mask.sum()),
+            "binary": float(binary[mask].mean()),
+            "choice": None if choice is None else float(choice[mask].mean()),
+            "ties": int(ties[mask].sum()),
+        }
+        for name, mask in parts
+    ]
+    return rows, note

@@ -1,7 +1,7 @@
 """Reference values for scores: maps that use only the means, and chance.
 
-Vectors of one modality lie in a narrow cone, so the cosine between *any* two of them is high, and a mean cosine alone says
-little about a map. Two controls show how much of it is due to the means.
+Vectors of one modality lie in a narrow cone, so the cosine between *any* two of them is high, and a mean cosine alone
+says little about a map. Two controls show how much of it is due to the means.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from congruence._utils.validation import check_seed
 from congruence.maps import AffineMap, Map, OrthogonalMap
 from congruence.metrics import paired_cosine
 
-__all__ = ["ControlRows", "Controls", "chance_at_k", "control_rows", "control_rows_of", "cosine_controls"]
-
 #: Number of random rotations over which a control is averaged, and their random seed.
 DRAWS, RANDOM_STATE = 5, 0
 
@@ -30,16 +28,8 @@ _NO_DIRECTION = 1e-9
 class ControlRows:
     """Rows that replace the mapped ones in the controls; see :func:`control_rows`.
 
-    Attributes
-    ----------
-    center : ndarray of float64, shape (d,)
-        The mean around which the rows lie.
-    lengths : ndarray of float64, shape (n,)
-        Distance of each row from its own mean, which a rotation preserves.
-    width : int
-        Width of the space that is rotated, at least d. If it is larger, the rotated rows are truncated to d columns.
-    in_sample : bool
-        Whether the center is the mean of the rows that are compared.
+    ``center`` (d,) is the mean around which they lie, also of the rows that are compared if ``in_sample``; ``lengths``
+    (n,) are their distances from it, which a rotation preserves; ``width`` ≥ d is that of the rotated space.
     """
 
     center: np.ndarray
@@ -48,13 +38,7 @@ class ControlRows:
     in_sample: bool
 
     def constant(self) -> np.ndarray | None:
-        """Return every row replaced by the center, read-only.
-
-        Returns
-        -------
-        ndarray of float64, shape (n, d), or None
-            None if the center is zero, which has no direction, or is the only row.
-        """
+        """Return every row replaced by the center (n, d); None if that is zero, or the only row."""
         scale = float(self.lengths.max(initial=0.0)) or 1.0
         if self._alone or float(np.linalg.norm(self.center)) <= _NO_DIRECTION * scale:
             return None
@@ -65,22 +49,11 @@ class ControlRows:
         return self.in_sample and len(self.lengths) < 2
 
     def rotated(self, rng: np.random.Generator) -> np.ndarray | None:
-        """Return the rows after a random rotation about the means.
+        """Return the rows (n, d) after a random rotation about the means; None if the center is the only row.
 
-        Parameters
-        ----------
-        rng : numpy.random.Generator
-
-        Returns
-        -------
-        ndarray of float32, shape (n, d), or None
-            None if the center is the only row.
-
-        Notes
-        -----
-        A Haar-distributed rotation maps the difference of one row from the mean to a uniformly random direction. By linearity, any average
-        over rows has the same expectation if every row gets an independent direction. This costs n·d per draw, where a rotation costs d³, and
-        varies less between draws.
+        A Haar-distributed rotation maps the difference of one row from the mean to a uniformly random direction. By
+        linearity, any average over rows has the same expectation if every row gets an independent direction, which
+        costs n·d per draw instead of d³, and varies less between draws.
         """
         if self._alone:
             return None
@@ -91,20 +64,7 @@ class ControlRows:
     def score(
         self, measure: Callable[[np.ndarray], float], *, draws: int = DRAWS, random_state: int = RANDOM_STATE
     ) -> Controls:
-        """Score both kinds of control rows in the same way as the mapped rows.
-
-        Parameters
-        ----------
-        measure : callable
-            Function of rows of shape (n, d) that returns a mean over rows.
-        draws : int, default=5
-            Number of random rotations to average over.
-        random_state : int, default=0
-
-        Returns
-        -------
-        Controls
-        """
+        """Score both kinds of control rows like the mapped ones; ``measure`` of rows (n, d) is a mean over rows."""
         check_seed(random_state)
         rng = np.random.default_rng(random_state)
         constant, drawn = self.constant(), (self.rotated(rng) for _ in range(draws))
@@ -117,16 +77,7 @@ class ControlRows:
 
 @dataclass(frozen=True)
 class Controls:
-    """Scores of the two kinds of control rows.
-
-    Attributes
-    ----------
-    constant : float or None
-        Score with every mapped row replaced by the target's mean.
-    random_rotation : float or None
-        Score with the rows rotated at random about the correct means, averaged over draws. Each is None if
-        :class:`ControlRows` has no such rows.
-    """
+    """Scores of the two kinds of control rows, the second averaged over draws; None without such rows."""
 
     constant: float | None
     random_rotation: float | None
@@ -135,18 +86,8 @@ class Controls:
 def control_rows(mapping: Map, X: RowsLike, Y: RowsLike) -> ControlRows:
     """Return the rows that replace the mapped rows of a map in the two controls.
 
-    Parameters
-    ----------
-    mapping : Map
-        A fitted map, set to the rows' modality (:meth:`~congruence.OrthogonalMap.for_modality`).
-    X : array_like, shape (n, d_source)
-        Rows of the source model.
-    Y : array_like, shape (m, d_target)
-        Rows of the target model that they are compared with.
-
-    Returns
-    -------
-    ControlRows
+    ``mapping``: A fitted map, set to the rows' modality (:meth:`~congruence.OrthogonalMap.for_modality`); ``X`` (n,
+    d_source); ``Y`` (m, d_target): rows of the target model that they are compared with.
 
     Notes
     -----
@@ -163,8 +104,8 @@ def control_rows(mapping: Map, X: RowsLike, Y: RowsLike) -> ControlRows:
     maps                                                     evaluated rows, in the space where they are compared
     ==========================  ===========================  =====================================================
 
-    μ_A and μ_B are the means that the map itself uses, from its anchors. For a map without means (``center=False``) those of
-    the given rows are used, so that the controls have more information than the map.
+    μ_A and μ_B are the means that the map itself uses, from its anchors. For a map without means (``center=False``)
+    those of the given rows are used, so that the controls have more information than the map.
     """
     X, Y = np.asarray(X), np.asarray(Y)
     affine = isinstance(mapping, AffineMap) and bool(mapping.target_mean_.any())  # else the map has no means
@@ -177,21 +118,7 @@ def control_rows(mapping: Map, X: RowsLike, Y: RowsLike) -> ControlRows:
 
 
 def control_rows_of(mapped: np.ndarray, theirs: np.ndarray, center: np.ndarray | None = None) -> ControlRows:
-    """Return the rows that replace already mapped rows, when the map's own means are unknown.
-
-    Parameters
-    ----------
-    mapped : ndarray, shape (n, d)
-        Mapped rows of the source.
-    theirs : ndarray, shape (m, d)
-        Rows that they are compared with.
-    center : ndarray, shape (d,), optional
-        Mean of both; by default each side's own mean.
-
-    Returns
-    -------
-    ControlRows
-    """
+    """Return the rows that replace mapped rows (n, d) whose map's own means are unknown, beside ``theirs`` (m, d)."""
     own = mapped.mean(axis=0, dtype=np.float64) if center is None else center
     target = theirs.mean(axis=0, dtype=np.float64) if center is None else center
     return ControlRows(target, _lengths(mapped, own), theirs.shape[1], center is None)
@@ -200,30 +127,11 @@ def control_rows_of(mapped: np.ndarray, theirs: np.ndarray, center: np.ndarray |
 def cosine_controls(
     mapping: Map, X: RowsLike, Y: RowsLike, *, draws: int = DRAWS, random_state: int = RANDOM_STATE
 ) -> Controls:
-    """Return the mean cosines of the constant and the random-rotation control on paired rows.
+    """Return the mean cosines of the constant and the random-rotation control on paired rows X and Y, shape (n, d).
 
-    Parameters
-    ----------
-    mapping : Map
-        A fitted map, set to the rows' modality.
-    X : array_like, shape (n, d_source)
-    Y : array_like, shape (n, d_target)
-    draws : int, default=5
-        Number of random rotations to average over.
-    random_state : int, default=0
+    ``mapping`` is a fitted map, set to the rows' modality. To be reported with
+    :func:`~congruence.metrics.paired_cosine` of the mapped rows.
 
-    Returns
-    -------
-    Controls
-        To be reported with :func:`~congruence.metrics.paired_cosine` of the mapped rows.
-
-    Raises
-    ------
-    ShapeError
-        If the rows cannot be paired.
-
-    Examples
-    --------
     >>> from congruence import OrthogonalMap
     >>> from congruence.synthetic import rigid_problem
     >>> problem = rigid_problem(n=200, d_source=16, random_state=0)
@@ -240,25 +148,8 @@ def cosine_controls(
 def chance_at_k(matching: ArrayLike, n: int, k: int = 1) -> float:
     """Return the expected share of queries that find a match among k of n rows drawn at random.
 
-    Parameters
-    ----------
-    matching : array_like of int, shape (q,)
-        For each query, the number of the n rows that match it.
-    n : int
-        Number of rows in the gallery.
-    k : int, default=1
-        Number of rows drawn.
+    1 − C(n − m, k) / C(n, k) for a query with m matches, given for each query in ``matching`` (q,).
 
-    Returns
-    -------
-    float
-
-    Notes
-    -----
-    1 − C(n − m, k) / C(n, k) for a query with m matches; k / n for one.
-
-    Examples
-    --------
     >>> round(chance_at_k([1, 1, 1], 303), 6)
     0.0033
     """

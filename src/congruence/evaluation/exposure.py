@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from congruence._inputs import as_embeddings
 from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_rows, id_texts, text_keys
 from congruence._utils.validation import check_positive, check_seed, check_width
-from congruence.embeddings import Embeddings, normalize_rows
-from congruence.errors import IdError, ParameterError, ShapeError, TooFewAnchorsError
-from congruence.evaluation.linkage import link
-from congruence.evaluation.protections import check_protection, protect
+from congruence.embeddings import Embeddings, as_embeddings, normalize_rows
+from congruence.errors import CongruenceWarning, IdError, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.linalg.csls import ScaledSimilarity
+from congruence.maps import OrthogonalMap, UnpairedMap
 from congruence.metrics import nearest
+from congruence.synthetic import random_rotation
 
 if TYPE_CHECKING:
     from congruence._utils.typing import RowsLike
-
-__all__ = ["Exposure", "measure_exposure"]
 
 #: Largest number of queries for measuring the loss in search quality.
 _QUERIES = 1000
@@ -54,7 +53,8 @@ class Exposure:
     values : tuple of float
         ``found`` by draw.
     search : float
-        Quality of the owner's own search under the protection: the share of the true k nearest stored vectors that are still found.
+        Quality of the owner's own search under the protection: the share of the true k nearest stored vectors that are
+        still found.
     """
 
     protection: str
@@ -96,24 +96,25 @@ def measure_exposure(
     store : Embeddings or array_like, shape (n, d)
         Vectors as they are stored.
     texts : Embeddings or array_like, shape (m, e)
-        Candidate texts encoded by another model, including the texts of the store: matched by id, or by position if there are no ids. Further
-        candidates make the task harder, as they would for an outsider.
+        Candidate texts encoded by another model, including the texts of the store: matched by id, or by position if
+        there are no ids. Further candidates make the task harder, as they would for an outsider.
     pairs : sequence of int, default=(10, 100)
-        Numbers of stored vectors whose texts are known: 0, or at least 2. With 0, :class:`congruence.UnpairedMap` searches for the map, which
-        takes minutes for thousands of rows and succeeds only if both sides contain nearly the same items.
+        Numbers of stored vectors whose texts are known: 0, or at least 2. With 0, :class:`congruence.UnpairedMap`
+        searches for the map, which takes minutes for thousands of rows and succeeds only if both sides contain nearly
+        the same items.
     labels : mapping of str to str, optional
         Id of the text of each stored vector, by the vector's id, if they differ (e.g. photos and classes).
     queries : Embeddings or array_like, shape (q, d), optional
-        Queries of the owner, to measure how much a protection degrades search. By default stored vectors are used as queries.
+        Queries of the owner, to measure how much a protection degrades search. By default stored vectors are used as
+        queries.
     protections : sequence of str, default=("none",)
-        See :func:`congruence.evaluation.protections.protect`.
+        See :func:`congruence.evaluation.exposure.protect`.
     rounds : int, default=4
         Number of refits on mutual nearest neighbors; 0 for none.
     k : int, default=10
         k of ``found_at_k`` and ``search``.
     draws : int, default=5
         Number of random draws of the known pairs, and of rotations and noise.
-    random_state : int, default=0
     callback : callable, optional
         Called with 1 after each draw.
 
@@ -124,26 +125,23 @@ def measure_exposure(
 
     Raises
     ------
-    ParameterError
-        If a protection is unknown, a single pair is requested, or a number is out of range.
     TooFewAnchorsError
         If no vectors other than the pairs remain, or there are at most ``k + 1`` rows.
     IdError
         If a stored vector has no label, or its text is not among the candidates.
     ShapeError
         If there are no ids and the numbers of texts and vectors differ, or queries have another width.
-    DtypeError, NotFiniteError, ZeroRowError
-        If the vectors cannot be used.
 
     Notes
     -----
-    The attack is :func:`congruence.evaluation.linkage.link`. The result is a lower bound on what can be matched: an outsider may know more, have
-    a more similar model, or use a better method. The interval resamples draws and vectors (Owen's pigeonhole bootstrap) and is never narrower than
-    Wilson's interval for one draw.
+    The attack is :func:`congruence.evaluation.exposure.link`. The result is a lower bound on what can be matched: an
+    outsider may know more, have a more similar model, or use a better method. The interval resamples draws and vectors
+    (Owen's pigeonhole bootstrap) and is never narrower than Wilson's interval for one draw.
 
     References
     ----------
-    Owen (2007), "The pigeonhole bootstrap". Wilson (1927), "Probable inference, the law of succession, and statistical inference".
+    Owen (2007), "The pigeonhole bootstrap". Wilson (1927), "Probable inference, the law of succession, and statistical
+    inference".
 
     Examples
     --------
@@ -163,15 +161,17 @@ def measure_exposure(
     for p in pairs:
         if check_positive(p, "pairs", integer=True, zero=True) == 1:
             raise ParameterError(
-                f"Got pairs={p}; expected 0, or at least 2 to fit a rotation. Pass pairs=10, for example."
+                f"Got pairs={p}; expected 0, or at least 2 to fit a rotation.", "Pass `pairs=10`, for example."
             )
         if p >= len(X):
             raise TooFewAnchorsError(
-                f"Got pairs={p} of {len(X)} vectors; expected fewer pairs than vectors, so that some remain to be matched. Pass a smaller pairs=…."
+                f"Got pairs={p} of {len(X)} vectors; expected fewer pairs than vectors, so that some remain to "
+                "be matched.",
+                "Pass a smaller `pairs=…`.",
             )
     if len(X) < k + 2:
         raise TooFewAnchorsError(
-            f"Got {len(X)} vectors for k={k}; expected more than k + 1. Pass k={max(len(X) - 2, 1)} or less."
+            f"Got {len(X)} vectors for k={k}; expected more than k + 1.", f"Pass `k={max(len(X) - 2, 1)}` or less."
         )
     for spec in protections:
         check_protection(spec, X.shape[1])
@@ -194,7 +194,9 @@ def measure_exposure(
                 others = np.flatnonzero(~np.isin(own, own[known]))
                 if not len(others):
                     raise TooFewAnchorsError(
-                        f"Got pairs={p} that include the texts of all {len(X)} vectors; expected vectors with other texts, which remain to be matched. Pass a smaller pairs=…."
+                        f"Got pairs={p} that include the texts of all {len(X)} vectors; expected vectors with "
+                        "other texts, which remain to be matched.",
+                        "Pass a smaller `pairs=…`.",
                     )
                 from_pairs, refined = link(protected.rows, Y, own, known, rounds, random_state + draw)
                 hits = [from_pairs.hits(1), refined.hits(1), refined.hits(k)]
@@ -221,7 +223,9 @@ def _own_text(store: Embeddings, texts: Embeddings, labels: Mapping[str, str] | 
     if labels is None and not (store.has_ids and texts.has_ids):
         if len(store) != len(texts):
             raise ShapeError(
-                f"Got {len(store)} vectors and {len(texts)} texts without ids on both sides; expected one text per vector. Pass ids=… for both, or labels=…."
+                f"Got {len(store)} vectors and {len(texts)} texts without ids on both sides; expected one text "
+                "per vector.",
+                "Pass `ids=…` for both, or `labels=…`.",
             )
         return np.arange(len(store))
     names = id_texts(store.ids)
@@ -229,13 +233,16 @@ def _own_text(store: Embeddings, texts: Embeddings, labels: Mapping[str, str] | 
         missing = [name for name in names.tolist() if name not in labels]
         if missing:
             raise IdError(
-                f"Got {len(missing)} vectors without a label ({missing[0]!r}, …); expected one for each. Add their ids to labels=…."
+                f"Got {len(missing)} vectors without a label ({missing[0]!r}, …); expected one for each.",
+                "Add their ids to `labels=…`.",
             )
         names = id_texts([labels[name] for name in names.tolist()])
     own = id_rows(id_texts(texts.ids), names)
     if (own < 0).any():
         raise IdError(
-            f"Got {np.count_nonzero(own < 0)} vectors whose text is not among the candidates ({names[own < 0][0]!r}, …); expected the texts of all vectors. Add them to texts=…."
+            f"Got {np.count_nonzero(own < 0)} vectors whose text is not among the candidates "
+            f"({names[own < 0][0]!r}, …); expected the texts of all vectors.",
+            "Add them to `texts=…`.",
         )
     return own
 
@@ -279,3 +286,165 @@ def _interval(n: int, draws: list[tuple[np.ndarray, np.ndarray]], random_state: 
     middle = (share + z**2 / (2 * m)) / (1 + z**2 / m)
     half = z * np.sqrt(share * (1 - share) / m + z**2 / (4 * m**2)) / (1 + z**2 / m)
     return float(min(low, max(middle - half, 0.0))), float(max(high, min(middle + half, 1.0)))
+
+
+#: Number of neighbors whose mean similarity corrects for hubs.
+_NEAR = 10
+
+
+@dataclass(frozen=True)
+class Linkage:
+    """Numbers of candidates (n,) that score higher than each vector's own text, and as high, including it."""
+
+    above: np.ndarray
+    tied: np.ndarray
+
+    def hits(self, k: int) -> np.ndarray:
+        """Return the probability that the text is among the first k, ties broken at random, shape (n,)."""
+        return np.asarray(np.clip((k - self.above) / self.tied, 0.0, 1.0))
+
+
+def link(
+    store: np.ndarray, texts: np.ndarray, own: np.ndarray, known: np.ndarray, rounds: int, random_state: int = 0
+) -> tuple[Linkage, Linkage]:
+    """Map a store into the space of texts with known pairs, and rank each row's own text there.
+
+    ``store`` (n, d) and ``texts`` (m, e) are of two models; ``own`` (n,) is each row's own text, used for the ``known``
+    rows (p,) and for scoring. Without known rows the first map comes from :class:`congruence.UnpairedMap`. Returns the
+    ranks with the map from the pairs alone, and after ``rounds`` of refitting on mutual neighbors, which end early if
+    nothing changes.
+
+    The means of the whole store and of all candidates are known without any pair, and are subtracted first.
+    Similarities are corrected for hubs by CSLS, and mutual neighbors refine the map, as in Conneau et al. (2018), "Word
+    translation without parallel data".
+    """
+    X, Y = (normalize_rows(rows) for rows in (store, texts))
+    X, Y = (rows - rows.mean(axis=0, dtype=np.float64).astype(rows.dtype) for rows in (X, Y))
+    candidates = normalize_rows(Y)
+    fitted = np.stack([known, own[known]])
+    linkages: list[Linkage] = []
+    for number in range(rounds + 1):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CongruenceWarning)  # few pairs and narrower targets are expected here
+            if len(fitted[0]):
+                mapping = OrthogonalMap(center=False).fit(X[fitted[0]], Y[fitted[1]])
+            else:  # in random order, since the order of the texts would reveal the pairs
+                order = np.random.default_rng(random_state).permutation(len(Y))
+                mapping = UnpairedMap(random_state=random_state).fit(X, Y[order])
+        Z = normalize_rows(mapping.transform(X).astype(X.dtype, copy=False))
+        scaled = ScaledSimilarity(Z, candidates, _NEAR)
+        linkages = [*linkages[:1], _rank(scaled, own, tie=8 * float(np.finfo(Z.dtype).eps) * np.sqrt(Z.shape[1]))]
+        mutual = np.stack(scaled.mutual()[:2])
+        mutual = mutual[:, ~np.isin(mutual[0], known) & ~np.isin(mutual[1], own[known])]
+        pairs = np.concatenate([[known, own[known]], mutual], axis=1)
+        if number and np.array_equal(pairs, fitted):
+            break  # the next round would fit the same map
+        fitted = pairs
+    return linkages[0], linkages[-1]
+
+
+def _rank(scaled: ScaledSimilarity, own: np.ndarray, tie: float) -> Linkage:
+    """Rank each row's own text; scores that differ by less than ``tie`` are the same."""
+    above, tied = np.empty((2, len(own)), dtype=np.int64)
+    for part, near in scaled.blocks():
+        correct = near[np.arange(len(near)), own[part]][:, None]
+        above[part] = (near > correct + tie).sum(axis=1)
+        tied[part] = (np.abs(near - correct) <= tie).sum(axis=1)
+    return Linkage(above, tied)
+
+
+#: Protections by name, and whether each takes a number.
+PROTECTIONS = {"none": False, "rotation": False, "noise": True, "pca": True, "int8": False, "binary": False}
+
+_Transform = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Protected:
+    """The rows (n, k) as stored, which an outsider may obtain, and the owner's transformation of queries (m, d)."""
+
+    rows: np.ndarray
+    query: _Transform
+
+
+def check_protection(spec: str, width: int) -> list[tuple[str, float]]:
+    """Return the steps (name, number) of a protection, written as in :func:`protect`, for vectors of this width."""
+    steps = []
+    for part in spec.split("+"):
+        name, equals, text = part.strip().partition("=")
+        if name not in PROTECTIONS:
+            raise ParameterError(
+                f"Got protection {part!r}; expected one of {', '.join(PROTECTIONS)}.",
+                "Name one of these, for example `noise=0.5` or `pca=64`.",
+            )
+        try:
+            value = float(text) if equals else np.nan
+        except ValueError:
+            value = np.nan
+        if PROTECTIONS[name] != bool(equals) or (equals and not (np.isfinite(value) and value > 0)):
+            needed = "a positive number after it" if PROTECTIONS[name] else "no number"
+            raise ParameterError(
+                f"Got protection {part!r}; expected {name} with {needed}.",
+                f"Write {name}{'=0.5' if name == 'noise' else '=64' * PROTECTIONS[name]}.",
+            )
+        if name == "pca" and not (value == int(value) and value <= width):
+            raise ParameterError(
+                f"Got protection {part!r} for vectors of width {width}; expected a whole number of directions, "
+                "at most the width.",
+                f"Write `pca={max(width // 4, 1)}`, for example.",
+            )
+        steps.append((name, value))
+    return steps
+
+
+def protect(rows: np.ndarray, spec: str, rng: np.random.Generator) -> Protected:
+    """Apply a protection to a store.
+
+    Parameters
+    ----------
+    rows : ndarray, shape (n, d)
+    spec : str
+        See :func:`check_protection`.
+
+        * ``none``
+        * ``rotation``: a random rotation known only to the owner.
+        * ``noise=s``: independent Gaussian noise, with an average length of s times that of the row.
+        * ``pca=k``: the k directions with most of the rows' variance.
+        * ``int8``: 255 levels per dimension, scaled to its largest absolute value.
+        * ``binary``: the sign of each dimension.
+    rng : numpy.random.Generator
+        For rotations and noise.
+    """
+    out, matrices = rows, []
+    for name, value in check_protection(spec, rows.shape[1]):
+        if name == "rotation":
+            Q = random_rotation(out.shape[1], random_state=int(rng.integers(2**31))).astype(out.dtype)
+            out = out @ Q
+            matrices.append(Q)
+        elif name == "noise":
+            lengths = np.linalg.norm(out, axis=1, keepdims=True)
+            noise = rng.standard_normal(out.shape, dtype=np.float32) / np.sqrt(out.shape[1])
+            out = out + (value * lengths * noise).astype(out.dtype)
+        elif name == "pca":
+            if value > out.shape[1]:
+                raise ParameterError(
+                    f"Got protection pca={value:g} after a step that leaves {out.shape[1]} directions; "
+                    "expected at most as many.",
+                    "Use only the smaller `pca=…`.",
+                )
+            gram = out.T.astype(np.float64) @ out
+            V = np.linalg.eigh(gram)[1][:, ::-1][:, : int(value)].astype(out.dtype)
+            out = out @ V
+            matrices.append(V)
+        elif name == "int8":
+            step = np.maximum(np.abs(out).max(axis=0), np.finfo(out.dtype).tiny) / 127
+            out = np.round(out / step) * step
+        elif name == "binary":
+            out = np.where(out > 0, 1, -1).astype(out.dtype)
+
+    def query(queries: np.ndarray) -> np.ndarray:
+        for matrix in matrices:
+            queries = queries @ matrix
+        return queries
+
+    return Protected(normalize_rows(out), query)

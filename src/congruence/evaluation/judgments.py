@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,11 +13,9 @@ from congruence._utils.display import short
 from congruence._utils.ids import id_texts
 from congruence._utils.refusals import describe_refusal
 from congruence._utils.typing import Labels
-from congruence._utils.validation import check_same_rows
+from congruence._utils.validation import check_choice, check_same_rows
 from congruence.embeddings import Embeddings
 from congruence.errors import FileError, InputError
-
-__all__ = ["Judgments", "judge", "read_qrels"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,29 +47,16 @@ class Judgments:
 
 
 def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
-    """Read relevance judgments in TREC format: one line per judgment, ``query 0 document grade``, separated by white space.
+    """Read relevance judgments in TREC format: lines of ``query 0 document grade``, separated by white space.
 
-    Parameters
-    ----------
-    path : path-like
-        UTF-8. Empty lines are skipped.
-
-    Returns
-    -------
-    dict of str to dict of str to int
-        Grade by query and document. Grades of 0 and below mean that a document is not relevant.
-
-    Raises
-    ------
-    FileError
-        If the file cannot be read.
-    InputError
-        If a line has another form, a grade is not a whole number, or a document is judged twice; the message names the line.
+    Returns grades by query and document; 0 and below mean not relevant.
     """
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"Got {path}, which is not UTF-8; expected TREC qrels as text. Save it as UTF-8.") from error
+        raise InputError(
+            f"Got {path}, which is not UTF-8; expected TREC qrels as text.", "Save it as UTF-8."
+        ) from error
     except OSError as error:
         raise FileError(describe_refusal(error, f"while reading {path}")) from error
     out: dict[str, dict[str, int]] = {}
@@ -81,25 +66,27 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
             continue
         if len(parts) != 4:
             raise InputError(
-                f"Got line {number} of {path} with {len(parts)} fields ({short(line.strip(), 60)!r}); expected 4: query, 0, document and grade. Write this line "
-                "as TREC does, for example: q1 0 d7 1."
+                f"Got line {number} of {path} with {len(parts)} fields ({short(line.strip(), 60)!r}); expected "
+                "4: query, 0, document and grade.",
+                "Write this line as TREC does, for example: q1 0 d7 1.",
             )
         query, _, document, grade = parts
         if not re.fullmatch(r"[+-]?[0-9]{1,9}", grade):
             raise InputError(
-                f"Got the grade {short(grade, 20)!r} in line {number} of {path}; expected a whole number. Write 0 for a document that is not relevant, and 1 or "
-                "more for a relevant one."
+                f"Got the grade {short(grade, 20)!r} in line {number} of {path}; expected a whole number.",
+                "Write 0 for a document that is not relevant, and 1 or more for a relevant one.",
             )
         known = out.setdefault(query, {})
         if document in known:
             raise InputError(
-                f"Got document {short(document, 60)!r} judged twice for query {short(query, 60)!r} (line {number} of {path}); expected one grade. Remove one of "
-                "the two lines."
+                f"Got document {short(document, 60)!r} judged twice for query {short(query, 60)!r} (line "
+                f"{number} of {path}); expected one grade.",
+                "Remove one of the two lines.",
             )
         known[document] = int(grade)
     if not out:
         raise InputError(
-            f"Got no judgments in {path}; expected lines of query, 0, document and grade. Pass another file."
+            f"Got no judgments in {path}; expected lines of query, 0, document and grade.", "Pass another file."
         )
     return out
 
@@ -113,27 +100,11 @@ def judge(
 ) -> Judgments:
     """Find the relevant rows of an index for each query.
 
-    Parameters
-    ----------
-    queries, index : Embeddings
-    qrels : mapping of str to mapping of str to float, optional
-        Grade by query id and document id (:func:`read_qrels`).
-    labels : (sequence of length m, sequence of length n), optional
-        Class of each query and of each row of the index; rows of the query's class are relevant. By default the rows with the query's id are.
-
-    Returns
-    -------
-    Judgments
-
-    Raises
-    ------
-    InputError
-        If both ``qrels`` and ``labels`` are given, ids are needed and missing, or no query has a relevant row in the index.
-    ShapeError
-        If the number of labels differs from the number of rows.
+    By default those with the query's id; with ``qrels`` (:func:`read_qrels`) those judged so, by ids; with ``labels``
+    of the queries and of the rows those of the same class.
     """
     if qrels is not None and labels is not None:
-        raise InputError("Got qrels and labels; expected one of the two. Leave out qrels=… or labels=….")
+        raise InputError("Got qrels and labels; expected one of the two.", "Leave out `qrels=…` or `labels=…`.")
     notes = []
     m = len(queries)
     if labels is not None:
@@ -148,7 +119,8 @@ def judge(
         grades = [np.ones(len(relevant)) for relevant in rows]
     elif not (queries.has_ids and index.has_ids):
         raise InputError(
-            "Got queries or an index without ids; expected ids, by which relevant rows are found. Pass Embeddings with ids=…, or labels=… with the class of each row."
+            "Got queries or an index without ids; expected ids, by which relevant rows are found.",
+            "Pass Embeddings with `ids=…`, or `labels=…` with the class of each row.",
         )
     else:
         at = {name: row for row, name in enumerate(id_texts(index.ids).tolist())}
@@ -168,9 +140,61 @@ def judge(
     judged = sum(len(relevant) > 0 for relevant in rows)
     if not judged:
         raise InputError(
-            f"Got no query with a relevant row in the index ({m} queries, {len(index)} rows); expected at least one. Check that qrels=…, queries and "
-            "index use the same ids."
+            f"No query with a relevant row in the index ({m} queries, {len(index)} rows).",
+            "Check that `qrels=…`, queries and index use the same ids.",
         )
     if judged < m:
         notes.append(f"{m - judged} of {m} queries have no relevant row in the index; they were left out.")
     return Judgments(rows, grades, notes)
+
+
+#: What recall measures: whether at least one relevant row is among the k, or the share of relevant rows found.
+MODES = ("any", "share")
+
+
+def _names(at: Sequence[int], ndcg_at: int) -> list[str]:
+    return [*(f"recall@{k}" for k in at), f"ndcg@{ndcg_at}"]
+
+
+def _ideal(grades: np.ndarray, discounts: np.ndarray) -> float:
+    best = np.sort(grades)[::-1][: len(discounts)]
+    return float(best @ discounts[: len(best)])
+
+
+def ranked_scores(
+    found: np.ndarray, judgments: Judgments, *, at: Sequence[int] = (1, 10), ndcg_at: int = 10, mode: str = "any"
+) -> dict[str, np.ndarray]:
+    """Score ranked lists of rows ``found`` (m, k), best first: ``"recall@1"``, …, ``"ndcg@10"`` of each query.
+
+    ``mode`` as for :func:`congruence.metrics.recall_at_k`. nDCG (Järvelin and Kekäläinen 2002) is Σᵢ gᵢ / log₂(i + 1)
+    over its best possible value, where g is the grade itself, as in trec_eval and scikit-learn. Rows without a judgment
+    count as not relevant; every query must have a relevant row.
+    """
+    check_choice(mode, MODES, "mode")
+    discounts = 1 / np.log2(np.arange(2, ndcg_at + 2))
+    out = {name: np.zeros(len(found)) for name in _names(at, ndcg_at)}
+    for q, (rows, grades) in enumerate(zip(judgments.rows, judgments.grades, strict=True)):
+        place = np.minimum(np.searchsorted(rows, found[q]), len(rows) - 1)
+        gains = np.where(rows[place] == found[q], grades[place], 0.0)
+        for k in at:
+            hits = int(np.count_nonzero(gains[:k]))
+            out[f"recall@{k}"][q] = hits / len(rows) if mode == "share" else float(hits > 0)
+        top = gains[:ndcg_at]
+        out[f"ndcg@{ndcg_at}"][q] = float(top @ discounts[: len(top)]) / _ideal(grades, discounts)
+    return out
+
+
+def expected_scores(
+    judgments: Judgments, n: int, *, at: Sequence[int] = (1, 10), ndcg_at: int = 10, mode: str = "any"
+) -> dict[str, float]:
+    """Return the expected scores of n rows in random order; the parameters are those of :func:`ranked_scores`."""
+    discounts = 1 / np.log2(np.arange(2, ndcg_at + 2))
+    out = dict.fromkeys(_names(at, ndcg_at), 0.0)
+    m = len(judgments.rows)
+    for rows, grades in zip(judgments.rows, judgments.grades, strict=True):
+        for k in at:
+            draws = np.arange(min(k, n))
+            missed = float(np.prod(np.maximum(n - len(rows) - draws, 0) / (n - draws)))
+            out[f"recall@{k}"] += (min(k, n) / n if mode == "share" else 1 - missed) / m
+        out[f"ndcg@{ndcg_at}"] += float(grades.sum() / n * discounts[:n].sum()) / _ideal(grades, discounts) / m
+    return out

@@ -4,36 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-__all__ = ["bootstrap_intervals", "group_sums", "holm", "mcnemar", "sign_flip"]
-
 #: Number of random signs, or of drawn groups, that are generated at once.
 _BLOCK = 2_000_000
 
 
 def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the p-value of McNemar's exact test for two answers to the same queries.
+    """Return the two-sided p-value of McNemar's exact test (1947) for hits, 1 or 0, on the same queries (n,).
 
-    Parameters
-    ----------
-    first, second : ndarray, shape (n,)
-        1 for a hit and 0 for a miss, on the same independent queries.
+    Of the b + c queries that exactly one of the two answers correctly, b belong to the first. If both are equally good,
+    each belongs to the first with probability 1/2: p = min(1, 2 · P[Bin(b + c, 1/2) ≤ min(b, c)]).
 
-    Returns
-    -------
-    float
-        Two-sided; 1 if they agree on every query.
-
-    Notes
-    -----
-    Of the b + c queries that exactly one of the two answers correctly, b belong to the first. If both are equally good, each belongs to the first
-    with probability 1/2: p = min(1, 2 · P[Bin(b + c, 1/2) ≤ min(b, c)]).
-
-    References
-    ----------
-    McNemar (1947), "Note on the sampling error of the difference between correlated proportions or percentages".
-
-    Examples
-    --------
     >>> import numpy as np
     >>> mcnemar(np.array([1, 1, 1, 1, 1, 1, 0]), np.array([0, 0, 0, 0, 0, 0, 1]))
     0.125
@@ -45,30 +25,12 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def sign_flip(sums: np.ndarray, permutations: int, rng: np.random.Generator) -> float:
-    """Return the p-value of the sign-flip permutation test of a zero mean difference.
+    """Return the two-sided p-value of the sign-flip test that the ``sums`` of paired differences (g,) have mean zero.
 
-    Parameters
-    ----------
-    sums : ndarray, shape (g,)
-        Sum of the paired differences in each group, or of each query if it is on its own.
-    permutations : int
-        Number of random flips. If there are at most ``permutations + 1`` flips in total (2^g), all are enumerated and the test is exact.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    float
-        Two-sided, from 1 / (permutations + 1) to 1.
-
-    Notes
-    -----
     Under the null hypothesis, the scores of the two are exchangeable within a query or, with groups, within all queries
-    of a group at once. Each group's sum then has either sign with equal probability, whatever its distribution. The observed
-    signs are included among the flips, so that the test never rejects more often than its level.
-
-    References
-    ----------
-    Phipson and Smyth (2010), "Permutation p-values should never be zero".
+    of a group at once: each group's sum has either sign with equal probability, whatever its distribution. All 2^g
+    flips are enumerated if they are at most ``permutations + 1``, and the test is exact. Otherwise the observed signs
+    are included among the random ones, so that it never rejects more often than its level (Phipson and Smyth 2010).
     """
     sums = sums[sums != 0]  # the sign of zero changes nothing
     if not len(sums):
@@ -86,19 +48,7 @@ def sign_flip(sums: np.ndarray, permutations: int, rng: np.random.Generator) -> 
 
 
 def group_sums(differences: np.ndarray, groups: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sum of the differences in each group, and its size.
-
-    Parameters
-    ----------
-    differences : ndarray, shape (n, q)
-    groups : ndarray, shape (n,), or None
-        Group label of each query; None if each query is on its own.
-
-    Returns
-    -------
-    sums : ndarray, shape (g, q)
-    sizes : ndarray, shape (g,)
-    """
+    """Return the sum of the differences (n, q) in each group, shape (g, q), and its size (g,)."""
     if groups is None:
         return differences, np.ones(len(differences))
     codes = np.unique(groups, return_inverse=True)[1].reshape(-1)
@@ -111,35 +61,15 @@ def group_sums(differences: np.ndarray, groups: np.ndarray | None) -> tuple[np.n
 def bootstrap_intervals(
     sums: np.ndarray, sizes: np.ndarray, level: float, draws: int, rng: np.random.Generator, largest: np.ndarray
 ) -> np.ndarray:
-    """Return bootstrap intervals of mean differences; groups are resampled as a whole.
+    """Return bootstrap intervals (2, q) of mean differences; groups are resampled as a whole.
 
-    Parameters
-    ----------
-    sums : ndarray, shape (g, q)
-    sizes : ndarray, shape (g,)
-        From :func:`group_sums`.
-    level : float
-        Confidence level, e.g. 0.95.
-    draws : int
-    rng : numpy.random.Generator
-    largest : ndarray, shape (q,)
-        Largest possible difference: 1 for hits, 2 for cosines.
+    ``sums`` (g, q) and ``sizes`` (g,) are those of :func:`group_sums`, ``largest`` (q,) the largest possible
+    differences.
 
-    Returns
-    -------
-    ndarray, shape (2, q)
-        Lower and upper ends.
-
-    Notes
-    -----
-    Percentiles at Φ(√(g / (g − 1)) · t), with t Student's quantile with g − 1 degrees of freedom, because plain percentiles are too narrow for few
-    groups. If no query disagrees, no resample does either; the interval is then what g groups without a disagreement cannot
-    exclude, ± largest · (1 − (α/2)^(1/g)). With one group nothing can be resampled, and it is ± largest.
-
-    References
-    ----------
-    Hesterberg (2015), "What teachers should know about the bootstrap", section 4 (expanded percentile interval).
-    Clopper and Pearson (1934), "The use of confidence or fiducial limits illustrated in the case of the binomial".
+    Percentiles at Φ(√(g / (g − 1)) · t), with t Student's quantile with g − 1 degrees of freedom, because plain
+    percentiles are too narrow for few groups (Hesterberg 2015, section 4). If no query disagrees, no resample does
+    either; the interval is then what g groups without a disagreement cannot exclude (Clopper and Pearson 1934), ±
+    largest · (1 − (α/2)^(1/g)). With one group nothing can be resampled, and it is ± largest.
     """
     from scipy.special import ndtr, stdtrit
 
@@ -161,23 +91,8 @@ def bootstrap_intervals(
 
 
 def holm(p_values: np.ndarray) -> np.ndarray:
-    """Return p-values adjusted such that the probability of any false rejection among all tests is at most the level.
+    """Return p-values (m,) of dependent tests, adjusted by Holm (1979) for any false rejection among all of them.
 
-    Parameters
-    ----------
-    p_values : ndarray, shape (m,)
-        P-values of tests that may depend on each other in any way.
-
-    Returns
-    -------
-    ndarray, shape (m,)
-
-    References
-    ----------
-    Holm (1979), "A simple sequentially rejective multiple test procedure".
-
-    Examples
-    --------
     >>> import numpy as np
     >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
     [0.03, 0.06, 0.06]

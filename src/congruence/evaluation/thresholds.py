@@ -13,8 +13,6 @@ from congruence._utils.validation import check_positive, check_seed
 from congruence.errors import ParameterError, TooFewAnchorsError
 from congruence.evaluation.judgments import Judgments
 
-__all__ = ["Thresholds", "Translation", "fit_thresholds", "match_quantiles"]
-
 #: Maximum numbers of queries and of pairs; if there are more, queries and rows of the index are sampled.
 MOST_QUERIES, MOST_PAIRS = 2000, 4_000_000
 
@@ -43,7 +41,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Translation:
-    """A threshold on the old model's scores and its translation when one side is mapped: bridged queries, or a migrated index.
+    """A threshold on the old model's scores, and its translation when queries or stored vectors are mapped.
 
     Rates are measured on queries that the translation was not fitted on (cross-validation).
 
@@ -54,8 +52,8 @@ class Translation:
     value : float
         The threshold to use instead.
     fpr_old, fpr_unchanged, fpr : float
-        False-positive rate, i.e. the share of irrelevant pairs of a query and a row above the threshold: with the old model; with mapped vectors and
-        the old threshold; with mapped vectors and ``value``.
+        False-positive rate, i.e. the share of irrelevant pairs of a query and a row above the threshold: with the old
+        model; with mapped vectors and the old threshold; with mapped vectors and ``value``.
     fpr_interval : (float, float)
         95 % interval of ``fpr``, from resampled queries.
     recall_old, recall_unchanged, recall : float or None
@@ -83,12 +81,8 @@ class Translation:
 class Thresholds:
     """A monotone translation of scores, with the error rates measured for it.
 
-    Attributes
-    ----------
-    table : ndarray of float64, shape (12, points)
-        :data:`COLUMNS` at each point, with strictly ascending old scores.
-    n_queries, n_pairs, n_relevant : int
-        Numbers of queries, irrelevant pairs, and relevant pairs.
+    ``table`` (12, points) has the rows :data:`COLUMNS`, the old scores strictly ascending; the counts are those of
+    queries, of irrelevant pairs and of relevant ones.
     """
 
     table: np.ndarray
@@ -97,28 +91,14 @@ class Thresholds:
     n_relevant: int
 
     def translate(self, threshold: float) -> Translation:
-        """Return the translation of a threshold.
-
-        Parameters
-        ----------
-        threshold : float
-            A cosine threshold of the old model.
-
-        Returns
-        -------
-        Translation
-
-        Raises
-        ------
-        ParameterError
-            If no irrelevant pair had a score this high.
-        """
+        """Return the translation of a cosine threshold of the old model."""
         _check_number(threshold)
         old = self.table[0]
         if not old[0] <= threshold <= old[-1]:
             raise ParameterError(
-                f"Got threshold={threshold:g}; expected one from {old[0]:.4f} to {old[-1]:.4f}, the range of the old model's scores of irrelevant pairs. Fit "
-                "the thresholds on more pairs, or pass threshold=… in this range."
+                f"Got threshold={threshold:g}; expected one from {old[0]:.4f} to {old[-1]:.4f}, the range of "
+                "the old model's scores of irrelevant pairs.",
+                "Fit the thresholds on more pairs, or pass `threshold=…` in this range.",
             )
         at = {name: float(np.interp(threshold, old, row)) for name, row in zip(COLUMNS, self.table, strict=True)}
         known = self.n_relevant > 0
@@ -146,17 +126,7 @@ class Thresholds:
         return float(self.table[0, -1])
 
     def at_rates(self, rates: Sequence[float]) -> list[tuple[float, Translation]]:
-        """Translate the thresholds at which the old model has the given false-positive rates.
-
-        Parameters
-        ----------
-        rates : sequence of float
-            In (0, 1). Rates that no threshold has are left out.
-
-        Returns
-        -------
-        list of (float, Translation)
-        """
+        """Translate the thresholds at which the old model has these false-positive rates, as far as there are such."""
         fpr, old = self.table[COLUMNS.index("fpr_old")][::-1], self.table[0][::-1]  # rates ascending
         return [(rate, self.translate(float(np.interp(rate, fpr, old)))) for rate in rates if fpr[0] <= rate <= fpr[-1]]
 
@@ -170,13 +140,7 @@ class Thresholds:
 
     @classmethod
     def restore(cls, table: np.ndarray, facts: Mapping[str, Any]) -> Thresholds:
-        """Build the translation from saved data, after checking it.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            If a count is missing or not a count, or the table does not have the rows of :data:`COLUMNS` with valid values.
-        """
+        """Build the translation from saved data, after checking it."""
         counts = [facts[name] for name in ("n_queries", "n_pairs", "n_relevant")]
         if set(facts) != {"n_queries", "n_pairs", "n_relevant"} or any(type(n) is not int or n < 0 for n in counts):
             raise TypeError("invalid counts of queries or pairs")
@@ -199,25 +163,15 @@ def _check_number(threshold: float) -> None:
         or not np.isfinite(threshold)
     ):
         raise ParameterError(
-            f"Got threshold={threshold!r}; expected a number. Pass the old cut-off, for example threshold=0.28."
+            argument="threshold",
+            got=threshold,
+            expected="a number",
+            fix="Pass the old cut-off, for example `threshold=0.28`.",
         )
 
 
 def match_quantiles(old: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return corresponding scores of two models: those with the same share of pairs above them.
-
-    Parameters
-    ----------
-    old, new : ndarray, shape (n,)
-        Scores of the same pairs, sorted ascending.
-
-    Returns
-    -------
-    ndarray, shape (p,)
-        Scores of the old model, strictly ascending.
-    ndarray, shape (p,)
-        The corresponding scores of the new model, ascending.
-    """
+    """Return corresponding scores (p,) of two models, with the same share of the sorted scores (n,) above them."""
     n = len(old)
     tail = min(TAIL_PAIRS / n, 0.5)
     above = np.concatenate([[0], np.geomspace(tail, 0.5, HIGH_POINTS), np.linspace(0.5, 1, LOW_POINTS + 1)[1:]])
@@ -235,26 +189,10 @@ def fit_thresholds(
     folds: int,
     random_state: int,
 ) -> Thresholds:
-    """Fit and cross-validate a translation; see :meth:`congruence.Bridge.fit_thresholds` and :meth:`congruence.Migration.fit_thresholds`.
+    """Fit and cross-validate a translation; see :meth:`congruence.Bridge.fit_thresholds`.
 
-    Parameters
-    ----------
-    new, old : (ndarray, shape (m, d); ndarray, shape (n, d))
-        The same queries and the same rows of the index, after and before the change; the widths may differ between the two.
-    judgments : Judgments or None
-        Judgments of these queries; if None, all pairs count as irrelevant.
-    folds, random_state : int
-
-    Returns
-    -------
-    Thresholds
-
-    Raises
-    ------
-    TooFewAnchorsError
-        If there are fewer than two queries per fold.
-    ParameterError
-        If all scores are equal.
+    ``new`` and ``old`` are the same queries (m, d) and rows of the index (n, d), after and before the change. Without
+    ``judgments`` all pairs count as irrelevant.
     """
     check_positive(folds, "folds", integer=True)
     check_seed(random_state)
@@ -263,7 +201,8 @@ def fit_thresholds(
     size = len(new[1])
     if folds < 2 or len(order) < 2 * folds:
         raise TooFewAnchorsError(
-            f"Got {len(order)} queries for {folds} folds; expected at least two folds, and two queries per fold. Pass more queries, or folds=2."
+            f"Got {len(order)} queries for {folds} folds; expected at least two folds, and two queries per fold.",
+            "Pass more queries, or `folds=2`.",
         )
     sides = [normalize_rows(queries[order]) for queries, _ in (old, new)]
     sampled = np.arange(size)
@@ -291,7 +230,8 @@ def fit_thresholds(
     points, values = match_quantiles(*pooled)
     if len(points) < 2:
         raise ParameterError(
-            f"Got one score for all {len(pooled[0])} irrelevant pairs; expected scores that vary. Pass other queries or rows in queries=…."
+            f"Got one score for all {len(pooled[0])} irrelevant pairs; expected scores that vary.",
+            "Pass other queries or rows in `queries=…`.",
         )
     fold_of = np.arange(len(order)) % folds  # the order is random already
     counts = {name: np.zeros((len(order), len(points))) for name in ("old", "unchanged", "new")}

@@ -1,4 +1,4 @@
-"""Cross-domain similarity local scaling (CSLS): similarities between two sets of rows, corrected for hubs that are near everything."""
+"""Cross-domain similarity local scaling (CSLS): similarities corrected for hubs, rows that are near everything."""
 
 from __future__ import annotations
 
@@ -8,24 +8,11 @@ import numpy as np
 
 from congruence._utils.arrays import blocks
 
-__all__ = ["ScaledSimilarity", "mean_of_largest", "mutual_neighbors"]
-
 
 def mean_of_largest(S: np.ndarray, k: int, axis: int) -> np.ndarray:
-    """Return the mean of the k largest entries along an axis; for cosines this is r of CSLS.
+    """Return the mean of the k largest entries of S along an axis (all, if there are fewer): for cosines, r of CSLS.
 
-    Parameters
-    ----------
-    S : ndarray of float32 or float64, shape (n, m)
-        −inf marks a missing entry, which is left out of the mean; the mean is 0 if there are none left.
-    k : int
-        If there are fewer entries, all are used.
-    axis : int
-        0 for a mean per column, 1 for a mean per row.
-
-    Returns
-    -------
-    ndarray of float64, shape (m,) or (n,)
+    −inf marks a missing entry, which is left out; the mean is 0 if there are none left.
     """
     size = S.shape[axis]
     k = min(k, size)
@@ -37,34 +24,12 @@ def mean_of_largest(S: np.ndarray, k: int, axis: int) -> np.ndarray:
 
 
 class ScaledSimilarity:
-    """CSLS(a, b) = 2 ⟨a, b⟩ − r(a) − r(b) between all rows of two sets, one block of rows of the first set at a time.
+    """CSLS(a, b) = 2 ⟨a, b⟩ − r(a) − r(b) between all unit rows A (n, d) and B (m, d), in blocks of rows of A.
 
-    Parameters
-    ----------
-    A : ndarray of float32 or float64, shape (n, d)
-        Rows of unit norm, so that inner products are cosines.
-    B : ndarray of float32 or float64, shape (m, d)
-        The same, in the same space as A.
-    n_neighbors : int
-        Number of nearest rows of the other set over which r is averaged; all of them if there are fewer.
-    block_rows : int, optional
-        Rows of A whose similarities are in memory at once; by default as many as fit into 32 MB.
-
-    Attributes
-    ----------
-    r_a : ndarray of float64, shape (n,)
-        r of the rows of A.
-    r_b : ndarray of float64, shape (m,)
-        r of the rows of B.
-
-    Notes
-    -----
-    The product of A and B, O(n m d), is computed once here and again in every pass over :meth:`blocks`, unless all similarities fit into
-    one block. Memory: a block, and ``n_neighbors`` numbers per row of B.
-
-    References
-    ----------
-    Conneau et al. (2018), "Word translation without parallel data", §2.3.
+    r is the mean over the ``n_neighbors`` nearest rows of the other side: ``r_a`` (n,) and ``r_b`` (m,). The product of
+    A and B is computed once here and again in every pass over :meth:`blocks`, unless all similarities fit into one
+    block. Memory: a block, by default 32 MB, and ``n_neighbors`` numbers per row of B. Source: Conneau et al. (2018),
+    §2.3.
     """
 
     def __init__(self, A: np.ndarray, B: np.ndarray, n_neighbors: int, *, block_rows: int | None = None) -> None:
@@ -90,14 +55,7 @@ class ScaledSimilarity:
             yield part, self._A[part] @ self._B.T if self._whole is None else self._whole
 
     def blocks(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield rows of A and their 2 ⟨a, b⟩ − r(b), which ranks B for each row of A.
-
-        Yields
-        ------
-        slice
-        ndarray of float64, shape (rows, m)
-            A new array, which the caller may modify.
-        """
+        """Yield rows of A and their 2 ⟨a, b⟩ − r(b), shape (rows, m), which ranks B for each row of A."""
         for part, S in self._products():
             yield part, 2.0 * S - self.r_b
 
@@ -125,38 +83,9 @@ class ScaledSimilarity:
 def mutual_neighbors(
     A: np.ndarray, B: np.ndarray, n_neighbors: int = 10, *, block_rows: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Find the pairs of rows that are each other's nearest under CSLS.
+    """Find the pairs of unit rows of A (n, d) and B (m, d) that are each other's nearest under CSLS.
 
-    CSLS(a, b) = 2 ⟨a, b⟩ − r(a) − r(b), where r is the mean inner product of a row with its nearest rows of the other set. It lowers the
-    similarities of hubs, rows that are near everything and would otherwise be nearest to many rows.
-
-    Parameters
-    ----------
-    A : ndarray of float32 or float64, shape (n, d)
-        Rows of unit norm, so that inner products are cosines.
-    B : ndarray of float32 or float64, shape (m, d)
-        The same, in the same space as A.
-    n_neighbors : int, default=10
-        Number of rows over which r is averaged; all of the other set if there are fewer.
-    block_rows : int, optional
-        Rows of A whose similarities are in memory at once; by default as many as fit into 32 MB.
-
-    Returns
-    -------
-    i : ndarray of int, shape (k,)
-        Rows of A, ascending.
-    j : ndarray of int, shape (k,)
-        The row of B matched to each; without repetition.
-    score : ndarray of float64, shape (k,)
-        CSLS of each pair, in [-4, 4].
-
-    Notes
-    -----
-    Two products of A and B, O(n m d) each, or one if all similarities fit into one block. Memory: a block, and ``n_neighbors`` numbers per row of B.
-    Equal scores go to the lowest row number.
-
-    References
-    ----------
-    Conneau et al. (2018), "Word translation without parallel data", §2.3.
+    Returns the rows of A, ascending, the row of B matched to each, and the CSLS of each pair, all of shape (k,). Equal
+    scores go to the lowest row number. Options and cost are those of :class:`ScaledSimilarity`.
     """
     return ScaledSimilarity(A, B, n_neighbors, block_rows=block_rows).mutual()

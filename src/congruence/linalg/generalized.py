@@ -9,23 +9,13 @@ import numpy as np
 
 from congruence.linalg.procrustes import cross_svd
 
-__all__ = ["GeneralizedProcrustes", "generalized_procrustes"]
-
 
 @dataclass(frozen=True)
 class GeneralizedProcrustes:
-    """Rotations of several models into a common frame.
+    """Rotations (d_m, k) of several models into a common frame, with orthonormal rows.
 
-    Attributes
-    ----------
-    rotations : list of ndarray, shapes (d_m, k)
-        Orthonormal rows; multiply rows from the right. Directions without evidence are filled in.
-    evidence : list of ndarray, shapes (d_m, k)
-        Σ_j C_mj R_j: each model's cross-covariance with all others in the frame.
-    objective : ndarray, shape (sweeps + 1,)
-        Σ_{m<j} tr(R_mᵀ C_mj R_j), initially and after each sweep; it never decreases.
-    converged : bool
-        Whether the last sweep improved the objective by no more than the tolerance.
+    ``evidence`` Σ_j C_mj R_j is each model's cross-covariance with all others in the frame; directions without it are
+    filled in. ``objective`` (sweeps + 1,) is Σ_{m<j} tr(R_mᵀ C_mj R_j), which never decreases.
     """
 
     rotations: list[np.ndarray]
@@ -43,46 +33,16 @@ def generalized_procrustes(
     max_iter: int = 200,
     tol: float = 1e-8,
 ) -> GeneralizedProcrustes:
-    """Maximize Σ_{m<j} tr(R_mᵀ C_mj R_j) over matrices R_m with orthonormal rows.
+    """Maximize Σ_{m<j} tr(R_mᵀ C_mj R_j) over matrices R_m (d_m, k) with orthonormal rows.
 
-    Parameters
-    ----------
-    cross : mapping of (m, j) with m < j to ndarray, shape (d_m, d_j)
-        Cross-covariances Σ w xᵀ y of the pairs of models that share items.
-    weight : mapping of (m, j) to float
-        Weight of each of them; the initialization follows the largest.
-    widths : sequence of int
-        d_m, none above ``k``.
-    k : int
-        Width of the frame.
-    max_iter : int, default=200
-        Largest number of sweeps over the models.
-    tol : float, default=1e-8
-        Stop after a sweep that improves the objective by less than this share of it.
+    ``cross`` are the cross-covariances Σ w xᵀ y (d_m, d_j) of the pairs of models that share items, ``weight`` their
+    weights. Sweeps end when one improves the objective by less than the share ``tol``.
 
-    Returns
-    -------
-    GeneralizedProcrustes
-
-    Raises
-    ------
-    ValueError
-        If some models are not connected to the others by any chain of cross-covariances.
-
-    Notes
-    -----
-    Given all other rotations, the best R_m is the polar factor of Σ_j C_mj R_j, so each step is a Procrustes problem with a
-    closed-form solution, and no step decreases the objective. For rows of equal weight and complete data this is the alternating solution of Gower
-    (1975) and ten Berge (1977). The initialization is also in closed form: pairwise solutions along a maximum spanning tree
-    from the widest model. Directions of a model about which its parent has no information get axes of the frame that no model uses yet,
-    because a third model may share them. For two models the initialization is the solution.
-
-    Only the pairs' cross-covariances are read, so memory and time of a sweep do not depend on the number of items.
-
-    References
-    ----------
-    Gower (1975), "Generalized Procrustes analysis", Psychometrika 40. Ten Berge (1977), "Orthogonal Procrustes rotation for two or
-    more matrices", Psychometrika 42. Commandeur (1991), "Matching configurations", for missing rows.
+    Given all other rotations, the best R_m is the polar factor of Σ_j C_mj R_j, so each step is a Procrustes problem
+    with a closed-form solution, and no step decreases the objective: the alternating solution of Gower (1975) and ten
+    Berge (1977), with missing rows as in Commandeur (1991). It begins with pairwise solutions along a maximum spanning
+    tree from the widest model. Directions of a model about which its parent has no information get axes of the frame
+    that no model uses yet, because a third model may share them. For two models the initialization is the solution.
     """
     models = range(len(widths))
     partners = {m: [j for j in models if _key(m, j) in cross] for m in models}
@@ -125,7 +85,7 @@ def _initialize(
     k: int,
     partners: Mapping[int, Sequence[int]],
 ) -> list[np.ndarray]:
-    """Return pairwise solutions along a maximum spanning tree (Prim); among equal weights the models that come first are chosen."""
+    """Return pairwise solutions along a maximum spanning tree (Prim); of equal weights the first models are chosen."""
     root = int(np.argmax(widths))
     R = {root: np.eye(widths[root], k)}
     used = widths[root]  # axes of the frame that some model uses: the first ones

@@ -10,30 +10,11 @@ from congruence._utils.arrays import blocks, device, is_remote, namespace, to_nu
 from congruence._utils.typing import Array
 from congruence._utils.validation import check_seed
 
-__all__ = [
-    "KernelSums",
-    "hsic_biased",
-    "hsic_unbiased",
-    "linear_sums",
-    "median_squared_distance",
-    "rbf_sums",
-    "squared_distances",
-]
-
 
 class KernelSums(NamedTuple):
-    """Sums over two kernel matrices K and L, from which biased and unbiased HSIC follow.
+    """Sums over two kernel matrices K and L of n items, from which biased and unbiased HSIC follow.
 
-    Attributes
-    ----------
-    product, product_off : float
-        Σᵢⱼ KᵢⱼLᵢⱼ, with and without the diagonal.
-    rows, rows_off : float
-        Σᵢ (Σⱼ Kᵢⱼ)(Σⱼ Lᵢⱼ), with and without the diagonal in the inner sums.
-    first, first_off, second, second_off : float
-        Σᵢⱼ Kᵢⱼ and Σᵢⱼ Lᵢⱼ, with and without the diagonal.
-    n : int
-        Number of items.
+    Σᵢⱼ KᵢⱼLᵢⱼ, Σᵢ (Σⱼ Kᵢⱼ)(Σⱼ Lᵢⱼ), Σᵢⱼ Kᵢⱼ and Σᵢⱼ Lᵢⱼ, each also without (``_off``) the diagonals.
     """
 
     product: Array
@@ -48,65 +29,23 @@ class KernelSums(NamedTuple):
 
 
 def hsic_biased(sums: KernelSums) -> Array:
-    """Return tr(K H L H), the biased Hilbert–Schmidt independence criterion up to a factor of (n − 1)².
-
-    Parameters
-    ----------
-    sums : KernelSums
-
-    Returns
-    -------
-    float or 0-d array
-
-    References
-    ----------
-    Gretton et al. (2005), "Measuring statistical dependence with Hilbert–Schmidt norms".
-    """
+    """Return tr(K H L H), the biased HSIC up to a factor of (n − 1)² (Gretton et al. 2005)."""
     n = sums.n
     return sums.product - 2 / n * sums.rows + sums.first * sums.second / n**2
 
 
 def hsic_unbiased(sums: KernelSums) -> Array:
-    """Return the unbiased estimate of the Hilbert–Schmidt independence criterion.
-
-    Parameters
-    ----------
-    sums : KernelSums
-        Sums over n ≥ 4 items.
-
-    Returns
-    -------
-    float or 0-d array
-
-    References
-    ----------
-    Song et al. (2012), "Feature selection via dependence maximization", eq. 5.
-    """
+    """Return the unbiased estimate of HSIC from n ≥ 4 items (Song et al. 2012, eq. 5)."""
     n = sums.n
     total = sums.product_off + sums.first_off * sums.second_off / ((n - 1) * (n - 2))
     return (total - 2 / (n - 2) * sums.rows_off) / (n * (n - 3))
 
 
 def linear_sums(X: Array, Y: Array, x_mean: Array, y_mean: Array) -> KernelSums:
-    """Return sums over the linear kernels K = XXᵀ and L = YYᵀ of centered rows, without K and L where that is cheaper.
+    """Return sums over the linear kernels of the centered rows X (n, d) and Y (n, e), in the precision of the means.
 
-    Centering does not change HSIC, biased or unbiased, and makes the row sums of K and L zero.
-
-    Parameters
-    ----------
-    X : array, shape (n, d)
-    Y : array, shape (n, e)
-    x_mean, y_mean : array, shape (d,) and (e,)
-        Column means; their dtype is the precision of the computation.
-
-    Returns
-    -------
-    KernelSums
-
-    Notes
-    -----
-    ‖XᵀY‖² costs n·d·e operations and is summed over blocks of rows, the Gram form n²·(d + e); the cheaper one is used. If n < d, the
-    Gram matrices are smaller than the data.
+    Centering does not change HSIC, biased or unbiased, and makes the row sums zero. ‖XᵀY‖² costs n·d·e operations and
+    is summed over blocks of rows, the Gram form n²·(d + e); the cheaper one is used.
     """
     xp = namespace(X, Y)
     n, d, e = X.shape[0], X.shape[1], Y.shape[1]
@@ -131,19 +70,7 @@ def _of_centered(product: Array, diagonal: Array, first: Array, second: Array, n
 
 
 def rbf_sums(X: Array, Y: Array, x_scale: float, y_scale: float) -> KernelSums:
-    """Return sums over Gaussian kernels exp(−‖xᵢ − xⱼ‖² / 2σ²), computed in blocks of rows.
-
-    Parameters
-    ----------
-    X : array, shape (n, d)
-    Y : array, shape (n, e)
-    x_scale, y_scale : float
-        2σ² of each side.
-
-    Returns
-    -------
-    KernelSums
-    """
+    """Return sums over the kernels exp(−‖xᵢ − xⱼ‖² / scale) of X (n, d) and Y (n, e), in blocks of rows."""
     xp = namespace(X, Y)
     n = X.shape[0]
     totals = [xp.zeros((), dtype=X.dtype, device=device(X)) for _ in range(4)]
@@ -163,39 +90,14 @@ def squared_distances(A: np.ndarray, B: np.ndarray) -> np.ndarray: ...
 @overload
 def squared_distances(A: Array, B: Array) -> Array: ...
 def squared_distances(A: Array, B: Array) -> Array:
-    """Return the squared Euclidean distances between rows.
-
-    Parameters
-    ----------
-    A : array, shape (m, d)
-    B : array, shape (n, d)
-
-    Returns
-    -------
-    array, shape (m, n)
-        Never negative.
-    """
+    """Return the squared Euclidean distances (m, n) between rows (m, d) and (n, d), never negative."""
     xp = namespace(A, B)
     square = xp.sum(A * A, axis=1)[:, None] + xp.sum(B * B, axis=1)[None] - 2 * xp.matmul(A, B.T)
     return xp.clip(square, 0.0, None)
 
 
 def median_squared_distance(X: Array, most: int = 4_000, random_state: int = 0) -> float:
-    """Return the median of the nonzero squared distances between rows.
-
-    Parameters
-    ----------
-    X : array, shape (n, d)
-    most : int, default=4000
-        Maximum number of rows to use; of more rows, a random subset of this size is used.
-    random_state : int, default=0
-        Seed of the random subset.
-
-    Returns
-    -------
-    float
-        0 if all rows are equal.
-    """
+    """Return the median of the nonzero squared distances of at most ``most`` random rows; 0 if all are equal."""
     check_seed(random_state)
     X = X if is_remote(X) else to_numpy(X)  # NumPy's median does not need to sort
     xp, place = namespace(X), device(X)

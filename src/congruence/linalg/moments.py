@@ -14,37 +14,16 @@ import numpy as np
 from congruence._utils.arrays import blocks
 from congruence.errors import ShapeError
 
-__all__ = ["CrossMoments", "pooled_cross", "pooled_size", "total_cross", "total_size"]
-
 
 class CrossMoments:
-    """Weight, means and centered second moments of paired rows.
+    """Weight, means and centered second moments of paired rows, in float64.
 
-    Parameters
-    ----------
-    d_source, d_target : int
-    gram : bool, default=False
-        Also gather the source's own second moment, shape (d_source, d_source), which least squares requires.
+    ``weight`` is the sum of the weights and ``rows`` the number of those above 0; ``cross`` (d_source, d_target) is Σ w
+    (x − μ_x)ᵀ(y − μ_y), ``gram`` (d_source, d_source) or None the same of the source alone, which least squares
+    requires, and ``source_scatter`` and ``target_scatter`` are Σ w ‖x − μ_x‖² and Σ w ‖y − μ_y‖².
 
-    Attributes
-    ----------
-    weight : float
-        Sum of the weights; the number of rows when unweighted.
-    rows : int
-        Rows with positive weight.
-    source_mean, target_mean : ndarray of float64, shape (d_source,) and (d_target,)
-    cross : ndarray, shape (d_source, d_target)
-        Σ w (x − μ_x)ᵀ(y − μ_y).
-    gram : ndarray, shape (d_source, d_source), or None
-        Σ w (x − μ_x)ᵀ(x − μ_x).
-    source_scatter, target_scatter : float
-        Σ w ‖x − μ_x‖² and Σ w ‖y − μ_y‖².
-
-    Notes
-    -----
     Blocks are centered by their own mean before the product and combined by the pairwise update of Chan, Golub and
-    LeVeque (1983), "Algorithms for computing the sample variance", so a large common offset costs no digits.
-    All sums are float64 whatever the input.
+    LeVeque (1983), so a large common offset costs no digits.
     """
 
     def __init__(self, d_source: int, d_target: int, *, gram: bool = False) -> None:
@@ -63,20 +42,7 @@ class CrossMoments:
         return cls(X.shape[1], Y.shape[1], gram=gram).update(X, Y, weights)
 
     def update(self, X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None = None) -> CrossMoments:
-        """Add paired rows.
-
-        Parameters
-        ----------
-        X : ndarray, shape (n, d_source)
-        Y : ndarray, shape (n, d_target)
-        weights : ndarray, shape (n,), optional
-            Non-negative. A weight of 2 has the effect of repeating the row, a weight of 0 that of omitting it.
-
-        Returns
-        -------
-        CrossMoments
-            ``self``.
-        """
+        """Add paired rows (n, d_source) and (n, d_target); weights (n,) count as repetitions. Returns ``self``."""
         if weights is not None:
             keep = weights > 0
             if not keep.all():
@@ -133,25 +99,11 @@ class CrossMoments:
         self.rows += other.rows
 
     def merge(self, other: CrossMoments) -> CrossMoments:
-        """Return the moments of both sets of rows combined, with the Gram matrix if both have it.
-
-        Parameters
-        ----------
-        other : CrossMoments
-
-        Returns
-        -------
-        CrossMoments
-
-        Raises
-        ------
-        ShapeError
-            If the widths differ.
-        """
+        """Return the moments of both sets of rows combined, with the Gram matrix if both have it."""
         if self.cross.shape != other.cross.shape:
             raise ShapeError(
-                f"Got moments of widths {self.cross.shape} and {other.cross.shape}; expected equal widths. "
-                "Merge fits of the same two models."
+                f"Got moments of widths {self.cross.shape} and {other.cross.shape}; expected equal widths.",
+                "Merge fits of the same two models.",
             )
         new = self.copy()
         if other.gram is None and other.weight > 0:
@@ -160,17 +112,7 @@ class CrossMoments:
         return new
 
     def without(self, part: CrossMoments) -> CrossMoments:
-        """Return the moments of the remaining rows when some are removed (without the Gram matrix).
-
-        Parameters
-        ----------
-        part : CrossMoments
-            Moments of some of the rows, of smaller total weight.
-
-        Returns
-        -------
-        CrossMoments
-        """
+        """Return the moments of the remaining rows, without the Gram matrix, when ``part`` of them is removed."""
         new = CrossMoments(len(self.source_mean), len(self.target_mean))
         new.weight, new.rows = self.weight - part.weight, self.rows - part.rows
         share = part.weight / self.weight
@@ -212,13 +154,7 @@ class CrossMoments:
         return self.cross + self.weight * np.outer(self.source_mean, self.target_mean)
 
     def uncentered_gram(self) -> np.ndarray:
-        """Return Σ w xᵀx about the origin, shape (d_source, d_source).
-
-        Raises
-        ------
-        ValueError
-            If the moments were gathered without the Gram matrix.
-        """
+        """Return Σ w xᵀx about the origin, shape (d_source, d_source)."""
         if self.gram is None:
             raise ValueError("these moments were gathered without the Gram matrix")
         return self.gram + self.weight * np.outer(self.source_mean, self.source_mean)
@@ -250,18 +186,7 @@ class CrossMoments:
 
 
 def total_cross(moments: Sequence[CrossMoments], *, center: bool) -> np.ndarray:
-    """Return the sum of the cross-covariances Σ w xᵀy of several groups of rows.
-
-    Parameters
-    ----------
-    moments : sequence of CrossMoments
-    center : bool
-        Take each group about its own means; otherwise all are taken about the origin.
-
-    Returns
-    -------
-    ndarray, shape (d_source, d_target)
-    """
+    """Return the sum of Σ w xᵀy of several groups of rows, about each group's own means or about the origin."""
     total = np.zeros_like(moments[0].cross)
     for m in moments:
         total += m.cross if center else m.uncentered_cross()
@@ -274,18 +199,7 @@ def pooled_cross(moments: Sequence[CrossMoments], *, center: bool) -> np.ndarray
 
 
 def total_size(moments: Sequence[CrossMoments], *, center: bool) -> float:
-    """Return √(Σ w‖x‖² · Σ w‖y‖²) over the groups: the largest possible sum of the singular values of :func:`total_cross`.
-
-    Parameters
-    ----------
-    moments : sequence of CrossMoments
-    center : bool
-        As for :func:`total_cross`.
-
-    Returns
-    -------
-    float
-    """
+    """Return √(Σ w‖x‖² · Σ w‖y‖²), the largest possible sum of the singular values of :func:`total_cross`."""
     source = sum(m.source_scatter for m in moments)
     target = sum(m.target_scatter for m in moments)
     if not center:
@@ -295,5 +209,5 @@ def total_size(moments: Sequence[CrossMoments], *, center: bool) -> float:
 
 
 def pooled_size(moments: Sequence[CrossMoments], *, center: bool) -> float:
-    """Return :func:`total_size` divided by the total weight: the largest possible sum of the singular values of :func:`pooled_cross`."""
+    """Return :func:`total_size` divided by the total weight."""
     return total_size(moments, center=center) / sum(m.weight for m in moments)

@@ -6,23 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["CrossSVD", "cross_svd", "half_svd", "procrustes", "rotation_from_svd"]
-
 
 @dataclass(frozen=True)
 class CrossSVD:
-    """Thin singular value decomposition ``U @ diag(s) @ Vt`` of a cross-covariance.
+    """Thin singular value decomposition ``U @ diag(s) @ Vt`` of a cross-covariance (d_source, d_target).
 
-    Attributes
-    ----------
-    U : ndarray, shape (d_source, k)
-        Source directions, k = min(d_source, d_target), or fewer if only those with a nonzero singular value are included.
-    s : ndarray, shape (min(d_source, d_target),)
-        Singular values, descending.
-    Vt : ndarray, shape (k, d_target)
-        Target directions as rows.
-    rank : int
-        Number of singular values above rounding error, i.e. of directions that the anchors cover.
+    ``U`` (d_source, k) and ``Vt`` (k, d_target) may lack directions of which ``s``, with min(d_source, d_target)
+    entries, is 0. ``rank`` is the number of singular values above rounding error, i.e. of directions that the anchors
+    cover.
     """
 
     U: np.ndarray
@@ -41,28 +32,12 @@ _OVERSAMPLING = 8
 def cross_svd(
     M: np.ndarray, *, max_rank: int | None = None, scale: float | None = None, complete: bool = True
 ) -> CrossSVD:
-    """Decompose a cross-covariance and find its numerical rank.
+    """Decompose a cross-covariance (d_source, d_target) and find its numerical rank.
 
-    Parameters
-    ----------
-    M : ndarray of float64, shape (d_source, d_target)
-    max_rank : int, optional
-        Known bound on the rank, such as the number of anchors minus one.
-    scale : float, optional
-        Size of the products ``M`` was summed from (√(Σ‖x‖² Σ‖y‖²)), to which its rounding error is proportional. Defaults to the largest
-        singular value.
-    complete : bool, default=True
-        Whether to return directions with a singular value of 0 as well. If not, a matrix of low ``max_rank`` is decomposed through a sketch of
-        its range, with rounding errors of the same size.
-
-    Returns
-    -------
-    CrossSVD
-        If not ``complete``, ``U`` and ``Vt`` may have only ``max_rank`` directions.
-
-    References
-    ----------
-    Halko, Martinsson and Tropp (2011), "Finding structure with randomness", algorithms 4.1 and 5.1.
+    ``max_rank`` is a known bound on it, such as the number of anchors minus one; ``scale`` the size of the products M
+    was summed from (√(Σ‖x‖² Σ‖y‖²), by default s₁), to which its rounding error is proportional. Without ``complete``,
+    directions whose singular value is 0 may be missing, and a matrix of low ``max_rank`` is decomposed through a sketch
+    of its range, with rounding errors of the same size (Halko et al. 2011, algorithms 4.1 and 5.1).
     """
     share = 4 * max(M.shape) * np.finfo(np.float64).eps
     sketched = None
@@ -90,7 +65,8 @@ def _sketched_svd(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """Decompose a matrix of at most this rank; return None if its rank proves to be higher.
 
-    Slightly more random combinations of the columns than the rank span the range up to rounding, so the result is not an approximation.
+    Slightly more random combinations of the columns than the rank span the range up to rounding, so the result is not
+    an approximation.
     """
     rng = np.random.default_rng(0)
     draws = rng.standard_normal((M.shape[1], max_rank + _OVERSAMPLING))
@@ -107,25 +83,10 @@ def _sketched_svd(
 
 
 def half_svd(M: np.ndarray, *, max_rank: int | None = None) -> CrossSVD:
-    """Decompose a cross-covariance with half the work of :func:`cross_svd`, and half the digits.
+    """Decompose a cross-covariance with half the work of :func:`cross_svd`, and half the digits, to compare maps.
 
-    Accurate enough to compare maps. Directions whose singular value is below 1e-7 of the largest are left out, and their singular
-    values are set to 0.
-
-    Parameters
-    ----------
-    M : ndarray of float64, shape (d_source, d_target)
-    max_rank : int, optional
-        Known bound on the rank, such as the number of anchors minus one.
-
-    Returns
-    -------
-    CrossSVD
-        ``U`` and ``Vt`` with ``rank`` directions.
-
-    Notes
-    -----
-    Computed from the eigenvectors of M Mᵀ, or of MᵀM if that is smaller; the eigenvalues are the squares of the singular values.
+    From the eigenvectors of M Mᵀ, or of MᵀM if that is smaller. Directions whose singular value is below 1e-7 of the
+    largest are left out, and their singular values are set to 0.
     """
     narrow = M.shape[0] <= M.shape[1]
     size = float(np.abs(M).max()) or 1.0  # squares of very small or large numbers would leave the range of float64
@@ -143,21 +104,10 @@ def half_svd(M: np.ndarray, *, max_rank: int | None = None) -> CrossSVD:
 
 
 def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, allow_reflection: bool = True) -> np.ndarray:
-    """Build ``U diag(gains) Vᵀ``: the Procrustes rotation when all gains are 1.
+    """Build ``U diag(gains) Vᵀ`` (d_source, d_target): the Procrustes rotation if all gains (k,) are 1, the default.
 
-    Parameters
-    ----------
-    svd : CrossSVD
-    gains : ndarray, shape (k,), optional
-        One factor per singular direction; 1 by default. Entries beyond the columns of ``svd.U`` must be 0.
-    allow_reflection : bool, default=True
-        If False, the determinant is made +1 (a rotation) by reversing the direction with the smallest
-        singular value, which lowers the objective least (Umeyama 1991, eq. 40). Square matrices only.
-
-    Returns
-    -------
-    ndarray of float64, shape (d_source, d_target)
-        Acts on rows from the right.
+    Without ``allow_reflection``, the determinant of a square matrix is made +1 by reversing the direction with the
+    smallest singular value, which lowers the objective least (Umeyama 1991, eq. 40).
     """
     U = svd.U if gains is None else svd.U * gains[: svd.U.shape[1]]
     R = U @ svd.Vt
@@ -167,23 +117,8 @@ def rotation_from_svd(svd: CrossSVD, gains: np.ndarray | None = None, *, allow_r
 
 
 def procrustes(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-    """Return the semi-orthogonal ``R`` that minimizes ‖X R − Y‖_F, without centering.
+    """Return the semi-orthogonal R (d_source, d_target) that minimizes ‖X R − Y‖, uncentered (Schönemann 1966).
 
-    Parameters
-    ----------
-    X : ndarray, shape (n, d_source)
-    Y : ndarray, shape (n, d_target)
-
-    Returns
-    -------
-    ndarray of float64, shape (d_source, d_target)
-
-    Notes
-    -----
     For d_source > d_target the minimizer has no closed form; this returns the maximizer of tr(Rᵀ Xᵀ Y), as is usual.
-
-    References
-    ----------
-    Schönemann (1966), "A generalized solution of the orthogonal Procrustes problem".
     """
     return rotation_from_svd(cross_svd(X.astype(np.float64).T @ Y.astype(np.float64)))

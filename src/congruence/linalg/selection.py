@@ -1,7 +1,8 @@
 """Selection of representative rows: greedy and random orders whose prefixes represent all rows.
 
-Every selection function takes centered rows ``X`` of shape (m, d) and returns ``n`` ≤ m distinct row numbers in the order of selection.
-Time is O(m d n) and memory O(m d), except for facility location, which compares all pairs of rows once, in blocks.
+Every selection function takes centered rows ``X`` of shape (m, d) and returns ``n`` ≤ m distinct row numbers in the
+order of selection. Time is O(m d n) and memory O(m d), except for facility location, which compares all pairs of rows
+once, in blocks.
 """
 
 from __future__ import annotations
@@ -10,38 +11,17 @@ import numpy as np
 
 from congruence._utils.arrays import blocks
 
-__all__ = ["covered_share", "facility_location", "greedy_variance", "greedy_volume", "kmeans_plus_plus", "leverage"]
-
 #: Number of rows whose gain facility location recomputes at a time.
 _LAZY = 64
 
 
 def greedy_variance(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
-    """Select greedily the row that most reduces the expected error of ridge regression on the selected rows, summed over all rows.
+    """Select greedily the row that most reduces the error of ridge regression on the selected rows over all rows.
 
-    Parameters
-    ----------
-    X : ndarray of float64, shape (m, d)
-        Centered rows, not all zero.
-    n : int
-        Number of rows to select.
-    ridge : float
-        λ, as a multiple of the rows' mean squared norm: the noise in the values to predict, relative to the signal.
-
-    Returns
-    -------
-    ndarray of int, shape (n,)
-
-    Notes
-    -----
-    With M = (λI + Σ_selected x xᵀ)⁻¹ the expected error over all rows is proportional to tr(M C), C = XᵀX / m, and row x lowers it by
-    xᵀMCMx / (1 + xᵀMx). Both quadratic forms are updated by rank-one formulas. As λ → 0 this becomes greedy column subset selection:
-    each step selects the row that leaves the least variance outside the span.
-
-    References
-    ----------
-    Yu, Bi and Tresp (2006), "Active learning via transductive experimental design", sequential design; Farahat et al. (2011), "An
-    efficient greedy method for unsupervised feature selection", for λ → 0.
+    ``ridge`` is λ as a multiple of the rows' mean squared norm: the noise in the values to predict, relative to the
+    signal. With M = (λI + Σ_selected x xᵀ)⁻¹ the expected error over all rows is proportional to tr(M C), C = XᵀX / m,
+    and row x lowers it by xᵀMCMx / (1 + xᵀMx). Both quadratic forms are updated by rank-one formulas. As λ → 0 this
+    becomes greedy column subset selection. Source: Yu, Bi and Tresp (2006); Farahat et al. (2011) for λ → 0.
     """
     C = X.T @ X / len(X)
     scale = ridge * float(np.trace(C))
@@ -64,25 +44,10 @@ def greedy_variance(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
 
 
 def greedy_volume(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
-    """Select greedily the row farthest from the span of the selected rows: pivoted Cholesky of XXᵀ + λI, or D-optimal design.
+    """Select greedily the row farthest from the span of the selected ones: pivoted Cholesky of XXᵀ + λI (D-optimal).
 
-    Parameters
-    ----------
-    X : ndarray of float64, shape (m, d)
-        Centered rows, not all zero.
-    n : int
-        Number of rows to select.
-    ridge : float
-        λ, as a multiple of the rows' mean squared norm. It extends the order beyond the point where all directions are covered: the
-        least covered directions come first.
-
-    Returns
-    -------
-    ndarray of int, shape (n,)
-
-    References
-    ----------
-    Çivril and Magdon-Ismail (2009), "On selecting a maximum volume sub-matrix of a matrix and related problems".
+    ``ridge`` as for :func:`greedy_variance`. It extends the order beyond the point where all directions are covered:
+    the least covered directions come first. Source: Çivril and Magdon-Ismail (2009).
     """
     squared = np.einsum("ij,ij->i", X, X)
     scale = ridge * float(squared.mean())
@@ -100,27 +65,10 @@ def greedy_volume(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
 
 
 def facility_location(X: np.ndarray, n: int) -> np.ndarray:
-    """Select greedily the row that most reduces the sum of squared distances to the nearest selected row; the mean counts as selected.
+    """Select greedily the row that most reduces the squared distances to the nearest of the selected and the mean.
 
-    Parameters
-    ----------
-    X : ndarray of float64, shape (m, d)
-        Centered rows.
-    n : int
-        Number of rows to select.
-
-    Returns
-    -------
-    ndarray of int, shape (n,)
-
-    Notes
-    -----
-    The gain of a row can only shrink as others are selected, so an outdated gain is an upper bound, and only the largest are recomputed.
-
-    References
-    ----------
-    Nemhauser, Wolsey and Fisher (1978), "An analysis of approximations for maximizing submodular set functions"; Minoux (1978),
-    "Accelerated greedy algorithms for maximizing submodular set functions".
+    The gain of a row can only shrink as others are selected, so an outdated gain is an upper bound, and only the
+    largest are recomputed (Minoux 1978; Nemhauser, Wolsey and Fisher 1978).
     """
     squared = np.einsum("ij,ij->i", X, X)
     nearest = squared.copy()
@@ -150,21 +98,7 @@ def facility_location(X: np.ndarray, n: int) -> np.ndarray:
 def kmeans_plus_plus(X: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
     """Draw rows with probability proportional to the squared distance from the nearest row already drawn.
 
-    Parameters
-    ----------
-    X : ndarray of float64, shape (m, d)
-        Centered rows, all distinct.
-    n : int
-        Number of rows to draw.
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    ndarray of int, shape (n,)
-
-    References
-    ----------
-    Arthur and Vassilvitskii (2007), "k-means++: the advantages of careful seeding".
+    Source: Arthur and Vassilvitskii (2007). The rows must all be distinct.
     """
     squared = np.einsum("ij,ij->i", X, X)
     nearest = np.full(len(X), np.inf)
@@ -185,47 +119,20 @@ def kmeans_plus_plus(X: np.ndarray, n: int, rng: np.random.Generator) -> np.ndar
 def leverage(X: np.ndarray, n: int, rng: np.random.Generator, ridge: float) -> np.ndarray:
     """Draw rows without replacement, with probability proportional to their ridge leverage score.
 
-    Parameters
-    ----------
-    X : ndarray of float64, shape (m, d)
-        Centered rows.
-    n : int
-        Number of rows to draw.
-    rng : numpy.random.Generator
-    ridge : float
-        λ, as a multiple of the rows' mean squared norm; added to the diagonal of XᵀX, so that directions of rounding error do not count.
-
-    Returns
-    -------
-    ndarray of int, shape (n,)
-
-    References
-    ----------
-    Alaoui and Mahoney (2015), "Fast randomized kernel ridge regression with statistical guarantees".
+    ``ridge`` as for :func:`greedy_variance`, so that directions of rounding error do not count. Source: Alaoui and
+    Mahoney (2015).
     """
     C = X.T @ X
     C.flat[:: len(C) + 1] += ridge * np.trace(C) / len(X)
     scores = np.einsum("ij,ij->i", np.linalg.solve(C, X.T).T, X)
-    # With Gumbel noise on the log scores, the n largest are a weighted draw without replacement (Efraimidis and Spirakis 2006).
+    # With Gumbel noise on the log scores, the n largest are a weighted draw without replacement (Efraimidis and
+    # Spirakis 2006).
     keys = np.log(np.maximum(scores, np.finfo(np.float64).tiny)) + rng.gumbel(size=len(X))
     return np.argsort(-keys, kind="stable")[:n]
 
 
 def covered_share(X: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return the share of the rows' variance in the span of the first k rows of an order, for each k.
-
-    Parameters
-    ----------
-    X : ndarray of float64, shape (m, d)
-        Centered rows.
-    order : ndarray of int, shape (n,)
-        Row numbers.
-
-    Returns
-    -------
-    ndarray, shape (n,)
-        Shares in [0, 1], nondecreasing.
-    """
+    """Return the share of the rows' variance in the span of the first k rows of an order, for each k."""
     C = X.T @ X
     total = max(float(np.trace(C)), np.finfo(np.float64).tiny)
     share, covered = np.empty(len(order)), 0.0

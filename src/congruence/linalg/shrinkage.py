@@ -1,4 +1,4 @@
-"""Spectral filters: gains that shrink the unreliable singular directions of a cross-covariance."""
+"""Spectral filters, which shrink the unreliable singular directions of a cross-covariance, and a shrunk covariance."""
 
 from __future__ import annotations
 
@@ -12,18 +12,6 @@ from congruence.errors import ParameterError
 from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size
 from congruence.linalg.procrustes import CrossSVD, cross_svd
 from congruence.splits import duplicate_groups
-
-__all__ = [
-    "CV_STRENGTHS",
-    "SHRINKAGES",
-    "Group",
-    "choose_gains",
-    "cross_validate",
-    "mean_isometry",
-    "means_correspond",
-    "soft_gains",
-    "wiener_gains",
-]
 
 #: Values of ``shrinkage`` that :class:`~congruence.OrthogonalMap` accepts.
 SHRINKAGES = ("auto", "full", "covered", "wiener", "soft", "cv")
@@ -50,24 +38,7 @@ class Group:
 def choose_gains(
     shrinkage: str, svd: CrossSVD, alignment: float, strength: float | None
 ) -> tuple[float | None, np.ndarray]:
-    """Return the gain of each singular direction.
-
-    Parameters
-    ----------
-    shrinkage : {"full", "covered", "wiener", "soft"}
-    svd : CrossSVD
-        SVD of the anchors' mean cross-covariance.
-    alignment : float
-        Procrustes correlation of the anchors; see :func:`wiener_gains`.
-    strength : float or None
-        Strength of the filter; None uses the filter's default.
-
-    Returns
-    -------
-    strength : float or None
-        The strength used; None for "full" and "covered".
-    gains : ndarray, shape (k,)
-    """
+    """Return the strength used, None for "full" and "covered", and the gain of each singular direction (k,)."""
     covered = (np.arange(len(svd.s)) < svd.rank).astype(float)
     if shrinkage == "full":
         return None, np.ones(len(svd.s))
@@ -80,44 +51,17 @@ def choose_gains(
 
 
 def soft_gains(s: np.ndarray, strength: float) -> np.ndarray:
-    """Return the gains of the soft spectral filter s / (s + strength · s₁), which shrinks directions with little evidence.
-
-    Parameters
-    ----------
-    s : ndarray, shape (k,)
-        Singular values in descending order.
-    strength : float
-        Strength of the filter; 0 gives every direction with a positive singular value a gain of 1.
-
-    Returns
-    -------
-    ndarray, shape (k,)
-        Gains in [0, 1]; 0 where s is 0.
-    """
+    """Return the gains of the soft filter s / (s + strength · s₁), in [0, 1], for descending ``s`` (k,)."""
     denominator = s + strength * s[0]
     return np.divide(s, denominator, out=np.zeros_like(s), where=denominator > 0)
 
 
 def wiener_gains(s: np.ndarray, alignment: float, strength: float) -> np.ndarray:
-    """Return the gains of the Wiener filter s² / (s² + τ²), τ = strength · (1 − a²)/a · mean(s).
+    """Return the gains (k,) of the Wiener filter s² / (s² + τ²), τ = strength · (1 − a²)/a · mean(s).
 
-    The noise level is estimated from the anchors themselves: with ``a`` the Procrustes correlation, 1 − a² is the share
-    of variance that no rotation explains. Exact data have a = 1, and every gain is 1; the noisier the
-    data, the larger a singular value must be to be kept.
-
-    Parameters
-    ----------
-    s : ndarray, shape (k,)
-        Singular values in descending order.
-    alignment : float
-        Procrustes correlation Σs / √(Σ‖x‖² Σ‖y‖²) of the centered anchors, in (0, 1].
-    strength : float
-        Scale of the noise level; 0 gives every direction with a positive singular value a gain of 1.
-
-    Returns
-    -------
-    ndarray, shape (k,)
-        Gains in [0, 1]; 0 where s is 0.
+    ``alignment`` is a = Σs / √(Σ‖x‖² Σ‖y‖²) of the centered anchors: 1 − a² is the share of variance that no rotation
+    explains, an estimate of the noise. Exact data have a = 1, and every gain is 1; the noisier the data, the larger a
+    singular value must be to be kept.
     """
     a = min(max(alignment, np.finfo(float).tiny), 1.0)
     # For exact data 1 − a² is rounding noise; it must not shrink directions whose singular values are of that size.
@@ -128,45 +72,18 @@ def wiener_gains(s: np.ndarray, alignment: float, strength: float) -> np.ndarray
 
 
 def means_correspond(a: np.ndarray, b: np.ndarray, rank: int) -> bool:
-    """Return whether two means point in similar directions: their cosine is above 0.5 and above the 1 % level of chance in ``rank`` dimensions.
-
-    Parameters
-    ----------
-    a, b : ndarray, shape (k,)
-        Covered parts of the means, in the same coordinates.
-    rank : int
-        Number of covered directions.
-
-    Returns
-    -------
-    bool
-        False if a mean is zero.
-    """
+    """Return whether the cosine of two means (k,) is above 0.5 and the 1 % level of chance in ``rank`` dimensions."""
     size = float(np.linalg.norm(a) * np.linalg.norm(b))
     return size > 0 and bool(a @ b > size * max(0.5, 2.33 / np.sqrt(rank)))
 
 
 def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, int]:
-    """Return an extension of a partial isometry by the directions of the means, if the anchors indicate that the means correspond.
+    """Return a matrix (d_source, d_target) that extends a partial isometry by the means' directions, and its rank.
 
     Centering discards one correspondence: the source mean belongs to the target mean. With fewer anchors than
-    dimensions, most of both means lies outside the directions that the anchors cover, where it adds information. Using it is right if the models
-    differ by a rotation about the origin, and wrong if they differ by arbitrary offsets. So it is used only if the covered parts of the
-    means correspond (:func:`means_correspond`).
-
-    Parameters
-    ----------
-    svd : CrossSVD
-        SVD of the anchors' mean cross-covariance.
-    means : sequence of (ndarray, ndarray)
-        Source and target mean of each modality's anchors.
-
-    Returns
-    -------
-    matrix : ndarray, shape (d_source, d_target)
-        Partial isometry between the complements of the covered directions; zero if there is nothing to add.
-    count : int
-        Rank of ``matrix``: at most the number of modalities.
+    dimensions, most of both means lies outside the directions that the anchors cover, where it adds information. Using
+    it is right if the models differ by a rotation about the origin, and wrong if they differ by arbitrary offsets. So
+    it is used only if the covered parts of the means correspond (:func:`means_correspond`).
     """
     U, V = svd.U[:, : svd.rank], svd.Vt[: svd.rank].T
     residuals = []
@@ -181,10 +98,9 @@ def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]])
     if not residuals:
         return np.zeros((len(svd.U), svd.Vt.shape[1])), 0
     A, B = (np.array(side) for side in zip(*residuals, strict=True))
-    import scipy.linalg
-
-    # AᵀB has the widths of the models, but its rank is at most the number of modalities: decompose it in the span of the residuals.
-    (qa, ra), (qb, rb) = (scipy.linalg.qr(side.T, mode="economic") for side in (A, B))
+    # AᵀB has the widths of the models, but its rank is at most the number of modalities: decompose it in the span of
+    # the residuals.
+    (qa, ra), (qb, rb) = (np.linalg.qr(side.T) for side in (A, B))
     inner = cross_svd(ra @ rb.T, max_rank=len(residuals))
     return (qa @ inner.U[:, : inner.rank]) @ (inner.Vt[: inner.rank] @ qb.T), inner.rank
 
@@ -194,34 +110,13 @@ def cross_validate(
 ) -> tuple[float, np.ndarray]:
     """Choose the strength of the Wiener filter that maximizes the likelihood of held-out pairs.
 
-    Parameters
-    ----------
-    groups : sequence of Group
-        Anchors by modality.
-    center : bool
-        Whether to center the rows of each modality.
-    random_state : int
-        Seed of the assignment to folds.
-    folds : int, default=5
-        Number of folds.
-
-    Returns
-    -------
-    strength : float
-        The best of :data:`CV_STRENGTHS`.
-    scores : ndarray, shape (len(CV_STRENGTHS),)
-        Mean log-probability of held-out pairs for each of :data:`CV_STRENGTHS`.
-
-    Raises
-    ------
-    ParameterError
-        If there are fewer than ten pairs.
+    Returns it, and the mean log-probability of held-out pairs for each of :data:`CV_STRENGTHS`.
     """
     n = sum(len(group.X) for group in groups)
     if n < _MIN_CV_PAIRS:
         raise ParameterError(
-            f'Got {n} pairs for shrinkage="cv"; expected at least {_MIN_CV_PAIRS} to split into folds. '
-            'Pass shrinkage="auto".'
+            f'Got {n} pairs for shrinkage="cv"; expected at least {_MIN_CV_PAIRS} to split into folds.',
+            'Pass `shrinkage="auto"`.',
         )
     rng = np.random.default_rng(random_state)
     # Identical pairs share a fold, so that no strength is scored on pairs it was fitted on.
@@ -256,7 +151,8 @@ def cross_validate(
 def _likelihood(x: np.ndarray, y: np.ndarray, temperature: float = 0.1) -> np.ndarray:
     """Return the log-probability of each row's own partner among all rows of the fold, by a softmax over cosines.
 
-    Retrieval accuracy saturates on small folds; the log-probability still distinguishes a clear winner from a narrow one.
+    Retrieval accuracy saturates on small folds; the log-probability still distinguishes a clear winner from a narrow
+    one.
     """
     from scipy.special import logsumexp
 
@@ -267,3 +163,17 @@ def _likelihood(x: np.ndarray, y: np.ndarray, temperature: float = 0.1) -> np.nd
         own = logits[np.arange(part.stop - part.start), np.arange(part.start, part.stop)]
         out[part] = own - logsumexp(logits, axis=1)
     return out
+
+
+def ledoit_wolf(X: np.ndarray) -> np.ndarray:
+    """Return the covariance of rows (n, d) shrunk towards a multiple of the identity (Ledoit and Wolf 2004)."""
+    X = X - X.mean(axis=0)
+    n, d = X.shape
+    S = X.T @ X / n
+    mean = float(np.trace(S)) / d
+    distance = float(np.vdot(S, S)) / d - mean**2  # of S from the multiple of the identity
+    noise = (float((np.einsum("ij,ij->i", X, X) ** 2).sum()) / n - float(np.vdot(S, S))) / (n * d)
+    share = min(noise / distance, 1.0) if distance > 0 and noise > 0 else 0.0
+    S *= 1 - share
+    S.flat[:: d + 1] += share * mean
+    return S

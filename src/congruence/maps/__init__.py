@@ -10,20 +10,15 @@ import numpy as np
 from congruence import persist
 from congruence._utils.validation import check_choice
 from congruence.errors import CorruptFileError, ParameterError
-from congruence.maps._affine import AffineMap
-from congruence.maps._base import Map
-from congruence.maps._saved import check_config, check_restored
-from congruence.maps.cca import CCAMap
+from congruence.maps._base import AffineMap, Map, NotFittedMapError
 from congruence.maps.frame import CanonicalFrame
 from congruence.maps.heads import HeadsMap
-from congruence.maps.layered import LayeredMap
+from congruence.maps.history import History
 from congruence.maps.linear import LinearMap
 from congruence.maps.mlp import MLPMap
 from congruence.maps.orthogonal import OrthogonalMap
-from congruence.maps.procrustes import ProcrustesHeads
-from congruence.maps.refined import RefinedMap
-from congruence.maps.refinement import refine
-from congruence.maps.two_sided import TwoSidedMap
+from congruence.maps.projections import CCAMap, ProcrustesHeads
+from congruence.maps.refinement import RefinedMap, refine
 from congruence.maps.unpaired import UnpairedMap
 
 __all__ = [
@@ -33,14 +28,14 @@ __all__ = [
     "CCAMap",
     "CanonicalFrame",
     "HeadsMap",
-    "LayeredMap",
+    "History",
     "LinearMap",
     "MLPMap",
     "Map",
+    "NotFittedMapError",
     "OrthogonalMap",
     "ProcrustesHeads",
     "RefinedMap",
-    "TwoSidedMap",
     "UnpairedMap",
     "from_pretrained",
     "load",
@@ -59,31 +54,13 @@ MAPS: dict[str, type[Map]] = {
     "heads": HeadsMap,
 }
 
-#: Map classes that are fitted on pairs, by the name that ``--method`` and :func:`make_map` use; heads are trained instead.
+#: Map classes that are fitted on pairs, by the name that ``--method`` and :func:`make_map` use; heads are trained
+#: instead.
 METHODS: dict[str, type[Map]] = {name: cls for name, cls in MAPS.items() if cls is not HeadsMap}
 
 
 def make_map(method: str, **parameters: object) -> Map:
-    """Return an unfitted map by name.
-
-    Parameters
-    ----------
-    method : str
-        A key of :data:`METHODS`.
-    **parameters
-        Parameters of the map.
-
-    Returns
-    -------
-    Map
-
-    Raises
-    ------
-    ParameterError
-        If the method is unknown; the message lists the known ones.
-    TypeError
-        If the map has no such parameter.
-    """
+    """Return an unfitted map by its name in :data:`METHODS`, with parameters of its class."""
     return METHODS[check_choice(method, METHODS, "method")](**parameters)
 
 
@@ -94,65 +71,32 @@ def load(path: str | Path) -> Map:
     ----------
     path : path-like
 
-    Returns
-    -------
-    Map
-
     Raises
     ------
     FileError, CorruptFileError, VersionError
         If the folder cannot be read, is damaged, or was written in a newer format.
-    ParameterError
-        If the folder contains a frame (use :meth:`CanonicalFrame.load`) or a bridge (use :meth:`congruence.Bridge.load`).
     """
     arrays, config = persist.read_folder(path)
-    if config.get("kind") == "bridge":
-        raise ParameterError(
-            f"Got a bridge in {path}; expected a map. Pass a map's folder, or load it with congruence.Bridge.load(path)."
-        )
     return restore_map(arrays, config, path)
 
 
 def restore_map(arrays: Mapping[str, np.ndarray], config: Mapping[str, object], path: str | Path) -> Map:
-    """Build the map that was read from a folder, after checking its content.
-
-    Parameters
-    ----------
-    arrays : mapping of str to ndarray
-    config : mapping
-        As returned by :func:`congruence.persist.read_folder`.
-    path : path-like
-        Used in error messages.
-
-    Returns
-    -------
-    Map
-
-    Raises
-    ------
-    CorruptFileError
-        If the content is damaged, or the map is of an unknown kind.
-    ParameterError
-        If the folder contains a frame of many models.
-    """
+    """Build the map that :func:`congruence.persist.read_folder` read from a folder, after checking its content."""
     kind = config.get("kind")
-    if kind == CanonicalFrame.kind:
-        raise ParameterError(
-            f"Got a frame of many models in {path}; expected a map. Load it with CanonicalFrame.load, and call its map(source, target)."
-        )
+    for other, loader in (("bridge", "congruence.Bridge.load"), (CanonicalFrame.kind, "CanonicalFrame.load")):
+        if kind == other:
+            raise ParameterError(f"Got a {other} in {path}; expected a map.", f"Load it with {loader}.")
     if not isinstance(kind, str) or kind not in MAPS:
         raise CorruptFileError(
-            f"Got a map of kind {kind!r} in {path}; expected one of {', '.join(MAPS)}. Upgrade congruence."
+            f"Got a map of kind {kind!r} in {path}; expected one of {', '.join(MAPS)}.", "Upgrade congruence."
         )
     try:
-        check_config(MAPS[kind], config)
-        loaded = MAPS[kind]._from_saved(arrays, config)
-        check_restored(loaded)
+        return MAPS[kind]._from_saved(arrays, config)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise CorruptFileError(
-            f"Got a saved map in {path} with parts missing or damaged ({error!r}); expected a complete one. Fit it again."
+            f"Got a saved map in {path} with parts missing or damaged ({error!r}); expected a complete one.",
+            "Fit it again.",
         ) from error
-    return loaded
 
 
 def from_pretrained(name_or_path: str | Path, *, revision: str | None = None, token: str | None = None) -> Map:
@@ -167,16 +111,10 @@ def from_pretrained(name_or_path: str | Path, *, revision: str | None = None, to
     token : str, optional
         Access token for the hub.
 
-    Returns
-    -------
-    Map
-
     Raises
     ------
     FileError, CorruptFileError, VersionError
         If the folder cannot be read, is damaged, or was written in a newer format.
-    MissingExtraError
-        If the name is on the hub and the ``hub`` extra is not installed.
     """
     if persist.find_map(name_or_path).is_dir():
         return load(name_or_path)

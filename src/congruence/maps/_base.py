@@ -1,57 +1,87 @@
-"""Base of every map: a scikit-learn transformer fitted on paired rows that knows its two spaces and can be saved."""
+"""What every map has in common: the estimator's contract, checks, exports, saving and display."""
 
 from __future__ import annotations
 
+import inspect
+import sys
+import tempfile
 import warnings
-from abc import abstractmethod
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._inputs import as_embeddings, check_order
-from congruence._utils.arrays import as_given, is_tensor
-from congruence._utils.typing import Array, ArrowStream, RowsLike, Tensor, TensorT
+from congruence import persist
+from congruence._utils.arrays import as_given, cast_like, is_tensor, to_numpy, widen
+from congruence._utils.columns import to_rows
+from congruence._utils.display import as_html, as_markdown, as_text
+from congruence._utils.optional import require
+from congruence._utils.typing import Array, ArrowStream, Layer, RowsLike, Tensor, TensorT
 from congruence._utils.validation import (
     as_matrix,
+    as_native,
+    check_choice,
     check_same_rows,
     check_scale,
     check_width,
+    refuse_overflow,
 )
-from congruence.embeddings import Embeddings, Space, check_space, has_unit_rows, normalize_rows
-from congruence.errors import (
-    NormWarning,
-    ParameterError,
-    TooFewAnchorsError,
+from congruence.embeddings import (
+    MODALITIES,
+    Embeddings,
+    Space,
+    as_embeddings,
+    check_order,
+    check_space,
+    has_unit_rows,
+    normalize_rows,
 )
-from congruence.maps._checks import (
-    NotFittedMapError,
-    as_target,
-    check_native,
-    check_weights,
-    require_target,
-    with_names,
-)
-from congruence.maps._estimator import ClassNamePrefixFeaturesOutMixin, TransformerMixin, validate_data
-from congruence.maps._exported import Exported
-from congruence.maps._saving import Saving
+from congruence.errors import CongruenceError, InputError, NormWarning, ParameterError, ShapeError, TooFewAnchorsError
+from congruence.maps.card import write_card
 
 if TYPE_CHECKING:
+    import torch
     from sklearn.utils import Tags
 
+    from congruence.maps.torch_module import TorchMap
 
-class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
-    """Base of all maps between two embedding spaces.
 
-    A subclass sets ``kind``, implements ``fit``, ``transform``, ``state`` and ``_restore``, and is listed in
-    ``congruence.maps.MAPS``. After a fit, ``source_space_`` and ``target_space_`` identify the spaces the map connects
-    and ``scores_`` holds everything that was measured; both are saved with the map.
+class NotFittedMapError(CongruenceError, ValueError, AttributeError):
+    """A map is used before it is fitted. Where scikit-learn is loaded, also its ``NotFittedError``."""
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        exceptions = sys.modules.get("sklearn.exceptions")
+        made = cls if exceptions is None else _also_of_sklearn(exceptions.NotFittedError)
+        return super().__new__(made, *args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NotFittedMapError, (self.problem, self.fix)
+
+
+@cache
+def _also_of_sklearn(error: type) -> Any:
+    return type("NotFittedMapError", (NotFittedMapError, error), {"__module__": __name__})
+
+
+class Map(ABC):
+    """Base of all maps: an estimator that scikit-learn's tools accept, and that never imports it.
+
+    Parameters are the arguments of ``__init__``, stored unchanged. After a fit, ``source_space_`` and ``target_space_``
+    identify the spaces that the map connects, and ``scores_`` holds everything that was measured; both are saved with
+    the map. A subclass sets ``kind``, implements ``fit``, ``_map``, ``state`` and ``_restore``, and is listed in
+    ``congruence.maps.MAPS``.
     """
 
     kind: ClassVar[str]
     #: Advice for vectors that have the width of the target, for error messages.
     wrong_side: ClassVar[str] = "Apply the inverse"
+    #: The sides that :meth:`as_layers` knows.
+    sides: ClassVar[tuple[str, ...]] = ("source",)
     n_features_in_: int
     source_space_: Space
     target_space_: Space
@@ -59,43 +89,64 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
     facts_: dict[str, Any]
     n_pairs_: int
 
-    # ------------------------------------------------------------------ contract
-
     @abstractmethod
-    def fit(self, X: RowsLike, Y: RowsLike | None = None, *, y: RowsLike | None = None) -> Self:
+    def fit(self, X: RowsLike, Y: RowsLike) -> Self:
         """Fit the map on rows paired by position.
 
         Parameters
         ----------
         X : array_like, shape (n, d_source)
         Y : array_like, shape (n, d_target)
-        y : array_like, optional
-            Alternative name for ``Y``, as used by scikit-learn's tools.
-
-        Returns
-        -------
-        Self
         """
 
-    @overload
     @abstractmethod
+    def _map(self, rows: Array) -> Array:
+        """Map checked source rows, in their precision and array library, with bounded extra memory."""
+
+    @abstractmethod
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the fitted arrays that, with the parameters and ``facts_``, rebuild the map."""
+
+    @abstractmethod
+    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+        """Set the fitted attributes from :meth:`state` and ``facts_``, after checking them."""
+
+    @property
+    @abstractmethod
+    def _n_features_out(self) -> int:
+        """Width of the output of :meth:`transform`."""
+
+    @property
+    def d_target(self) -> int:
+        """Width of the target model's vectors."""
+        return self._n_features_out
+
+    @property
+    def d_out(self) -> int:
+        """Width of the output of :meth:`transform`: ``d_target``, except for joint-space maps."""
+        return self._n_features_out
+
+    @overload
     def transform(self, X: TensorT) -> TensorT: ...
     @overload
-    @abstractmethod
     def transform(self, X: ArrayLike | ArrowStream) -> np.ndarray: ...
-    @abstractmethod
     def transform(self, X: RowsLike) -> Array:
-        """Map source rows into the target space.
+        """Map source rows into the target space, or into the joint space of a joint-space map.
 
         Parameters
         ----------
         X : array_like or tensor, shape (m, d_source)
+            float64 input gives float64 output; float16 and float32 arrays give float32.
 
         Returns
         -------
         ndarray or tensor, shape (m, d_out)
-            A tensor for tensor input, on the same device, with the same dtype and in its autograd graph.
+            A tensor for tensor input, on the same device, with the same dtype and in its autograd graph; half precision
+            is computed in float32.
         """
+        out = self._compute(self._map, self._check_source(X), X, "X")
+        output = sys.modules.get("sklearn.utils._set_output")
+        return out if output is None else output._wrap_data_with_container("transform", out, X, self)
 
     @overload
     def transform_target(self, Y: TensorT) -> TensorT: ...
@@ -111,54 +162,65 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
         Returns
         -------
         ndarray or tensor, shape (m, d_out)
-
-        Raises
-        ------
-        ShapeError, DtypeError, NotFiniteError, NotFittedMapError
-            If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the map is not fitted.
         """
-        self.check_fitted()
-        B = check_native(Y, "Y")
-        check_width(B.shape[1], self.d_target, type(self).__name__ + ".transform_target", self.n_features_in_)
-        return as_given(B, Y)
+        return as_given(self._check_target(Y), Y)
 
-    # ------------------------------------------------------------------ checks shared by subclasses
+    def fit_transform(self, X: RowsLike, y: RowsLike | None = None, **fit_params: Any) -> Array:
+        """Fit the map on rows ``X`` and the target's rows ``y``, and return the mapped rows."""
+        return self.fit(X, y, **fit_params).transform(X)  # type: ignore[arg-type]
+
+    # ------------------------------------------------------------------ an estimator, for scikit-learn
+
+    #: scikit-learn converts the results of these methods as ``set_output`` or its configuration asks.
+    _sklearn_auto_wrap_output_keys: ClassVar[frozenset[str]] = frozenset({"transform"})
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters by name; with ``deep`` also those of parameters that are estimators."""
+        params = {name: getattr(self, name) for name in sorted(inspect.signature(type(self)).parameters)}
+        if deep:
+            for name, value in list(params.items()):
+                if hasattr(value, "get_params") and not isinstance(value, type):
+                    params |= {f"{name}__{inner}": setting for inner, setting in value.get_params().items()}
+        return params
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters by name, and return the map itself."""
+        known = inspect.signature(type(self)).parameters
+        for name, value in params.items():
+            own, _, inner = name.partition("__")
+            check_choice(own, known, "parameter")
+            if inner:
+                getattr(self, own).set_params(**{inner: value})
+            else:
+                setattr(self, own, value)
+        return self
+
+    def set_output(self, *, transform: str | None = None) -> Self:
+        """Choose what :meth:`transform` returns, as in scikit-learn: "default" (arrays), "pandas" or "polars"."""
+        if transform is not None:
+            self._sklearn_output_config = {"transform": transform}
+        return self
+
+    def get_feature_names_out(self, input_features: object = None) -> np.ndarray:
+        """Return the names of the output's columns: the class's name and a number."""
+        self.check_fitted()
+        return np.array([f"{type(self).__name__.lower()}{k}" for k in range(self._n_features_out)], dtype=object)
 
     def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.required = True
-        tags.target_tags.one_d_labels = False
-        tags.target_tags.two_d_labels = True
-        tags.target_tags.multi_output = True
-        tags.target_tags.single_output = False
-        return tags
+        from sklearn.utils import Tags, TargetTags, TransformerTags  # only scikit-learn calls this
 
-    @property
-    def d_target(self) -> int:
-        """Width of the target model's vectors."""
-        return self._n_features_out
+        target = TargetTags(
+            required=True, one_d_labels=False, two_d_labels=True, multi_output=True, single_output=False
+        )
+        return Tags(estimator_type=None, target_tags=target, transformer_tags=TransformerTags())
 
-    @property
-    def d_out(self) -> int:
-        """Width of the output of :meth:`transform`: ``d_target``, or the width of the joint space for a joint-space map."""
-        return self._n_features_out
-
-    @property
-    @abstractmethod
-    def _n_features_out(self) -> int:
-        """Width of the output of :meth:`transform`; scikit-learn uses it to name output features."""
+    # ------------------------------------------------------------------ checks
 
     def check_fitted(self) -> None:
-        """Refuse a map that is not fitted.
-
-        Raises
-        ------
-        NotFittedMapError
-            If :meth:`fit` was not called.
-        """
+        """Refuse a map that is not fitted. Raises NotFittedMapError."""
         if not hasattr(self, "n_features_in_"):
             raise NotFittedMapError(
-                f"Got an unfitted {type(self).__name__}; expected a fitted one. Call fit(X, Y) first."
+                f"Got an unfitted {type(self).__name__}; expected a fitted one.", "Call fit(X, Y) first."
             )
 
     def _check_pairs(
@@ -170,8 +232,8 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
         reset: bool = True,
         min_pairs: int = 2,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Validate paired rows and weights; store (or compare) the names and number of input features."""
-        Y = require_target(Y, type(self).__name__)
+        """Return paired rows and weights, checked; store (or compare) the number and names of the columns."""
+        Y = self._require_target(Y)
         check_order(X, Y)
         A = as_matrix(X, "X", numeric_objects=True)
         B = as_target(Y)
@@ -180,30 +242,77 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
         check_scale(B, "Y")
         if not reset:
             check_width(A.shape[1], self.n_features_in_, type(self).__name__)
-        validate_data(self, with_names(X, A), reset=reset, skip_check_array=True)
-        weights = None
-        if sample_weight is not None:
-            weights = check_weights(sample_weight, A)
+        self._check_columns(X, A, reset=reset)
+        weights = None if sample_weight is None else _check_weights(sample_weight, len(A))
         used = len(A) if weights is None else int(np.count_nonzero(weights))
         if used < min_pairs:
             raise TooFewAnchorsError(
-                f"Got n_samples = {used} pairs with positive weight; expected at least {min_pairs}. Pass more anchors."
+                f"Got n_samples = {used} pairs whose weight is not zero; expected at least {min_pairs}.",
+                "Pass more anchors.",
             )
         return A, B, weights
 
-    def _check_source(self, X: RowsLike) -> Array:
-        """Validate rows to transform; a tensor stays a tensor (:func:`check_native`).
+    def _require_target(self, Y: RowsLike | None) -> RowsLike:
+        if Y is None:  # in the words that scikit-learn's checks expect
+            raise InputError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None; expected the target rows.",
+                "Call fit(X, Y).",
+            )
+        return Y
 
-        Zero rows are accepted, because the estimator has no ids with which to name them.
-        """
+    def _check_source(self, X: RowsLike) -> Array:
+        """Return rows to transform, checked; a tensor stays a tensor. Rows of zeros pass: nothing could name them."""
         self.check_fitted()
         A = check_native(X, "X")
         check_width(A.shape[1], self.n_features_in_, type(self).__name__, self.d_target, self.wrong_side)
-        # congruence.fit passes arrays without column names, so a data frame with names must not cause a warning.
-        # If neither has names, there is nothing to check, and scikit-learn's check would take longer than mapping a few rows.
-        if hasattr(self, "feature_names_in_"):
-            validate_data(self, with_names(X, A), reset=False, skip_check_array=True)
+        # congruence.fit passes arrays without names of columns, so a data frame with names must not cause a warning.
+        if "feature_names_in_" in vars(self):
+            self._check_columns(X, A, reset=False)
         return A
+
+    def _check_target(self, Y: RowsLike) -> Array:
+        self.check_fitted()
+        B = check_native(Y, "Y")
+        check_width(B.shape[1], self.d_target, type(self).__name__ + ".transform_target", self.n_features_in_)
+        return B
+
+    def _check_columns(self, X: object, A: Array, *, reset: bool) -> None:
+        """Store or compare the number of columns and, of a data frame, their names; in scikit-learn's words."""
+        names = list(getattr(X, "columns", ())) if getattr(X, "shape", ())[1:] == A.shape[1:] else []
+        if not all(isinstance(name, str) for name in names):
+            names = []
+        if reset:
+            self.n_features_in_ = A.shape[1]
+            self.__dict__.pop("feature_names_in_", None)
+            if names:
+                self.feature_names_in_ = np.array(names, dtype=object)
+            return
+        fitted = vars(self).get("feature_names_in_")
+        if fitted is None or names == list(fitted):
+            return
+        if not names:
+            warnings.warn(
+                f"X does not have valid feature names, but {type(self).__name__} was fitted with feature names",
+                UserWarning,
+                stacklevel=4,
+            )
+            return
+        lines = ["The feature names should match those that were passed during fit."]
+        for title, odd in (
+            ("Feature names unseen at fit time:", sorted(set(names) - set(fitted))),
+            ("Feature names seen at fit time, yet now missing:", sorted(set(fitted) - set(names))),
+        ):
+            if odd:
+                lines += [title, *(f"- {name}" for name in odd[:5]), *["- ..."] * (len(odd) > 5)]
+        if len(lines) == 1:
+            lines.append("Feature names must be in the same order as they were in fit.")
+        raise InputError("\n".join([*lines, ""]), "Pass the columns of the fit.")
+
+    def _compute(self, function: Callable[[Array], Array], rows: Array, given: RowsLike, name: str) -> Array:
+        """Apply a function to checked rows, and return finite results in the dtype of the rows as given."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            out = as_given(function(rows), given)
+        return refuse_overflow(out, given if is_tensor(given) else rows, name)
 
     def _remember(self, X: np.ndarray, Y: np.ndarray) -> None:
         """Initialize the attributes that every fitted map has."""
@@ -213,7 +322,7 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
 
     # ------------------------------------------------------------------ use on embeddings
 
-    def for_modality(self, modality: str | None) -> Map:
+    def for_modality(self, modality: str | None) -> Self:
         """Return the map to use for a modality: the map itself, unless the method keeps means for each modality."""
         return self
 
@@ -225,102 +334,120 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
         Parameters
         ----------
         normalize : {"auto", True, False}, default="auto"
-            "auto" scales if the target's rows had unit norm at the fit (``target_space_.normalized``).
-
-        Returns
-        -------
-        bool
-
-        Raises
-        ------
-        ParameterError
-            If ``normalize`` has another value.
-
-        Warns
-        -----
-        NormWarning
-            If ``normalize="auto"`` and the map does not know whether its target's rows had unit norm; rows are then not scaled.
+            "auto" scales if the target's rows had unit norm at the fit (``target_space_.normalized``). If that is
+            unknown, rows are not scaled, and a NormWarning says so.
         """
         self.check_fitted()
         if isinstance(normalize, (bool, np.bool_)):
             return bool(normalize)
         if not isinstance(normalize, str) or normalize != "auto":
-            raise ParameterError(f"Got normalize={normalize!r}; expected 'auto', True or False. Choose one of these.")
+            raise ParameterError(
+                argument="normalize", got=normalize, expected="'auto', True or False", fix="Choose one of these."
+            )
         if self.target_space_.normalized is None:
             self._norm_unknown()
         return bool(self.target_space_.normalized)
 
     def _norm_unknown(self) -> None:
         warnings.warn(
-            "Got a map without a record of whether the target's rows had unit norm, such as one of an earlier version; expected that "
-            "record. Rows keep the norms the map gives them. Pass normalize=True for unit rows.",
-            NormWarning,
+            NormWarning(
+                "The map has no record of whether the target's rows had unit norm, so rows keep the norms it "
+                "gives them.",
+                "Pass `normalize=True` for unit rows.",
+            ),
             stacklevel=4,
         )
 
     @overload
     def transform_embeddings(
-        self, embeddings: TensorT, *, modality: str | None = None, normalize: bool | str = "auto"
+        self,
+        embeddings: TensorT,
+        *,
+        modality: str | None = None,
+        normalize: bool | str = "auto",
+        side: str | None = None,
     ) -> TensorT: ...
     @overload
     def transform_embeddings(
-        self, embeddings: ArrayLike | ArrowStream, *, modality: str | None = None, normalize: bool | str = "auto"
+        self,
+        embeddings: ArrayLike | ArrowStream,
+        *,
+        modality: str | None = None,
+        normalize: bool | str = "auto",
+        side: str | None = None,
     ) -> Embeddings: ...
     def transform_embeddings(
-        self, embeddings: RowsLike, *, modality: str | None = None, normalize: bool | str = "auto"
+        self,
+        embeddings: RowsLike,
+        *,
+        modality: str | None = None,
+        normalize: bool | str = "auto",
+        side: str | None = None,
     ) -> Embeddings | Tensor:
         """Map embeddings, after checking that they come from this map's source space.
 
         Parameters
         ----------
-        embeddings : Embeddings or array_like, shape (m, d_source)
+        embeddings : Embeddings or array_like, shape (m, d_source); also (m, d_target) for a joint-space map
         modality : str, optional
             Modality whose means are used; by default the modality of the embeddings.
         normalize : {"auto", True, False}, default="auto"
-            Scale the mapped rows to unit norm. "auto" does so if the target's rows had unit norm at the fit, so that mapped rows and
-            the target model's own rows can share an inner-product index. With False, rows are as :meth:`transform` returns them.
+            Scale the mapped rows to unit norm. "auto" does so if the target's rows had unit norm at the fit, so that
+            mapped rows and the target model's own rows can share an inner-product index. With False, rows are as
+            :meth:`transform` returns them.
+        side : {"source", "target"}, optional
+            Which head of a joint-space map to use; by default that of the space which the embeddings declare.
 
         Returns
         -------
         Embeddings
-            Same ids, in the target space. For tensor input a tensor, as from :meth:`transform`, so that its device and graph are kept.
+            Same ids, in the target (or joint) space. For tensor input a tensor, so that its device and graph are kept.
 
         Raises
         ------
         SpaceMismatchError, DirectionError, ModalityError
-            If the embeddings do not belong to the source space, or belong to the target space or to a modality without known means.
-        ShapeError, DtypeError, NotFiniteError
-            If vectors have the wrong width, are not real numbers or contain NaN or infinity.
-        NotFittedMapError
-            If the map is not fitted.
-        ParameterError
-            If ``normalize`` has another value.
-
-        Warns
-        -----
-        NormWarning
-            If ``normalize="auto"`` and the map does not know whether its target's rows had unit norm; rows are then not scaled.
+            If the embeddings do not belong to the source space, or belong to the target space or to a modality without
+            known means.
         """
         self.check_fitted()
         if is_tensor(embeddings):
-            mapped = self.for_modality(modality)
-            unit = mapped.gives_unit_rows(normalize)
-            out = mapped.transform(embeddings)
-            return normalize_rows(out) if unit else out
-        embeddings = as_embeddings(embeddings, "embeddings", allow_zero_rows=True)
-        modality = modality or embeddings.space.modality
-        mapped = self.for_modality(modality)
-        check_space(embeddings.space, mapped.source_space_, mapped.target_space_, modality=False)
+            given, space = None, Space(dim=embeddings.shape[-1] if embeddings.ndim else None, modality=modality)
+            X: RowsLike = embeddings
+        else:
+            given = as_embeddings(embeddings, "embeddings", allow_zero_rows=True)
+            modality = modality or given.space.modality
+            X, space = given.vectors, given.space
+        mapped, side = self._pick_side(space, modality, side, tensor=given is None)
         unit = mapped.gives_unit_rows(normalize)
-        vectors = mapped.transform(embeddings.vectors)
-        if unit:
-            vectors = normalize_rows(vectors)
-        space = replace(
-            mapped.target_space_, dim=vectors.shape[1], modality=modality, normalized=True if unit else None
-        )
-        return Embeddings(
-            vectors, ids=embeddings.ids if embeddings.has_ids else None, space=space, allow_zero_rows=True
-        )
+        out: Any
+        if side == "target":
+            out = mapped.transform_target(X)
+        else:
+            out = mapped._compute(mapped._map, mapped._check_source(X), X, "X")
+        out = normalize_rows(out) if unit else out
+        if given is None:
+            return out
+        normalized = True if unit else None
+        space = replace(mapped._space_of_output(), dim=out.shape[1], modality=modality, normalized=normalized)
+        return Embeddings(to_numpy(out), ids=given.ids if given.has_ids else None, space=space, allow_zero_rows=True)
+
+    def _pick_side(self, space: Space, modality: str | None, side: str | None, *, tensor: bool) -> tuple[Map, str]:
+        """Return the map and the side to use for vectors of a space; what is known of a tensor's space is its width."""
+        self._check_side(side or "source")
+        mapped = self.for_modality(modality)
+        if not tensor:
+            check_space(space, mapped.source_space_, mapped.target_space_, modality=False)
+        return mapped, "source"
+
+    def _check_side(self, side: str) -> None:
+        if check_choice(side, ("source", "target"), "side") not in self.sides:
+            raise ParameterError(
+                f"{type(self).__name__} leaves target rows as they are, so side='target' has no meaning.",
+                "Leave out `side=…`.",
+            )
+
+    def _space_of_output(self) -> Space:
+        return self.target_space_
 
     def describe(self) -> dict[str, object]:
         """Return what is known about the fitted map as plain data (what ``congruence inspect`` prints)."""
@@ -333,3 +460,361 @@ class Map(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Exported, Saving):
             **self.facts_,
             "scores": self.scores_,
         }
+
+    # ------------------------------------------------------------------ export
+
+    def _layers_of(self, side: str) -> list[Layer]:
+        """Return ``transform`` as layers; for a joint-space map, the head of one side."""
+        raise ParameterError(f"{type(self).__name__} is not made of layers.", "Call transform instead.")
+
+    def as_layers(
+        self, modality: str | None = None, normalize: bool | str = "auto", *, side: str = "source"
+    ) -> list[Layer]:
+        """Return :meth:`transform_embeddings` as a list of layers, from which every export is written.
+
+        Parameters
+        ----------
+        modality : str, optional
+            Modality whose means are used; by default the map's own (``source_space_.modality``), as for ``transform``.
+        normalize : {"auto", True, False}, default="auto"
+            Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
+        side : {"source", "target"}, default="source"
+            Which head to use; for joint-space maps only.
+
+        Returns
+        -------
+        list of dict
+            Layers as listed in :class:`~congruence.HeadsMap`, with float64 arrays, and ``{"kind": "sum", "branches":
+            [layers, …]}``, whose branches are applied to the same rows and whose results are added. A ``center`` before
+            a ``linear`` layer is merged into its bias.
+        """
+        self._check_side(side)
+        chosen = self.for_modality(modality)
+        unit = chosen.gives_unit_rows(normalize)
+        layers = fold_centers(chosen._layers_of(side))
+        return [*layers, {"kind": "normalize"}] if unit else layers
+
+    def to_torch(
+        self,
+        modality: str | None = None,
+        normalize: bool | str = "auto",
+        *,
+        side: str = "source",
+        trainable: bool = False,
+        dtype: torch.dtype | None = None,
+    ) -> TorchMap:
+        """Return the map as a ``torch.nn.Module``, for one modality (extra ``train``).
+
+        Parameters
+        ----------
+        modality, normalize, side
+            As for :meth:`as_layers`. With ``normalize=False`` the module computes :meth:`transform`, or
+            :meth:`transform_target` with ``side="target"``.
+        trainable : bool, default=False
+            Whether the weights require gradients. Gradients with respect to the rows are always computed.
+        dtype : torch.dtype, default=torch.float32
+            Type of the weights, which the map stores in float64.
+
+        Returns
+        -------
+        TorchMap
+            A ``torch.nn.Module`` on the CPU, made of ``torch.nn`` layers where possible. Later changes of the map do
+            not affect it.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from congruence import OrthogonalMap
+        >>> from congruence.synthetic import rigid_problem
+        >>> problem = rigid_problem(n=200, d_source=16, random_state=0)
+        >>> mapping = OrthogonalMap().fit(problem.X, problem.Y)
+        >>> module = mapping.to_torch(dtype=torch.float64)
+        >>> bool(torch.allclose(module(torch.as_tensor(problem.X)), torch.as_tensor(mapping.transform(problem.X))))
+        True
+        """
+        torch = require("torch", extra="train")
+        from congruence.maps.torch_module import TorchMap
+
+        layers = self.as_layers(modality, normalize, side=side)
+        d_in = self.d_target if side == "target" else self.n_features_in_
+        shown_modality = modality or (self.target_space_ if side == "target" else self.source_space_).modality
+        about = [self.kind, f"{d_in} → {self.d_out}", *([shown_modality] if shown_modality else [])]
+        if layers[-1]["kind"] == "normalize":
+            about.append("unit rows")
+        return TorchMap(
+            layers, d_in, self.d_out, trainable=trainable, dtype=dtype or torch.float32, about=", ".join(about)
+        )
+
+    # ------------------------------------------------------------------ saving
+
+    def config(self) -> dict[str, Any]:
+        """Return everything that is saved of the map besides the arrays of :meth:`state`, as plain data."""
+        self.check_fitted()
+        return {
+            "kind": self.kind,
+            "parameters": self.get_params(deep=False),
+            "source_space": self.source_space_.to_dict(),
+            "target_space": self.target_space_.to_dict(),
+            "facts": self.facts_,
+            "scores": self.scores_,
+        }
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write the map as a folder: ``model.safetensors``, ``config.json``, ``README.md``.
+
+        Parameters
+        ----------
+        path : path-like
+            The folder to create.
+        force : bool, default=False
+            Replace an existing folder.
+
+        Returns
+        -------
+        Path
+            The folder, which :func:`congruence.load` reads.
+
+        Raises
+        ------
+        OutputExistsError, StorageError
+            If the folder exists, or cannot be written.
+        """
+        return persist.write_folder(
+            path, self.state(), self.config(), write_card(self, *self._card_text()), force=force
+        )
+
+    def _card_text(self) -> tuple[str, list[str]]:
+        """Return the title of the card, and what the map does and how to call it, in Markdown with escaped names."""
+        source, target = self.source_space_, self.target_space_
+        title = as_markdown(f"{source.model or 'source'} → {target.model or 'target'}")
+        unit = "  # unit rows, as the target's are" if target.normalized else ""
+        fitted, known = self.facts_.get("modality"), self.facts_.get("modalities")
+        others = [name for name in MODALITIES if isinstance(known, list) and name in known and name != fitted]
+        text = [
+            f"Maps vectors of *{as_markdown(str(source))}* into the space of *{as_markdown(str(target))}*.",
+            "",
+            "```python",
+            "import congruence",
+            "",
+            'mapping = congruence.load("path/to/this/folder")',
+            f"mapped = mapping.transform_embeddings(vectors).vectors{unit}",
+            *(f'mapped = mapping.transform_embeddings({n}_vectors, modality="{n}").vectors' for n in others),
+            "```",
+        ]
+        return title, text
+
+    @classmethod
+    def _from_saved(cls, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> Self:
+        """Build the map from a folder's content, after checking it; raises what :func:`restore_map` expects."""
+        for key in ("parameters", "facts", "scores", "source_space", "target_space"):
+            if not isinstance(config.get(key), dict):
+                raise TypeError(f"{key} is not a mapping")
+        persist.check_parameters(cls, config["parameters"])
+        persist.count(config["facts"], "n_pairs", missing=0)
+        if cls.kind != "orthogonal" and "is_isometry" in config["facts"]:
+            raise ValueError("is_isometry is given for a map that is not orthogonal")
+        scores = config["scores"]
+        for key, value in scores.items():
+            if key.startswith("held_out_") and value is not None and not persist.is_number(value):
+                raise TypeError(f"score {key} has type {type(value).__name__}")
+        pairing = scores.get("pairing")
+        if pairing is not None and not (isinstance(pairing["suspects"], list) and "looks_paired" in pairing):
+            raise TypeError("scores of the pairing are not in the expected form")
+        new = cls(**config["parameters"])
+        new._restore(arrays, config["facts"])
+        new.source_space_ = Space.from_dict(config["source_space"])
+        new.target_space_ = Space.from_dict(config["target_space"])
+        new.scores_ = dict(scores)
+        new._check_restored()
+        return new
+
+    def _check_restored(self) -> None:
+        """Check that the spaces have the widths of the arrays, and that ordinary rows stay finite."""
+        rng = np.random.default_rng(0)
+        for side, dim, width, transform in (
+            ("source", self.source_space_.dim, self.n_features_in_, self._map),
+            ("target", self.target_space_.dim, self.d_target, self.transform_target),
+        ):
+            if dim is not None and dim != width:
+                raise ValueError(f"the {side} space has {dim} dimensions, but the arrays have {width}")
+            # Finite arrays can still overflow, in products or when float64 values are multiplied with float32 rows.
+            with np.errstate(all="ignore"):
+                out = transform(rng.standard_normal((8, width)).astype(np.float32))
+            if not np.isfinite(to_numpy(out)).all():
+                raise ValueError(f"rows of the {side} become NaN or infinity")
+
+    @classmethod
+    def from_pretrained(
+        cls, name_or_path: str | Path, *, revision: str | None = None, token: str | None = None
+    ) -> Self:
+        """Load a map of this class, as :func:`congruence.from_pretrained` loads one of any kind (``Map`` accepts
+        any).
+        """
+        from congruence.maps import from_pretrained  # not at the top: congruence.maps imports this module
+
+        loaded = from_pretrained(name_or_path, revision=revision, token=token)
+        if not isinstance(loaded, cls):
+            raise ParameterError(
+                f"Got a map of kind {loaded.kind!r} in {str(name_or_path)!r}; expected {cls.__name__}.",
+                f"Load it with {type(loaded).__name__}.from_pretrained, or with congruence.from_pretrained, "
+                "which accepts every kind.",
+            )
+        return loaded
+
+    def save_pretrained(
+        self, save_directory: str | Path, *, push_to_hub: bool = False, repo_id: str | None = None, **hub: Any
+    ) -> Path:
+        """Save the map as Hugging Face users expect, replacing an existing one.
+
+        ``push_to_hub=True`` also uploads it (:meth:`push_to_hub`), by default to a repository of the folder's name.
+        """
+        path = self.save(save_directory, force=True)
+        if push_to_hub:
+            self.push_to_hub(repo_id or path.name, **hub)
+        return path
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        token: str | None = None,
+        private: bool = False,
+        commit_message: str = "Upload a congruence map",
+    ) -> str:
+        """Upload the map to ``"owner/name"`` on the Hugging Face hub (extra ``hub``); return the address of the commit.
+
+        The token is never written to disk or logged; ``private`` is for a repository that does not exist yet.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            path = self.save(Path(folder) / "map")
+            return persist.upload_folder(path, repo_id, token=token, private=private, message=commit_message)
+
+    # ------------------------------------------------------------------ display
+
+    def __repr__(self) -> str:
+        defaults = inspect.signature(type(self)).parameters
+        changed = [
+            f"{name}={value!r}"
+            for name, value in self.get_params(deep=False).items()
+            if repr(value) != repr(defaults[name].default)
+        ]
+        call = f"{type(self).__name__}({', '.join(changed)})"
+        # vars() and not hasattr(): a display must not start the solve that follows partial_fit.
+        return as_text(call, self._shown()) if "facts_" in vars(self) else call
+
+    def _repr_html_(self) -> str:
+        return as_html(type(self).__name__, self._shown()) if "facts_" in vars(self) else as_html(repr(self), {})
+
+    def _shown(self) -> dict[str, str]:
+        """Return the entries of a fitted map's display: its models, its pairs and its held-out scores."""
+        facts = {"source": str(self.source_space_), "target": str(self.target_space_)}
+        pairs = f"{self.n_pairs_:,} pairs" if self.n_pairs_ else "an unknown number of pairs"
+        for name in ("refinement", "alignment"):
+            record = self.scores_.get(name)
+            if isinstance(record, dict):
+                matches, known = record.get("matches"), record.get("n_pairs", 0)
+                # Later pairs are no matches, so the record is of this fit only if the numbers agree.
+                if isinstance(matches, int) and isinstance(known, int) and self.n_pairs_ == known + matches:
+                    pairs += f", {matches:,} of them matches of unpaired rows"
+        if "is_isometry" in self.facts_:
+            form = "isometry" if self.facts_["is_isometry"] else f"mean gain {self.facts_['mean_gain']:.2f}"
+            form += ", a projection" if self.facts_["is_projection"] else ""
+            pairs += f", {self.facts_['rank']} of {self.facts_['directions']} directions covered, {form}"
+        facts["fitted on"] = pairs
+        # No cosine: it means little without its controls, which are in ``scores_``.
+        heldout = [
+            f"{label} {self.scores_[key]:.3f}"
+            for key, label in (
+                ("held_out_retrieval_at_1", "retrieval@1"),
+                ("held_out_retrieval_back_at_1", "target to source @1"),
+                ("held_out_recall_at_10", "recall@10"),
+            )
+            if self.scores_.get(key) is not None
+        ]
+        facts["held out"] = "nothing measured: congruence.fit(…, holdout=0.1) holds pairs out and scores them"
+        if heldout:
+            known = self.scores_.get("held_out_pairs")
+            facts["held out"] = ("" if known is None else f"{known:,} pairs: ") + ", ".join(heldout)
+        return facts
+
+
+class AffineMap(Map):
+    """A map of the form ``z ↦ (z − source mean) @ matrix + target mean``."""
+
+    source_mean_: np.ndarray
+    target_mean_: np.ndarray
+
+    @property
+    @abstractmethod
+    def matrix(self) -> np.ndarray:
+        """The matrix that multiplies rows from the right, shape (d_source, d_target), float64."""
+
+    @property
+    def offset(self) -> np.ndarray:
+        """The vector that is added after the product: ``target_mean_ − source_mean_ @ matrix``, float64."""
+        return self.target_mean_ - self.source_mean_ @ self.matrix
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.target_mean_)
+
+    def _map(self, rows: Array) -> Array:
+        # The means are folded into one offset, so a block is read once and never copied to be centered.
+        out = rows @ cast_like(self.matrix, rows)
+        out += cast_like(self.offset, rows)
+        return out
+
+    def _layers_of(self, side: str) -> list[Layer]:
+        return [{"kind": "linear", "weight": self.matrix, "bias": self.offset}]
+
+
+def fold_centers(layers: Iterable[Layer]) -> list[Layer]:
+    """Merge each ``center`` layer into the bias of the ``linear`` layer that follows it; arrays become float64."""
+    out: list[Layer] = []
+    for layer in layers:
+        layer = {
+            key: [fold_centers(branch) for branch in value]
+            if key == "branches"
+            else fold_centers(value)
+            if key == "layers"
+            else np.asarray(value, dtype=np.float64)
+            if isinstance(value, np.ndarray)
+            else value
+            for key, value in layer.items()
+        }
+        if layer["kind"] == "linear" and out and out[-1]["kind"] == "center":
+            layer["bias"] = layer.get("bias", 0.0) - out.pop()["mean"] @ layer["weight"]
+        out.append(layer)
+    return out
+
+
+def check_native(X: RowsLike, name: str) -> Array:
+    """Return rows to map as an array, float32 or float64; a tensor stays a tensor, on its device and in its graph."""
+    if is_tensor(X):
+        return widen(as_native(X, name))
+    return as_matrix(X, name, allow_zero_rows=True, numeric_objects=True)
+
+
+def as_target(Y: RowsLike, *, min_rows: int = 1) -> np.ndarray:
+    """Return target rows as a matrix; 1-D integers, which scikit-learn's checks pass, become one column."""
+    rows = to_rows(Y, "Y")
+    if rows.ndim == 1 and rows.dtype.kind in "iub":
+        rows = rows[:, None]
+    return as_matrix(rows, "Y", min_rows=min_rows, numeric_objects=True)
+
+
+def _check_weights(sample_weight: ArrayLike, n: int) -> np.ndarray:
+    """Return sample weights in float64, shape (n,)."""
+    try:
+        weights = np.asarray(to_numpy(sample_weight), dtype=np.float64)
+    except (TypeError, ValueError):
+        weights = np.empty(0)
+    if weights.shape != (n,) or not np.isfinite(weights).all():
+        raise ShapeError(
+            f"Got sample_weight of shape {np.shape(sample_weight)} that does not fit; expected one finite "
+            "number per row.",
+            f"Pass an array of shape ({n},).",
+        )
+    if (weights < 0).any():
+        raise InputError("Got negative sample_weight; expected numbers ≥ 0.", "Set a weight to 0 to leave its row out.")
+    return weights

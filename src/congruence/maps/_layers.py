@@ -1,11 +1,10 @@
-"""The layers that a trained head may have: the table of their kinds, their checks, and their forward pass in NumPy or torch."""
+"""The layers that a head may have: the table of their kinds, their checks, and their pass in NumPy or torch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,32 +12,18 @@ from congruence._utils.arrays import blocks, cast_like, is_tensor, namespace, no
 from congruence._utils.typing import Array, Layer
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeIs
-
 #: Maximum depth of nested layers, so that a saved file cannot exhaust the stack.
 MAX_DEPTH = 8
 
 
-@dataclass(frozen=True)
-class Kind:
-    """The properties of a kind of layer.
+class Kind(NamedTuple):
+    """A kind of layer: its function of a layer and rows, its arrays, which entries may be absent or are not arrays.
 
-    Attributes
-    ----------
-    forward : callable
-        Function of a layer and rows that returns rows.
-    arrays : mapping of str to str
-        Name and shape of each array, in letters: ``"d"`` is the width of rows on both sides, ``"i"`` and ``"o"`` the widths of input and
-        output rows.
-    optional : tuple of str
-        Entries that may be absent.
-    others : tuple of str
-        Entries that are not arrays.
+    Shapes of arrays are in letters: "d" is the width of rows on both sides, "i" and "o" the widths of input and output.
     """
 
     forward: Callable[[Layer, Array], Array]
-    arrays: Mapping[str, str] = field(default_factory=dict)
+    arrays: Mapping[str, str] = {}
     optional: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
 
@@ -99,9 +84,7 @@ LAYERS: dict[str, Kind] = {
     "silu": Kind(_silu),
     "layernorm": Kind(_layernorm, {"weight": "d", "bias": "d"}, ("weight", "bias", "eps"), ("eps",)),
     "swiglu": Kind(
-        _swiglu,
-        {"weight": "io", "bias": "o", "gate_weight": "io", "gate_bias": "o"},
-        ("bias", "gate_bias"),
+        _swiglu, {"weight": "io", "bias": "o", "gate_weight": "io", "gate_bias": "o"}, ("bias", "gate_bias")
     ),
     "residual": Kind(_residual, others=("layers",)),
 }
@@ -115,20 +98,7 @@ def forward(layers: Iterable[Layer], x: Array) -> Array:
 
 
 def run(layers: list[Layer], rows: Array, width: int) -> Array:
-    """Apply checked layers to rows, one block at a time, in the rows' own precision and library.
-
-    Parameters
-    ----------
-    layers : list of dict
-    rows : ndarray or tensor, shape (m, d)
-    width : int
-        Width of the output rows.
-
-    Returns
-    -------
-    ndarray or tensor, shape (m, width)
-        A tensor is part of its autograd graph.
-    """
+    """Apply checked layers to rows (m, d), one block at a time, in the rows' own precision and library: (m, width)."""
     layers = cast(layers, rows)
     parts = blocks(len(rows), 4 * rows.itemsize * widest(layers, rows.shape[1]))
     if not isinstance(rows, np.ndarray):
@@ -140,53 +110,29 @@ def run(layers: list[Layer], rows: Array, width: int) -> Array:
 
 
 def cast(layers: Iterable[Layer], rows: Array) -> list[Layer]:
-    """Return the layers with their arrays in the library, on the device and in the dtype of rows; copied only if they differ."""
+    """Return the layers with their arrays in the library, on the device and in the dtype of rows."""
     return [
         {
-            key: cast(value, rows) if key == "layers" else cast_like(value, rows) if is_array(value) else value
+            key: cast(value, rows)
+            if key == "layers"
+            else cast_like(value, rows)
+            if isinstance(value, np.ndarray)
+            else value
             for key, value in layer.items()
         }
         for layer in layers
     ]
 
 
-def is_array(value: object) -> TypeIs[np.ndarray]:
-    """Return whether an entry of a layer is an array."""
-    return isinstance(value, np.ndarray)
-
-
-def check_layers(layers: object, name: str) -> list[Layer]:
-    """Return the layers of a head as plain dictionaries of the kinds in :data:`LAYERS`, with float32 or float64 arrays.
-
-    Parameters
-    ----------
-    layers : sequence of mapping
-        ``{"kind": …}`` and the arrays of that kind, which may be tensors.
-    name : str
-        What the caller calls them, for error messages.
-
-    Returns
-    -------
-    list of dict
-
-    Raises
-    ------
-    ParameterError
-        If ``layers`` is not a list of layers or is nested too deep, a kind is unknown, entries are superfluous or missing, or ``eps`` is not in (0, 1].
-    ShapeError, NotFiniteError, InputError
-        If an array has the wrong shape, contains NaN or infinity, or is not real numbers.
-    """
-    return _check(layers, name, 0)
-
-
-def _check(layers: object, name: str, depth: int) -> list[Layer]:
+def check_layers(layers: object, name: str, depth: int = 0) -> list[Layer]:
+    """Return layers as plain dictionaries of the kinds in :data:`LAYERS`, with copies of their arrays or tensors."""
     if isinstance(layers, (str, bytes, Mapping)) or not isinstance(layers, Iterable):
         raise ParameterError(
-            f"Got {name} of type {type(layers).__name__}; expected a list of layers. Pass [layer] for a single one."
+            f"Got {name} of type {type(layers).__name__}; expected a list of layers.", "Pass [layer] for a single one."
         )
     if depth > MAX_DEPTH:
         raise ParameterError(
-            f"Got {name} nested more than {MAX_DEPTH} deep; expected fewer levels. Put the inner layers in the outer list."
+            f"Got {name} nested more than {MAX_DEPTH} deep.", "Put the inner layers in the outer list."
         )
     return [_check_layer(layer, f"{name}[{k}]", depth) for k, layer in enumerate(layers)]
 
@@ -195,7 +141,7 @@ def _check_layer(layer: object, name: str, depth: int) -> Layer:
     kind = layer.get("kind") if isinstance(layer, Mapping) else None
     if not isinstance(layer, Mapping) or not isinstance(kind, str) or kind not in LAYERS:
         raise ParameterError(
-            f"Got {name} of kind {kind!r}; expected a layer of kind {', '.join(LAYERS)}. Choose one of these."
+            f"Got {name} of kind {kind!r}; expected a layer of kind {', '.join(LAYERS)}.", "Choose one of these."
         )
     entry = LAYERS[kind]
     known = [*entry.arrays, *entry.others]
@@ -205,7 +151,8 @@ def _check_layer(layer: object, name: str, depth: int) -> Layer:
         preposition, keys = ("without", missing) if missing else ("with", unknown)
         raise ParameterError(
             f"Got {name}, a {kind} layer {preposition} {', '.join(sorted(map(str, keys)))}; expected "
-            f"{', '.join(known) or 'no entries'}. Pass just these entries."
+            f"{', '.join(known) or 'no entries'}.",
+            "Pass just these entries.",
         )
     out: Layer = {"kind": kind}
     widths: dict[str, int] = {}
@@ -216,55 +163,38 @@ def _check_layer(layer: object, name: str, depth: int) -> Layer:
         for letter, size in zip(letters, array.shape, strict=True):
             if widths.setdefault(letter, size) != size:
                 raise ShapeError(
-                    f"Got {name}.{key} of shape {array.shape}; expected {widths[letter]} in place of {size}, to fit its other arrays. Transpose it if it comes from torch.nn.Linear (here weights are (in, out))."
+                    f"Got {name}.{key} of shape {array.shape}; expected {widths[letter]} in place of {size}, "
+                    "to fit its other arrays.",
+                    "Transpose it if it comes from torch.nn.Linear (here weights are (in, out)).",
                 )
         out[key] = array
     if kind == "layernorm":
         eps = 1e-5 if layer.get("eps") is None else layer["eps"]
         if isinstance(eps, bool) or not isinstance(eps, (int, float, np.number)) or not 0 < eps <= 1:
             raise ParameterError(
-                f"Got {name}.eps={eps!r}; expected a number above 0, at most 1. Pass 1e-5, as torch does."
+                f"Got {name}.eps={eps!r}; expected a number above 0, at most 1.", "Pass 1e-5, as torch does."
             )
         out["eps"] = float(eps)
     if kind == "residual":
-        out["layers"] = _check(layer["layers"], f"{name}.layers", depth + 1)
+        out["layers"] = check_layers(layer["layers"], f"{name}.layers", depth + 1)
     return out
 
 
 def _check_array(value: object, name: str, axes: int) -> np.ndarray:
     array = to_numpy(value)
     if array.dtype.kind not in "fiu":
-        raise InputError(f"Got {name} of dtype {array.dtype}; expected real numbers. Convert it to float32.")
+        raise InputError(f"Got {name} of dtype {array.dtype}; expected real numbers.", "Convert it to float32.")
     if array.ndim != axes or not array.size:
-        raise ShapeError(f"Got {name} of shape {array.shape}; expected {axes} axes, none empty. Reshape it.")
+        raise ShapeError(f"Got {name} of shape {array.shape}; expected {axes} axes, none empty.", "Reshape it.")
     # A copy: a head must not change when the trainer continues to update its weights.
     array = np.array(array, dtype=np.float32 if array.dtype in (np.float16, np.float32) else np.float64, order="C")
     if not np.isfinite(array).all():
-        raise NotFiniteError(f"Got NaN or inf in {name}; expected finite numbers. Train again with a smaller step.")
+        raise NotFiniteError(f"Got NaN or inf in {name}; expected finite numbers.", "Train again with a smaller step.")
     return array
 
 
 def widths(layers: Iterable[Layer], name: str, width: int | None = None) -> tuple[int | None, int | None]:
-    """Return the widths of the input and output rows of checked layers.
-
-    Parameters
-    ----------
-    layers : sequence of dict
-    name : str
-        Used in error messages.
-    width : int, optional
-        Width of the input rows, if known.
-
-    Returns
-    -------
-    first, last : int or None
-        None if the layers do not determine the width.
-
-    Raises
-    ------
-    ShapeError
-        If a layer does not fit the one before it, or a residual block changes the width.
-    """
+    """Return the widths of the input and output rows of checked layers; None if the layers do not determine them."""
     first, last = width, width
     for k, layer in enumerate(layers):
         place = f"{name}[{k}]"
@@ -272,7 +202,9 @@ def widths(layers: Iterable[Layer], name: str, width: int | None = None) -> tupl
             d_in, d_out = widths(layer["layers"], f"{place}.layers", last)
             if d_in != d_out:
                 raise ShapeError(
-                    f"Got {place}, a residual block from {d_in} to {d_out} dimensions; expected equal widths, since its input is added to its output. Let its last layer return {d_in} dimensions."
+                    f"Got {place}, a residual block from {d_in} to {d_out} dimensions; expected equal widths, "
+                    "since its input is added to its output.",
+                    f"Let its last layer return {d_in} dimensions.",
                 )
         else:
             shapes = {
@@ -286,7 +218,9 @@ def widths(layers: Iterable[Layer], name: str, width: int | None = None) -> tupl
             continue
         if last is not None and d_in != last:
             raise ShapeError(
-                f"Got {place}, a {layer['kind']} layer for {d_in} dimensions, after one that returns {last}; expected equal widths. Change the order of the layers, or their weights."
+                f"Got {place}, a {layer['kind']} layer for {d_in} dimensions, after one that returns {last}; "
+                "expected equal widths.",
+                "Change the order of the layers, or their weights.",
             )
         first = d_in if first is None else first
         last = d_out
@@ -305,49 +239,33 @@ def widest(layers: Iterable[Layer], width: int) -> int:
 
 
 def flatten(layers: Iterable[Layer], prefix: str) -> tuple[list[Layer], dict[str, np.ndarray]]:
-    """Split layers into their structure, which JSON holds, and their arrays by name.
-
-    The structure of a layer is its ``kind``, ``eps``, inner ``layers`` and the list of its ``arrays``; array ``weight`` of the third layer
-    of ``source`` is called ``source.2.weight``.
+    """Split layers into what JSON holds and their arrays by name; ``source.2.weight`` is of the third layer of
+    "source".
     """
     structure: list[Layer] = []
     arrays: dict[str, np.ndarray] = {}
     for k, layer in enumerate(layers):
-        entry: Layer = {"kind": layer["kind"]}
-        for key, value in layer.items():
-            if key == "layers":
-                entry["layers"], inner = flatten(value, f"{prefix}.{k}")
-                arrays |= inner
-            elif is_array(value):
-                entry.setdefault("arrays", []).append(key)
-                arrays[f"{prefix}.{k}.{key}"] = value
-            elif key != "kind":
-                entry[key] = value
+        arrays |= {f"{prefix}.{k}.{key}": value for key, value in layer.items() if isinstance(value, np.ndarray)}
+        entry = {key: value for key, value in layer.items() if not isinstance(value, np.ndarray)}
+        if "layers" in entry:
+            entry["layers"], inner = flatten(entry["layers"], f"{prefix}.{k}")
+            arrays |= inner
         structure.append(entry)
     return structure, arrays
 
 
 def unflatten(structure: object, arrays: dict[str, np.ndarray], prefix: str, depth: int = 0) -> list[Layer]:
-    """Combine structure and arrays again, removing the arrays used from ``arrays``; the result must still be checked.
-
-    Raises
-    ------
-    ValueError, KeyError
-        If the structure is not as written by :func:`flatten`, or names missing arrays.
+    """Combine structure and arrays again, removing the arrays used from ``arrays``; the result must still be
+    checked.
     """
     if not isinstance(structure, list) or depth > MAX_DEPTH:
         raise ValueError(f"layers of {prefix} that are not a list, or are nested too deep")
     layers = []
     for k, entry in enumerate(structure):
-        if not isinstance(entry, dict) or set(entry) - {"kind", "eps", "layers", "arrays"}:
+        if not isinstance(entry, dict) or set(entry) - {"kind", "eps", "layers"}:
             raise ValueError(f"layer {prefix}.{k} with unknown entries")
-        layer = {key: entry[key] for key in ("kind", "eps") if key in entry}
-        names = entry.get("arrays", [])
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"layer {prefix}.{k} whose arrays are not named by a list")
-        if set(names) & {"kind", "eps", "layers"} or len(set(names)) < len(names):
-            raise ValueError(f"layer {prefix}.{k} with invalid names of arrays")
-        layer |= {name: arrays.pop(f"{prefix}.{k}.{name}") for name in names}
+        names = {name: f"{prefix}.{k}.{name}" for name in LAYERS[entry["kind"]].arrays}
+        layer = {**entry, **{name: arrays.pop(key) for name, key in names.items() if key in arrays}}
         if "layers" in entry:
             layer["layers"] = unflatten(entry["layers"], arrays, f"{prefix}.{k}", depth + 1)
         layers.append(layer)

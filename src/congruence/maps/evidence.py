@@ -1,24 +1,17 @@
-"""Describe in words how a map was obtained, from its ``scores_``: the choice among maps, the refinement, the search for pairs."""
+"""How a map was obtained, in words, from its ``scores_``: the choice among maps, the refinement, the search for
+pairs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["alignment_rows", "choice_rows", "choice_sentence", "refinement_rows", "refinement_sentence"]
-
 
 def choice_rows(choice: Mapping[str, Any]) -> list[list[str]]:
     """Return the chosen map, the evidence, the margin and the alternatives tried, as rows of a table.
 
-    Parameters
-    ----------
-    choice : mapping
-        :meth:`congruence.upgrade.choose.Choice.to_dict`, as a fitted map keeps it in ``scores_["choice"]``.
-
-    Returns
-    -------
-    list of [str, str]
+    ``choice``: :meth:`congruence.upgrade.choose.Choice.to_dict`, as a fitted map keeps it in ``scores_["choice"]``.
     """
     rows = [["chosen", choice["name"]]]
     if not choice["tried"]:
@@ -43,17 +36,7 @@ def choice_rows(choice: Mapping[str, Any]) -> list[list[str]]:
 
 
 def choice_sentence(choice: Mapping[str, Any]) -> str:
-    """Return sentences that state which map was chosen, from which candidates, on what evidence, and by what margin.
-
-    Parameters
-    ----------
-    choice : mapping
-        As for :func:`choice_rows`.
-
-    Returns
-    -------
-    str
-    """
+    """Return sentences that state which map was chosen, from which candidates, on what evidence, and by what margin."""
     tried = choice["tried"]
     if not tried:
         return f"Chosen: {choice['name']}, without a comparison: {choice['evidence']}."
@@ -69,7 +52,8 @@ def choice_sentence(choice: Mapping[str, Any]) -> str:
         )
     elif others:
         sentences.append(
-            f"Its {score} is the best; {others[0]['name']} is next, {others[0]['behind']:.3f} ± {others[0]['error']:.3f} behind."
+            f"Its {score} is the best; {others[0]['name']} is next, {others[0]['behind']:.3f} ± "
+            f"{others[0]['error']:.3f} behind."
         )
     if choice["name"] != tried[0]["name"]:
         sentences.append(f"Against {tried[0]['name']} it is {choice['lead']:+.3f} ± {choice['lead_error']:.3f}.")
@@ -86,17 +70,7 @@ def _compared(choice: Mapping[str, Any], n_pairs: str) -> str:
 
 
 def refinement_rows(record: Mapping[str, object]) -> list[list[str]]:
-    """Return the effect of unpaired rows, measured on left-out pairs, as rows of a table.
-
-    Parameters
-    ----------
-    record : mapping
-        :meth:`congruence.maps.refinement.Refinement.to_dict`, as a map keeps it in ``scores_["refinement"]``.
-
-    Returns
-    -------
-    list of [str, str]
-    """
+    """Return the effect of unpaired rows, measured on left-out pairs, as rows of a table."""
     return [
         ["matches of unpaired rows among the pairs", str(record["matches"] if record["improves"] else 0)],
         [
@@ -108,20 +82,11 @@ def refinement_rows(record: Mapping[str, object]) -> list[list[str]]:
 
 
 def refinement_sentence(record: Mapping[str, object]) -> str:
-    """Return a sentence stating whether unpaired rows improved the map, and on what evidence.
-
-    Parameters
-    ----------
-    record : mapping
-        As for :func:`refinement_rows`.
-
-    Returns
-    -------
-    str
-    """
+    """Return a sentence stating whether unpaired rows improved the map, and on what evidence."""
     evidence = (
-        f"of {record['n_pairs']} left-out pairs {record['recall_after']:.0%} are ranked first of {record['gallery']} with the pools and "
-        f"{record['recall_before']:.0%} without (median rank {record['median_rank_after']:g} and {record['median_rank_before']:g}, p = {record['p_value']:.2g})"
+        f"of {record['n_pairs']} left-out pairs {record['recall_after']:.0%} are ranked first of "
+        f"{record['gallery']} with the pools and {record['recall_before']:.0%} without (median rank "
+        f"{record['median_rank_after']:g} and {record['median_rank_before']:g}, p = {record['p_value']:.2g})"
     )
     return (
         f"Unpaired rows improve the map: {evidence}."
@@ -131,17 +96,7 @@ def refinement_sentence(record: Mapping[str, object]) -> str:
 
 
 def alignment_rows(record: Mapping[str, object]) -> list[list[str]]:
-    """Return how well restarts without any known pair agree, as rows of a table.
-
-    Parameters
-    ----------
-    record : mapping
-        :meth:`congruence.maps.unpaired.Alignment.to_dict`, as a map keeps it in ``scores_["alignment"]``.
-
-    Returns
-    -------
-    list of [str, str]
-    """
+    """Return how well restarts without any known pair agree, as rows of a table."""
     return [
         ["pairs found", str(record["matches"])],
         ["aligned", "yes" if record["found"] else "NO: do not use this map"],

@@ -1,57 +1,70 @@
-"""Many models in one coordinate frame: generalized Procrustes analysis, and the maps between models that follow from it."""
+"""Many models in one coordinate frame by generalized Procrustes analysis, and the maps between models through it."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Self
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
+import numpy as np
+
+from congruence import persist
+from congruence._utils.arrays import blocks
+from congruence._utils.display import as_markdown
+from congruence._utils.ids import id_rows, id_texts
 from congruence._utils.validation import check_choice, check_positive, check_width
-from congruence.embeddings import MODALITIES
+from congruence.embeddings import MODALITIES, Embeddings, Space, as_embeddings
 from congruence.errors import (
     ConvergenceWarning,
+    CorruptFileError,
     IdError,
     InputError,
     ModalityError,
     ParameterError,
+    ShapeError,
+    TooFewAnchorsError,
+    ZeroRowError,
 )
-from congruence.linalg.moments import pooled_cross, pooled_size
-from congruence.maps import _frame_solve as solving
-from congruence.maps._checks import NotFittedMapError
-from congruence.maps._frame_items import (
-    Items,
-    as_rows,
-    check_connected,
-    check_name,
-    most_directions,
-    name_modalities,
-    width_of,
-)
-from congruence.maps._frame_model import Consensus, infer_means, known_modalities
-from congruence.maps._frame_saved import SavedFrame
+from congruence.linalg.generalized import generalized_procrustes
+from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size, total_cross, total_size
+from congruence.linalg.procrustes import CrossSVD, cross_svd
+from congruence.linalg.shrinkage import choose_gains, means_correspond
+from congruence.maps._base import Map, NotFittedMapError
+from congruence.maps.card import front_matter
 from congruence.maps.orthogonal import OrthogonalMap
+from congruence.persist import TOLERANCE, check_parameters, count
 
-__all__ = ["CanonicalFrame"]
-
-#: Shrinkage settings that a frame supports: those of :class:`~congruence.OrthogonalMap` that do not need a second pass over the rows.
+#: Shrinkage settings of :class:`~congruence.OrthogonalMap` that do not need a second pass over the rows.
 SHRINKAGES = ("auto", "wiener", "covered", "full")
 
+#: Vectors of one model by modality; the key is "" if the modality is unknown.
+ModelRows: TypeAlias = dict[str, Embeddings]
 
-class CanonicalFrame(SavedFrame):
+#: Moments of the items that two models share, by models and modality.
+PairMoments: TypeAlias = dict[tuple[int, int, str], CrossMoments]
+
+#: A model's means by modality, each with its origin.
+ModelMeans: TypeAlias = dict[str, tuple[np.ndarray, str]]
+
+
+class CanonicalFrame:
     """One coordinate frame for many models, and a map between any two of them through it.
 
-    Each model has one rotation into the frame, and one mean per modality. The map from one model to another is the rotation of the first
-    followed by the transpose of the second's rotation, so maps are consistent with each other: A → B → C equals A → C, and a
-    loop is the identity. Models need not share all items, widths or modalities; items are matched by id.
+    Each model has one rotation into the frame, and one mean per modality. The map from one model to another is the
+    rotation of the first followed by the transpose of the second's rotation, so maps are consistent with each other: A
+    → B → C equals A → C, and a loop is the identity. Models need not share all items, widths or modalities; items are
+    matched by id.
 
     Parameters
     ----------
     center : bool, default=True
         Subtract the source mean and add the target mean when mapping; the rotations are fitted on centered rows.
     shrinkage : {"auto", "wiener", "covered", "full"}, default="auto"
-        How to weight a model's singular directions, as in :class:`~congruence.OrthogonalMap`; ``"auto"`` is ``"wiener"``. A map between
-        two models multiplies the square roots of both models' gains.
+        How to weight a model's singular directions, as in :class:`~congruence.OrthogonalMap`; ``"auto"`` is
+        ``"wiener"``. A map between two models multiplies the square roots of both models' gains.
     shrinkage_strength : float, optional
         Strength of ``"wiener"``; 0.1 by default.
     max_iter : int, default=200
@@ -66,23 +79,25 @@ class CanonicalFrame(SavedFrame):
     consensus_ : dict of str to Consensus
         The items in the frame, by modality. Models added later are fitted to them.
     axes_ : list of str
-        Modalities whose means have an axis of their own (:func:`congruence.linalg.shrinkage.mean_isometry`), stored as the last columns of
-        the models' rotations. Only with ``"wiener"``.
+        Modalities whose means have an axis of their own (:func:`congruence.linalg.shrinkage.mean_isometry`), stored as
+        the last columns of the models' rotations. Only with ``"wiener"``.
     objective_ : ndarray, shape (n_iter_ + 1,)
-        Alignment over all pairs of models, Σ tr(R_mᵀ C_mj R_j) / Σ √(Σ‖x‖² Σ‖y‖²), from the initial value on. It never decreases, and is 1 for
-        noise-free data.
+        Alignment over all pairs of models, Σ tr(R_mᵀ C_mj R_j) / Σ √(Σ‖x‖² Σ‖y‖²), from the initial value on. It never
+        decreases, and is 1 for noise-free data.
     n_iter_ : int
     converged_ : bool
 
     Notes
     -----
-    Minimizes Σ_i 1/c_i Σ_{m<j} ‖(x_mi − t_mj) R_m − (x_ji − t_jm) R_j‖² over rotations R and translations t, where c_i is the number of models
-    that have item i. For complete data this is Gower's generalized Procrustes analysis without scaling; for two models it gives their
-    :class:`~congruence.OrthogonalMap`. The solver is :func:`congruence.linalg.generalized.generalized_procrustes`.
+    Minimizes Σ_i 1/c_i Σ_{m<j} ‖(x_mi − t_mj) R_m − (x_ji − t_jm) R_j‖² over rotations R and translations t, where c_i
+    is the number of models that have item i. For complete data this is Gower's generalized Procrustes analysis without
+    scaling; for two models it gives their :class:`~congruence.OrthogonalMap`. The solver is
+    :func:`congruence.linalg.generalized.generalized_procrustes`.
 
-    A loop a → b → c → a is the identity, up to rounding, on the directions that all three models have in the frame, under ``"covered"`` and ``"full"``
-    or where gains are 1. Directions that a model lacks (because it is narrower, or its anchors do not cover them) are lost in a map through it, as
-    in any projection. Gains below 1 shrink the result of a loop but do not rotate it.
+    A loop a → b → c → a is the identity, up to rounding, on the directions that all three models have in the frame,
+    under ``"covered"`` and ``"full"`` or where gains are 1. Directions that a model lacks (because it is narrower, or
+    its anchors do not cover them) are lost in a map through it, as in any projection. Gains below 1 shrink the result
+    of a loop but do not rotate it.
 
     References
     ----------
@@ -101,6 +116,18 @@ class CanonicalFrame(SavedFrame):
     >>> bool(np.allclose(frame.map("a", "c").transform(truth @ turn["a"]), truth @ turn["c"]))
     True
     """
+
+    kind: ClassVar[str] = "frame"
+    models_: dict[str, FrameModel]
+    consensus_: dict[str, Consensus]
+    axes_: list[str]
+    objective_: np.ndarray
+    n_iter_: int
+    converged_: bool
+
+    get_params: ClassVar[Any] = Map.get_params
+    set_params: ClassVar[Any] = Map.set_params
+    __repr__ = Map.__repr__
 
     def __init__(
         self,
@@ -122,83 +149,70 @@ class CanonicalFrame(SavedFrame):
         Parameters
         ----------
         models : mapping of str to Embeddings or array_like, shapes (n_m, d_m), or to a mapping of modality to those
-            Vectors by model name; :meth:`map` uses these names. Items are matched by id. If no model has ids, all must have the same rows.
+            Vectors by model name; :meth:`map` uses these names. Items are matched by id. If no model has ids, all must
+            have the same rows.
         modality : str, optional
             Modality of rows that do not declare theirs.
-
-        Returns
-        -------
-        Self
-
-        Raises
-        ------
-        ParameterError
-            If a parameter of the frame has an invalid value, or a name or a modality is not valid.
-        InputError
-            If there are fewer than two models, or the rows of one do not vary together with those of the others.
-        ShapeError, DtypeError, NotFiniteError, ZeroRowError
-            If vectors have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; if those of one model differ
-            in width; or if no model has ids and their numbers of rows differ.
-        IdError
-            If some models are not connected by any chain of shared items, or only some models have ids.
-        ModalityError
-            If modalities contradict each other, or that of some rows is unknown.
-        TooFewAnchorsError
-            If a model shares fewer than two items with the others.
-
-        Warns
-        -----
-        ConvergenceWarning
-            If ``max_iter`` sweeps did not suffice.
         """
         self._check_parameters()
         if not isinstance(models, Mapping) or len(models) < 2:
             got = len(models) if isinstance(models, Mapping) else type(models).__name__
-            raise InputError(f"Got {got} for models; expected at least two, by name. Pass {{'name': vectors, …}}.")
-        for name in models:
-            check_name(name)
-        sides = name_modalities({name: as_rows(data, name, modality) for name, data in models.items()})
+            raise InputError(f"Got {got} for models; expected at least two, by name.", "Pass {'name': vectors, …}.")
+        sides = _name_modalities({name: _read_rows(data, name, modality) for name, data in models.items()})
         names, rows = list(sides), list(sides.values())
-        items = {q: Items.of(sides, q) for q in sorted({q for side in rows for q in side})}
-        moments, bases = solving.gather(rows, items)
-        check_connected(names, moments)
-        widths = [width_of(side) for side in rows]
-        solution, evidence, sizes = solving.solve(
-            moments, bases, widths, center=self.center, max_iter=self.max_iter, tol=self.tol
+        items = {q: SharedItems.of(sides, q) for q in sorted({q for side in rows for q in side})}
+        moments, bases = _gather(rows, items)
+        _check_connected(names, moments)
+        widths = [_width_of(side) for side in rows]
+        pooled: dict[tuple[int, int], list[CrossMoments]] = {}
+        for (m, j, _), pair in moments.items():
+            pooled.setdefault((m, j), []).append(pair)
+        sizes = np.zeros(len(rows))  # largest possible sums of the singular values of each model's evidence
+        for (m, j), pairs in pooled.items():
+            sizes[[m, j]] += total_size(pairs, center=self.center)
+        solution = generalized_procrustes(
+            {key: total_cross(pairs, center=self.center) for key, pairs in pooled.items()},
+            {key: float(sum(pair.weight for pair in pairs)) for key, pairs in pooled.items()},
+            [d if basis is None else basis.shape[1] for d, basis in zip(widths, bases, strict=True)],
+            max(widths),
+            max_iter=self.max_iter,
+            tol=self.tol,
         )
         rotations, anchors = [], []
         for m, name in enumerate(names):
             used = [int(((matched.rows[m] >= 0) & (matched.count > 1)).sum()) for matched in items.values()]
             anchors.append(sum(used))
-            most = most_directions(name, used, center=self.center)
+            basis, evidence = bases[m], solution.evidence[m]
+            evidence = evidence if basis is None else basis @ evidence
             widest = max(width for j, width in enumerate(widths) if j != m)
-            rotations.append(solving.make_rotation(name, evidence[m], sizes[m], most, widest, *self._spectrum()))
+            rotations.append(self._rotation(name, evidence, sizes[m], used, widest))
         self.models_, self.consensus_ = {}, {}
-        self.axes_ = list(items) if self._spectrum()[0] == "wiener" and self.center else []
-        means: list[solving.Means] = [{} for _ in rows]
+        self.axes_ = list(items) if self._shrinkage() == "wiener" and self.center else []
+        means: list[ModelMeans] = [{} for _ in rows]
         for q, matched in items.items():
-            of_models = solving.means_of(rows, matched, q, moments, bases, rotations, center=self.center)
+            of_models = _means_of(rows, matched, q, moments, bases, rotations, center=self.center)
             for m, mean in of_models.items():
                 means[m][q] = mean
-            vectors = solving.consensus(rows, matched, q, {m: mean for m, (mean, _) in of_models.items()}, rotations)
-            self.consensus_[q] = Consensus(
-                matched.ids, vectors, matched.has_ids, solving.mean_in_frame(means, rotations, q)
-            )
+            vectors = _consensus(rows, matched, q, of_models, rotations)
+            center = np.mean([mean @ rotations[m].isometry for m, (mean, _) in of_models.items()], axis=0)
+            self.consensus_[q] = Consensus(matched.ids, vectors, matched.has_ids, center)
         for m, name in enumerate(names):
-            others = {
-                q: solving.mean_in_frame(means, rotations, q, without=m)
-                for q in means[m]
-                if sum(q in own for own in means) > 1
-            }
-            self.models_[name] = solving.make_model(rows[m], rotations[m], means[m], others, self.axes_, anchors[m])
-        infer_means(self.models_, self.consensus_ if self.center else ())
-        self.objective_ = solution.objective / (sum(sizes) / 2)
+            others = {}
+            for q in means[m]:
+                of_others = [own[q][0] @ rotations[j].isometry for j, own in enumerate(means) if j != m and q in own]
+                if of_others:
+                    others[q] = np.mean(of_others, axis=0)
+            self.models_[name] = _make_model(rows[m], rotations[m], means[m], others, self.axes_, anchors[m])
+        self._infer_means()
+        self.objective_ = solution.objective / (sizes.sum() / 2)
         self.n_iter_, self.converged_ = len(solution.objective) - 1, solution.converged
         if not self.converged_:
+            growth = self.objective_[-1] - self.objective_[-2]
             warnings.warn(
-                f"Got max_iter={self.max_iter}, after which the alignment still grew by {self.objective_[-1] - self.objective_[-2]:.1e}; expected "
-                "less than tol. Pass max_iter=… with a larger number, or tol=….",
-                ConvergenceWarning,
+                ConvergenceWarning(
+                    f"After max_iter={self.max_iter} sweeps the alignment still grew by {growth:.1e}, more than tol.",
+                    "Pass `max_iter=…` with a larger number, or `tol=…`.",
+                ),
                 stacklevel=2,
             )
         return self
@@ -214,83 +228,68 @@ class CanonicalFrame(SavedFrame):
         modality : str, optional
             Modality of rows that do not declare theirs.
 
-        Returns
-        -------
-        Self
-
-        Raises
-        ------
-        ParameterError
-            If the frame already has a model of this name.
-        IdError, TooFewAnchorsError
-            If no item, or only one, is in the frame.
-        InputError
-            As for :meth:`fit`.
-        NotFittedMapError
-            If the frame is not fitted.
-
         Notes
         -----
-        The rotation is the Procrustes solution onto the mean of the models already in the frame. Calling :meth:`fit` on all models together
-        would fit every model again and change the maps between them.
+        The rotation is the Procrustes solution onto the mean of the models already in the frame. Calling :meth:`fit` on
+        all models together would fit every model again and change the maps between them.
         """
         self.check_fitted()
-        check_name(name)
         if name in self.models_:
-            raise ParameterError(f"Got a model {name!r}, which the frame has; expected a new name. Pass another name.")
-        rows = name_modalities({name: as_rows(vectors, name, modality)}, self.consensus_)[name]
-        positions = {q: self.consensus_[q].rows_of(side, name) for q, side in rows.items() if q in self.consensus_}
-        moments = solving.join_frame(rows, self.consensus_, positions)
+            raise ParameterError(f"Got a model {name!r}, which the frame has.", "Pass another name.")
+        rows = _name_modalities({name: _read_rows(vectors, name, modality)}, self.consensus_)[name]
+        moments = {}
+        for q, side in rows.items():
+            if q in self.consensus_:
+                position = self.consensus_[q].rows_of(side, name)
+                shared = np.flatnonzero((position >= 0) & side.vectors.any(axis=1))
+                if len(shared):
+                    pair = shared, position[shared]
+                    moments[q] = _pair_moments(side.vectors, self.consensus_[q].vectors, pair, np.ones(len(shared)))
         if not moments:
             raise IdError(
-                f"Got no item of {name!r} that the frame has; expected some in common. Pass ids=… that name the items as the frame does."
+                f"Got no item of {name!r} that the frame has; expected some in common.",
+                "Pass `ids=…` that name the items as the frame does.",
             )
         groups = list(moments.values())
         used, widest = [group.rows for group in groups], max(len(model.rotation) for model in self.models_.values())
         cross, size = pooled_cross(groups, center=self.center), pooled_size(groups, center=self.center)
-        most = most_directions(name, used, center=self.center)
-        rotation = solving.make_rotation(name, cross, size, most, widest, *self._spectrum())
-        means = solving.means_to_join(rows, moments, rotation, center=self.center)
+        rotation = self._rotation(name, cross, size, used, widest)
+        means: ModelMeans = {}
+        for q, side in rows.items():
+            if not self.center:
+                means[q] = np.zeros(side.dim), "items"
+            elif q in moments:
+                means[q] = moments[q].source_mean - rotation.isometry @ moments[q].target_mean, "items"
+            else:
+                means[q] = side.vectors[side.vectors.any(axis=1)].mean(axis=0, dtype=np.float64), "rows"
         known = {q: self.consensus_[q].center for q in rows if q in self.consensus_}
-        self.models_[name] = solving.make_model(rows, rotation, means, known, self.axes_, sum(used))
-        model = self.models_[name]
-        solving.extend_items(self.consensus_, rows, model.means, rotation.isometry, name)
-        infer_means(self.models_, self.consensus_ if self.center else ())
+        model = self.models_[name] = _make_model(rows, rotation, means, known, self.axes_, sum(used))
+        self._add_items(rows, model.means, rotation.isometry, name)
+        self._infer_means()
         return self
 
     def extend(self, name: str, vectors: object, *, modality: str | None = None) -> Self:
-        """Add items to a model that is already in the frame, so that a chain of models can continue with new anchors. No map changes.
+        """Add items to a model that is already in the frame, so that a chain of models can continue with new anchors.
+
+        No map changes, and items already in the frame are left unchanged.
 
         Parameters
         ----------
         name : str
         vectors, modality
-            As for :meth:`add`. Items already in the frame are left unchanged.
-
-        Returns
-        -------
-        Self
-
-        Raises
-        ------
-        ParameterError
-            If the frame has no such model.
-        ModalityError
-            If the frame does not know this model's mean of the modality.
-        ShapeError
-            If the vectors have another width than the model.
-        NotFittedMapError
-            If the frame is not fitted.
+            As for :meth:`add`.
         """
         self.check_fitted()
         model = self.models_[check_choice(name, self.models_, "model")]
-        rows = name_modalities({name: as_rows(vectors, name, modality)}, self.consensus_)[name]
-        check_width(width_of(rows), len(model.rotation), f"the frame's {name!r}")
+        rows = _name_modalities({name: _read_rows(vectors, name, modality)}, self.consensus_)[name]
+        check_width(_width_of(rows), len(model.rotation), f"the frame's {name!r}")
         if unknown := sorted(set(rows) - set(model.means)):
             raise ModalityError(
-                f"Got {unknown[0] or 'unnamed'} rows of {name!r}, a modality of which the frame has no mean for this model; expected {known_modalities(model)}. Pass modality=…."
+                f"Got {unknown[0] or 'unnamed'} rows of {name!r}, a modality of which the frame has no mean for this "
+                f"model; expected {model.modalities}.",
+                "Pass `modality=…`.",
             )
-        solving.extend_items(self.consensus_, rows, model.means, model.isometry, name)
+        self._add_items(rows, model.means, model.isometry, name)
         return self
 
     def map(self, source: str, target: str, *, modality: str | None = None) -> OrthogonalMap:
@@ -301,54 +300,47 @@ class CanonicalFrame(SavedFrame):
         source, target : str
             Names of models.
         modality : str, optional
-            Modality whose means the map uses initially; it has the means of every modality that both models know. By default the first
-            modality that both have rows of.
+            Modality whose means the map uses initially; it has the means of every modality that both models know. By
+            default the first modality that both have rows of.
 
         Returns
         -------
         OrthogonalMap
-            Can be saved, composed, inverted and recentered like a map fitted on pairs, but not updated with ``partial_fit``, as it has no moments.
-
-        Raises
-        ------
-        ParameterError
-            If the frame does not have one of the models, or source and target are the same model.
-        ModalityError
-            If the means of this modality are not known for both models, or no modality is common to both.
-        NotFittedMapError
-            If the frame is not fitted.
+            Can be saved, composed, inverted and recentered like a map fitted on pairs, but not updated with
+            ``partial_fit``, as it has no moments.
         """
         self.check_fitted()
-        for name in (source, target):
-            check_choice(name, self.models_, "model")
+        a, b = (self.models_[check_choice(name, self.models_, "model")] for name in (source, target))
         if source == target:
-            raise ParameterError(f"Got {source!r} twice; expected two models. Pass another one as target=….")
-        a, b = self.models_[source], self.models_[target]
+            raise ParameterError(f"Got {source!r} twice; expected two models.", "Pass another one as `target=…`.")
         table = {q: (a.means[q], b.means[q]) for q in a.means if q in b.means}
         if modality is not None:
             check_choice(modality, MODALITIES, "modality")
         if not table or (modality is not None and modality not in table and "" not in table):
             raise ModalityError(
-                f"Got modality={modality!r} for {source!r} ({known_modalities(a)}) and {target!r} ({known_modalities(b)}); expected one whose means are known in "
-                "both. Pass another modality=…, or add rows of it with a new frame."
+                f"Got modality={modality!r} for {source!r} ({a.modalities}) and {target!r} ({b.modalities}); expected "
+                "one whose means are known in both.",
+                "Pass another `modality=…`, or add rows of it with a new frame.",
             )
         measured = [q for q in table if "frame" not in (a.means_from[q], b.means_from[q])]
-        active = modality if modality in table else (measured or list(table))[0]
+        active = (modality if modality in table else (measured or list(table))[0]) or None
         out = OrthogonalMap._of_parts(
             a.rotation @ b.rotation.T,
-            table[active],
+            table[active or ""],
             {q: pair for q, pair in table.items() if q and self.center},
-            (replace(a.space, modality=active or None), replace(b.space, modality=active or None)),
+            (replace(a.space, modality=active), replace(b.space, modality=active)),
+            modality=active,
             n_pairs=min(a.n_anchors, b.n_anchors),
             center=self.center,
         )
-        out.facts_ |= {
-            "frame": list(self.models_),
-            "means_from": {q: [a.means_from[q], b.means_from[q]] for q in table},
-        }
+        origins = {q: [a.means_from[q], b.means_from[q]] for q in table}
+        out.facts_ |= {"frame": list(self.models_), "means_from": origins}
         return out
 
-    # ------------------------------------------------------------------ private
+    def check_fitted(self) -> None:
+        """Refuse a frame that is not fitted. Raises NotFittedMapError."""
+        if not hasattr(self, "models_"):
+            raise NotFittedMapError("Got an unfitted CanonicalFrame; expected a fitted one.", "Call fit(models) first.")
 
     def _check_parameters(self) -> None:
         check_choice(self.shrinkage, SHRINKAGES, "shrinkage")
@@ -357,16 +349,600 @@ class CanonicalFrame(SavedFrame):
         check_positive(self.max_iter, "max_iter", integer=True)
         check_positive(self.tol, "tol", zero=True)
 
-    def check_fitted(self) -> None:
-        """Refuse a frame that is not fitted.
+    def _shrinkage(self) -> str:
+        return "wiener" if self.shrinkage == "auto" else self.shrinkage
+
+    def _rotation(
+        self, name: str, evidence: np.ndarray, size: float, used: Sequence[int], widest: int
+    ) -> FrameRotation:
+        """Compute a model's rotation into the frame from its cross-covariance with the other models, shape (d, k).
+
+        The number of directions that it can cover is bounded by the anchors ``used`` of each modality and the width of
+        the widest other model; ``size`` is the largest possible sum of the singular values.
+        """
+        most = sum(used) - sum(n > 0 for n in used) * self.center
+        if sum(used) < 2 or most < 1:
+            raise TooFewAnchorsError(
+                f"Got {sum(used)} item{'s' * (sum(used) != 1)} of {name!r} that other models have; expected at least "
+                f"2{' of one modality' * self.center}.",
+                "Pass more common items.",
+            )
+        shrinkage = self._shrinkage()
+        svd = cross_svd(evidence, max_rank=most, scale=size, complete=shrinkage == "full")
+        if not svd.rank:
+            raise InputError(
+                f"Got rows of {name!r} that do not vary together with those of other models (constant rows, or one "
+                "common item with each); expected anchors that vary.",
+                "Pass other anchors, or more common items.",
+            )
+        if shrinkage == "full":  # fill also the directions that narrower models do not have
+            isometry = svd.U @ svd.Vt
+            return FrameRotation(isometry, isometry, svd.rank)
+        k = min(len(svd.s), widest)
+        svd = CrossSVD(svd.U[:, :k], svd.s[:k], svd.Vt[:k], min(svd.rank, k))
+        gains = choose_gains(shrinkage, svd, float(svd.s.sum() / size), self.shrinkage_strength)[1]
+        isometry = svd.U[:, : svd.rank] @ svd.Vt[: svd.rank]
+        return FrameRotation(isometry, (svd.U * np.sqrt(gains[: svd.U.shape[1]])) @ svd.Vt, svd.rank)
+
+    def _add_items(self, rows: ModelRows, means: Mapping[str, np.ndarray], isometry: np.ndarray, name: str) -> None:
+        """Add a model's items that the frame does not have."""
+        for q, side in rows.items():
+            known, new = self.consensus_.get(q), side.vectors.any(axis=1)
+            if known is not None:
+                new &= known.rows_of(side, name) < 0
+            ids = id_texts(side.ids[new])
+            vectors = ((side.vectors[new] - means[q]) @ isometry).astype(np.float32)
+            if known is None:
+                self.consensus_[q] = Consensus(ids, vectors, side.has_ids, means[q] @ isometry)
+            else:
+                ids, vectors = np.concatenate([known.ids, ids]), np.concatenate([known.vectors, vectors])
+                self.consensus_[q] = replace(known, ids=ids, vectors=vectors)
+
+    def _infer_means(self) -> None:
+        """Infer the means of modalities that models have no rows of, from the gaps between modalities in other models.
+
+        An inferred mean is never inferred again, so that models added later do not change it.
+        """
+        measured = {
+            name: [q for q, origin in model.means_from.items() if origin != "frame"]
+            for name, model in self.models_.items()
+        }
+        for q in self.consensus_ if self.center else ():
+            for name, model in self.models_.items():
+                for p in [] if q in model.means else measured[name]:
+                    both = [other for key, other in self.models_.items() if {p, q} <= set(measured[key])]
+                    if both:
+                        gap = np.mean([(other.means[q] - other.means[p]) @ other.rotation for other in both], axis=0)
+                        model.means[q] = model.means[p] + model.rotation @ gap
+                        model.means_from[q] = "frame"
+                        break
+
+    # ------------------------------------------------------------------ description and saving
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is known about the frame as plain data."""
+        self.check_fitted()
+        models = {
+            name: {
+                "space": model.space.to_dict(),
+                "anchors": model.n_anchors,
+                "directions_covered": model.rank,
+                "means_from": model.means_from,
+            }
+            for name, model in self.models_.items()
+        }
+        return {
+            "models": models,
+            "items": {q: len(consensus.ids) for q, consensus in self.consensus_.items()},
+            "alignment": float(self.objective_[-1]),
+            "n_iter": self.n_iter_,
+            "converged": self.converged_,
+        }
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write the frame as a folder: ``model.safetensors``, ``config.json``, ``README.md``.
+
+        Parameters
+        ----------
+        path : path-like
+        force : bool, default=False
+            Replace an existing frame or map.
 
         Raises
         ------
-        NotFittedMapError
-            If :meth:`fit` was not called.
+        OutputExistsError, StorageError
+            If the folder exists, or cannot be written.
         """
-        if not hasattr(self, "models_"):
-            raise NotFittedMapError("Got an unfitted CanonicalFrame; expected a fitted one. Call fit(models) first.")
+        self.check_fitted()
+        arrays: dict[str, np.ndarray] = {"objective": self.objective_}
+        models, items = [], []
+        card = [
+            *front_matter(f"{len(self.models_)} models", ("procrustes",)),
+            f"# CanonicalFrame: {len(self.models_)} models",
+            "",
+            "```python",
+            "from congruence import CanonicalFrame",
+            "",
+            'frame = CanonicalFrame.load("path/to/this/folder")',
+            "mapping = frame.map(source, target)",
+            "```",
+            "",
+            "| model | space | anchors | directions that the anchors cover |",
+            "| --- | --- | --- | --- |",
+        ]
+        for m, (name, model) in enumerate(self.models_.items()):
+            arrays[f"rotation.{m}"] = model.rotation
+            arrays |= {f"mean.{m}.{q}": mean for q, mean in model.means.items()}
+            facts = {"means_from": model.means_from, "n_anchors": model.n_anchors, "rank": model.rank}
+            models.append({"name": name, "space": model.space.to_dict(), **facts})
+            cells = [as_markdown(name), as_markdown(str(model.space)), str(model.n_anchors), str(model.rank)]
+            card.append(f"| {' | '.join(cells)} |")
+        for q, consensus in self.consensus_.items():
+            # The size of the JSON file is limited, so ids are arrays: the concatenated texts, and the end of each.
+            texts = [text.encode("utf-8") for text in consensus.ids.tolist()]
+            arrays[f"ids.{q}"] = np.frombuffer(b"".join(texts), dtype=np.uint8)
+            arrays[f"ends.{q}"] = np.cumsum([len(text) for text in texts], dtype=np.int64)
+            arrays[f"items.{q}"] = consensus.vectors
+            arrays[f"center.{q}"] = consensus.center
+            items.append({"modality": q, "has_ids": consensus.has_ids})
+        known = {"axes": self.axes_, "n_iter": self.n_iter_, "converged": self.converged_}
+        config = {
+            "kind": self.kind,
+            "parameters": self.get_params(deep=False),
+            "facts": {"models": models, "items": items, **known},
+            "scores": {},
+        }
+        return persist.write_folder(path, arrays, config, "\n".join(card) + "\n", force=force)
 
-    def _spectrum(self) -> tuple[str, float | None]:
-        return "wiener" if self.shrinkage == "auto" else self.shrinkage, self.shrinkage_strength
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Load a frame saved with :meth:`save`. Nothing in the folder is executed.
+
+        Raises
+        ------
+        FileError, CorruptFileError, VersionError
+            If the folder cannot be read, is damaged, or was written in a newer format.
+        """
+        arrays, config = persist.read_folder(path)
+        if config.get("kind") != cls.kind:
+            raise CorruptFileError(
+                f"Got a map of kind {config.get('kind')!r} in {path}; expected a frame.",
+                "Load it with congruence.load.",
+            )
+        try:
+            check_parameters(cls, config["parameters"])
+            frame = cls(**config["parameters"])
+            frame._check_parameters()
+            frame._restore(arrays, config["facts"])
+            return frame
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise CorruptFileError(
+                f"Got a saved frame in {path} with parts missing or damaged ({error!r}).", "Fit it again."
+            ) from error
+
+    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+        """Set the fitted attributes from a folder's content, after checking it."""
+
+        def check(valid: object, what: str) -> None:
+            if not valid:
+                raise ValueError(what)
+
+        def modality(name: Any) -> str:
+            check(name == "" or name in MODALITIES, "an unknown modality")
+            return str(name)
+
+        unused = dict(arrays)
+
+        def take(name: str, axes: int) -> np.ndarray:
+            array = unused.pop(name)
+            good = array.dtype == np.float64 and array.ndim == axes and array.size and np.isfinite(array).all()
+            check(good, f"{name}: an array of the wrong type or shape, or with NaN")
+            return array
+
+        self.axes_ = [modality(q) for q in facts["axes"]]
+        self.objective_, self.converged_ = take("objective", 1), facts["converged"]
+        self.n_iter_ = count(facts, "n_iter")
+        check(len(self.objective_) == self.n_iter_ + 1 and type(self.converged_) is bool, "sweeps that do not match")
+        self.models_, self.consensus_ = {}, {}
+        widths = set()
+        for entry in facts["items"]:
+            q, has_ids = modality(entry["modality"]), entry["has_ids"]
+            text, ends, vectors = (unused.pop(f"{part}.{q}") for part in ("ids", "ends", "items"))
+            center = take(f"center.{q}", 1)
+            types = text.dtype == np.uint8 and ends.dtype == np.int64 and vectors.dtype == np.float32
+            check(types and type(has_ids) is bool, "items of the wrong type")
+            check(len(ends) == len(vectors) and (np.diff(ends, prepend=0) >= 0).all(), "ids that do not fit the items")
+            check(not len(ends) or ends[-1] == len(text), "ids that do not fit the items")
+            check(np.isfinite(vectors).all(), "items with NaN")
+            raw = text.tobytes()
+            ids = np.empty(len(ends), dtype=object)
+            ids[:] = [raw[a:b].decode("utf-8") for a, b in pairwise([0, *ends.tolist()])]
+            check(len(set(ids.tolist())) == len(ids), "repeated ids")
+            widths |= {vectors.shape[1], len(center)}
+            self.consensus_[q] = Consensus(ids, vectors, has_ids, center)
+        (k,) = widths
+        for m, entry in enumerate(facts["models"]):
+            name, space = entry["name"], Space.from_dict(entry["space"])
+            means_from = {modality(q): origin for q, origin in entry["means_from"].items()}
+            known = set(means_from.values()) <= {"items", "rows", "frame"} and set(means_from) <= set(self.consensus_)
+            check(known, "means of unknown origin")
+            rotation = take(f"rotation.{m}", 2)
+            means = {q: take(f"mean.{m}.{q}", 1) for q in means_from}
+            d = len(rotation)
+            fits = rotation.shape[1] == k + len(self.axes_) and all(len(mean) == d for mean in means.values())
+            check(fits, "a rotation and means that do not fit")
+            check(np.linalg.norm(rotation, 2) <= 1 + TOLERANCE, "a rotation that increases norms")
+            check(space.dim in (None, d) and type(name) is str and name not in self.models_, "a space or name")
+            rank, anchors = count(entry, "rank", most=min(d, k)), count(entry, "n_anchors")
+            self.models_[name] = FrameModel(space, rotation, means, means_from, k, anchors, rank)
+        check(not unused and len(self.models_) >= 2, "unexpected arrays, or fewer than two models")
+
+
+@dataclass(frozen=True)
+class FrameModel:
+    """One model of a frame.
+
+    ``rotation`` (d, k + a) into the frame is multiplied by the square roots of the gains; its last columns are the axes
+    of the modalities' means. ``means`` (d,) by modality (``""`` if none was named) are at the same point of the frame
+    in every model; ``means_from`` says whether they come from shared "items", from "rows" that no other model has, or,
+    for a modality without rows, from the gap between modalities in the "frame". ``width`` is k, ``rank`` the number of
+    directions that the ``n_anchors`` rows of the fit cover.
+    """
+
+    space: Space
+    rotation: np.ndarray
+    means: dict[str, np.ndarray]
+    means_from: dict[str, str]
+    width: int
+    n_anchors: int
+    rank: int
+
+    @property
+    def isometry(self) -> np.ndarray:
+        """The rotation without its gains and without axes of means, shape (d, k)."""
+        U, s, Vt = np.linalg.svd(self.rotation[:, : self.width], full_matrices=False)
+        kept = s > 1e-8
+        return np.asarray(U[:, kept] @ Vt[kept])
+
+    @property
+    def modalities(self) -> str:
+        """The modalities whose means are known, for messages."""
+        return ", ".join(q or "no modality named" for q in self.means)
+
+
+@dataclass(frozen=True)
+class Consensus:
+    """The items of one modality in the frame.
+
+    ``vectors`` (n, k) are means over the models that have the item; without ids, rows are matched by position;
+    ``center`` (k,) is the mean of the models' means.
+    """
+
+    ids: np.ndarray
+    vectors: np.ndarray
+    has_ids: bool
+    center: np.ndarray
+
+    def rows_of(self, rows: Embeddings, name: str) -> np.ndarray:
+        """Return the position of each row among the items, −1 for rows that are not among them, shape (n,)."""
+        if self.has_ids != rows.has_ids:
+            with_ids, without = ("the frame", repr(name)) if self.has_ids else (repr(name), "the frame")
+            raise IdError(
+                f"Got ids for {with_ids} and none for {without}; expected ids for both, or for none.",
+                "Pass `ids=…` for every model.",
+            )
+        if rows.has_ids:
+            return id_rows(self.ids, rows.ids)
+        if len(rows) != len(self.ids):
+            raise ShapeError(
+                f"Got {len(rows)} rows of {name!r}, without ids; expected {len(self.ids)}, the frame's.",
+                "Pass `ids=…` for every model.",
+            )
+        return np.arange(len(rows))
+
+
+@dataclass(frozen=True)
+class SharedItems:
+    """The items of one modality over all models: their ids, in the order in which they first occur, and their rows.
+
+    ``rows`` (M, n) has the row number of each item in each model, −1 if the model does not have it. Without ids, items
+    are row numbers.
+    """
+
+    ids: np.ndarray
+    has_ids: bool
+    rows: np.ndarray
+
+    @property
+    def count(self) -> np.ndarray:
+        """Number of models that have each item, shape (n,)."""
+        return np.asarray(np.count_nonzero(self.rows >= 0, axis=0))
+
+    @classmethod
+    def of(cls, models: Mapping[str, ModelRows], modality: str) -> SharedItems:
+        """Match the rows of one modality."""
+        sides = {name: rows[modality] for name, rows in models.items() if modality in rows}
+        named = [name for name, side in sides.items() if side.has_ids]
+        if named and len(named) < len(sides):
+            without_ids = next(name for name in sides if name not in named)
+            raise IdError(
+                f"Got ids for {named[0]!r} and none for {without_ids!r}; expected ids for every model, or for none.",
+                "Pass `ids=…` for all of them.",
+            )
+        if named:
+            ids = np.empty(0, dtype=object)
+            for side in sides.values():
+                texts = id_texts(side.ids)
+                ids = np.concatenate([ids, texts[id_rows(ids, texts) < 0]]) if len(ids) else texts
+        else:
+            lengths = {len(side) for side in sides.values()}
+            if len(lengths) > 1:
+                sizes = ", ".join(f"{len(side)} rows of {name!r}" for name, side in sides.items())
+                raise ShapeError(
+                    f"Got {sizes}, and no ids; expected as many rows of every model, or ids to match them by.",
+                    "Pass `ids=…` for every model.",
+                )
+            ids = id_texts(np.arange(lengths.pop()))
+        rows = np.full((len(models), len(ids)), -1)
+        for m, name in enumerate(models):
+            if name in sides:
+                side, nonzero = sides[name], np.asarray(sides[name].vectors.any(axis=1))
+                positions = id_rows(side.ids, ids) if named else np.arange(len(ids))
+                # A zero row is a failed encoding.
+                rows[m] = np.where((positions >= 0) & nonzero[positions], positions, -1)
+        return cls(ids, bool(named), rows)
+
+
+class FrameRotation(NamedTuple):
+    """One model's rotation into the frame: the partial isometry of the directions that its anchors cover.
+
+    ``isometry`` (d, k) has all directions with ``shrinkage="full"``; ``shrunk`` is multiplied by the square roots of
+    the gains, so that a map between two models has the square roots of both; ``rank`` is the number of directions
+    covered.
+    """
+
+    isometry: np.ndarray
+    shrunk: np.ndarray
+    rank: int
+
+
+def _read_rows(data: Any, name: object, modality: str | None = None) -> ModelRows:
+    """Return one model's vectors by modality, ``""`` if it is unknown; ``modality`` is that of rows without a key."""
+    if not isinstance(name, str) or not name:
+        raise ParameterError(f"Got a model named {name!r}; expected a nonempty string.", "Pass a name for every model.")
+    given = data if isinstance(data, Mapping) else {None: data}
+    if not given:
+        raise InputError(
+            f"Got no rows of {name!r}; expected vectors of at least one modality.", "Leave this model out."
+        )
+    by_modality = {}
+    for key, value in given.items():
+        if key is not None:
+            check_choice(key, MODALITIES, f"the modality of {name!r}")
+        rows = as_embeddings(value, f"the {key or ''} rows of {name!r}".replace("  ", " "))
+        declared, stated = rows.space.modality, modality if key is None else key
+        if None not in (declared, stated) and declared != stated:
+            raise ModalityError(
+                f"Got {declared} vectors of {name!r} as {stated}; expected them to agree.",
+                "Correct the modality, or leave it out.",
+            )
+        if not rows.vectors.any():
+            raise ZeroRowError(
+                f"Got only rows of zeros of {name!r}; expected vectors.", "Encode them again, or leave them out."
+            )
+        by_modality[declared or stated or ""] = rows
+    widths = {rows.dim for rows in by_modality.values()}
+    if len(widths) > 1:
+        raise ShapeError(
+            f"Got vectors of widths {', '.join(map(str, sorted(widths)))} of {name!r}; expected one width per model.",
+            "Pass them as two models.",
+        )
+    return by_modality
+
+
+def _name_modalities(models: Mapping[str, ModelRows], known: Iterable[str] = ()) -> dict[str, ModelRows]:
+    """Return the models with rows of unknown modality under the one modality that other rows have."""
+    modalities = sorted({q for rows in models.values() for q in rows} | set(known))
+    named = [q for q in modalities if q]
+    if "" not in modalities or not named:
+        return dict(models)
+    if len(named) > 1:
+        unnamed = next((name for name, rows in models.items() if "" in rows), None)
+        raise ModalityError(
+            f"Got rows of {unnamed!r} without a modality, and {' and '.join(named)} rows; expected rows of a "
+            "known modality.",
+            "Pass `modality=…`, or a mapping of modality to rows.",
+        )
+    return {name: {named[0]: rows[""]} if "" in rows else rows for name, rows in models.items()}
+
+
+def _width_of(rows: ModelRows) -> int:
+    return next(iter(rows.values())).dim
+
+
+def _pair_moments(
+    X: np.ndarray, Y: np.ndarray, rows: tuple[np.ndarray, np.ndarray], weights: np.ndarray
+) -> CrossMoments:
+    """Compute the moments of the ``rows`` (s,) that two models share, weighted, one block at a time."""
+    moments = CrossMoments(X.shape[1], Y.shape[1])
+    for part in blocks(len(weights), 8 * (X.shape[1] + Y.shape[1]), minimum=256):
+        moments.update(X[rows[0][part]], Y[rows[1][part]], weights[part])
+    return moments
+
+
+def _gather(
+    models: Sequence[ModelRows], items: Mapping[str, SharedItems]
+) -> tuple[PairMoments, list[np.ndarray | None]]:
+    """Compute the moments of every pair of models on the items both have, each weighted by 1 / (models that have it).
+
+    Models with fewer shared rows than dimensions are described in an orthonormal basis (d_m, r) of these rows, which is
+    returned too.
+    """
+    bases: list[np.ndarray | None] = []
+    reduced: list[dict[str, np.ndarray]] = []
+    new_positions: list[dict[str, np.ndarray]] = []
+    for m, rows in enumerate(models):
+        used = {q: items[q].rows[m][(items[q].rows[m] >= 0) & (items[q].count > 1)] for q in rows}
+        positions = {q: np.arange(len(rows[q])) for q in rows}
+        vectors, basis = {q: rows[q].vectors for q in rows}, None
+        if sum(map(len, used.values())) < _width_of(rows):
+            # Keep only the rows that are used, and a table of the new position of each row.
+            vectors = {q: rows[q].vectors[used[q]].astype(np.float64) for q in rows}
+            basis = np.linalg.qr(np.concatenate([*vectors.values()]).T)[0]
+            vectors = {q: vectors[q] @ basis for q in rows}
+            for q in rows:
+                positions[q][used[q]] = np.arange(len(used[q]))
+        bases.append(basis)
+        reduced.append(vectors)
+        new_positions.append(positions)
+    moments: PairMoments = {}
+    for q, matched in items.items():
+        weights = 1 / np.maximum(matched.count, 1)
+        for j in range(len(models)):
+            for m in range(j):
+                both = np.flatnonzero((matched.rows[m] >= 0) & (matched.rows[j] >= 0))
+                if len(both):
+                    pair = new_positions[m][q][matched.rows[m][both]], new_positions[j][q][matched.rows[j][both]]
+                    moments[m, j, q] = _pair_moments(reduced[m][q], reduced[j][q], pair, weights[both])
+    return moments, bases
+
+
+def _connected_groups(models: Iterable[int], pairs: Container[tuple[int, int]]) -> list[list[int]]:
+    """Return the groups of models that are connected by the pairs (m, j), m < j; the first contains the first model."""
+    remaining, groups = list(models), []
+    while remaining:
+        group, pending = [], [remaining.pop(0)]
+        while pending:
+            member = pending.pop()
+            group.append(member)
+            joined = [m for m in remaining if (min(m, member), max(m, member)) in pairs]
+            remaining = [m for m in remaining if m not in joined]
+            pending += joined
+        groups.append(sorted(group))
+    return groups
+
+
+def _check_connected(names: Sequence[str], pairs: Iterable[tuple[int, int, str]]) -> None:
+    """Check that a chain of shared items leads from the first model to every other."""
+    reached = _connected_groups(range(len(names)), {(m, j) for m, j, _ in pairs})[0]
+    if len(reached) < len(names):
+        unreached = [name for m, name in enumerate(names) if m not in reached]
+        raise IdError(
+            f"Got no chain of shared items from {names[0]!r} to {', '.join(map(repr, unreached[:3]))}; expected "
+            "one from every model to every other.",
+            "Pass `ids=…` that name the same items alike, or leave models out.",
+        )
+
+
+def _means_of(
+    models: Sequence[ModelRows],
+    items: SharedItems,
+    modality: str,
+    moments: PairMoments,
+    bases: Sequence[np.ndarray | None],
+    rotations: Sequence[FrameRotation],
+    *,
+    center: bool,
+) -> dict[int, tuple[np.ndarray, str]]:
+    """Return each model's mean (d_m,) of one modality, all at the same point of the frame, and where it comes from.
+
+    If models lack items, their means are over different items. The translations into the frame are therefore
+    least-squares solutions over all pairs of models, in closed form; with complete data they are the models' own means.
+    Models that share no item of the modality are connected by their means.
+    """
+    with_modality = [m for m, rows in enumerate(models) if modality in rows]
+    if not center:
+        return {m: (np.zeros(len(rotations[m].isometry)), "items") for m in with_modality}
+    shared = {(m, j): pair for (m, j, q), pair in moments.items() if q == modality}
+    # Rotations from the coordinates of the moments.
+    inner = [R.isometry if Q is None else Q.T @ R.isometry for R, Q in zip(rotations, bases, strict=True)]
+    laplacian = np.zeros((len(models), len(models)))
+    right_hand_side = np.zeros((len(models), rotations[0].isometry.shape[1]))
+    for (m, j), pair in shared.items():
+        gap = pair.source_mean @ inner[m] - pair.target_mean @ inner[j]
+        laplacian[[m, j], [m, j]] += pair.weight
+        laplacian[[m, j], [j, m]] -= pair.weight
+        right_hand_side[m] += pair.weight * gap
+        right_hand_side[j] -= pair.weight * gap
+    offset = np.linalg.pinv(laplacian, hermitian=True) @ right_hand_side
+    weights = 1 / np.maximum(items.count, 1)
+    out: dict[int, tuple[np.ndarray, str]] = {}
+    for group in _connected_groups(with_modality, shared):
+        means, total, center_of_items = {}, 0.0, np.zeros(right_hand_side.shape[1])
+        for m in group:
+            known = np.flatnonzero((items.rows[m] >= 0) & ((items.count > 1) | (len(group) == 1)))
+            X, rows = models[m][modality].vectors, items.rows[m][known]
+            means[m] = _weighted_mean(X, rows, np.ones(len(rows)))
+            weight = float(weights[known].sum())
+            center_of_items += weight * (_weighted_mean(X, rows, weights[known]) @ rotations[m].isometry - offset[m])
+            total += weight
+        center_of_items /= total
+        for m in group:
+            R = rotations[m].isometry
+            shift = means[m] @ R - offset[m] - center_of_items  # mean of this model's items minus the mean of all items
+            out[m] = means[m] - shift @ R.T, "items" if len(group) > 1 else "rows"
+    return out
+
+
+def _weighted_mean(X: np.ndarray, rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    total = np.zeros(X.shape[1])
+    for part in blocks(len(rows), 8 * X.shape[1]):
+        total += weights[part] @ X[rows[part]].astype(np.float64)
+    return np.asarray(total / weights.sum())
+
+
+def _consensus(
+    models: Sequence[ModelRows],
+    items: SharedItems,
+    modality: str,
+    means: Mapping[int, tuple[np.ndarray, str]],
+    rotations: Sequence[FrameRotation],
+) -> np.ndarray:
+    """Return each item's mean over the models that have it, in the frame: float32, shape (n, k)."""
+    k = rotations[0].isometry.shape[1]
+    out = np.zeros((len(items.ids), k), dtype=np.float32)
+    for part in blocks(len(items.ids), 24 * k):
+        total = np.zeros((part.stop - part.start, k))
+        for m, (mean, _) in means.items():
+            rows = items.rows[m][part]
+            present = np.flatnonzero(rows >= 0)
+            total[present] += (models[m][modality].vectors[rows[present]] - mean) @ rotations[m].isometry
+        out[part] = total / np.maximum(items.count[part], 1)[:, None]
+    return out
+
+
+def _make_model(
+    rows: ModelRows,
+    rotation: FrameRotation,
+    means: ModelMeans,
+    others: Mapping[str, np.ndarray],
+    axes: Sequence[str],
+    anchors: int,
+) -> FrameModel:
+    """Build a model of a frame; ``others`` (k,) are the means of the other models' means in the frame, by modality.
+
+    The rotation has one more column for each modality in ``axes``. The rule is that of
+    :func:`congruence.linalg.shrinkage.mean_isometry`: if the covered part of a model's mean corresponds to that of the
+    other models, the uncovered part is assumed to correspond as well.
+    """
+    columns = np.zeros((len(rotation.isometry), len(axes)))
+    residuals, used = [], []
+    for axis, q in enumerate(axes):
+        if q not in means or q not in others:
+            continue
+        mean = means[q][0]
+        covered = mean @ rotation.isometry
+        if not means_correspond(covered, others[q], rotation.rank):
+            continue
+        residual = mean - rotation.isometry @ covered
+        if np.linalg.norm(residual) > 1e-6 * np.linalg.norm(mean):
+            residuals.append(residual / np.linalg.norm(residual))
+            used.append(axis)
+    if residuals:  # the nearest orthonormal directions
+        svd = cross_svd(np.array(residuals).T)
+        columns[:, used] = svd.U[:, : svd.rank] @ svd.Vt[: svd.rank]
+    spaces = [side.space for side in rows.values()]
+    space = replace(spaces[0], modality=None, normalized=all(one.normalized for one in spaces))
+    own, origins = {q: mean for q, (mean, _) in means.items()}, {q: origin for q, (_, origin) in means.items()}
+    k = rotation.isometry.shape[1]
+    return FrameModel(space, np.hstack([rotation.shrunk, columns]), own, origins, k, anchors, rotation.rank)

@@ -1,41 +1,63 @@
-"""Trained heads, one for each model, applied with NumPy, or with torch for tensors."""
+"""Joint-space maps: a head for each model, made of layers and applied with NumPy, or with torch for tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NoReturn, Self
+import copy
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 
-from congruence._utils.typing import Layer
-from congruence.embeddings import Space
-from congruence.errors import ParameterError, ShapeError
-from congruence.maps._checks import NotFittedMapError
-from congruence.maps.layered import PARTS, LayeredMap
+import numpy as np
+from numpy.typing import ArrayLike
 
-__all__ = ["HeadsMap"]
+from congruence._utils.arrays import as_given
+from congruence._utils.display import as_markdown
+from congruence._utils.typing import Array, ArrowStream, Layer, RowsLike, TensorT
+from congruence._utils.validation import check_choice, check_width
+from congruence.embeddings import Space, check_space
+from congruence.errors import CorruptFileError, DirectionError, ParameterError, ShapeError, SpaceMismatchError
+from congruence.maps import _layers
+from congruence.maps._base import Map, NotFittedMapError, check_native
+from congruence.maps.history import History
+from congruence.persist import count
+
+#: The two sides of a map, as ``side=`` names them.
+SIDES = ("source", "target")
+
+#: The lists of layers of a map; the names of arrays in a saved map begin with these.
+PARTS = ("source", "target", "decode_source", "decode_target")
 
 #: Names that ``facts`` may not use because a map stores something else under them.
 _RESERVED = {"method", "layers", "kind", "parameters", "source", "target", "scores", "joint_dim"}
 
 
-class HeadsMap(LayeredMap):
-    """Two trained heads that map both spaces into a joint space. Created by :meth:`from_layers`; it cannot be fitted.
+class HeadsMap(Map):
+    """A joint-space map: a head for each model, ``transform`` for the source and ``transform_target`` for the target.
 
-    Layers are plain data, so a map trained with any framework can be saved, loaded and applied without that framework:
+    Mapped rows of both models are compared with each other, never with unmapped rows. ``d_target`` is the width of the
+    target *model*, ``d_out`` the width of the joint space. Created by :meth:`from_layers`; only subclasses can be
+    fitted.
 
-    ============== ================================================================ ==========================================
-    ``kind``       entries                                                          rows become
-    ============== ================================================================ ==========================================
-    ``normalize``                                                                   x / ‖x‖; zero rows stay zero
-    ``center``     ``mean`` (d,)                                                    x − mean
-    ``linear``     ``weight`` (d_in, d_out), ``bias`` (d_out,)                      x @ weight + bias
-    ``gelu``                                                                        x Φ(x), exactly
-    ``relu``                                                                        max(x, 0)
-    ``silu``                                                                        x σ(x)
-    ``layernorm``  ``weight`` (d,), ``bias`` (d,), ``eps`` = 1e-5                   (x − mean) / √(variance + eps) · weight + bias
-    ``swiglu``     ``weight``, ``gate_weight`` (d_in, d_out), ``bias``,             silu(x @ gate_weight + gate_bias) ·
+    Each head is a list of layers, and there may be layers back from the joint space to each model. Layers are plain
+    data, so a map trained with any framework can be saved, loaded and applied without that framework:
+
+    ============== ================================================================
+    ========================================== ``kind``       entries
+    rows become ============== ================================================================
+    ========================================== ``normalize``
+    x / ‖x‖; zero rows stay zero ``center``     ``mean`` (d,)                                                    x −
+    mean ``linear``     ``weight`` (d_in, d_out), ``bias`` (d_out,)                      x @ weight + bias ``gelu``
+    x Φ(x), exactly ``relu``                                                                        max(x, 0) ``silu``
+    x σ(x) ``layernorm``  ``weight`` (d,), ``bias`` (d,), ``eps`` = 1e-5                   (x − mean) / √(variance +
+    eps) · weight + bias ``swiglu``     ``weight``, ``gate_weight`` (d_in, d_out), ``bias``,             silu(x @
+    gate_weight + gate_bias) ·
                    ``gate_bias`` (d_out,)                                           (x @ weight + bias)
     ``residual``   ``layers``                                                       x + layers(x)
-    ============== ================================================================ ==========================================
+    ============== ================================================================
+    ==========================================
 
     Biases and the weight of ``layernorm`` are optional.
 
@@ -59,6 +81,22 @@ class HeadsMap(LayeredMap):
     >>> heads.transform(np.ones((5, 4))).shape, heads.transform_target(np.ones((5, 3))).shape
     ((5, 2), (5, 2))
     """
+
+    kind: ClassVar[str] = "heads"
+    wrong_side: ClassVar[str] = "Use transform_target"
+    sides: ClassVar[tuple[str, ...]] = SIDES
+
+    source_layers_: list[Layer]
+    target_layers_: list[Layer]
+    decode_source_layers_: list[Layer] | None
+    decode_target_layers_: list[Layer] | None
+    method_: str
+    if TYPE_CHECKING:  # what the methods of congruence.train add
+        method: ClassVar[str]
+        criterion: ClassVar[str]
+        score: Callable[..., float]
+    _joint_width: Any
+    _target_width: Any
 
     @classmethod
     def from_layers(
@@ -87,64 +125,323 @@ class HeadsMap(LayeredMap):
             Name of the method that trained the heads.
         source_space, target_space : Space, optional
             The models' spaces; by default only their widths are known.
-
-        Returns
-        -------
-        HeadsMap
-
-        Raises
-        ------
-        ParameterError
-            If a layer has an unknown kind or unknown entries, or ``facts`` uses a reserved name.
-        ShapeError
-            If layers do not fit each other, the heads end in different widths, or no layer of a head determines its width.
-        NotFiniteError, InputError
-            If the arrays of a layer contain NaN or infinity, or are not real numbers.
         """
         facts = dict(facts or {})
         if taken := sorted(_RESERVED & set(facts)):
             raise ParameterError(
-                f"Got facts named {', '.join(taken)}; expected names that are not reserved. Rename these."
+                f"Got facts named {', '.join(taken)}; expected names that are not reserved.", "Rename these."
             )
-        new = cls()
+        new = HeadsMap()
         parts = dict(zip(PARTS, (source, target, decode_source, decode_target), strict=True))
-        new._set({name: part for name, part in parts.items() if part is not None}, str(method), facts)
+        new.set_layers({name: part for name, part in parts.items() if part is not None}, str(method), facts)
         new.source_space_ = source_space or Space(dim=new.n_features_in_)
         new.target_space_ = target_space or Space(dim=new.d_target)
         for space, width in ((new.source_space_, new.n_features_in_), (new.target_space_, new.d_target)):
             if space.dim not in (None, width):
                 raise ShapeError(
-                    f"Got a head for {width}-d vectors of {space}; expected vectors of that width. Pass a head for {space.dim}-d vectors, or another space."
+                    f"Got a head for {width}-d vectors of {space}; expected vectors of that width.",
+                    f"Pass a head for {space.dim}-d vectors, or another space.",
                 )
         new.scores_ = {}
         return new
 
-    def fit(self, X: object = None, Y: object = None, *, y: object = None) -> NoReturn:
-        """Raise an error: heads are trained with :mod:`congruence.train`.
-
-        Raises
-        ------
-        ParameterError
-            Always.
-        """
+    def fit(self, *args: Any, **kwargs: Any) -> Self:
+        """Refuse: heads are trained with :mod:`congruence.train`, or solved in closed form by a subclass."""
         raise ParameterError(
-            "Got a fit of HeadsMap, which only applies trained heads; expected a trainer. Use congruence.train, or "
-            "CCAMap or ProcrustesHeads, which have closed forms."
+            "A HeadsMap only applies trained heads, and cannot be fitted.",
+            "Use congruence.train, or CCAMap or ProcrustesHeads, which have closed forms.",
         )
 
-    def __sklearn_clone__(self) -> Self:
-        """Return the map itself: it has no parameters from which it could be fitted again."""
-        return self
+    def set_layers(self, parts: Mapping[str, object], method: str, facts: Mapping[str, Any]) -> None:
+        """Check the layers of each part, and set the fitted attributes."""
+        checked = {name: _layers.check_layers(part, name) for name, part in parts.items()}
+        ends = {name: _layers.widths(part, name) for name, part in checked.items()}
+        for name in SIDES:
+            if None in ends[name]:
+                raise ShapeError(
+                    f"The layers of the {name} head do not determine its width; expected a layer with weights.",
+                    "Add a linear layer to it.",
+                )
+        if ends["source"][1] != ends["target"][1]:
+            raise ShapeError(
+                f"Got heads that lead to {ends['source'][1]} and {ends['target'][1]} dimensions; expected one "
+                "joint space.",
+                "Give both the same width.",
+            )
+        for side in SIDES:
+            expected, got = ends[side][::-1], ends.get(f"decode_{side}")
+            if got is not None and got != expected:
+                raise ShapeError(
+                    f"Got decode_{side} from {got[0]} to {got[1]} dimensions; expected {expected[0]} to {expected[1]}, "
+                    "back from the joint space.",
+                    "Pass a decoder with these widths.",
+                )
+        for name in PARTS:
+            setattr(self, f"{name}_layers_", checked.get(name))
+        (self.n_features_in_, self._joint_width), (self._target_width, _) = ends["source"], ends["target"]  # type: ignore[assignment]
+        self.method_ = method
+        self.n_pairs_ = int(facts.get("n_pairs") or 0)
+        structure = {name: _layers.flatten(part, name)[0] for name, part in checked.items()}
+        self.facts_ = {**facts, "method": method, "layers": structure}
 
     def check_fitted(self) -> None:
-        """Refuse a map that is not fitted.
+        """Refuse a map that is not fitted. Raises NotFittedMapError."""
+        if not hasattr(self, "source_layers_"):
+            if type(self) is HeadsMap:
+                raise NotFittedMapError(
+                    "Got a HeadsMap without heads; expected trained ones.",
+                    "Use congruence.train or HeadsMap.from_layers.",
+                )
+            raise NotFittedMapError(
+                f"Got an unfitted {type(self).__name__}; expected a fitted one.", "Call fit(X, Y) first."
+            )
+
+    def __sklearn_clone__(self) -> Self:
+        if type(self) is HeadsMap:  # it has no parameters from which it could be fitted again
+            return self
+        from sklearn.base import _clone_parametrized  # only scikit-learn calls this
+
+        return _clone_parametrized(self)
+
+    @property
+    def history_(self) -> History:
+        """Losses and validation scores of the training by step, read from ``facts_["history"]``.
+
+        An AttributeError if the map has no training record, a CorruptFileError if the one of a saved map is damaged.
+        """
+        self.check_fitted()
+        if "history" not in self.facts_:
+            raise AttributeError(f"{type(self).__name__} of method {self.method_!r} has no training record")
+        try:
+            return History.from_dict(self.facts_["history"])
+        except (OverflowError, TypeError, ValueError) as error:
+            raise CorruptFileError(
+                f"The training record cannot be read ({error}).", "Save the map again from where it was trained."
+            ) from error
+
+    @property
+    def d_target(self) -> int:
+        """Width of the target model's vectors."""
+        return self._target_width
+
+    @property
+    def _n_features_out(self) -> int:
+        return self._joint_width
+
+    # ------------------------------------------------------------------ use on rows
+
+    def _map(self, rows: Array) -> Array:
+        return _layers.run(self.source_layers_, rows, self._joint_width)
+
+    def _map_target(self, rows: Array) -> Array:
+        return _layers.run(self.target_layers_, rows, self._joint_width)
+
+    @overload
+    def transform_target(self, Y: TensorT) -> TensorT: ...
+    @overload
+    def transform_target(self, Y: ArrayLike | ArrowStream) -> np.ndarray: ...
+    def transform_target(self, Y: RowsLike) -> Array:
+        """Map target rows (m, d_target) into the joint space, as :meth:`transform` maps source rows."""
+        return self._compute(self._map_target, self._check_target(Y), Y, "Y")
+
+    def _check_target(self, Y: RowsLike) -> Array:
+        self.check_fitted()
+        B = check_native(Y, "Y")
+        owner = f"{type(self).__name__}.transform_target"
+        check_width(B.shape[1], self.d_target, owner, self.n_features_in_, "Use transform")
+        return B
+
+    def reconstruct(self, X: RowsLike) -> Array:
+        """Map source rows (m, d_source) into the joint space and back; refused without a decoder for the source."""
+        self.check_fitted()
+        decoder = self._decoder("source")
+        joint = self._map(self._check_source(X))
+        return as_given(_layers.run(decoder, joint, self.n_features_in_), X)
+
+    def reconstruct_target(self, Y: RowsLike) -> Array:
+        """Map target rows (m, d_target) into the joint space and back; refused without a decoder for the target."""
+        self.check_fitted()
+        decoder = self._decoder("target")
+        joint = self._map_target(self._check_target(Y))
+        return as_given(_layers.run(decoder, joint, self.d_target), Y)
+
+    def _decoder(self, side: str) -> list[Layer]:
+        layers: list[Layer] | None = getattr(self, f"decode_{side}_layers_")
+        if layers is None:
+            raise ParameterError(
+                f"Got heads without a decoder for the {side} ({self.method_}).",
+                f"Train with reconstruction, or pass `decode_{side}=…` to from_layers.",
+            )
+        return layers
+
+    def layers(self) -> tuple[list[Layer], list[Layer]]:
+        """Return copies of the layers of both heads, as plain data that :meth:`from_layers` accepts."""
+        self.check_fitted()
+        return copy.deepcopy(self.source_layers_), copy.deepcopy(self.target_layers_)
+
+    def _layers_of(self, side: str) -> list[Layer]:
+        return self.layers()[SIDES.index(side)]
+
+    # ------------------------------------------------------------------ use on embeddings
+
+    def joint_space(self, modality: str | None = None, *, normalized: bool | None = None) -> Space:
+        """Return the space of the mapped vectors.
+
+        Its name contains both models, and its revision is a digest of the fitted map, because coordinates of two fits
+        on the same two models are not comparable.
+        """
+        self.check_fitted()
+        names = [
+            space.model or name for space, name in ((self.source_space_, "source"), (self.target_space_, "target"))
+        ]
+        digest = hashlib.sha256(json.dumps(self.facts_["layers"], sort_keys=True).encode())
+        for name, array in sorted(self.state().items()):
+            digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        model = f"joint ({self.kind}) of {names[0]} and {names[1]}"
+        return Space(model, digest.hexdigest()[:12], modality, self.d_out, normalized)
+
+    def side_of(self, space: Space, side: str | None = None) -> str:
+        """Return which head, "source" or "target", to use for vectors of a space.
+
+        Without the expected ``side``, what is known about the space must fit exactly one.
 
         Raises
         ------
-        NotFittedMapError
-            If the map has no heads.
+        SpaceMismatchError, DirectionError
+            If the vectors fit neither side, or belong to the side that was not named.
         """
-        if not hasattr(self, "source_layers_"):
-            raise NotFittedMapError(
-                "Got a HeadsMap without heads; expected trained ones. Use congruence.train or HeadsMap.from_layers."
+        self.check_fitted()
+        spaces = {"source": self.source_space_, "target": self.target_space_}
+        # In a cross-modal map (e.g. images as source, texts as target) the modality tells the two sides apart.
+        cross_modal = self.source_space_.modality != self.target_space_.modality
+        refused = {}
+        for name, expected in spaces.items():
+            try:
+                check_space(space, expected, Space(), modality=cross_modal)
+            except SpaceMismatchError as error:
+                refused[name] = error
+        if side is not None:
+            check_choice(side, SIDES, "side")
+            if side not in refused:
+                return side
+            other = SIDES[side == "source"]
+            if other in refused:
+                raise refused[side]
+            raise DirectionError(
+                f"Got vectors of the map's {other} ({space}); expected vectors of its {side} ({spaces[side]}).",
+                f'Pass `side="{other}"`, or call transform{"_target" if other == "target" else ""}.',
             )
+        fitting = [name for name in SIDES if name not in refused]
+        if not fitting:
+            raise SpaceMismatchError(
+                f"Got vectors of {space}; expected those of the map's source ({spaces['source']}) or target "
+                f"({spaces['target']}).",
+                "Use a map fitted on this model.",
+            )
+        if len(fitting) == 2:
+            fitting = [name for name in SIDES if space.model and space.model == spaces[name].model]
+        if len(fitting) != 1:
+            raise ParameterError(
+                f"Got vectors that fit both sides of the map as far as is known ({space}).",
+                'Pass `side="source"` or `side="target"`.',
+            )
+        return fitting[0]
+
+    def _norm_unknown(self) -> None:
+        """Do not warn: no unmapped rows of either model are in the joint space, so norms need not match theirs."""
+
+    def _pick_side(self, space: Space, modality: str | None, side: str | None, *, tensor: bool) -> tuple[Map, str]:
+        return self, self.side_of(replace(space, modality=modality), side)
+
+    def _space_of_output(self) -> Space:
+        return self.joint_space()
+
+    # ------------------------------------------------------------------ saving and description
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the arrays of all layers, named by their position, e.g. ``source.2.weight``."""
+        self.check_fitted()
+        out: dict[str, np.ndarray] = {}
+        for name in PARTS:
+            layers = getattr(self, f"{name}_layers_")
+            if layers is not None:
+                out |= _layers.flatten(layers, name)[1]
+        return out
+
+    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+        unused, other_facts = dict(arrays), dict(facts)
+        structure, method = other_facts.pop("layers"), other_facts.pop("method")
+        if not isinstance(structure, dict) or not {"source", "target"} <= set(structure) <= set(PARTS):
+            raise ValueError("parts other than source, target and their decoders, or without one of the heads")
+        count(other_facts, "n_pairs", missing=0)
+        if not isinstance(method, str):
+            raise ValueError("a method that is not a string")
+        parts = {name: _layers.unflatten(part, unused, name) for name, part in structure.items()}
+        if unused:
+            raise ValueError(f"arrays of no layer: {', '.join(sorted(unused)[:3])}")
+        self.set_layers(parts, method, other_facts)
+
+    def to_heads(self) -> HeadsMap:
+        """Return the fitted heads as a map without the parameters of the method that trained them.
+
+        Returns
+        -------
+        HeadsMap
+            Gives the same results as this map, and shares its scores.
+        """
+        self.check_fitted()
+        heads = HeadsMap.from_layers(
+            self.source_layers_,
+            self.target_layers_,
+            decode_source=self.decode_source_layers_,
+            decode_target=self.decode_target_layers_,
+            facts={name: value for name, value in self.facts_.items() if name not in ("method", "layers")},
+            method=self.method_,
+            source_space=self.source_space_,
+            target_space=self.target_space_,
+        )
+        heads.scores_ = self.scores_
+        return heads
+
+    def _saved_as(self) -> HeadsMap:
+        """Return the map that is saved and described in place of this one: trained heads without their trainer."""
+        return self if type(self) is HeadsMap or self.kind != HeadsMap.kind else self.to_heads()
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write the map as a folder, as :meth:`Map.save` does; trained heads are saved without their trainer."""
+        return super(HeadsMap, self._saved_as()).save(path, force=force)
+
+    def describe(self) -> dict[str, object]:
+        """Return what is known about the map as plain data, with one line per head for its layers."""
+        if self._saved_as() is not self:
+            return self.to_heads().describe()
+        layers = {
+            name: " → ".join(_line(layer) for layer in getattr(self, f"{name}_layers_"))
+            for name in self.facts_["layers"]
+        }
+        return {**super().describe(), "joint_dim": self.d_out, "layers": layers}
+
+    def _card_text(self) -> tuple[str, list[str]]:
+        source, target = self.source_space_, self.target_space_
+        title = as_markdown(f"{source.model or 'source'} + {target.model or 'target'}")
+        text = [
+            f"Maps vectors of *{as_markdown(str(source))}* and of *{as_markdown(str(target))}* into one joint space of "
+            f"{self.d_out} dimensions.",
+            "",
+            "```python",
+            "import congruence",
+            "",
+            'mapping = congruence.load("path/to/this/folder")',
+            "a = mapping.transform(source_vectors)",
+            "b = mapping.transform_target(target_vectors)  # compare rows of a with rows of b by cosine",
+            "```",
+        ]
+        return title, text
+
+
+def _line(layer: Layer) -> str:
+    if layer["kind"] == "residual":
+        return f"residual({' → '.join(_line(inner) for inner in layer['layers'])})"
+    shape = layer["weight"].shape if "weight" in layer else layer["mean"].shape if "mean" in layer else ()
+    return f"{layer['kind']} {'×'.join(map(str, shape))}".strip()

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-__all__ = ["History"]
-
-
 @dataclass
 class History:
     """Losses and validation scores of a training run.
@@ -43,21 +40,7 @@ class History:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Build a record from plain data, as written by :meth:`to_dict` or read from JSON.
-
-        Parameters
-        ----------
-        data : mapping
-
-        Returns
-        -------
-        History
-
-        Raises
-        ------
-        ValueError, TypeError
-            If steps are not counts, scores are not pairs of numbers, or losses are not lists of numbers.
-        """
+        """Build a record from plain data, as :meth:`to_dict` returns; a ValueError or TypeError if it is malformed."""
         history = cls(**data)
         history.validation = [(int(step), float(score)) for step, score in history.validation]
         counts = [history.steps, *([] if history.best_step is None else [history.best_step])]
@@ -80,26 +63,17 @@ class History:
         }
 
     def plot(self, ax: Axes | None = None, *, term: str | None = None, annotate: bool = True) -> Axes:
-        """Draw the validation score or a term of the loss by step; a dashed line marks the step whose weights were kept.
+        """Draw the validation score or a term of the loss by step; a dashed line marks the step that was kept.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure, which a notebook displays and which is not registered with pyplot.
+            Axes to draw on; by default those of a new figure, which is not registered with pyplot.
         term : str, optional
-            ``"validation"``, or a term of the loss; use ``"x"`` for ``x_source`` and ``x_target``, which are drawn together. By default
+            ``"validation"``, or a term of the loss; ``"x"`` draws ``x_source`` and ``x_target`` together. By default
             the validation score if there is one, else ``"loss"``.
         annotate : bool, default=True
             Add a title and labels that identify what is drawn.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-
-        Raises
-        ------
-        ParameterError
-            If the training record does not contain the term.
         """
         from congruence.plotting.training import draw_loss, draw_validation, loss_curves, validation_curve
 

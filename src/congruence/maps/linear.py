@@ -13,10 +13,8 @@ from congruence._utils.validation import check_positive
 from congruence.embeddings import Space
 from congruence.errors import ParameterError
 from congruence.linalg.moments import CrossMoments
-from congruence.maps._affine import AffineMap
-from congruence.maps._saved import check_arrays, count, number
-
-__all__ = ["LinearMap"]
+from congruence.maps._base import AffineMap
+from congruence.persist import check_arrays, count, number
 
 
 class LinearMap(AffineMap):
@@ -59,14 +57,7 @@ class LinearMap(AffineMap):
         self.ridge = ridge
         self.center = center
 
-    def fit(
-        self,
-        X: RowsLike,
-        Y: RowsLike | None = None,
-        sample_weight: ArrayLike | None = None,
-        *,
-        y: RowsLike | None = None,
-    ) -> Self:
+    def fit(self, X: RowsLike, Y: RowsLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the coefficients on rows paired by position.
 
         Parameters
@@ -75,28 +66,18 @@ class LinearMap(AffineMap):
         Y : array_like, shape (n, d_target)
         sample_weight : array_like, shape (n,), optional
             Non-negative. An integer weight has the effect of repeating the row.
-        y : array_like, optional
-            Alternative name for ``Y``, as used by scikit-learn's tools.
-
-        Returns
-        -------
-        Self
-
-        Raises
-        ------
-        InputError
-            If the rows or weights cannot be used; each kind of invalid input has its own class in :mod:`congruence.errors`.
-        ParameterError
-            If ``ridge`` is neither a non-negative number nor "cv".
         """
         self._check_ridge()
-        return self.solve(*self._check_pairs(X, y if Y is None else Y, sample_weight))
+        return self.solve(*self._check_pairs(X, Y, sample_weight))
 
     def _check_ridge(self) -> None:
         if self.ridge != "cv":
             if isinstance(self.ridge, str):
                 raise ParameterError(
-                    f"Got ridge={self.ridge!r}; expected a number ≥ 0 or 'cv'. Pass ridge='cv' to choose it by cross-validation."
+                    argument="ridge",
+                    got=self.ridge,
+                    expected="a number ≥ 0 or 'cv'",
+                    fix="Pass `ridge='cv'` to choose it by cross-validation.",
                 )
             check_positive(self.ridge, "ridge", zero=True)
 
@@ -114,32 +95,23 @@ class LinearMap(AffineMap):
         center: bool = True,
         normalized: tuple[bool, bool] = (False, False),
     ) -> Self:
-        """Return the map fitted on the pairs that these moments summarize, which may have been gathered on several machines.
+        """Return the map fitted on the pairs that these moments summarize, up to the rounding of float64 sums.
 
         Parameters
         ----------
         moments : CrossMoments
-            Moments that include the Gram matrix.
+            Moments that include the Gram matrix; they may have been gathered on several machines.
         ridge, center
             As for the class.
         normalized : (bool, bool), default=(False, False)
             Whether all source and all target rows had unit norm.
-
-        Returns
-        -------
-        LinearMap
-            Equal to a fit on all pairs, up to the rounding of float64 sums.
-
-        Raises
-        ------
-        ParameterError
-            If ``ridge`` is neither a non-negative number nor "cv", or the moments do not include the Gram matrix.
         """
         new = cls(ridge=ridge, center=center)
         new._check_ridge()
         if moments.gram is None:
             raise ParameterError(
-                "Got moments without the Gram matrix; expected moments that include it. Pass gram=True to CrossMoments when they are gathered."
+                "Got moments without the Gram matrix; expected moments that include it.",
+                "Pass `gram=True` to CrossMoments when they are gathered.",
             )
         new.source_space_ = Space(dim=len(moments.source_mean), normalized=normalized[0])
         new.target_space_ = Space(dim=len(moments.target_mean), normalized=normalized[1])

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Self, overload
+from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from congruence._utils.arrays import as_given, blocks, cast_like, is_tensor, namespace
+from congruence._utils.arrays import blocks, cast_like, namespace
 from congruence._utils.optional import require
 from congruence._utils.progress import progress_bar
-from congruence._utils.typing import Array, ArrowStream, Layer, RowsLike, TensorT
-from congruence._utils.validation import check_positive, check_seed, refuse_overflow
+from congruence._utils.typing import Array, Layer, RowsLike
+from congruence._utils.validation import check_positive, check_seed
 from congruence.errors import ParameterError
 from congruence.maps._base import Map
 from congruence.maps._layers import gelu
-from congruence.maps._saved import check_arrays, count
 from congruence.maps.linear import LinearMap
+from congruence.persist import check_arrays, count
 from congruence.splits import duplicate_groups
-
-__all__ = ["MLPMap"]
 
 #: Shapes of the arrays of a saved map: i and o the widths of the models, h of the hidden layer.
 _SHAPES = {
@@ -40,8 +37,8 @@ _SHAPES = {
 class MLPMap(Map):
     """Residual MLP ``z ↦ L(z) + W₂ gelu(W₁ (z − μ_A) + b₁) + b₂`` on top of a ridge map ``L`` (paper §E.9).
 
-    The linear part is the ridge solution, and the correction starts at zero. Training therefore starts from the best linear map, and
-    early stopping replaces it only by weights with a smaller error on held-out pairs.
+    The linear part is the ridge solution, and the correction starts at zero. Training therefore starts from the best
+    linear map, and early stopping replaces it only by weights with a smaller error on held-out pairs.
 
     Parameters
     ----------
@@ -71,8 +68,8 @@ class MLPMap(Map):
 
     Notes
     -----
-    Optimized with AdamW on the mean squared error, on the CPU, with one generator for every random choice: the same ``random_state``
-    gives the same weights on the same machine and version of PyTorch.
+    Optimized with AdamW on the mean squared error, on the CPU, with one generator for every random choice: the same
+    ``random_state`` gives the same weights on the same machine and version of PyTorch.
     """
 
     kind: ClassVar[str] = "mlp"
@@ -105,37 +102,17 @@ class MLPMap(Map):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: RowsLike, Y: RowsLike | None = None, *, y: RowsLike | None = None) -> Self:
-        """Train on rows paired by position.
-
-        Parameters
-        ----------
-        X : array_like, shape (n, d_source)
-        Y : array_like, shape (n, d_target)
-        y : array_like, optional
-            Alternative name for ``Y``, as used by scikit-learn's tools.
-
-        Returns
-        -------
-        Self
-
-        Raises
-        ------
-        MissingExtraError
-            If PyTorch is not installed.
-        InputError
-            If the rows cannot be used; each kind of invalid input has its own class in :mod:`congruence.errors`.
-        ParameterError
-            If a parameter has an invalid value.
-        """
+    def fit(self, X: RowsLike, Y: RowsLike) -> Self:
+        """Train on rows paired by position, shapes (n, d_source) and (n, d_target)."""
         self._check_parameters()
-        A, B, _ = self._check_pairs(X, y if Y is None else Y)
+        A, B, _ = self._check_pairs(X, Y)
         require("torch", extra="train")
         self._remember(A, B)
         heldout = self._hold_out(duplicate_groups(A, B))
         train = ~heldout
         linear = LinearMap().solve(A[train], B[train])
-        # Inputs and residuals are standardized so that one learning rate fits every model; float32 is accurate enough for an MLP.
+        # Inputs and residuals are standardized so that one learning rate fits every model; float32 is accurate enough
+        # for an MLP.
         source = (A - linear.source_mean_).astype(np.float32)
         in_scale = max(float(np.sqrt(np.mean(source[train] ** 2))), float(np.finfo(np.float32).tiny))
         residual = (B - source @ linear.coef_ - linear.target_mean_).astype(np.float32)
@@ -172,11 +149,17 @@ class MLPMap(Map):
         check_positive(self.weight_decay, "weight_decay", zero=True)
         if not 0 < self.validation_share < 1:
             raise ParameterError(
-                f"Got validation_share={self.validation_share!r}; expected a number between 0 and 1. Pass validation_share=0.1, for example."
+                argument="validation_share",
+                got=self.validation_share,
+                expected="a number between 0 and 1",
+                fix="Pass `validation_share=0.1`, for example.",
             )
 
     def _hold_out(self, groups: np.ndarray) -> np.ndarray:
-        """Return a mask of the held-out pairs. Identical pairs stay together, and at least two different pairs remain for training."""
+        """Return a mask of the held-out pairs.
+
+        Identical pairs stay together, and at least two different pairs remain for training.
+        """
         n = int(groups.max()) + 1
         count = max(min(max(1, round(n * self.validation_share)), n - 2), 0)
         heldout = np.zeros(n, dtype=bool)
@@ -244,44 +227,21 @@ class MLPMap(Map):
                 if bar is not None:
                     bar.advance(1)
 
-    @overload
-    def transform(self, X: TensorT) -> TensorT: ...
-    @overload
-    def transform(self, X: ArrayLike | ArrowStream) -> np.ndarray: ...
-    def transform(self, X: RowsLike) -> Array:
-        """Map source rows into the target space; needs NumPy only.
+    def _map(self, rows: Array) -> Array:
+        w = {name: cast_like(value, rows) for name, value in self.weights_.items()}
 
-        Parameters
-        ----------
-        X : array_like or tensor, shape (m, d_source)
-
-        Returns
-        -------
-        ndarray or tensor, shape (m, d_target)
-            A tensor for tensor input, on the same device, with the same dtype and in its autograd graph; half precision is computed in float32.
-
-        Raises
-        ------
-        ShapeError, DtypeError, NotFiniteError, NotFittedMapError
-            If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or the map is not fitted.
-        """
-        A = self._check_source(X)
-        w = {name: cast_like(value, A) for name, value in self.weights_.items()}
-
-        def map_block(rows: Array) -> Array:
-            centered = rows - w["source_mean"]
+        def map_block(part: Array) -> Array:
+            centered = part - w["source_mean"]
             hidden = gelu(centered @ w["w1"] + w["b1"])
             return centered @ w["matrix"] + w["target_mean"] + hidden @ w["w2"] + w["b2"]
 
-        parts = blocks(len(A), 4 * w["b1"].shape[0] * A.itemsize)
-        if not isinstance(A, np.ndarray):
-            out = as_given(namespace(A).concat([map_block(A[part]) for part in parts]), X)
-            return refuse_overflow(out, X if is_tensor(X) else A, "X")
-        mapped = np.empty((len(A), w["b2"].shape[0]), dtype=A.dtype)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for part in parts:
-                mapped[part] = map_block(A[part])
-        return refuse_overflow(mapped, A, "X")
+        parts = blocks(len(rows), 4 * w["b1"].shape[0] * rows.itemsize)
+        if not isinstance(rows, np.ndarray):
+            return namespace(rows).concat([map_block(rows[part]) for part in parts])
+        mapped = np.empty((len(rows), w["b2"].shape[0]), dtype=rows.dtype)
+        for part in parts:
+            mapped[part] = map_block(rows[part])
+        return mapped
 
     def _layers_of(self, side: str) -> list[Layer]:
         self.check_fitted()

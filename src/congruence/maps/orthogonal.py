@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._utils.typing import RowsLike
-from congruence._utils.validation import check_choice, check_positive, check_seed
-from congruence.embeddings import Space, has_unit_rows
+from congruence._utils.arrays import as_given, cast_like, to_numpy
+from congruence._utils.columns import to_rows
+from congruence._utils.typing import Array, ArrowStream, RowsLike, TensorT
+from congruence._utils.validation import as_matrix, check_choice, check_positive, check_seed, check_width
+from congruence.embeddings import MODALITIES, Embeddings, Space, check_space, has_unit_rows
 from congruence.errors import (
     DegenerateWarning,
     InputError,
+    ModalityError,
     ParameterError,
     ProjectionWarning,
     ShapeError,
@@ -24,28 +28,36 @@ from congruence.errors import (
 from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size
 from congruence.linalg.procrustes import cross_svd, rotation_from_svd
 from congruence.linalg.shrinkage import SHRINKAGES, Group, choose_gains, cross_validate, mean_isometry
-from congruence.maps._checks import Modalities, split_modalities
-from congruence.maps._continued import ContinuedMap
+from congruence.maps._base import AffineMap, check_native
+from congruence.persist import TOLERANCE, check_arrays, check_orthonormal, count, is_number, number
 
-__all__ = ["OrthogonalMap"]
+#: One modality for all rows, or one for each row.
+Modalities: TypeAlias = str | Sequence[str] | np.ndarray | None
+
+#: Source and target mean.
+Means: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 #: Attributes computed from the moments. ``partial_fit`` drops them, and they are computed again when next used.
 _SOLVED = (
-    "rotation_",
-    "source_mean_",
-    "target_mean_",
-    "modality_means_",
-    "modality_",
-    "singular_values_",
-    "gains_",
-    "rank_",
-    "mean_directions_",
-    "n_pairs_",
-    "facts_",
+    *("rotation_", "source_mean_", "target_mean_", "modality_means_", "modality_", "singular_values_", "gains_"),
+    *("rank_", "mean_directions_", "n_pairs_", "facts_"),
 )
 
 
-class OrthogonalMap(ContinuedMap):
+class GivenMeans(NamedTuple):
+    """Means of a modality that were passed to ``recenter``, and the total weight of the rows they average.
+
+    A weight is None if a mean vector was passed; ``n_target`` is 0 if the target's mean was derived from the gap
+    between modalities.
+    """
+
+    source: np.ndarray
+    target: np.ndarray
+    n_source: float | None
+    n_target: float | None
+
+
+class OrthogonalMap(AffineMap):
     """Procrustes rotation between two embedding spaces: ``z ↦ (z − μ_A) @ rotation + μ_B``.
 
     Fitted on pairs of one modality, it maps every modality of a dual encoder; each modality has its own means
@@ -54,21 +66,22 @@ class OrthogonalMap(ContinuedMap):
     Parameters
     ----------
     center : bool, default=True
-        Subtract the source mean and add the target mean when mapping; the rotation is fitted on centered rows. ``False`` is the paper's
-        uncentered ablation.
+        Subtract the source mean and add the target mean when mapping; the rotation is fitted on centered rows.
+        ``False`` is the paper's uncentered ablation.
     shrinkage : {"auto", "full", "covered", "wiener", "soft", "cv"}, default="auto"
-        How to weight the singular directions s, u, v of the anchors' cross-covariance. "Covered" directions are those with s above rounding error.
-        * ``"full"``: the textbook solution ``U Vᵀ`` of the paper's §6. Directions that the anchors do not cover are filled with an
-          arbitrary rotation.
-        * ``"covered"``: the partial isometry ``U_r V_rᵀ`` of the directions that the anchors cover, which is all that can be
-          identified (Thm C.16).
+        How to weight the singular directions s, u, v of the anchors' cross-covariance. "Covered" directions are those
+        with s above rounding error.
+        * ``"full"``: the textbook solution ``U Vᵀ`` of the paper's §6. Directions that the anchors do not cover are
+          filled with an arbitrary rotation.
+        * ``"covered"``: the partial isometry ``U_r V_rᵀ`` of the directions that the anchors cover, which is all that
+          can be identified (Thm C.16).
         * ``"wiener"``: gain s² / (s² + τ²), with the noise level τ estimated from the anchors
-          (:func:`congruence.linalg.shrinkage.wiener_gains`). Noise-free data give the exact isometry. If few anchors leave directions
-          uncovered and the anchors' means correspond, the direction of the means counts as covered
+          (:func:`congruence.linalg.shrinkage.wiener_gains`). Noise-free data give the exact isometry. If few anchors
+          leave directions uncovered and the anchors' means correspond, the direction of the means counts as covered
           (:func:`congruence.linalg.shrinkage.mean_isometry`).
         * ``"soft"``: gain s / (s + strength · s₁).
-        * ``"cv"``: ``"wiener"`` with the strength that maximizes the likelihood of held-out pairs, by five-fold cross-validation
-          and a softmax over cosines.
+        * ``"cv"``: ``"wiener"`` with the strength that maximizes the likelihood of held-out pairs, by five-fold
+          cross-validation and a softmax over cosines.
         * ``"auto"``: ``"wiener"``, or ``"full"`` with ``allow_reflection=False``.
     shrinkage_strength : float, optional
         Strength of ``"wiener"`` (default 0.1) or ``"soft"`` (default 0.003); the other settings have no strength.
@@ -98,8 +111,8 @@ class OrthogonalMap(ContinuedMap):
     n_pairs_ : int
         Number of pairs with positive weight.
     cv_strength_, cv_scores_ : float, ndarray, shape (len(CV_STRENGTHS),)
-        With ``shrinkage="cv"``: the strength chosen, and the mean log-probability of held-out pairs for each strength in
-        :data:`congruence.linalg.shrinkage.CV_STRENGTHS`.
+        With ``shrinkage="cv"``: the strength chosen, and the mean log-probability of held-out pairs for each strength
+        in :data:`congruence.linalg.shrinkage.CV_STRENGTHS`.
 
     References
     ----------
@@ -120,6 +133,15 @@ class OrthogonalMap(ContinuedMap):
 
     kind: ClassVar[str] = "orthogonal"
 
+    rotation_: np.ndarray
+    singular_values_: np.ndarray
+    gains_: np.ndarray
+    rank_: int
+    mean_directions_: int
+    modality_: str | None
+    modality_means_: dict[str, Means]
+    moments_: dict[str, CrossMoments]
+    given_means_: dict[str, GivenMeans]
     cv_strength_: float
     cv_scores_: np.ndarray
 
@@ -137,14 +159,10 @@ class OrthogonalMap(ContinuedMap):
         self.allow_reflection = allow_reflection
         self.random_state = random_state
 
+    # ------------------------------------------------------------------ fit
+
     def fit(
-        self,
-        X: RowsLike,
-        Y: RowsLike | None = None,
-        sample_weight: ArrayLike | None = None,
-        modality: Modalities = None,
-        *,
-        y: RowsLike | None = None,
+        self, X: RowsLike, Y: RowsLike, sample_weight: ArrayLike | None = None, modality: Modalities = None
     ) -> Self:
         """Fit the rotation on rows paired by position.
 
@@ -158,33 +176,8 @@ class OrthogonalMap(ContinuedMap):
         modality : str or sequence of str, shape (n,), optional
             Modality of the rows. Rows of different modalities are centered separately and their cross-covariances are
             added.
-        y : array_like, optional
-            Alternative name for ``Y``, as used by scikit-learn's tools.
-
-        Returns
-        -------
-        Self
-
-        Raises
-        ------
-        ShapeError, DtypeError, NotFiniteError, ZeroRowError
-            If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
-        TooFewAnchorsError
-            If there are fewer than two pairs with positive weight.
-        InputError
-            If the two sides do not vary together, or weights or modalities have invalid values.
-        ParameterError
-            If a parameter of the map has an invalid value.
-
-        Warns
-        -----
-        ProjectionWarning
-            If d_source > d_target: the map is then a projection, not an isometry.
-        DegenerateWarning
-            If ``shrinkage="full"`` and the anchors do not cover all dimensions.
         """
         self._start()
-        Y = y if Y is None else Y
         groups = self._gather(X, Y, sample_weight, modality, reset=True)
         if self.shrinkage == "cv":
             self.cv_strength_, self.cv_scores_ = cross_validate(
@@ -192,55 +185,120 @@ class OrthogonalMap(ContinuedMap):
             )
         return self._solve()
 
+    def partial_fit(
+        self,
+        X: RowsLike,
+        Y: RowsLike,
+        sample_weight: ArrayLike | None = None,
+        modality: Modalities = None,
+        *,
+        forgetting: float = 1.0,
+    ) -> Self:
+        """Add pairs to those already seen; the result equals one fit on all of them.
+
+        The rotation is computed only when it is next needed, so many small batches cost no more than one large batch.
+
+        Parameters
+        ----------
+        X, Y, sample_weight, modality
+            As for :meth:`fit`. A batch may hold a single pair, as long as two pairs have been seen when the map is
+            used.
+        forgetting : float, default=1.0
+            Factor in (0, 1] by which the weights of all earlier pairs are multiplied. After t more batches a pair has
+            weight forgetting to the power t; the result equals one fit with these weights as ``sample_weight``.
+
+        Notes
+        -----
+        Means set by :meth:`recenter` are kept. A target mean that :meth:`recenter` derived from the gap between
+        modalities is recomputed with the new rotation.
+        """
+        _check_forgetting(forgetting)
+        self._refuse_cv()
+        before = self.__dict__.get("moments_")
+        solved = "rotation_" in vars(self)
+        if not before:
+            if solved:
+                raise ParameterError(
+                    "Got a composed map in partial_fit; expected a map fitted on pairs.", "Fit a new map."
+                )
+            self._start()
+        else:
+            unnamed = solved and self.modality_ is None and self.center
+            if unnamed and not np.array_equal(self.source_mean_, before[min(before)].source_mean):
+                raise ParameterError(
+                    "The map was recentered without a modality, which determines the means to keep.",
+                    "Pass `modality=…` to recenter.",
+                )
+            self._active = self.modality_ if "modality_" in vars(self) else getattr(self, "_active", None)
+            # Create new moments: other maps of the same fit share the present ones (for_modality, recenter).
+            self.moments_ = {name: moments.scaled(forgetting) for name, moments in before.items()}
+        try:
+            self._gather(X, Y, sample_weight, modality, reset=not before, min_pairs=1)
+        except Exception:
+            self.moments_ = before or {}  # a rejected batch must not decay the weights of earlier ones
+            raise
+        return self
+
+    def merge(self, other: Self) -> Self:
+        """Return the map fitted on the pairs of both maps together, which must have the same parameters.
+
+        ``other`` may be fitted on other pairs of the same two models, e.g. on another shard.
+        """
+        self._check_same_kind(other, "merge")
+        if self.get_params() != other.get_params():
+            raise ParameterError(
+                f"Got maps with parameters {self.get_params()} and {other.get_params()}; expected the same.",
+                "Fit both with the same parameters.",
+            )
+        self._refuse_cv()
+        if not (self.moments_ and other.moments_):
+            raise ParameterError(
+                "Got a composed map to merge; expected maps fitted on pairs.", "Merge before composing."
+            )
+        new = type(self)(**self.get_params())
+        new.n_features_in_, new.scores_ = self.n_features_in_, {}
+        new.moments_ = {name: moments.copy() for name, moments in self.moments_.items()}
+        for name, moments in other.moments_.items():
+            new.moments_[name] = new.moments_[name].merge(moments) if name in new.moments_ else moments.copy()
+        new.given_means_ = {**other.given_means_, **self.given_means_}
+        new.source_space_, new.target_space_ = (
+            replace(mine, normalized=mine.normalized and theirs.normalized)
+            for mine, theirs in ((self.source_space_, other.source_space_), (self.target_space_, other.target_space_))
+        )
+        return new._solve()
+
     @classmethod
     def from_moments(
         cls, moments: Mapping[str, CrossMoments], *, normalized: tuple[bool, bool] = (False, False), **parameters: Any
     ) -> Self:
-        """Return the map fitted on the pairs that these moments summarize, which may have been gathered on several machines.
+        """Return the map fitted on the pairs that these moments summarize, up to the rounding of float64 sums.
 
         Parameters
         ----------
         moments : mapping of str to CrossMoments
-            Moments by modality; the empty string stands for an unknown modality.
+            Moments by modality, ``""`` if it is unknown; they may have been gathered on several machines.
         normalized : (bool, bool), default=(False, False)
             Whether all source and all target rows had unit norm.
         **parameters
-            Parameters of the map.
-
-        Returns
-        -------
-        OrthogonalMap
-            Equal to a fit on all pairs, up to the rounding of float64 sums.
-
-        Raises
-        ------
-        ParameterError
-            If ``shrinkage="cv"``, which needs the rows themselves, or another parameter has an invalid value.
-        TooFewAnchorsError
-            If there are fewer than two pairs.
-        InputError
-            If the two sides do not vary together.
+            Parameters of the map; ``shrinkage="cv"`` needs the rows themselves and is refused.
         """
         new = cls(**parameters)
         new._start()
-        if new.shrinkage == "cv":
-            raise ParameterError(
-                'Got shrinkage="cv" for moments; expected a shrinkage that needs no second pass over the rows. Pass shrinkage="auto".'
-            )
+        new._refuse_cv()
         if not moments:
-            raise TooFewAnchorsError("Got no moments; expected those of at least 2 pairs. Pass {modality: moments}.")
+            raise TooFewAnchorsError("Got no moments; expected those of at least 2 pairs.", "Pass {modality: moments}.")
         new.moments_ = dict(moments)
-        first = next(iter(new.moments_.values()))
-        new._check_reflection(*first.cross.shape)
-        new.n_features_in_ = first.cross.shape[0]
-        names = list(new.moments_)
+        d_source, d_target = next(iter(moments.values())).cross.shape
+        new._check_reflection(d_source, d_target)
+        new.n_features_in_, new.scores_ = d_source, {}
+        names = list(moments)
         modality = (names[0] or None) if len(names) == 1 else None
-        new.source_space_ = Space(dim=first.cross.shape[0], modality=modality, normalized=normalized[0])
-        new.target_space_ = Space(dim=first.cross.shape[1], modality=modality, normalized=normalized[1])
-        new.scores_ = {}
+        new.source_space_ = Space(dim=d_source, modality=modality, normalized=normalized[0])
+        new.target_space_ = Space(dim=d_target, modality=modality, normalized=normalized[1])
         return new._solve()
 
     def _start(self) -> None:
+        """Check the parameters, and discard everything gathered so far."""
         check_choice(self.shrinkage, SHRINKAGES, "shrinkage")
         if self.shrinkage_strength is not None:
             check_positive(self.shrinkage_strength, "shrinkage_strength", zero=True)
@@ -250,10 +308,17 @@ class OrthogonalMap(ContinuedMap):
         for name in (*_SOLVED, "cv_strength_", "cv_scores_", "_active"):
             self.__dict__.pop(name, None)
 
+    def _refuse_cv(self) -> None:
+        if self.shrinkage == "cv":
+            raise ParameterError(
+                'shrinkage="cv" needs a second pass over the rows, which moments do not have.',
+                'Pass `shrinkage="auto"`.',
+            )
+
     def _gather(
         self,
         X: RowsLike,
-        Y: RowsLike | None,
+        Y: RowsLike,
         sample_weight: ArrayLike | None,
         modality: Modalities,
         *,
@@ -265,11 +330,12 @@ class OrthogonalMap(ContinuedMap):
         d_target = next((len(m.target_mean) for m in self.moments_.values()), B.shape[1])
         if B.shape[1] != d_target:
             raise ShapeError(
-                f"Got target rows of width {B.shape[1]}; expected {d_target} as before. Pass vectors of the same two models."
+                f"Got target rows of width {B.shape[1]}; expected {d_target} as before.",
+                "Pass vectors of the same two models.",
             )
         self._check_reflection(A.shape[1], B.shape[1])
         groups = []
-        for name, rows in split_modalities(modality, len(A)):
+        for name, rows in _split_modalities(modality, len(A)):
             a, b = (A, B) if rows is None else (A[rows], B[rows])
             w = weights if weights is None or rows is None else weights[rows]
             if name not in self.moments_:
@@ -295,22 +361,17 @@ class OrthogonalMap(ContinuedMap):
             return
         if d_source != d_target:
             raise ParameterError(
-                f"Got allow_reflection=False for widths {d_source} and {d_target}; expected equal widths, since only a square "
-                "matrix has a determinant. Leave out allow_reflection=False."
+                f"Got allow_reflection=False for widths {d_source} and {d_target}; expected equal widths, since only a "
+                "square matrix has a determinant.",
+                "Leave out `allow_reflection=False`.",
             )
         if self.shrinkage not in ("auto", "full"):
             raise ParameterError(
-                f'Got allow_reflection=False with shrinkage={self.shrinkage!r}; expected "full", since a partial map has no '
-                'determinant. Pass shrinkage="full", or leave out allow_reflection=False.'
+                f'Got allow_reflection=False with shrinkage={self.shrinkage!r}; expected "full", since a partial '
+                "map has "
+                "no determinant.",
+                'Pass `shrinkage="full"`, or leave out `allow_reflection=False`.',
             )
-
-    def _shrinkage(self) -> str:
-        if self.shrinkage == "auto":
-            return "wiener" if self.allow_reflection else "full"
-        return "wiener" if self.shrinkage == "cv" else self.shrinkage
-
-    def _strength(self) -> float | None:
-        return self.cv_strength_ if self.shrinkage == "cv" else self.shrinkage_strength
 
     def __getattr__(self, name: str) -> Any:
         # Called only for missing attributes: solve on demand after partial_fit.
@@ -320,64 +381,520 @@ class OrthogonalMap(ContinuedMap):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _solve(self) -> Self:
+        """Compute the rotation and the means from the moments."""
         moments = list(self.moments_.values())
         pairs = sum(m.rows for m in moments)
         if pairs < 2:
             raise TooFewAnchorsError(
-                f"Got {pairs} pair in all; expected at least 2. Pass more pairs to partial_fit before using the map."
+                f"Got {pairs} pair in all; expected at least 2.", "Pass more pairs to partial_fit before using the map."
             )
+        shrinkage, given = self.shrinkage, self.shrinkage_strength
+        if shrinkage == "auto":
+            shrinkage = "wiener" if self.allow_reflection else "full"
+        elif shrinkage == "cv":
+            shrinkage, given = "wiener", self.cv_strength_
         cross = pooled_cross(moments, center=self.center)
+        d_source, d_target = cross.shape
         most = pairs - len(moments) if self.center else pairs
         size = pooled_size(moments, center=self.center)
         # Subtracting the mean from equal rows leaves rounding error, which is not a direction of the data.
         error = np.finfo(np.float64).eps * pooled_size(moments, center=False)
-        shrinkage = self._shrinkage()
         # "full" fills the other directions as well.
         svd = cross_svd(cross, max_rank=most, scale=max(size, error), complete=shrinkage == "full")
         if svd.rank == 0:
             raise InputError(
-                f"Got {pairs} pairs that do not vary together (constant rows on a side, or pairs that "
-                "cancel); expected anchors that vary. Pass other anchors."
+                f"Got {pairs} pairs that do not vary together (constant rows on a side, or pairs that cancel); "
+                "expected anchors that vary.",
+                "Pass other anchors.",
             )
         alignment = float(svd.s.sum() / size)
-        strength, gains = choose_gains(shrinkage, svd, alignment, self._strength())
+        strength, gains = choose_gains(shrinkage, svd, alignment, given)
         self.rotation_ = rotation_from_svd(svd, gains, allow_reflection=self.allow_reflection)
         self.mean_directions_ = 0
         if shrinkage == "wiener" and self.center and svd.rank < len(svd.s):
             extra, self.mean_directions_ = mean_isometry(svd, [(m.source_mean, m.target_mean) for m in moments])
             self.rotation_ += extra
-        self.singular_values_ = svd.s
-        self.gains_ = gains
-        self.rank_ = svd.rank
-        self.n_pairs_ = pairs
+        self.singular_values_, self.gains_, self.rank_, self.n_pairs_ = svd.s, gains, svd.rank, pairs
+        self._solve_means(d_source, d_target)
+        self.facts_ = self._measure(shrinkage)
+        self.facts_ |= {"alignment": alignment, "shrinkage_strength_used": strength}
+        if d_source > d_target:
+            warnings.warn(
+                ProjectionWarning(
+                    f"Got d_source={d_source} > d_target={d_target}: the map is a projection, which loses "
+                    f"{d_source - d_target} dimensions and is no isometry.",
+                    "Exchange the two models to keep distances.",
+                ),
+                stacklevel=3,
+            )
+        if shrinkage == "full" and svd.rank < len(gains):
+            warnings.warn(
+                DegenerateWarning(
+                    f"The anchors cover {svd.rank} of {len(gains)} directions; the other {len(gains) - svd.rank} are "
+                    'filled with an arbitrary rotation under shrinkage="full".',
+                    'Add anchors, or pass `shrinkage="auto"`.',
+                ),
+                stacklevel=3,
+            )
+        return self
+
+    def _solve_means(self, d_source: int, d_target: int) -> None:
+        """Set the means of every modality: those of the pairs, and those set by :meth:`recenter`."""
         self.modality_means_ = {
             name: (m.source_mean, m.target_mean) for name, m in self.moments_.items() if name and self.center
         }
         first = min(self.moments_)
-        self.modality_ = first or None
-        zeros = np.zeros(cross.shape[0]), np.zeros(cross.shape[1])
-        means = (self.moments_[first].source_mean, self.moments_[first].target_mean) if self.center else zeros
-        self.source_mean_, self.target_mean_ = means
-        self._keep_given_means()
-        self.facts_ = self._measure(shrinkage, cross.shape, alignment)
-        self.facts_["shrinkage_strength_used"] = strength
-        self._warn(shrinkage)
-        return self
+        fitted = self.moments_[first].source_mean, self.moments_[first].target_mean
+        if not self.center:
+            fitted = np.zeros(d_source), np.zeros(d_target)
+        for name, means in self.given_means_.items():
+            if means.n_target == 0:
+                target = fitted[1] + (means.source - fitted[0]) @ self.rotation_
+                self.given_means_[name] = means = means._replace(target=target)
+            self.modality_means_[name] = means.source, means.target
+        active = vars(self).get("_active") or first or None
+        self.modality_ = active if active in self.modality_means_ else first or None
+        self.source_mean_, self.target_mean_ = self.modality_means_.get(active, fitted) if active else fitted
 
-    def _warn(self, shrinkage: str) -> None:
+    def _measure(self, shrinkage: str) -> dict[str, Any]:
         d_source, d_target = self.rotation_.shape
-        if d_source > d_target:
-            warnings.warn(
-                f"Got d_source={d_source} > d_target={d_target}; expected a target at least as wide, since the map is a projection, "
-                f"which loses {d_source - d_target} dimensions and is no isometry. Exchange the two models to keep distances.",
-                ProjectionWarning,
-                stacklevel=4,
+        facts: dict[str, Any] = {
+            "shrinkage_used": shrinkage,
+            "n_pairs": self.n_pairs_,
+            "rank": self.rank_,
+            "mean_directions": self.mean_directions_,
+            "directions": min(d_source, d_target),
+            "is_isometry": bool(d_source <= d_target and np.allclose(self.gains_, 1)),
+            "is_projection": d_source > d_target,
+            "mean_gain": float(self.gains_.mean()),
+            "modality": self.modality_,
+            "modalities": sorted(self.modality_means_),
+        }
+        if self.given_means_:
+            facts["mean_rows"] = {name: [m.n_source, m.n_target] for name, m in self.given_means_.items()}
+        return facts
+
+    # ------------------------------------------------------------------ modalities
+
+    def recenter(
+        self,
+        source_mean: ArrayLike | Embeddings,
+        target_mean: ArrayLike | Embeddings | None = None,
+        *,
+        modality: str | None = None,
+        offset: float = 1.0,
+    ) -> Self:
+        """Return a map with the same rotation and the means of another modality.
+
+        Parameters
+        ----------
+        source_mean : array_like, shape (d_source,) or (m, d_source), or Embeddings
+            Mean of that modality in the source model, or rows to average.
+        target_mean : array_like, shape (d_target,) or (m, d_target), or Embeddings, optional
+            The same in the target model. If it is omitted, the gap between the two modalities' source means is rotated
+            like any row: ``μ_B + (source_mean − μ_A) @ rotation``.
+        modality : str, optional
+            Name under which the new map stores these means for :meth:`for_modality`.
+        offset : float, default=1.0
+            Without ``target_mean``: share of this map's offset ``μ_B − μ_A @ rotation`` that the new map keeps. With 1
+            it is the same function, with 0 a rotation about the origin.
+
+        Notes
+        -----
+        Rotating the gap is exact if the same rotation and offset relate both modalities, which is the paper's model
+        (Remark C.15), and if the anchors cover the direction of the gap. The new map is then the same function as the
+        original one. Two contrastive models need not have gaps of the same length, so a measured target mean, even from
+        a few dozen rows, is better.
+        """
+        self.check_fitted()
+        d_source, d_target = self.rotation_.shape
+        a, n_source = _average(source_mean, d_source, "source_mean")
+        n_target: float | None = 0
+        if target_mean is None:
+            b = self.target_mean_ + (a - self.source_mean_) @ self.rotation_ - (1 - offset) * self.offset
+        else:
+            b, n_target = _average(target_mean, d_target, "target_mean")
+        given = {}
+        if modality is not None:
+            given[check_choice(modality, MODALITIES, "modality")] = GivenMeans(a, b, n_source, n_target)
+        return self._with_means((a, b), modality, given)
+
+    def for_modality(self, modality: str | None) -> Self:
+        """Return the map with the means of one of its modalities; of ``None``, the map itself.
+
+        Raises
+        ------
+        ModalityError
+            If the map has no means for the modality. A map fitted without a modality name accepts any.
+        """
+        self.check_fitted()
+        if modality is None or modality == self.modality_:
+            return self
+        check_choice(modality, MODALITIES, "modality")
+        if modality in self.modality_means_:
+            return self._with_means(self.modality_means_[modality], modality, {})
+        if not self.center or (self.modality_ is None and not self.modality_means_):
+            return self
+        known = sorted({*self.modality_means_, self.modality_ or ""} - {""})
+        raise ModalityError(
+            f"Got modality={modality!r}; expected one this map has means for ({', '.join(known)}).",
+            "Pass one of these, or add the means of this one with recenter, or with `means=…` when fitting.",
+        )
+
+    def update_means(
+        self,
+        source: ArrayLike | None = None,
+        target: ArrayLike | None = None,
+        *,
+        modality: str,
+        forgetting: float = 1.0,
+    ) -> Self:
+        """Return a map whose means of one modality include additional unpaired rows.
+
+        Parameters
+        ----------
+        source, target : Embeddings or array_like, shapes (n, d_source) and (m, d_target), optional
+            Rows to add to one side or both; they need not be paired.
+        modality : str
+            A modality for which :meth:`recenter` was given rows (not mean vectors, whose number of rows is unknown).
+        forgetting : float, default=1.0
+            Factor in (0, 1] by which the weight of the rows counted so far is multiplied.
+
+        Returns
+        -------
+        OrthogonalMap
+            With forgetting = 1, the same map as :meth:`recenter` with all rows together, up to rounding.
+        """
+        _check_forgetting(forgetting)
+        self.check_fitted()
+        if modality not in self.given_means_:
+            raise ModalityError(
+                f"Got modality={modality!r}; expected a modality whose rows were passed to recenter "
+                f"({', '.join(self.given_means_) or 'none'}).",
+                "Call `recenter(…, modality=…)` first.",
             )
-        if shrinkage == "full" and self.rank_ < len(self.gains_):
-            warnings.warn(
-                f"Got anchors that cover {self.rank_} of {len(self.gains_)} directions; expected all, since the other "
-                f'{len(self.gains_) - self.rank_} are filled with an arbitrary rotation under shrinkage="full". '
-                'Add anchors, or pass shrinkage="auto".',
-                DegenerateWarning,
-                stacklevel=4,
+        known = self.given_means_[modality]
+        sides = []
+        for rows, name, mean, weight in (
+            (source, "source", known.source, known.n_source),
+            (target, "target", known.target, known.n_target),
+        ):
+            if rows is None:
+                sides.append((mean, None if weight is None else weight * forgetting))
+                continue
+            if weight is None:
+                raise ParameterError(
+                    f"The {name} mean was given as a vector, so its number of rows is unknown.",
+                    f"Pass all rows to recenter(…, modality={modality!r}).",
+                )
+            new, n = _average(rows, len(mean), name)
+            if n is None:
+                raise ParameterError(
+                    f"Got one {name} vector; expected a matrix of rows.", f"Pass `{name}=…` of shape (n, d)."
+                )
+            total = weight * forgetting + n
+            sides.append((mean + (new - mean) * (n / total), total))
+        (a, n_source), (b, n_target) = sides
+        if n_target == 0:  # the target mean comes from the gap between modalities only
+            b = known.target + (a - known.source) @ self.rotation_
+        means = (a, b) if modality == self.modality_ else (self.source_mean_, self.target_mean_)
+        given = {modality: GivenMeans(a, b, n_source, n_target)}
+        new_map = self._with_means(means, self.modality_, given)
+        new_map.source_space_, new_map.target_space_ = self.source_space_, self.target_space_
+        return new_map
+
+    def _with_means(self, means: Means, modality: str | None, given: Mapping[str, GivenMeans]) -> Self:
+        """Return this map with other means in use, and with given means added to its table."""
+        new = self._like()
+        new.source_mean_, new.target_mean_ = means
+        new.modality_means_ |= {name: (one.source, one.target) for name, one in given.items()}
+        new.given_means_ |= given
+        new.modality_ = modality
+        new.source_space_ = replace(self.source_space_, modality=modality)
+        new.target_space_ = replace(self.target_space_, modality=modality)
+        new.facts_ = {**self.facts_, **new._measure(self.facts_["shrinkage_used"])}
+        return new
+
+    def _like(self) -> Self:
+        """Return a map with the parameters and fitted attributes of this one, without scores."""
+        new = type(self)(**self.get_params())
+        new.n_features_in_, new.scores_, new.moments_ = self.n_features_in_, {}, self.moments_
+        new.given_means_ = dict(self.given_means_)
+        new.source_space_, new.target_space_ = self.source_space_, self.target_space_
+        for name in _SOLVED:
+            setattr(new, name, getattr(self, name))
+        new.modality_means_ = dict(self.modality_means_)
+        return new
+
+    # ------------------------------------------------------------------ use
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """The rotation, shape (d_source, d_target), float64."""
+        self.check_fitted()
+        return self.rotation_
+
+    @overload
+    def inverse_transform(self, Z: TensorT) -> TensorT: ...
+    @overload
+    def inverse_transform(self, Z: ArrayLike | ArrowStream) -> np.ndarray: ...
+    def inverse_transform(self, Z: RowsLike) -> Array:
+        """Map target rows (m, d_target) back: ``(Z − μ_B) @ rotationᵀ + μ_A``.
+
+        If the map is an isometry, this exactly inverts :meth:`transform`; otherwise the components that
+        :meth:`transform` removed or shrank are not restored.
+        """
+        self.check_fitted()
+        A = check_native(Z, "Z")
+        check_width(A.shape[1], self.d_target, type(self).__name__ + ".inverse_transform", self.n_features_in_)
+        transposed = self.rotation_.T
+        out = A @ cast_like(transposed, A) + cast_like(self.source_mean_ - self.target_mean_ @ transposed, A)
+        return as_given(out, Z)
+
+    def inverse(self) -> Self:
+        """Return the map from target to source, equal to the map fitted with source and target exchanged."""
+        self.check_fitted()
+        new = self._like()
+        new.moments_ = {name: moments.swap() for name, moments in self.moments_.items()}
+        new.rotation_ = np.ascontiguousarray(self.rotation_.T)
+        new.n_features_in_ = len(new.rotation_)
+        new.source_mean_, new.target_mean_ = self.target_mean_, self.source_mean_
+        new.source_space_, new.target_space_ = self.target_space_, self.source_space_
+        new.modality_means_ = {name: (b, a) for name, (a, b) in self.modality_means_.items()}
+        new.given_means_ = {
+            name: GivenMeans(m.target, m.source, m.n_target or None, m.n_source)
+            for name, m in self.given_means_.items()
+        }
+        new.facts_ = {**self.facts_, **new._measure(self.facts_["shrinkage_used"])}
+        return new
+
+    def then(self, other: Self) -> Self:
+        """Return the map that applies this map and then ``other``, which starts from this map's target.
+
+        The two maps may have different means in the intermediate space; the result accounts for this. Modalities that
+        both maps know keep their own means.
+        """
+        self._check_same_kind(other, "compose")
+        self.check_fitted()
+        other.check_fitted()
+        check_width(self.d_target, other.n_features_in_, "the second " + type(other).__name__)
+        check_space(replace(self.target_space_, normalized=None), other.source_space_, Space(), modality=False)
+
+        def join(first: Means, second: Means) -> Means:
+            return first[0], second[1] + (first[1] - second[0]) @ other.rotation_
+
+        return self._of_parts(
+            self.rotation_ @ other.rotation_,
+            join((self.source_mean_, self.target_mean_), (other.source_mean_, other.target_mean_)),
+            {
+                name: join(means, other.modality_means_[name])
+                for name, means in self.modality_means_.items()
+                if name in other.modality_means_
+            },
+            (self.source_space_, other.target_space_),
+            modality=self.modality_,
+            n_pairs=min(self.n_pairs_, other.n_pairs_),
+            **self.get_params(),
+        )
+
+    def _check_same_kind(self, other: object, verb: str) -> None:
+        if type(self) is not type(other):
+            raise ParameterError(
+                f"Got {type(other).__name__} to {verb} with {type(self).__name__}; expected the same kind.",
+                "Transform in two steps instead.",
             )
+
+    @classmethod
+    def _of_parts(
+        cls,
+        rotation: np.ndarray,
+        means: Means,
+        table: Mapping[str, Means],
+        spaces: tuple[Space, Space],
+        *,
+        modality: str | None,
+        n_pairs: int,
+        **parameters: Any,
+    ) -> Self:
+        """Build a map that was not fitted on pairs itself."""
+        new = cls(**parameters)
+        new.moments_, new.given_means_, new.scores_ = {}, {}, {}
+        new.rotation_, new.n_features_in_ = rotation, len(rotation)
+        new.source_mean_, new.target_mean_ = means
+        new.modality_means_, new.modality_ = dict(table), modality
+        new.source_space_, new.target_space_ = spaces
+        new.gains_ = new.singular_values_ = np.linalg.svd(rotation, compute_uv=False)
+        new.rank_, new.mean_directions_ = int(np.count_nonzero(new.gains_ > 1e-8)), 0
+        new.n_pairs_ = n_pairs
+        new.facts_ = new._measure("composed")
+        return new
+
+    def covered_share(self, X: RowsLike) -> np.ndarray:
+        """Return the share of each centered row's variance (norm²) in directions the anchors cover.
+
+        Parameters
+        ----------
+        X : array_like, shape (m, d_source)
+
+        Returns
+        -------
+        ndarray of float64, shape (m,)
+            In [0, 1]. The fit has no information about the remaining component: it is dropped or, with
+            ``shrinkage="full"``, rotated arbitrarily. A row equal to the mean counts as 1.
+        """
+        A = to_numpy(self._check_source(X))
+        kept = self.rank_ + self.mean_directions_
+        # Under "full" the rotation does not show which directions were covered.
+        if self.gains_[self.rank_ :].any() and self.moments_:
+            matrix, max_rank = pooled_cross(list(self.moments_.values()), center=self.center), self.n_pairs_
+        else:
+            matrix, max_rank = self.rotation_, kept
+        basis = cross_svd(matrix, max_rank=max_rank, complete=False).U[:, :kept]
+        centered = A - self.source_mean_
+        total = np.einsum("ij,ij->i", centered, centered)
+        covered = np.square(centered @ basis).sum(axis=1)
+        return np.minimum(np.divide(covered, total, out=np.ones(len(A)), where=total > 0), 1.0)
+
+    # ------------------------------------------------------------------ saving
+
+    def to_orthogonal(self) -> OrthogonalMap:
+        """Return the fitted map as a plain :class:`~congruence.OrthogonalMap`, without a subclass's own parameters."""
+        self.check_fitted()
+        plain = OrthogonalMap(**{name: getattr(self, name) for name in OrthogonalMap().get_params()})
+        plain._restore(self.state(), self.facts_)
+        plain.source_space_, plain.target_space_, plain.scores_ = self.source_space_, self.target_space_, self.scores_
+        return plain
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write the map as a folder, as every map; a subclass's is read as an :class:`~congruence.OrthogonalMap`."""
+        if type(self) is not OrthogonalMap:
+            return self.to_orthogonal().save(path, force=force)
+        return super().save(path, force=force)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return rotation, means, spectrum and moments as arrays."""
+        self.check_fitted()
+        arrays = {
+            "rotation": self.rotation_,
+            "source_mean": self.source_mean_,
+            "target_mean": self.target_mean_,
+            "singular_values": self.singular_values_,
+            "gains": self.gains_,
+        }
+        for name, (a, b) in self.modality_means_.items():
+            arrays |= {f"means.{name}.source": a, f"means.{name}.target": b}
+        for name, moments in self.moments_.items():
+            arrays |= {f"moments.{name}.{key}": value for key, value in moments.state().items()}
+        return arrays
+
+    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+        tables: dict[str, dict[str, dict[str, np.ndarray]]] = {"moments": {}, "means": {}}
+        shapes = {"rotation": "io", "source_mean": "i", "target_mean": "o", "singular_values": "s", "gains": "s"}
+        parts = {"totals": "4", "source_mean": "i", "target_mean": "o", "cross": "io", "gram": "ii"}
+        for key, value in arrays.items():
+            table, _, path = key.partition(".")
+            if table in tables:
+                name, _, part = path.rpartition(".")
+                tables[table].setdefault(name, {})[part] = value
+        moments, means = tables["moments"], tables["means"]
+        for name in means:
+            shapes |= {f"means.{name}.source": "i", f"means.{name}.target": "o"}
+        for name, sums in moments.items():
+            shapes |= {f"moments.{name}.{part}": axes for part, axes in parts.items() if part != "gram" or part in sums}
+        check_arrays(arrays, shapes)
+        if unknown := (set(means) - set(MODALITIES)) | (set(moments) - {*MODALITIES, ""}):
+            raise ValueError(f"arrays of unknown modalities: {', '.join(sorted(unknown))}")
+        for sums in moments.values():
+            # Total weight, number of rows, and the scatter of both sides; all are 0 for a modality whose weights are
+            # all 0.
+            if sums["totals"].shape != (4,) or (sums["totals"] < 0).any() or sums["totals"][1] % 1:
+                raise ValueError("the totals of the moments are not valid sums")
+        if moments and not sum(float(sums["totals"][0]) for sums in moments.values()) > 0:
+            raise ValueError("the moments have no weight")
+        _check_claims(arrays["rotation"], arrays["gains"], arrays["singular_values"], facts)
+        self.moments_ = {name: CrossMoments.from_state(sums) for name, sums in moments.items()}
+        self.modality_means_ = {name: (m["source"], m["target"]) for name, m in means.items()}
+        self.rotation_ = arrays["rotation"]
+        self.source_mean_, self.target_mean_ = arrays["source_mean"], arrays["target_mean"]
+        self.singular_values_, self.gains_ = arrays["singular_values"], arrays["gains"]
+        self.given_means_ = {}
+        for name, counts in dict(facts.get("mean_rows", {})).items():
+            if len(counts) != 2 or any(n is not None and (not is_number(n) or n < 0) for n in counts):
+                raise ValueError("mean_rows contains values that are not pairs of counts")
+            self.given_means_[name] = GivenMeans(*self.modality_means_[name], *counts)
+        self.rank_, self.n_pairs_ = facts["rank"], facts["n_pairs"]
+        self.mean_directions_, self.modality_ = facts["mean_directions"], facts.get("modality")
+        self.n_features_in_ = len(self.rotation_)
+        self.facts_ = dict(facts)
+
+
+def _check_claims(rotation: np.ndarray, gains: np.ndarray, singular: np.ndarray, facts: Mapping[str, Any]) -> None:
+    """Check that a saved rotation has the spectrum, rank and form that its facts claim."""
+    d_source, d_target = rotation.shape
+    directions = min(rotation.shape)
+    if len(gains) != directions or (singular < 0).any():
+        raise ValueError("gains or singular values do not match the rotation")
+    if (gains < 0).any() or (gains > 1 + TOLERANCE).any():
+        raise ValueError("gains are not between 0 and 1")
+    extra = count(facts, "mean_directions", most=directions)
+    count(facts, "n_pairs")
+    count(facts, "rank", most=directions)
+    undamped = bool(np.allclose(gains, 1))
+    claims = {
+        "directions": directions,
+        "is_isometry": d_source <= d_target and undamped,
+        "is_projection": d_source > d_target,
+    }
+    for name, value in claims.items():
+        if facts.get(name) != value or type(facts.get(name)) is not type(value):
+            raise ValueError(f"{name} is {facts.get(name)!r}, but {value} according to the arrays")
+    if abs(number(facts, "mean_gain") - float(gains.mean())) > TOLERANCE:
+        raise ValueError("mean_gain does not match the gains")
+    modality = facts.get("modality")
+    if modality is not None and modality not in MODALITIES:
+        raise ValueError("the modality is unknown")
+    if undamped:
+        check_orthonormal(rotation, "the rotation")
+    # The singular values of the rotation are the gains, and 1 for the directions of the means; their squares sum to its
+    # squared norm.
+    squared_norm = float(np.square(rotation).sum())
+    if not abs(squared_norm - float(np.square(gains).sum()) - extra) <= TOLERANCE * directions:
+        raise ValueError("gains do not match the rotation")
+
+
+def _average(given: ArrayLike | Embeddings, width: int, name: str) -> tuple[np.ndarray, int | None]:
+    """Return a mean vector in float64 from a vector, rows or embeddings, and the number of rows; None for a vector."""
+    vectors = to_rows(given.mean if isinstance(given, Embeddings) else given, name)
+    n = len(given) if isinstance(given, Embeddings) else None if vectors.ndim == 1 else len(vectors)
+    mean = as_matrix(vectors[None, :] if vectors.ndim == 1 else vectors, name, allow_zero_rows=True)
+    if mean.shape[1] != width:
+        raise ShapeError(
+            f"Got {name} of width {mean.shape[1]}; expected {width}.",
+            "Pass vectors of the model that the map was fitted on.",
+        )
+    return mean.mean(axis=0, dtype=np.float64), n
+
+
+def _split_modalities(modality: Modalities, n: int) -> list[tuple[str, np.ndarray | None]]:
+    """Return the name and a mask of the rows of each modality; a single unnamed group if no modality was given."""
+    if modality is None:
+        return [("", None)]
+    if isinstance(modality, str):
+        return [(check_choice(modality, MODALITIES, "modality"), None)]
+    names = np.asarray(modality).astype(str)
+    if names.shape != (n,):
+        raise InputError(
+            f"Got modality of shape {names.shape} for {n} rows; expected one name, or one per row.",
+            f"Pass `modality=…` of shape ({n},).",
+        )
+    return [(check_choice(str(name), MODALITIES, "modality"), names == name) for name in np.unique(names)]
+
+
+def _check_forgetting(forgetting: float) -> None:
+    if check_positive(forgetting, "forgetting") > 1:
+        raise ParameterError(
+            argument="forgetting",
+            got=forgetting,
+            expected="a number above 0 and at most 1",
+            fix="Pass `forgetting=0.9`, for example.",
+        )

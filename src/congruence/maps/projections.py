@@ -1,38 +1,223 @@
-"""Joint-space maps with one matrix per model: the common base of Procrustes heads and canonical correlations."""
+"""Joint-space maps with one matrix per model, in closed form: Procrustes heads and canonical correlations."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from congruence._utils.arrays import blocks
-from congruence._utils.typing import Array, Layer, RowsLike
+from congruence._utils.typing import Layer, RowsLike
 from congruence._utils.validation import check_positive
 from congruence.embeddings import normalize_rows
-from congruence.errors import ParameterError
-from congruence.maps import _layers
-from congruence.maps._saved import check_arrays, count
-from congruence.maps.two_sided import TwoSidedMap
+from congruence.errors import InputError, ParameterError
+from congruence.linalg.canonical import canonical_directions, whiten
+from congruence.linalg.procrustes import CrossSVD, cross_svd
+from congruence.maps.heads import HeadsMap
+from congruence.persist import check_orthonormal
 
-__all__ = ["ProjectionMap", "Rows"]
 
+class ProcrustesHeads(HeadsMap):
+    """Orthonormal projections of both spaces into a joint space that maximize the sum of paired inner products.
 
-@dataclass(frozen=True)
-class Rows:
-    """Rows of one side as used in the fit: optionally scaled to unit norm and centered, one float64 block at a time.
+    Maximizes ⟨A Wx, B Wy⟩ over Wx (d_source, n_components) and Wy (d_target, n_components) with orthonormal columns:
+    the leading left and right singular vectors of AᵀB. Unlike in :class:`~congruence.OrthogonalMap`, neither model is
+    the reference.
+
+    Parameters
+    ----------
+    n_components : int, optional
+        Width of the joint space. By default as many directions as the pairs allow: min(d_source, d_target, n − 1) (n
+        without centering), or fewer if the rows span fewer.
+    center : bool, default=True
+        Subtract the mean of the rows of the fit (after scaling them to unit norm, if ``normalize``).
+    normalize : bool, default=True
+        Scale rows to unit norm before the mean is computed. Rows to be mapped are normalized and centered in the same
+        way.
 
     Attributes
     ----------
-    raw : ndarray, shape (n, d)
-    normalize : bool
-    shift : ndarray of float64, shape (d,)
-        Vector that is subtracted: the mean of the (unit) rows, or zeros.
-    average : ndarray of float64, shape (d,)
-        Mean of the (unit) rows before anything is subtracted.
+    source_weights_, target_weights_ : ndarray of float64, shapes (d_source, n_components) and (d_target, n_components)
+        Multiply rows from the right; their columns are orthonormal.
+    source_mean_, target_mean_ : ndarray of float64, shape (d_source,) and (d_target,)
+        Subtracted from the rows; zeros without centering.
+    singular_values_ : ndarray, shape (min(d_source, d_target),)
+        Singular values of AᵀB, descending; the first ``n_components`` sum to the objective.
+
+    References
+    ----------
+    SOTAlign, equation 6 and proposition C.1. Gower and Dijksterhuis (2004), "Procrustes Problems".
+    """
+
+    kind: ClassVar[str] = "procrustes"
+
+    source_weights_: np.ndarray
+    target_weights_: np.ndarray
+    source_mean_: np.ndarray
+    target_mean_: np.ndarray
+    singular_values_: np.ndarray
+
+    def __init__(self, n_components: int | None = None, center: bool = True, normalize: bool = True) -> None:
+        self.n_components = n_components
+        self.center = center
+        self.normalize = normalize
+
+    def fit(self, X: RowsLike, Y: RowsLike) -> Self:
+        """Fit both heads on rows paired by position, shapes (n, d_source) and (n, d_target)."""
+        self._check_parameters()
+        return self._fit(*self._check_pairs(X, Y)[:2])
+
+    def _check_parameters(self) -> None:
+        if self.n_components is not None:
+            check_positive(self.n_components, "n_components", integer=True)
+
+    def _fit(self, source: np.ndarray, target: np.ndarray) -> Self:
+        """Fit both heads on rows that were already checked."""
+        A, B = (SideRows.of(raw, normalize=self.normalize, center=self.center) for raw in (source, target))
+        spans = _span(A), _span(B)
+        widths = [rows.width if basis is None else basis.shape[1] for rows, basis in zip((A, B), spans, strict=True)]
+        cross = np.zeros(widths)
+        # Computed before centering, which determines the size of the rounding error.
+        scatter = np.array([A.size, B.size]) ** 2
+        for part in blocks(len(A), 8 * (A.width + B.width)):
+            a, b = A[part], B[part]
+            scatter += np.vdot(a, a), np.vdot(b, b)
+            cross += (a if spans[0] is None else a @ spans[0]).T @ (b if spans[1] is None else b @ spans[1])
+        svd = cross_svd(cross, scale=float(np.sqrt(scatter.prod())))
+        U = svd.U if spans[0] is None else spans[0] @ svd.U
+        V = svd.Vt.T if spans[1] is None else spans[1] @ svd.Vt.T
+        _set_directions(self, A, B, (U, V, svd.s, svd.rank))
+        return self
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the arrays of both heads and the singular values."""
+        return {**super().state(), "singular_values": self.singular_values_}
+
+    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+        super()._restore({name: array for name, array in arrays.items() if name != "singular_values"}, facts)
+        _restore_directions(self, arrays["singular_values"])
+        check_orthonormal(self.source_weights_, "source_weights")
+        check_orthonormal(self.target_weights_, "target_weights")
+
+
+class CCAMap(HeadsMap):
+    """Projections of both spaces into a joint space whose coordinates are whitened and maximally correlated.
+
+    Maximizes ⟨A Wx, B Wy⟩ subject to Wxᵀ(AᵀA + λI)Wx = I and Wyᵀ(BᵀB + λI)Wy = I.
+
+    Parameters
+    ----------
+    n_components : int, optional
+        Width of the joint space. By default as many directions as the pairs allow: min(d_source, d_target, n − 1) (n
+        without centering), or fewer if the rows span fewer.
+    ridge : float, default=0.1
+        λ, added to the Gram matrices AᵀA and BᵀB. These are sums over rows, not means, so λ has less effect with more
+        pairs.
+    center : bool, default=True
+        Subtract the mean of the rows of the fit (after scaling them to unit norm, if ``normalize``).
+    normalize : bool, default=True
+        Scale rows to unit norm before the mean is computed. Rows to be mapped are normalized and centered in the same
+        way.
+    power : float, default=0.0
+        Multiply direction i by (its canonical correlation)^power on both sides. 0, as in the paper, gives weakly and
+        strongly correlated directions the same weight.
+
+    Attributes
+    ----------
+    source_weights_, target_weights_ : ndarray of float64, shapes (d_source, n_components) and (d_target, n_components)
+        Multiply rows from the right.
+    source_mean_, target_mean_ : ndarray of float64, shape (d_source,) and (d_target,)
+        Subtracted from the rows; zeros without centering.
+    singular_values_ : ndarray, shape (min(d_source, d_target),)
+        Canonical correlations of the fitted rows, descending, shrunk by λ (unshrunk for λ = 0).
+
+    References
+    ----------
+    SOTAlign, equation 7 and proposition C.2. Vinod (1976), "Canonical ridge and econometrics of joint production".
+    """
+
+    kind: ClassVar[str] = "cca"
+
+    source_weights_: np.ndarray
+    target_weights_: np.ndarray
+    source_mean_: np.ndarray
+    target_mean_: np.ndarray
+    singular_values_: np.ndarray
+
+    def __init__(
+        self,
+        n_components: int | None = None,
+        ridge: float = 0.1,
+        center: bool = True,
+        normalize: bool = True,
+        power: float = 0.0,
+    ) -> None:
+        self.n_components = n_components
+        self.ridge = ridge
+        self.center = center
+        self.normalize = normalize
+        self.power = power
+
+    def fit(self, X: RowsLike, Y: RowsLike) -> Self:
+        """Fit both heads on rows paired by position, shapes (n, d_source) and (n, d_target)."""
+        self._check_parameters()
+        return self._fit(*self._check_pairs(X, Y)[:2])
+
+    def fit_ridges(self, X: RowsLike, Y: RowsLike, ridges: Sequence[float]) -> list[Self]:
+        """Return the maps that :meth:`fit` returns for each λ, from a single decomposition of each side."""
+        maps = [type(self)(self.n_components, ridge, self.center, self.normalize, self.power) for ridge in ridges]
+        for mapping in maps:
+            mapping._check_parameters()
+        decomposed = self._decompose(*self._check_pairs(X, Y)[:2])
+        return [mapping._solve(*decomposed) for mapping in maps]
+
+    def _check_parameters(self) -> None:
+        if self.n_components is not None:
+            check_positive(self.n_components, "n_components", integer=True)
+        check_positive(self.ridge, "ridge", zero=True)
+        check_positive(self.power, "power", zero=True)
+
+    def _fit(self, source: np.ndarray, target: np.ndarray) -> Self:
+        """Fit both heads on rows that were already checked."""
+        return self._solve(*self._decompose(source, target))
+
+    def _decompose(self, source: np.ndarray, target: np.ndarray) -> tuple[SideRows, SideRows, CrossSVD, CrossSVD]:
+        A, B = (SideRows.of(raw, normalize=self.normalize, center=self.center) for raw in (source, target))
+        a, b = _compress(A, B)
+        return A, B, cross_svd(a, scale=A.size), cross_svd(b, scale=B.size)
+
+    def _solve(self, A: SideRows, B: SideRows, x: CrossSVD, y: CrossSVD) -> Self:
+        solution = canonical_directions(self._whiten(x), self._whiten(y))
+        _set_directions(self, A, B, solution, self.power)
+        return self
+
+    def _whiten(self, svd: CrossSVD) -> tuple[np.ndarray, np.ndarray]:
+        """Return the whitened rows and the whitening matrix."""
+        if not svd.rank and not self.ridge:
+            raise InputError(
+                "Got rows that are all equal once preprocessed, and ridge=0; expected rows that vary.",
+                "Add other rows, or pass `ridge=1.0`.",
+            )
+        kept = max(1, svd.rank)
+        return whiten(svd.U[:, :kept], svd.s[:kept], svd.Vt[:kept], self.ridge)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the arrays of both heads and the canonical correlations."""
+        return {**super().state(), "singular_values": self.singular_values_}
+
+    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+        super()._restore({name: array for name, array in arrays.items() if name != "singular_values"}, facts)
+        _restore_directions(self, arrays["singular_values"])
+
+
+@dataclass(frozen=True)
+class SideRows:
+    """Rows of one side as used in the fit: optionally scaled to unit norm and centered, one float64 block at a time.
+
+    ``raw`` (n, d); ``shift`` (d,): vector that is subtracted: the mean of the (unit) rows, or zeros; ``average`` (d,):
+    mean of the (unit) rows before anything is subtracted.
     """
 
     raw: np.ndarray
@@ -41,7 +226,7 @@ class Rows:
     average: np.ndarray
 
     @classmethod
-    def of(cls, raw: np.ndarray, *, normalize: bool, center: bool) -> Rows:
+    def of(cls, raw: np.ndarray, *, normalize: bool, center: bool) -> SideRows:
         """Build from raw rows, computing their mean."""
         rows = cls(raw, normalize, np.zeros(raw.shape[1]), np.zeros(raw.shape[1]))
         average = sum((rows[part].sum(axis=0) for part in rows.parts()), np.zeros(raw.shape[1])) / len(raw)
@@ -69,179 +254,105 @@ class Rows:
         return blocks(len(self.raw), 8 * self.width)
 
 
-class ProjectionMap(TwoSidedMap):
-    """Base of joint-space maps ``x ↦ (u(x) − source mean) @ source_weights``, and the same for the target.
+def _set_directions(
+    mapping: ProcrustesHeads | CCAMap,
+    A: SideRows,
+    B: SideRows,
+    solution: tuple[np.ndarray, np.ndarray, np.ndarray, int],
+    power: float = 0.0,
+) -> None:
+    """Set the fitted attributes from all directions (columns of both sides), their singular values and their rank."""
+    U, V, singular, rank = solution
+    # Constant rows carry no information, but a map must have a width: use one constant direction.
+    most = max(1, min(rank, A.width, B.width, len(A) - bool(mapping.center)))
+    if mapping.n_components is not None and mapping.n_components > most:
+        raise ParameterError(
+            f"Got n_components={mapping.n_components}; expected at most {most}, the number of directions that {len(A)} "
+            f"pairs of widths {A.width} and {B.width} have in common.",
+            f"Pass `n_components={most}`, or more pairs.",
+        )
+    k = mapping.n_components or most
+    signs = _signs(U[:, :k], A.average)
+    if power:
+        signs = signs * singular[:k] ** power
+    mapping._remember(A.raw, B.raw)
+    parts: dict[str, list[Layer]] = {}
+    for side, rows, W in (("source", A, U), ("target", B, V)):
+        layers: list[Layer] = [{"kind": "normalize"}] if mapping.normalize else []
+        if mapping.center:
+            layers.append({"kind": "center", "mean": rows.shift})
+        parts[side] = [*layers, {"kind": "linear", "weight": W[:, :k] * signs}]
+    facts = {"n_pairs": len(A), "rank": rank, "directions": min(A.width, B.width)}
+    mapping.set_layers(parts, mapping.kind, facts)
+    _name_directions(mapping, singular[:most])
 
-    ``u`` scales a row to unit norm if ``normalize`` is set, and is the identity otherwise; a zero row stays zero.
-    """
 
-    n_components: int | None
-    center: bool
-    normalize: bool
-    source_weights_: np.ndarray
-    target_weights_: np.ndarray
-    source_mean_: np.ndarray
-    target_mean_: np.ndarray
-    singular_values_: np.ndarray
+def _name_directions(mapping: ProcrustesHeads | CCAMap, singular: np.ndarray) -> None:
+    """Set the attributes that name the matrix and the mean of each head."""
+    mapping.singular_values_ = singular
+    for side in ("source", "target"):
+        layers = getattr(mapping, f"{side}_layers_")
+        weights = layers[-1]["weight"]
+        setattr(mapping, f"{side}_weights_", weights)
+        setattr(mapping, f"{side}_mean_", layers[-2]["mean"] if mapping.center else np.zeros(len(weights)))
 
-    @abstractmethod
-    def _check_parameters(self) -> None:
-        """Raise an error if a parameter has an invalid value."""
 
-    @abstractmethod
-    def _solve(self, A: Rows, B: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-        """Return all directions of both sides (as columns), their singular values, and how many exceed rounding error."""
-
-    def _check_all_parameters(self) -> None:
-        if self.n_components is not None:
-            check_positive(self.n_components, "n_components", integer=True)
-        self._check_parameters()
-
-    def _scales(self, singular: np.ndarray) -> np.ndarray | None:
-        """Return the factor of each kept direction, the same on both sides; None by default."""
-        return None
-
-    def fit(self, X: RowsLike, Y: RowsLike | None = None, *, y: RowsLike | None = None) -> Self:
-        """Fit both heads on rows paired by position.
-
-        Parameters
-        ----------
-        X : array_like, shape (n, d_source)
-        Y : array_like, shape (n, d_target)
-        y : array_like, optional
-            Alternative name for ``Y``, as used by scikit-learn's tools.
-
-        Returns
-        -------
-        Self
-
-        Raises
-        ------
-        InputError
-            If the rows cannot be used; each kind of invalid input has its own class in :mod:`congruence.errors`.
-        ParameterError
-            If a parameter has an invalid value, or ``n_components`` is more than these pairs allow.
-        """
-        self._check_all_parameters()
-        return self._fit(*self._check_pairs(X, y if Y is None else Y)[:2])
-
-    def _fit(self, source: np.ndarray, target: np.ndarray) -> Self:
-        """Fit both heads on rows that were already checked."""
-        A, B = self._rows(source), self._rows(target)
-        return self._set_solution(A, B, self._solve(A, B))
-
-    def _rows(self, raw: np.ndarray) -> Rows:
-        return Rows.of(raw, normalize=self.normalize, center=self.center)
-
-    def _set_solution(self, A: Rows, B: Rows, solution: tuple[np.ndarray, np.ndarray, np.ndarray, int]) -> Self:
-        """Set the fitted attributes from the directions that :meth:`_solve` returns."""
-        U, V, singular, rank = solution
-        # Constant rows carry no information, but a map must have a width: use one constant direction.
-        most = max(1, min(rank, A.width, B.width, len(A) - bool(self.center)))
-        if self.n_components is not None and self.n_components > most:
-            raise ParameterError(
-                f"Got n_components={self.n_components}; expected at most {most}, the number of directions that {len(A)} pairs of widths "
-                f"{A.width} and {B.width} have in common. Pass n_components={most}, or more pairs."
-            )
-        k = self.n_components or most
-        signs = _signs(U[:, :k], A.average)
-        scales = self._scales(singular[:k])
-        signs = signs if scales is None else signs * scales
-        self._remember(A.raw, B.raw)
-        self.n_features_in_ = A.width
-        self.source_weights_, self.target_weights_ = (np.ascontiguousarray(W[:, :k] * signs) for W in (U, V))
-        self.source_mean_, self.target_mean_ = A.shift, B.shift
-        self.singular_values_ = singular[:most]
-        self.n_pairs_ = len(A)
-        self.facts_ = {"n_pairs": self.n_pairs_, "rank": rank, "directions": min(A.width, B.width)}
-        return self
-
-    @property
-    def d_target(self) -> int:
-        """Width of the target model's vectors."""
-        return len(self.target_weights_)
-
-    @property
-    def _n_features_out(self) -> int:
-        return self.source_weights_.shape[1]
-
-    def _head(self, rows: Array, side: str) -> Array:
-        if side == "source":
-            mean, weights = self.source_mean_, self.source_weights_
-        else:
-            mean, weights = self.target_mean_, self.target_weights_
-        if not isinstance(rows, np.ndarray):
-            return _layers.run(self._layers(mean, weights), rows, weights.shape[1])
-        # The mean is folded into one offset, so that blocks need not be copied to center them.
-        offset = -(mean @ weights).astype(rows.dtype)
-        weights = weights.astype(rows.dtype, copy=False)
-        out = np.empty((len(rows), weights.shape[1]), dtype=rows.dtype)
-        for part in blocks(len(rows), rows.shape[1] * 8):
-            block = normalize_rows(rows[part]) if self.normalize else rows[part]
-            np.matmul(block, weights, out=out[part])
-        out += offset
-        return out
-
-    def layers(self) -> tuple[list[Layer], list[Layer]]:
-        """Return both heads as ``normalize``, ``center`` and ``linear`` layers.
-
-        Returns
-        -------
-        tuple of two lists of dict
-
-        Raises
-        ------
-        NotFittedMapError
-            If the map is not fitted.
-        """
-        self.check_fitted()
-        source = self._layers(self.source_mean_, self.source_weights_)
-        return source, self._layers(self.target_mean_, self.target_weights_)
-
-    def _layers(self, mean: np.ndarray, weights: np.ndarray) -> list[Layer]:
-        layers: list[Layer] = [{"kind": "normalize"}] if self.normalize else []
-        if self.center:
-            layers.append({"kind": "center", "mean": mean.copy()})
-        return [*layers, {"kind": "linear", "weight": weights.copy()}]
-
-    def _form(self) -> str:
-        return "unit rows" if self.normalize else "raw rows"
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Return weights, means and singular values as arrays."""
-        self.check_fitted()
-        return {
-            "source_weights": self.source_weights_,
-            "target_weights": self.target_weights_,
-            "source_mean": self.source_mean_,
-            "target_mean": self.target_mean_,
-            "singular_values": self.singular_values_,
-        }
-
-    def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, object]) -> None:
-        shapes = {"source_weights": "ik", "target_weights": "ok", "source_mean": "i", "target_mean": "o"}
-        check_arrays(arrays, {**shapes, "singular_values": "s"})
-        self.source_weights_, self.target_weights_ = arrays["source_weights"], arrays["target_weights"]
-        self.source_mean_, self.target_mean_ = arrays["source_mean"], arrays["target_mean"]
-        self.singular_values_ = arrays["singular_values"]
-        self.n_features_in_, width = self.source_weights_.shape
-        if len(self.singular_values_) < width or (self.singular_values_ < 0).any():
-            raise ValueError("negative singular values, or fewer singular values than directions")
-        if self.n_components not in (None, width) or not (
-            self.center or not (self.source_mean_.any() or self.target_mean_.any())
-        ):
-            raise ValueError("arrays that do not match the map's parameters")
-        self.n_pairs_ = count(facts, "n_pairs")
-        self.facts_ = dict(facts)
+def _restore_directions(mapping: ProcrustesHeads | CCAMap, singular: np.ndarray) -> None:
+    """Set the attributes of a saved map, after checking that its heads are those that its parameters describe."""
+    kinds = ["normalize"] * mapping.normalize + ["center"] * mapping.center + ["linear"]
+    width = mapping.d_out
+    if (
+        singular.dtype != np.float64
+        or singular.ndim != 1
+        or len(singular) < width
+        or not np.isfinite(singular).all()
+        or (singular < 0).any()
+    ):
+        raise ValueError("negative singular values, or fewer singular values than directions")
+    for layers in (mapping.source_layers_, mapping.target_layers_):
+        if [layer["kind"] for layer in layers] != kinds or "bias" in layers[-1]:
+            raise ValueError("layers that do not match the map's parameters")
+    if mapping.n_components not in (None, width) or mapping.decode_source_layers_ or mapping.decode_target_layers_:
+        raise ValueError("heads that do not match the map's parameters")
+    _name_directions(mapping, singular)
 
 
 def _signs(U: np.ndarray, average: np.ndarray) -> np.ndarray:
     """Choose the sign of each direction such that the mean row has a positive component.
 
-    The rule uses only inner products of the data, so rotating the inputs leaves the outputs unchanged. If the mean has no component
-    in a direction, the direction's largest entry is made positive.
+    The rule uses only inner products of the data, so rotating the inputs leaves the outputs unchanged. If the mean has
+    no component in a direction, the direction's largest entry is made positive.
     """
     component = average @ U
     size = np.linalg.norm(average) * np.linalg.norm(U, axis=0)
     largest = U[np.argmax(np.abs(U), axis=0), np.arange(U.shape[1])]
     return np.where(np.where(np.abs(component) > 1e-9 * size, component, largest) < 0, -1.0, 1.0)
+
+
+def _compress(A: SideRows, B: SideRows) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows with the same Gram matrices and cross-product, at most d_source + d_target of them.
+
+    They are the triangular factor R of a QR decomposition of the rows of both sides, concatenated and processed block
+    by block. This is exact, avoids squaring the data, and needs memory that does not grow with the number of rows.
+    """
+    import scipy.linalg
+
+    width = A.width + B.width
+    triangle = np.empty((0, width))
+    step = max(2 * width, 1)
+    for start in range(0, len(A), step):
+        part = slice(start, start + step)
+        stacked = np.vstack([triangle, np.hstack([A[part], B[part]])])
+        if len(stacked) > width:
+            stacked = scipy.linalg.qr(stacked, mode="r", overwrite_a=True, check_finite=False)[0][:width]
+        triangle = stacked
+    return triangle[:, : A.width], triangle[:, A.width :]
+
+
+def _span(rows: SideRows) -> np.ndarray | None:
+    """Return an orthonormal basis of the rows, shape (d, n), if there are fewer rows than columns; otherwise None."""
+    if len(rows) >= rows.width:
+        return None
+    import scipy.linalg
+
+    return scipy.linalg.qr(rows[slice(None)].T, mode="economic", check_finite=False)[0]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks, normalize_rows
 from congruence._utils.typing import RowsLike
@@ -17,21 +19,13 @@ from congruence._utils.validation import (
     check_seed,
     check_width,
 )
-from congruence.errors import (
-    AlignmentWarning,
-    CongruenceWarning,
-    InputError,
-    ParameterError,
-    TooFewAnchorsError,
-)
+from congruence.errors import AlignmentWarning, CongruenceWarning, InputError, ParameterError, TooFewAnchorsError
 from congruence.linalg.csls import mutual_neighbors
 from congruence.maps.evidence import refinement_sentence
-from congruence.maps.orthogonal import OrthogonalMap
+from congruence.maps.orthogonal import Modalities, OrthogonalMap
 from congruence.splits import duplicate_groups
 
-__all__ = ["FEWEST", "Refinement", "leading_directions", "read_pools", "refine", "warn_refinement"]
-
-#: Fewest pairs with which an improvement can be significant: the signs of five gains are all positive by chance in 1 of 32 cases.
+#: Fewest pairs that can show an improvement: the signs of five gains are all positive by chance in 1 of 32 cases.
 FEWEST = 5
 
 #: Largest p-value at which refinement counts as an improvement.
@@ -51,29 +45,23 @@ class Refinement:
     Attributes
     ----------
     improves : bool
-        Whether refined maps retrieve left-out pairs better than maps of the given pairs alone (``p_value`` ≤ 0.05). Use the matches only if True.
-    n_pairs : int
-        Number of pairs given.
-    pool_sizes : (int, int)
-        Rows of the pools, without duplicates and without rows that are among the pairs.
+        Whether refined maps retrieve left-out pairs better than maps of the given pairs alone (``p_value`` ≤ 0.05). Use
+        the matches only if True.
+    n_pairs, pool_sizes : int, (int, int)
+        Pairs given; rows of the pools, without duplicates and without rows that are among the pairs.
     rounds : int
-        Rounds of matching run on all pairs.
     source_rows, target_rows : ndarray of int, shape (k,)
         Row numbers of the matches, in the pools as passed.
     matched_share : float
-        k divided by the rows of the smaller pool. This is no evidence of success: wrong maps match a third to two thirds of the rows.
+        k divided by the rows of the smaller pool. This is no evidence of success: wrong maps match a third to two
+        thirds.
     recall_before, recall_after : float
-        Share of left-out pairs whose target is ranked first among the target pool and the other left-out targets, by maps fitted on the
-        other folds without and with refinement.
+        Share of left-out pairs whose target is ranked first among the ``gallery`` (the target pool and the other
+        left-out targets), by maps fitted on the other folds without and with refinement.
     median_rank_before, median_rank_after : float
-        Median rank of the correct target; 1 is best.
-    gallery : int
-        Number of targets that are ranked; the expected rank by chance is half of it.
-    log_gain : float
-        Mean over the left-out pairs of log₂(rank before / rank after); 1 means that the rank is halved.
-    p_value : float
-        One-sided p-value of a sign test on these gains: the probability of a gain at least this large when before and after are exchanged
-        at random for each pair.
+        Median rank of the correct target; 1 is best, half of ``gallery`` is chance.
+    log_gain, p_value : float
+        Mean of log₂(rank before / rank after), 1 if the rank is halved; and the one-sided p-value of its sign test.
     """
 
     improves: bool
@@ -93,7 +81,7 @@ class Refinement:
 
     def to_dict(self) -> dict[str, object]:
         """Return all fields except the matches as plain data."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if not name.endswith("_rows")}
+        plain = {name: value for name, value in vars(self).items() if not name.endswith("_rows")}
         return {**plain, "pool_sizes": list(self.pool_sizes), "matches": len(self.source_rows)}
 
     @property
@@ -121,12 +109,13 @@ def refine(
     Y : array_like, shape (n, d_target)
         Known pairs, n ≥ 5.
     unpaired : (array_like, array_like), shapes (p, d_source) and (q, d_target)
-        Further rows of both models, of the same modality as the pairs, in any order. The pools may share all, some or none of their items; this
-        need not be known. Duplicate rows, and rows that are in X or Y, are left out.
+        Further rows of both models, of the same modality as the pairs, in any order. The pools may share all, some or
+        none of their items; this need not be known. Duplicate rows, and rows that are in X or Y, are left out.
     base : OrthogonalMap, optional
         Map whose parameters the fits use; fitted or not. By default a map with default parameters.
     max_iter : int, default=8
-        Largest number of rounds. Round r uses the r/max_iter most confident matches. Rounds end early if the matches no longer change.
+        Largest number of rounds. Round r uses the r/max_iter most confident matches. Rounds end early if the matches no
+        longer change.
     n_neighbors : int, default=10
         Number of neighbors for CSLS.
     folds : int, default=5
@@ -139,42 +128,33 @@ def refine(
     Refinement
         The matches found with all pairs, and the evidence from the folds.
 
-    Raises
-    ------
-    TooFewAnchorsError
-        If there are fewer than five pairs.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If the pairs or the pools have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
-    InputError
-        If a pool has fewer than two rows that are not among the pairs.
-    ParameterError
-        If a parameter has an invalid value.
-
     Notes
     -----
-    A round maps the source pool by the current map, centers both pools at their own means, takes the mutual nearest neighbors under CSLS
-    (:func:`congruence.linalg.csls.mutual_neighbors`), and fits an orthogonal map on the pairs and the most confident of these matches.
-    Starting with few matches is what makes ten pairs enough: the most confident matches are correct long before most matches are.
+    A round maps the source pool by the current map, centers both pools at their own means, takes the mutual nearest
+    neighbors under CSLS (:func:`congruence.linalg.csls.mutual_neighbors`), and fits an orthogonal map on the pairs and
+    the most confident of these matches. Starting with few matches is what makes ten pairs enough: the most confident
+    matches are correct long before most matches are.
 
-    No pair is used for both fitting and evaluation. For each fold, all rounds are run on the other folds, and each source row of the fold
-    is then searched among the target pool and the fold's own targets. Gains in rank are compared by a sign test (Fisher's
-    randomization test for pairs; exact for up to twelve pairs).
+    No pair is used for both fitting and evaluation. For each fold, all rounds are run on the other folds, and each
+    source row of the fold is then searched among the target pool and the fold's own targets. Gains in rank are compared
+    by a sign test (Fisher's randomization test for pairs; exact for up to twelve pairs).
 
-    In the rounds, and so in the evaluation, wide rows are reduced to the 128 leading directions of their pool, which takes a fifth of the time.
-    The matches that are returned come from one more round in all directions.
+    In the rounds, and so in the evaluation, wide rows are reduced to the 128 leading directions of their pool, which
+    takes a fifth of the time. The matches that are returned come from one more round in all directions.
 
     Time: (folds + 1) · max_iter rounds, each O(p q · 128). Memory: the pools and blocks of similarities.
 
     References
     ----------
     Conneau et al. (2018), "Word translation without parallel data", §2.2 and 2.3 (refinement, CSLS).
-    Artetxe, Labaka and Agirre (2018), "A robust self-learning method for fully unsupervised cross-lingual mappings of word embeddings".
+    Artetxe, Labaka and Agirre (2018), "A robust self-learning method for fully unsupervised cross-lingual mappings of
+    word embeddings".
     """
     check_positive(max_iter, "max_iter", integer=True)
     check_positive(n_neighbors, "n_neighbors", integer=True)
     check_seed(random_state)
     if check_positive(folds, "folds", integer=True) < 2:
-        raise ParameterError(f"Got folds={folds}; expected at least 2, to leave pairs out. Pass folds=5.")
+        raise ParameterError(f"Got `folds={folds}`; expected at least 2, to leave pairs out.", "Pass `folds=5`.")
     A, B = as_matrix(X, "X"), as_matrix(Y, "Y")
     check_same_rows(len(A), len(B), "X", "Y")
     # Identical pairs share a fold and count once, since a pair must not be retrieved by means of its own copy.
@@ -182,8 +162,9 @@ def refine(
     n, n_different = len(A), int(labels.max()) + 1
     if n_different < FEWEST:
         raise TooFewAnchorsError(
-            f"Got {n_different} different pairs to refine; expected at least {FEWEST}, since fewer cannot show whether unpaired rows helped. "
-            "Pass more pairs, or leave out unpaired=…."
+            f"Got {n_different} different pairs to refine; expected at least {FEWEST}, since fewer cannot show "
+            "whether unpaired rows helped.",
+            "Pass more pairs, or leave out `unpaired=…`.",
         )
     base = OrthogonalMap() if base is None else base
     U, V = read_pools(unpaired, A.shape[1], B.shape[1])
@@ -223,6 +204,117 @@ def refine(
         log_gain=float(gain.mean()),
         p_value=p_value,
     )
+
+
+class RefinedMap(OrthogonalMap):
+    """An :class:`~congruence.OrthogonalMap` fitted on pairs and, if they help, on matches between two unpaired pools.
+
+    :func:`congruence.refine` finds the matches and evaluates them on left-out pairs. If they do not help, the map is
+    fitted on the pairs alone and ``fit`` warns. ``n_pairs_`` includes the matches. :meth:`save` writes a plain
+    :class:`~congruence.OrthogonalMap`, with the evidence in ``scores_["refinement"]``.
+
+    Parameters
+    ----------
+    center, shrinkage, shrinkage_strength, allow_reflection
+        As for :class:`~congruence.OrthogonalMap`; used in every fit.
+    max_iter : int, default=8
+        Largest number of refinement rounds.
+    n_neighbors : int, default=10
+        Number of neighbors for CSLS.
+    folds : int, default=5
+        Number of folds of the pairs, for the evaluation.
+    random_state : int, default=0
+        Determines the folds.
+
+    Attributes
+    ----------
+    refinement_ : Refinement or None
+        The matches and the evidence; None if no pools were passed.
+
+    Examples
+    --------
+    >>> from congruence import RefinedMap
+    >>> from congruence.synthetic import rigid_problem
+    >>> problem = rigid_problem(260, 16, 20, noise=0.1, decay=0.4, random_state=0)
+    >>> X, Y = problem.X[:8], problem.Y[:8]
+    >>> mapping = RefinedMap().fit(X, Y, unpaired=(problem.X[8:200], problem.Y[200:30:-1]))
+    >>> mapping.refinement_.improves
+    True
+    """
+
+    refinement_: Refinement | None
+
+    def __init__(
+        self,
+        center: bool = True,
+        shrinkage: str = "auto",
+        shrinkage_strength: float | None = None,
+        allow_reflection: bool = True,
+        max_iter: int = 8,
+        n_neighbors: int = 10,
+        folds: int = 5,
+        random_state: int = 0,
+    ) -> None:
+        super().__init__(center, shrinkage, shrinkage_strength, allow_reflection, random_state)
+        self.max_iter = max_iter
+        self.n_neighbors = n_neighbors
+        self.folds = folds
+
+    def fit(
+        self,
+        X: RowsLike,
+        Y: RowsLike,
+        sample_weight: ArrayLike | None = None,
+        modality: Modalities = None,
+        *,
+        unpaired: tuple[RowsLike, RowsLike] | None = None,
+    ) -> Self:
+        """Fit the rotation on pairs and, if they help, on matches between the pools.
+
+        Parameters
+        ----------
+        X, Y, sample_weight, modality
+            As for :meth:`congruence.OrthogonalMap.fit`. With pools, all rows have one modality and equal weight.
+        unpaired : (array_like, array_like), shapes (p, d_source) and (q, d_target), optional
+            Further rows of both models, in any order.
+        """
+        self.refinement_ = None
+        if unpaired is None or Y is None:
+            return super().fit(X, Y, sample_weight, modality)
+        if sample_weight is not None or not (modality is None or isinstance(modality, str)):
+            raise ParameterError(
+                "Got unpaired rows together with sample_weight or several modalities; expected pairs of one "
+                "modality and equal weight.",
+                "Leave out `sample_weight=…`, and pass one `modality=…`.",
+            )
+        refinement = refine(
+            X,
+            Y,
+            unpaired,
+            base=self,
+            max_iter=self.max_iter,
+            n_neighbors=self.n_neighbors,
+            folds=self.folds,
+            random_state=self.random_state,
+        )
+        A, B = as_matrix(X, "X"), as_matrix(Y, "Y")
+        if refinement.improves:
+            U, V = read_pools(unpaired, A.shape[1], B.shape[1])
+            A = np.concatenate([A, U[refinement.source_rows]])
+            B = np.concatenate([B, V[refinement.target_rows]])
+        super().fit(A, B, None, modality)
+        self.refinement_, self.scores_["refinement"] = refinement, refinement.to_dict()
+        if not refinement.improves:
+            warnings.warn(
+                AlignmentWarning(
+                    f"The unpaired rows do not improve the map on pairs left out ({refinement.sentence}), so it is "
+                    "fitted on the pairs alone. The pools must share items with each other, and there must be "
+                    "enough pairs.",
+                    "Pass more pairs, or larger `unpaired=…`.",
+                ),
+                stacklevel=2,
+            )
+        return self
 
 
 class _Rounds:
@@ -278,18 +370,7 @@ class _Rounds:
 
 
 def leading_directions(X: np.ndarray, most: int) -> np.ndarray:
-    """Return an orthonormal basis of the leading principal directions, or of all directions if there are no more than ``most``.
-
-    Parameters
-    ----------
-    X : ndarray, shape (n, d)
-    most : int
-
-    Returns
-    -------
-    ndarray, shape (d, min(d, most))
-        In the dtype of X; the identity if nothing is reduced.
-    """
+    """Return an orthonormal basis of at most ``most`` leading principal directions of X, shape (d, min(d, most))."""
     d = X.shape[1]
     if d <= most:
         return np.eye(d, dtype=X.dtype)
@@ -302,7 +383,7 @@ def leading_directions(X: np.ndarray, most: int) -> np.ndarray:
 
 
 def _sign_test(gain: np.ndarray, random_state: int) -> float:
-    """One-sided p-value of the mean of paired gains under random sign changes; all sign patterns are enumerated for up to twelve pairs."""
+    """One-sided p-value of the mean of paired gains under random signs; all patterns are enumerated up to 12 pairs."""
     n = len(gain)
     if n <= np.log2(_DRAWS + 1):
         signs = 1 - 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1)
@@ -312,28 +393,11 @@ def _sign_test(gain: np.ndarray, random_state: int) -> float:
 
 
 def read_pools(unpaired: object, d_source: int, d_target: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return both pools as matrices, checked against the models' widths.
-
-    Parameters
-    ----------
-    unpaired : (array_like, array_like), shapes (p, d_source) and (q, d_target)
-    d_source, d_target : int
-
-    Returns
-    -------
-    ndarray, shape (p, d_source)
-    ndarray, shape (q, d_target)
-
-    Raises
-    ------
-    ParameterError
-        If ``unpaired`` is not two collections.
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
-    """
+    """Return both pools as matrices (p, d_source) and (q, d_target), checked against the models' widths."""
     if not isinstance(unpaired, (tuple, list)) or len(unpaired) != 2 or any(side is None for side in unpaired):
         raise ParameterError(
-            "Got unpaired that is not (rows of the source, rows of the target); expected both. Pass unpaired=(U, V)."
+            "Got unpaired that is not (rows of the source, rows of the target); expected both.",
+            "Pass `unpaired=(U, V)`.",
         )
     pools = []
     for side, rows, width in zip(("source", "target"), unpaired, (d_source, d_target), strict=True):
@@ -345,35 +409,13 @@ def read_pools(unpaired: object, d_source: int, d_target: int) -> tuple[np.ndarr
 
 
 def _new_rows(pool: np.ndarray, known: np.ndarray, side: str) -> np.ndarray:
-    """Return the numbers of the rows of a pool that equal neither a known row nor an earlier row of the pool. Raises InputError if fewer than two."""
+    """Return the numbers of the rows of a pool that equal neither a known row nor an earlier row of the pool."""
     labels = duplicate_groups(np.concatenate([known, pool]))
     first = np.unique(labels, return_index=True)[1]
     rows = np.sort(first[first >= len(known)]) - len(known)
     if len(rows) < 2:
         raise InputError(
-            f"Got {len(rows)} different rows in unpaired_{side} besides those of the pairs; expected at least 2. Pass more unpaired rows."
+            f"Got {len(rows)} different rows in unpaired_{side} besides those of the pairs; expected at least 2.",
+            "Pass more unpaired rows.",
         )
     return rows
-
-
-def warn_refinement(result: Refinement, stacklevel: int = 2) -> None:
-    """Warn if the unpaired rows did not improve the map.
-
-    Parameters
-    ----------
-    result : Refinement
-    stacklevel : int, default=2
-        As for :func:`warnings.warn`: 2 is the caller of this function.
-
-    Warns
-    -----
-    AlignmentWarning
-        If ``result.improves`` is False.
-    """
-    if not result.improves:
-        warnings.warn(
-            f"Got unpaired rows that do not improve the map on pairs left out ({result.sentence}); expected pools that share items with each "
-            "other, and enough pairs to start from. The map is fitted on the pairs alone. Pass more pairs, or larger unpaired=….",
-            AlignmentWarning,
-            stacklevel=stacklevel + 1,
-        )

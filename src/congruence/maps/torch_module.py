@@ -1,7 +1,4 @@
-"""A fitted map as a ``torch.nn.Module``.
-
-Imports torch; import this module only when torch is known to be installed.
-"""
+"""A fitted map as a ``torch.nn.Module``; imports torch."""
 
 from __future__ import annotations
 
@@ -18,29 +15,9 @@ from congruence.errors import ShapeError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["TorchMap", "UnitRows"]
-
 
 class TorchMap(nn.Module):
-    """The layers of a map as a module, from rows (…, d_in) to rows (…, d_out); created by :meth:`congruence.maps.Map.to_torch`.
-
-    Parameters
-    ----------
-    layers : iterable of dict
-        As from :meth:`congruence.maps.Map.as_layers`.
-    d_in, d_out : int
-    trainable : bool, default=False
-        Whether the weights require gradients.
-    dtype : torch.dtype, default=torch.float32
-    about : str, default=""
-        Text about the map, shown by ``repr``.
-
-    Attributes
-    ----------
-    layers : torch.nn.Sequential
-    d_in, d_out : int
-    about : str
-    """
+    """The layers of a map as a module, from rows (…, d_in) to rows (…, d_out); created by ``Map.to_torch``."""
 
     def __init__(
         self,
@@ -58,25 +35,11 @@ class TorchMap(nn.Module):
         self.requires_grad_(trainable)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Map rows.
-
-        Parameters
-        ----------
-        input : Tensor, shape (…, d_in)
-            On the module's device and of its dtype.
-
-        Returns
-        -------
-        Tensor, shape (…, d_out)
-
-        Raises
-        ------
-        ShapeError
-            If the rows have another width.
-        """
+        """Map rows (…, d_in), on the module's device and of its dtype, to rows (…, d_out)."""
         if input.shape[-1] != self.d_in:
             raise ShapeError(
-                f"Got rows of width {input.shape[-1]}; expected {self.d_in}, the width of the map's input. Pass vectors of its source model."
+                f"Got rows of width {input.shape[-1]}; expected {self.d_in}, the width of the map's input.",
+                "Pass vectors of its source model.",
             )
         out: Tensor = self.layers(input)
         return out
@@ -87,7 +50,7 @@ class TorchMap(nn.Module):
 
 
 class UnitRows(nn.Module):
-    """Scale rows to unit norm. Zero rows stay zero and have a finite gradient, unlike with ``nn.functional.normalize``."""
+    """Scale rows to unit norm. Zero rows stay zero and have a finite gradient, unlike with torch's own function."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return rows of unit norm, shape (…, d), in their dtype; half precision is summed in float32."""
@@ -175,7 +138,8 @@ class _PlainLayerNorm(nn.Module):
         return nn.functional.layer_norm(input, input.shape[-1:], eps=self.eps)
 
 
-#: The module class of each kind of layer. ``tests/integrations/test_torch.py`` compares the keys with the table of layers.
+#: The module class of each kind of layer. ``tests/integrations/test_torch.py`` compares the keys with the table of
+#: layers.
 _MODULES: dict[str, Callable[[Layer, torch.dtype], nn.Module]] = {
     "normalize": lambda layer, dtype: UnitRows(),
     "center": lambda layer, dtype: _Center(_tensor(layer["mean"], dtype)),

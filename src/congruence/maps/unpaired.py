@@ -15,24 +15,24 @@ from congruence._utils.validation import as_matrix, check_positive, check_scale,
 from congruence.errors import AlignmentWarning, InputError, ParameterError
 from congruence.linalg.csls import mutual_neighbors
 from congruence.linalg.procrustes import cross_svd
-from congruence.maps._as_rotation import SavedAsRotation
-from congruence.maps._checks import as_target, require_target, with_names
-from congruence.maps._estimator import validate_data
+from congruence.maps._base import as_target
+from congruence.maps.orthogonal import OrthogonalMap
 from congruence.maps.refinement import leading_directions
 from congruence.splits import duplicate_groups
-
-__all__ = ["AGREEMENT", "Alignment", "UnpairedMap"]
 
 #: Smallest agreement at which an alignment counts as successful; docs/refine.md gives its error rates.
 AGREEMENT = 0.5
 
-#: Number of leading directions of each side used in the search: few enough that a rotation cannot fit arbitrary matches.
+#: Number of leading directions of each side used in the search: few enough that a rotation cannot fit arbitrary
+#: matches.
 _DIRECTIONS = 128
 
-#: Entropy weights, used in this order, in standard deviations of the affinities; linearizations per weight; iterations per linearization.
+#: Entropy weights, used in this order, in standard deviations of the affinities; linearizations per weight; iterations
+#: per linearization.
 _EPSILONS, _STEPS, _ITERATIONS = (0.5, 0.35, 0.25, 0.2), 3, 30
 
-#: Share of the source rows left out of each restart, and the smallest number of such rows from which agreement is judged.
+#: Share of the source rows left out of each restart, and the smallest number of such rows from which agreement is
+#: judged.
 _LEFT_OUT, _FEWEST_LEFT_OUT = 0.1, 20
 
 #: Rounds in which the matches used grow from the most confident eighth to all.
@@ -47,18 +47,14 @@ class Alignment:
     ----------
     found : bool
         Whether ``agreement`` ≥ 0.5, on at least 20 rows.
-    agreement : float
-        For the two restarts that agree best: share of the rows left out by either of them that both map to the same target row.
-    chance : float
-        One divided by the number of target rows: the agreement of two random maps.
-    left_out : int
-        Number of rows that ``agreement`` is computed on.
+    agreement, chance : float
+        Share of the ``left_out`` rows of the two restarts that agree best which both map to the same target row; and
+        that of two random maps.
     matched_share : float
-        Mutual nearest neighbors divided by the rows of the smaller side. This is no evidence of success: see docs/refine.md.
-    n_restarts : int
-        Restarts run; the search ends as soon as two agree.
-    sizes : (int, int)
-        Numbers of different rows on both sides.
+        Mutual nearest neighbors divided by the rows of the smaller side. This is no evidence of success:
+        docs/refine.md.
+    n_restarts, sizes : int, (int, int)
+        Restarts run; numbers of different rows on both sides.
     source_rows, target_rows : ndarray of int, shape (k,)
         Row numbers of the matches, in the arrays as passed.
     """
@@ -75,25 +71,26 @@ class Alignment:
 
     def to_dict(self) -> dict[str, object]:
         """Return all fields except the matches as plain data."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if not name.endswith("_rows")}
+        plain = {name: value for name, value in vars(self).items() if not name.endswith("_rows")}
         return {**plain, "sizes": list(self.sizes), "matches": len(self.source_rows)}
 
     @property
     def sentence(self) -> str:
         """The result as one sentence, for display."""
         evidence = (
-            f"of {self.left_out} rows left out, two of {self.n_restarts} restarts map {self.agreement:.0%} to the same target "
-            f"(chance {self.chance:.1%}, needed {AGREEMENT:.0%})"
+            f"of {self.left_out} rows left out, two of {self.n_restarts} restarts map {self.agreement:.0%} to the "
+            f"same target (chance {self.chance:.1%}, needed {AGREEMENT:.0%})"
         )
         return f"The spaces were aligned: {evidence}." if self.found else f"No alignment was found: {evidence}."
 
 
-class UnpairedMap(SavedAsRotation):
+class UnpairedMap(OrthogonalMap):
     """A rotation between two spaces fitted without any known pair, with a measure of whether the search succeeded.
 
-    Each restart leaves out a tenth of the source rows, couples the two sides by Gromov–Wasserstein transport and refines the coupling to a
-    rotation. Successful restarts agree on rows they have not seen; failed ones do not, although each matches a third or more of its rows.
-    The method needs two sides that share most of their items, and models as similar as two CLIP text encoders; see docs/refine.md for experiments.
+    Each restart leaves out a tenth of the source rows, couples the two sides by Gromov–Wasserstein transport and
+    refines the coupling to a rotation. Successful restarts agree on rows they have not seen; failed ones do not,
+    although each matches a third or more of its rows. The method needs two sides that share most of their items, and
+    models as similar as two CLIP text encoders; see docs/refine.md for experiments.
 
     Parameters
     ----------
@@ -104,25 +101,23 @@ class UnpairedMap(SavedAsRotation):
     n_neighbors : int, default=10
         Number of neighbors for CSLS.
     max_rows : int, default=2000
-        Largest number of rows of a side that are coupled. A side with more rows is replaced by this many centroids (k-means).
+        Largest number of rows of a side that are coupled. A side with more rows is replaced by this many centroids
+        (k-means).
     random_state : int, default=0
         Determines the rows that restarts leave out, the perturbation of their start, and the centroids.
 
     Attributes
     ----------
     alignment_ : Alignment
-        The matches and the evidence.
-
-    See Also
-    --------
-    congruence.OrthogonalMap : This map has the same attributes. ``n_pairs_`` is the number of matches.
+        The matches, whose number is ``n_pairs_``, and the evidence.
 
     Notes
     -----
-    A restart has three steps. (1) The sorted similarities of each row to its own side (:func:`congruence.transport.gromov.local_distributions`) give
-    an initial plan, randomly perturbed from the second restart on. (2) Entropic Gromov–Wasserstein with decreasing entropy sharpens the plan.
-    (3) The matches of the plan, the most confident first, are refined as in :func:`congruence.refine`. The final map is fitted on the matches of
-    the restart that agrees best with another one on left-out rows.
+    A restart has three steps. (1) The sorted similarities of each row to its own side
+    (:func:`congruence.transport.gromov.local_distributions`) give an initial plan, randomly perturbed from the second
+    restart on. (2) Entropic Gromov–Wasserstein with decreasing entropy sharpens the plan. (3) The matches of the plan,
+    the most confident first, are refined as in :func:`congruence.refine`. The final map is fitted on the matches of the
+    restart that agrees best with another one on left-out rows.
 
     Time is O(n m d) per step with about two dozen steps per restart; memory is a plan of ``max_rows`` × ``max_rows``.
 
@@ -160,7 +155,7 @@ class UnpairedMap(SavedAsRotation):
         self.max_rows = max_rows
 
     def fit(  # type: ignore[override]  # rows are not paired, so they have neither weights nor modalities of their own
-        self, X: RowsLike, Y: RowsLike | None = None, modality: str | None = None, *, y: RowsLike | None = None
+        self, X: RowsLike, Y: RowsLike, modality: str | None = None
     ) -> Self:
         """Match the rows and fit the rotation on the matches.
 
@@ -171,38 +166,16 @@ class UnpairedMap(SavedAsRotation):
             Not paired with X; duplicate rows count once.
         modality : str, optional
             Modality of all rows.
-        y : array_like, optional
-            Alternative name for ``Y``, as used by scikit-learn's tools.
-
-        Returns
-        -------
-        Self
-
-        Raises
-        ------
-        ShapeError, DtypeError, NotFiniteError, ZeroRowError
-            If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros.
-        TooFewAnchorsError
-            If a side has fewer than four rows.
-        InputError
-            If ``Y`` is missing, or a side has fewer than two different rows.
-        ParameterError
-            If a parameter has an invalid value.
-
-        Warns
-        -----
-        AlignmentWarning
-            If the restarts do not agree: the map should not be used.
         """
         check_positive(self.n_neighbors, "n_neighbors", integer=True)
         check_positive(self.max_rows, "max_rows", integer=True)
         check_seed(self.random_state)
         if check_positive(self.n_restarts, "n_restarts", integer=True) < 2:
             raise ParameterError(
-                f"Got n_restarts={self.n_restarts}; expected at least 2, to compare. Pass n_restarts=4."
+                f"Got `n_restarts={self.n_restarts}`; expected at least 2, to compare.", "Pass `n_restarts=4`."
             )
-        A, B = self._sides(X, y if Y is None else Y)
-        validate_data(self, with_names(X, A), reset=True, skip_check_array=True)
+        A, B = self._sides(X, Y)
+        self._check_columns(X, A, reset=True)
         rows = [_distinct_rows(side, name) for side, name in ((A, "X"), (B, "Y"))]
         U, V = (_center_and_scale(side[kept]) for side, kept in ((A, rows[0]), (B, rows[1])))
         U, V = (normalize_rows(side @ leading_directions(side, _DIRECTIONS)) for side in (U, V))
@@ -231,15 +204,17 @@ class UnpairedMap(SavedAsRotation):
         self.scores_["alignment"] = self.alignment_.to_dict()
         if not found:
             warnings.warn(
-                f"Got rows without pairs whose spaces could not be aligned ({self.alignment_.sentence}); expected restarts that agree. Do not use this "
-                "map. Pass five or more pairs to congruence.refine.",
-                AlignmentWarning,
+                AlignmentWarning(
+                    f"Got rows without pairs whose spaces could not be aligned ({self.alignment_.sentence}); "
+                    "expected restarts that agree.",
+                    "Do not use this map. Pass five or more pairs to congruence.refine.",
+                ),
                 stacklevel=2,
             )
         return self
 
     def _sides(self, X: RowsLike, Y: RowsLike | None) -> tuple[np.ndarray, np.ndarray]:
-        Y = require_target(Y, type(self).__name__)
+        Y = self._require_target(Y)
         A = as_matrix(getattr(X, "vectors", X), "X", min_rows=4, numeric_objects=True)
         B = as_target(getattr(Y, "vectors", Y), min_rows=4)
         check_scale(A, "X")
@@ -278,14 +253,17 @@ class _Search:
         return rotation, left_out
 
     def final_matches(self, rotation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the matches of all rows, including those left out of the restart, after iterating until they no longer change."""
+        """Return the matches of all rows, including those left out of the restart, after iterating until they no longer
+        change.
+        """
         i, j, _ = self.match(rotation)
         for _ in range(_ROUNDS):
             before = i, j
             i, j, _ = self.match(_rotation(self.U[i], self.V[j]))
             if np.array_equal(i, before[0]) and np.array_equal(j, before[1]):
                 break
-        # Without matches, e.g. with three different rows, return arbitrary pairs: the agreement shows that the search failed.
+        # Without matches, e.g. with three different rows, return arbitrary pairs: the agreement shows that the search
+        # failed.
         if len(i) < 2:
             i = j = np.arange(min(len(self.U), len(self.V)))
         return i, j
@@ -348,8 +326,11 @@ def _center_and_scale(X: np.ndarray) -> np.ndarray:
 
 
 def _distinct_rows(X: np.ndarray, name: str) -> np.ndarray:
-    """Return the numbers of the rows that are not copies of earlier rows. Raises InputError if there are fewer than two."""
+    """Return the numbers of the rows that are not copies of earlier rows.
+
+    Raises InputError if there are fewer than two.
+    """
     rows = np.sort(np.unique(duplicate_groups(X), return_index=True)[1])
     if len(rows) < 2:
-        raise InputError(f"Got {len(rows)} different rows in {name}; expected at least 2. Pass more items.")
+        raise InputError(f"Got {len(rows)} different rows in {name}; expected at least 2.", "Pass more items.")
     return rows

@@ -1,19 +1,25 @@
-"""Metrics of paired rows, within one space or between two, and the table :data:`METRICS` of them by name."""
+"""Metrics of paired rows, within one space or between two, and the table :data:`METRICS` of them by name.
+
+All of them refuse arrays of the wrong shape or type and numbers that are not finite, with a
+:class:`congruence.errors.InputError`, and invalid options with a :class:`congruence.errors.ParameterError`.
+"""
 
 from __future__ import annotations
 
+from congruence.errors import ParameterError
+from congruence.metrics import cka, correlations, dissimilarity, neighbors, retrieval, shape
 from congruence.metrics._base import INVARIANCES, Metric
 from congruence.metrics.cka import cross_kernel_cka, linear_cka, rbf_cka
-from congruence.metrics.correlations import cca, pwcca, svcca
+from congruence.metrics.correlations import CCAFit, cca, fit_cca, pwcca, svcca
 from congruence.metrics.dissimilarity import rsa
-from congruence.metrics.heldout_cca import CCAFit, fit_cca
 from congruence.metrics.hubness import CSLS, HUBNESS, Hubness, QBNorm
-from congruence.metrics.local_alignment import cknna
-from congruence.metrics.neighbors import cycle_knn, edit_knn, lcs_knn, mutual_knn
-from congruence.metrics.paired import paired_cosine, paired_cosines, paired_distance
-from congruence.metrics.prompts import ensemble_prompts
+from congruence.metrics.neighbors import cknna, cycle_knn, edit_knn, lcs_knn, mutual_knn
 from congruence.metrics.retrieval import (
     class_retrieval,
+    ensemble_prompts,
+    paired_cosine,
+    paired_cosines,
+    paired_distance,
     recall_at_k,
     top1_scores,
     zero_shot_accuracy,
@@ -23,6 +29,7 @@ from congruence.metrics.search import nearest
 from congruence.metrics.shape import procrustes_distance
 
 __all__ = [
+    "BETWEEN_SPACES",
     "CSLS",
     "HUBNESS",
     "INVARIANCES",
@@ -31,6 +38,7 @@ __all__ = [
     "Hubness",
     "Metric",
     "QBNorm",
+    "between_spaces",
     "cca",
     "cknna",
     "class_retrieval",
@@ -57,106 +65,24 @@ __all__ = [
     "zero_shot_scores",
 ]
 
-_PAPER = "Gupta et al. (2026), appendix D.4.2"
-_HUH = "Huh et al. (2024)"
-_SHAPE = frozenset({"rotation", "isotropic scaling", "translation", "joint permutation", "symmetry"})
-
-_ENTRIES = (
-    Metric(
-        "paired_cosine",
-        paired_cosine,
-        (-1.0, 1.0),
-        True,
-        frozenset({"joint rotation", "row scaling", "joint permutation", "symmetry"}),
-        _PAPER,
-        one_space=True,
-    ),
-    Metric(
-        "paired_distance",
-        paired_distance,
-        (0.0, float("inf")),
-        False,
-        frozenset({"joint rotation", "joint permutation", "symmetry"}),
-        _PAPER,
-        one_space=True,
-    ),
-    Metric("linear_cka", linear_cka, (-1.0, 1.0), True, _SHAPE, "Kornblith et al. (2019), Song et al. (2012)", "n·d²"),
-    Metric("rbf_cka", rbf_cka, (-1.0, 1.0), True, _SHAPE, "Kornblith et al. (2019)", "n²·d"),
-    Metric(
-        "cknna",
-        cknna,
-        (float("-inf"), float("inf")),
-        True,
-        frozenset({"rotation", "isotropic scaling", "joint permutation"}),
-        f"{_HUH}, appendix A",
-        "n²·d",
-    ),
-    Metric(
-        "mutual_knn",
-        mutual_knn,
-        (0.0, 1.0),
-        True,
-        frozenset({"rotation", "isotropic scaling", "joint permutation", "symmetry"}),
-        f"{_HUH}, eq. 11",
-        "n²·d",
-    ),
-    Metric(
-        "cycle_knn",
-        cycle_knn,
-        (0.0, 1.0),
-        True,
-        frozenset({"rotation", "isotropic scaling", "joint permutation"}),
-        f"{_HUH}, appendix A",
-        "n²·d",
-    ),
-    Metric(
-        "lcs_knn",
-        lcs_knn,
-        (0.0, float("inf")),
-        True,
-        frozenset({"rotation", "isotropic scaling", "joint permutation", "symmetry"}),
-        f"{_HUH}, appendix A",
-        "n²·d",
-    ),
-    Metric(
-        "edit_knn",
-        edit_knn,
-        (0.0, 1.0),
-        True,
-        frozenset({"rotation", "isotropic scaling", "joint permutation", "symmetry"}),
-        f"{_HUH}, appendix A",
-        "n²·d",
-    ),
-    Metric("cca", cca, (0.0, 1.0), True, _SHAPE, "Hotelling (1936)", "n·d²"),
-    Metric("svcca", svcca, (0.0, 1.0), True, _SHAPE, "Raghu et al. (2017)", "n·d²"),
-    Metric(
-        "pwcca",
-        pwcca,
-        (0.0, 1.0),
-        True,
-        frozenset({"isotropic scaling", "translation", "joint permutation"}),
-        "Morcos et al. (2018)",
-        "n·d²",
-    ),
-    Metric(
-        "rsa",
-        rsa,
-        (-1.0, 1.0),
-        True,
-        frozenset({"row scaling", "joint permutation", "symmetry"}),
-        "Kriegeskorte et al. (2008)",
-        "n²·d",
-    ),
-    Metric(
-        "procrustes_distance",
-        procrustes_distance,
-        (0.0, 1.5707963267948966),
-        False,
-        _SHAPE,
-        "Williams et al. (2021)",
-        "n·d²",
-    ),
-)
-
 #: Metrics of paired rows, by name; every property declared in an entry is tested.
-METRICS: dict[str, Metric] = {metric.name: metric for metric in _ENTRIES}
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for family in (retrieval, cka, neighbors, correlations, dissimilarity, shape)
+    for metric in family.METRICS
+}
+
+#: Names of the metrics that compare two spaces, rather than vectors of one.
+BETWEEN_SPACES = tuple(name for name, metric in METRICS.items() if not metric.one_space)
+
+
+def between_spaces(name: str) -> Metric:
+    """Return a metric that compares two spaces by its name."""
+    if name not in BETWEEN_SPACES:
+        raise ParameterError(
+            argument="metric",
+            got=name,
+            expected=f"one that compares two spaces: {', '.join(BETWEEN_SPACES)}",
+            fix="Pass one of these.",
+        )
+    return METRICS[name]

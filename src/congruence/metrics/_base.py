@@ -1,21 +1,22 @@
-"""The properties that every metric declares, and the validation that metrics share."""
+"""What every metric declares, and the checks and steps that metrics share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from congruence._inputs import check_order
 from congruence._utils.arrays import device, is_tensor, namespace, to_numpy
 from congruence._utils.ids import fits_fixed_width, id_texts
 from congruence._utils.typing import Array, ArrayNamespace, Labels, RowsLike, Tensor
-from congruence._utils.validation import as_matrix, as_native, check_same_rows, check_scale
-from congruence.errors import DtypeError, ShapeError
-from congruence.metrics.rows import check_same_width
+from congruence._utils.validation import as_matrix, as_native, check_same_rows, check_same_width, check_scale
+from congruence.embeddings import check_order
+from congruence.errors import DtypeError, InputError, ShapeError
 
-#: Transformations that leave a value unchanged. Up to ``"joint permutation"``, they may be applied to either side independently.
+#: Transformations that leave a value unchanged. Up to ``"joint permutation"``, they may be applied to either side
+#: independently.
 INVARIANCES = {
     "rotation": "rotating or reflecting either side",
     "isotropic scaling": "multiplying either side by a positive number",
@@ -27,10 +28,19 @@ INVARIANCES = {
     "symmetry": "exchanging the sides",
 }
 
+EPS = float(np.finfo(np.float64).eps)
+
+#: Number of rows up to which all pairs are compared by default: 100 MB per side.
+MOST_ROWS = 5000
+
+
+def _one_space(*_: object) -> Any:
+    raise TypeError("a metric within one space is not compared with random re-pairings")
+
 
 @dataclass(frozen=True)
 class Metric:
-    """A measure of agreement and its declared properties, which tests verify.
+    """A measure of agreement with its declared properties, which tests verify.
 
     Attributes
     ----------
@@ -46,8 +56,12 @@ class Metric:
         Source of the definition.
     cost : str
         Number of operations, up to a constant, for n rows of width d.
+    prepare, compare, reorder : callable
+        The same value in steps, so that random re-pairings reuse the first: ``prepare(A, name)`` computes from checked
+        rows what depends on one side only (a basis, a Gram matrix, a table of neighbors), ``compare(first, second)``
+        is the value, and ``reorder(side, order)`` equals preparing ``A[order]``.
     one_space : bool
-        Whether both sides must be in the same space, and so have the same width.
+        Whether both sides must be in the same space, and so have the same width. Such a metric has no steps.
     """
 
     name: str
@@ -57,22 +71,19 @@ class Metric:
     invariances: frozenset[str]
     reference: str
     cost: str = "n·d"
+    prepare: Callable[[np.ndarray, str], Any] = _one_space
+    compare: Callable[[Any, Any], float] = _one_space
+    reorder: Callable[[Any, np.ndarray], Any] = lambda side, order: side[order]
     one_space: bool = False
 
 
-def paired(X: RowsLike, Y: RowsLike) -> tuple[np.ndarray, np.ndarray]:
-    """Validate two matrices of equal shape whose rows are paired by position.
+# ------------------------------------------------------------------ checks
 
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
-    IdError
-        If both are embeddings with ids, which differ or are in a different order.
-    """
+
+def paired(X: RowsLike, Y: RowsLike) -> tuple[np.ndarray, np.ndarray]:
+    """Validate two matrices of equal shape whose rows are paired by position."""
     check_order(X, Y)
-    A = as_matrix(X, "X", allow_zero_rows=True)
-    B = as_matrix(Y, "Y", allow_zero_rows=True)
+    A, B = (as_matrix(side, name, allow_zero_rows=True) for side, name in ((X, "X"), (Y, "Y")))
     check_same_rows(len(A), len(B), "X", "Y")
     check_same_width(A, B)
     return A, B
@@ -81,24 +92,9 @@ def paired(X: RowsLike, Y: RowsLike) -> tuple[np.ndarray, np.ndarray]:
 def native_pair(
     X: RowsLike, Y: RowsLike, *, min_rows: int = 2, names: tuple[str, str] = ("X", "Y")
 ) -> tuple[ArrayNamespace, Array, Array]:
-    """Validate two matrices with paired rows and any widths, keeping their array library.
+    """Validate two matrices with paired rows and any widths, and return their array namespace and them.
 
     A torch tensor stays a tensor, on its device and in its graph; all other input becomes NumPy.
-
-    Returns
-    -------
-    module
-        The array API namespace of both.
-    array, array
-
-    Raises
-    ------
-    ShapeError, NotFiniteError, TooFewAnchorsError
-        If arrays have the wrong shape, contain NaN or infinity, or have fewer than ``min_rows`` rows.
-    DtypeError
-        If arrays are not real numbers, or are of different libraries or on different devices.
-    IdError
-        If both are embeddings with ids, which differ or are in a different order.
     """
     check_order(X, Y)
     A: Array
@@ -109,12 +105,14 @@ def native_pair(
         xp = namespace(X, Y)
     except TypeError as error:
         raise DtypeError(
-            f"Got {names[0]} of {type(X)} and {names[1]} of {type(Y)}; expected arrays of one library. Convert one of them, with numpy.asarray for example."
+            f"Got {names[0]} of {type(X)} and {names[1]} of {type(Y)}; expected arrays of one library.",
+            "Convert one of them, with numpy.asarray for example.",
         ) from error
     tensors = [side for side in (A, B) if is_tensor(side)]
     if len({side.device for side in tensors}) > 1:
         raise DtypeError(
-            f"Got {names[0]} on {tensors[0].device} and {names[1]} on {tensors[1].device}; expected one device. Move one of them with .to(…)."
+            f"Got {names[0]} on {tensors[0].device} and {names[1]} on {tensors[1].device}; expected one device.",
+            "Move one of them with .to(…).",
         )
     if tensors:  # the other side may be a list
         A, B = (side if is_tensor(side) else xp.asarray(side, device=device(tensors[0])) for side in (A, B))
@@ -123,19 +121,39 @@ def native_pair(
 
 
 def float_pair(X: RowsLike, Y: RowsLike, *, min_rows: int = 2) -> tuple[ArrayNamespace, Array, Array]:
-    """Like :func:`native_pair`, with both matrices in float64.
-
-    Raises
-    ------
-    ShapeError, DtypeError, TooFewAnchorsError, IdError
-        As for :func:`native_pair`.
-    NotFiniteError
-        If arrays contain NaN or infinity, or numbers whose sums would overflow or underflow.
-    """
+    """Like :func:`native_pair`, with both matrices in float64 and of a scale whose sums do not overflow."""
     xp, A, B = native_pair(X, Y, min_rows=min_rows)
     check_scale(A, "X", squares=False)
     check_scale(B, "Y", squares=False)
     return xp, xp.astype(A, xp.float64), xp.astype(B, xp.float64)
+
+
+def equal_rows(name: str, n: int) -> InputError:
+    """Return the error for a side whose rows are all equal."""
+    return InputError(
+        f"All {n} rows of {name} are equal, so they have no variance.",
+        "Drop repeated items, or check the encoder's outputs.",
+    )
+
+
+def contrasts(xp: ArrayNamespace, A: Array, name: str, *, scale: bool = True) -> Array:
+    """Return n − 1 orthonormal contrasts of A's rows, without constant columns, by default with a largest entry of 1.
+
+    Up to that scale, inner products of columns are those of the centered columns, but without the zero singular value
+    of the centered matrix: with fewer rows than columns, that zero breaks the gradient of its decomposition.
+    """
+    n = A.shape[0]
+    # Subtracting the first row leaves exact zeros in constant columns. The next step is the Householder reflection that
+    # maps the vector of ones to the first axis, with that axis dropped.
+    C = A[1:, :] - A[:1, :]
+    C = C - xp.sum(C, axis=0, keepdims=True) / (n - n**0.5)
+    size = xp.max(xp.abs(C), axis=0)
+    # Differences below this threshold are rounding errors of the caller's own arithmetic.
+    varies = size > 4 * EPS * xp.max(xp.abs(A), axis=0)
+    if not bool(xp.any(varies)):
+        raise equal_rows(name, n)
+    C = C[:, varies]
+    return C / xp.max(size) if scale else C  # a scale of 1 avoids overflow and underflow of squares
 
 
 def as_scalar(value: Array) -> float | Tensor:
@@ -144,19 +162,57 @@ def as_scalar(value: Array) -> float | Tensor:
 
 
 def as_labels(labels: Labels, n: int, name: str) -> np.ndarray:
-    """Return labels as a flat array of n entries.
-
-    Raises
-    ------
-    ShapeError
-        If there is not one label for each of n rows.
-    """
+    """Return labels as a flat array of n entries."""
     array = to_numpy(labels)
     if array.shape != (n,):
         raise ShapeError(
-            f"Got {name} of shape {array.shape}; expected one label for each of {n} rows. Pass an array of shape ({n},)."
+            f"Got {name} of shape {array.shape}; expected one label for each of {n} rows.",
+            f"Pass an array of shape ({n},).",
         )
     if array.dtype != object:
         return array
     texts = id_texts(array.tolist())  # fixed widths compare faster
     return texts.astype(str) if fits_fixed_width(texts) else texts
+
+
+# ------------------------------------------------------------------ steps of several metrics
+
+
+def positive(size: float, name: str) -> float:
+    """Return the size of a side, by which it is divided, after checking that it is not zero."""
+    if not size > 0:
+        raise InputError(
+            f"All rows of {name} are equal, or all equally far from each other.",
+            "Remove duplicate items, or check the encoder's outputs.",
+        )
+    return size
+
+
+def scaled(A: np.ndarray, name: str) -> np.ndarray:
+    """Return centered rows in float64 whose largest entry is 1, shape (n, d)."""
+    A = A.astype(np.float64)
+    A = A - A.mean(axis=0)
+    return A / positive(float(np.abs(A).max()), name)
+
+
+def check_square(A: np.ndarray, metric: str) -> None:
+    """Check that n × n matrices fit in memory."""
+    if len(A) > MOST_ROWS:
+        raise ShapeError(
+            f"Got {len(A)} rows for {metric} with re-pairings, which keeps n × n matrices; expected at most "
+            f"{MOST_ROWS}.",
+            "Pass a sample of the rows.",
+        )
+
+
+def reorder_square(L: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Return L[order][:, order], in blocks of rows that fit the processor's cache."""
+    out = np.empty_like(L)
+    for i in range(0, len(L), 256):
+        np.take(L[order[i : i + 256]], order, axis=1, out=out[i : i + 256], mode="clip")
+    return out
+
+
+def inner(K: np.ndarray, L: np.ndarray) -> float:
+    """Return the inner product of two kernels."""
+    return float(np.vdot(K, L))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias, overload
+from dataclasses import replace
+from typing import NamedTuple, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,9 +14,16 @@ from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor, Te
 from congruence._utils.validation import check_choice, check_positive, check_seed
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.linalg import kernels
-from congruence.metrics._base import as_scalar, native_pair
-
-__all__ = ["cross_kernel_cka", "linear_cka", "rbf_cka"]
+from congruence.metrics._base import (
+    Metric,
+    as_scalar,
+    check_square,
+    inner,
+    native_pair,
+    positive,
+    reorder_square,
+    scaled,
+)
 
 _HSIC: TypeAlias = Callable[[kernels.KernelSums], Array]
 
@@ -57,12 +65,8 @@ def linear_cka(
 
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, IdError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or their rows are not paired.
     TooFewAnchorsError
         If there are fewer than 4 rows.
-    ParameterError
-        If an option has an invalid value.
     InputError
         If one side is constant.
 
@@ -86,10 +90,13 @@ def linear_cka(
     check_choice(estimator, ESTIMATORS, "estimator")
     xp, A, B = native_pair(X, Y, min_rows=4)
     if estimator != "minibatch":
-        return as_scalar(_ratio(A, B, kernels.hsic_biased if estimator == "biased" else kernels.hsic_unbiased))
+        hsic = kernels.hsic_biased if estimator == "biased" else kernels.hsic_unbiased
+        return as_scalar(_divide(*_hsic_terms(A, B, hsic), xp))
     check_positive(batch_size, "batch_size", integer=True)
     if batch_size < 4:
-        raise ParameterError(f"Got batch_size={batch_size}; expected at least 4 rows. Pass batch_size=4 or more.")
+        raise ParameterError(
+            argument="batch_size", got=batch_size, expected="at least 4 rows", fix="Pass `batch_size=4` or more."
+        )
     order = np.random.default_rng(random_state).permutation(A.shape[0])
     totals = [xp.zeros((), dtype=xp.float64, device=device(A)) for _ in range(3)]
     for start in range(0, len(order) - 3, batch_size):
@@ -110,16 +117,12 @@ def _hsic_terms(A: Array, B: Array, hsic: _HSIC) -> tuple[Array, Array, Array]:
     )
 
 
-def _ratio(A: Array, B: Array, hsic: _HSIC) -> Array:
-    return _divide(*_hsic_terms(A, B, hsic), namespace(A, B))
-
-
 def _divide(cross: Array, first: Array, second: Array, xp: ArrayNamespace) -> Array:
     for value in (first, second):
         if not float(to_numpy(value)) > 0:
             raise InputError(
-                "Got a kernel that does not vary between pairs; expected some rows more alike than others. "
-                "Drop constant vectors, or pass another bandwidth=…."
+                "A kernel does not vary between pairs of rows.",
+                ("Drop constant vectors.", "Or pass another `bandwidth=…`."),
             )
     return cross / (xp.sqrt(first) * xp.sqrt(second))
 
@@ -135,29 +138,14 @@ def _means(A: Array) -> Array:
 
 @overload
 def rbf_cka(
-    X: TensorT,
-    Y: RowsLike,
-    *,
-    estimator: str = "debiased",
-    bandwidth: float | str = "median",
-    fraction: float = 1.0,
+    X: TensorT, Y: RowsLike, *, estimator: str = "debiased", bandwidth: float | str = "median", fraction: float = 1.0
 ) -> TensorT: ...
 @overload
 def rbf_cka(
-    X: ArrayLike,
-    Y: ArrayLike,
-    *,
-    estimator: str = "debiased",
-    bandwidth: float | str = "median",
-    fraction: float = 1.0,
+    X: ArrayLike, Y: ArrayLike, *, estimator: str = "debiased", bandwidth: float | str = "median", fraction: float = 1.0
 ) -> float: ...
 def rbf_cka(
-    X: RowsLike,
-    Y: RowsLike,
-    *,
-    estimator: str = "debiased",
-    bandwidth: float | str = "median",
-    fraction: float = 1.0,
+    X: RowsLike, Y: RowsLike, *, estimator: str = "debiased", bandwidth: float | str = "median", fraction: float = 1.0
 ) -> float | Tensor:
     """Centered kernel alignment with Gaussian kernels.
 
@@ -172,18 +160,10 @@ def rbf_cka(
     fraction : float, default=1.0
         Factor of the median distance; Kornblith et al. use 0.2 to 0.8.
 
-    Returns
-    -------
-    float, or 0-d torch tensor for torch input
-
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, IdError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or their rows are not paired.
     TooFewAnchorsError
         If there are fewer than 4 rows.
-    ParameterError
-        If an option has an invalid value.
     InputError
         If one side is constant, or its kernel is, because of the bandwidth.
 
@@ -204,10 +184,13 @@ def rbf_cka(
     A, B = (xp.astype(side, xp.float64) - _means(side) for side in (A, B))
     scales = []
     for side in (A, B):
-        square = float(bandwidth) ** 2 if bandwidth != "median" else _median(side) * fraction**2
+        if bandwidth == "median":
+            square = kernels.median_squared_distance(side.detach() if is_tensor(side) else side) * fraction**2
+        else:
+            square = float(bandwidth) ** 2
         if square == 0:
             raise InputError(
-                "Got rows that are all equal; expected rows that differ. Pass the encoder different items."
+                "All rows of a side are equal, so they have no distances.", "Pass the encoder different items."
             )
         scales.append(2 * square)
     hsic = kernels.hsic_biased if estimator == "biased" else kernels.hsic_unbiased
@@ -215,10 +198,6 @@ def rbf_cka(
     first = hsic(kernels.rbf_sums(A, A, scales[0], scales[0]))
     second = hsic(kernels.rbf_sums(B, B, scales[1], scales[1]))
     return as_scalar(_divide(cross, first, second, xp))
-
-
-def _median(side: Array) -> float:
-    return kernels.median_squared_distance(side.detach() if is_tensor(side) else side)
 
 
 @overload
@@ -242,9 +221,6 @@ def cross_kernel_cka(F: RowsLike, G: RowsLike, F_other: RowsLike, G_other: RowsL
 
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, IdError, TooFewAnchorsError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity; their rows are not paired; or there are fewer
-        than two images or texts.
     InputError
         If a centered kernel is zero.
 
@@ -261,12 +237,119 @@ def cross_kernel_cka(F: RowsLike, G: RowsLike, F_other: RowsLike, G_other: RowsL
     for images, texts in ((A, B), (A_other, B_other)):
         if images.shape[1] != texts.shape[1]:
             raise ShapeError(
-                f"Got images {images.shape[1]}-d and texts {texts.shape[1]}-d of one model; expected one width. Pass the arguments in the order images, texts of one model, then of the other."
+                f"Images of a model are {images.shape[1]}-d and its texts {texts.shape[1]}-d.",
+                "Pass the images and texts of one model, then those of the other.",
             )
     A, B, A_other, B_other = (xp.astype(M, xp.float64) - _means(M) for M in (A, B, A_other, B_other))
 
-    def inner(a: Array, b: Array, c: Array, d: Array) -> Array:
+    def product(a: Array, b: Array, c: Array, d: Array) -> Array:
         return xp.sum(xp.matmul(a.T, c) * xp.matmul(b.T, d))
 
-    cross = inner(A, B, A_other, B_other)
-    return as_scalar(_divide(cross, inner(A, B, A, B), inner(A_other, B_other, A_other, B_other), xp))
+    cross = product(A, B, A_other, B_other)
+    return as_scalar(_divide(cross, product(A, B, A, B), product(A_other, B_other, A_other, B_other), xp))
+
+
+# ------------------------------------------------------------------ in steps, for many re-pairings
+
+
+def _u_center(K: np.ndarray) -> np.ndarray:
+    """Center K in place so that unbiased HSIC is n (n − 3) times an inner product (Székely and Rizzo 2014)."""
+    n = len(K)
+    np.fill_diagonal(K, 0)
+    rows = K.sum(axis=1) / (n - 2)
+    K += rows.sum() / (n - 1) - rows - rows[:, None]
+    np.fill_diagonal(K, 0)
+    return K
+
+
+class _Linear(NamedTuple):
+    """A centered linear kernel of unit norm: as features, or as the Gram matrix if that is cheaper to compare."""
+
+    matrix: np.ndarray
+    is_gram: bool
+
+
+def _prepare_linear(A: np.ndarray, name: str) -> _Linear:
+    A = scaled(A, name)
+    n, d = A.shape
+    if n <= 4 * d:  # re-pairing and comparing then cost n² operations instead of n·d²
+        K = _u_center(A @ A.T)
+        return _Linear(K / positive(float(np.linalg.norm(K)), name), True)
+    return _Linear(A / np.sqrt(np.sqrt(positive(_linear_inner(A, A), name))), False)
+
+
+def _linear_inner(A: np.ndarray, B: np.ndarray) -> float:
+    n = len(A)
+    zeros = np.zeros(A.shape[1]), np.zeros(B.shape[1])
+    return float(n * (n - 3) * kernels.hsic_unbiased(kernels.linear_sums(A, B, *zeros)))
+
+
+def _reorder_linear(side: _Linear, order: np.ndarray) -> _Linear:
+    return _Linear(reorder_square(side.matrix, order) if side.is_gram else side.matrix[order], side.is_gram)
+
+
+def _compare_linear(first: _Linear, second: _Linear) -> float:
+    if first.is_gram == second.is_gram:
+        return (inner if first.is_gram else _linear_inner)(first.matrix, second.matrix)
+    K, B = (first.matrix, second.matrix) if first.is_gram else (second.matrix, first.matrix)
+    # The inner product with a U-centered kernel is the same whether or not the other kernel is U-centered.
+    return float(np.vdot(B, K @ B))
+
+
+def _prepare_biased(A: np.ndarray, name: str) -> _Linear:
+    """Return the centered kernel of unit norm, or its features."""
+    A = scaled(A, name)
+    is_gram = len(A) <= 4 * A.shape[1]
+    K = A @ A.T if is_gram else A.T @ A
+    size = positive(float(np.linalg.norm(K)), name)
+    return _Linear(K / size if is_gram else A / np.sqrt(size), is_gram)
+
+
+def _compare_biased(first: _Linear, second: _Linear) -> float:
+    if first.is_gram or second.is_gram:
+        return _compare_linear(first, second)
+    return float(np.sum((first.matrix.T @ second.matrix) ** 2))
+
+
+def _prepare_rbf(A: np.ndarray, name: str) -> np.ndarray:
+    check_square(A, "rbf_cka")
+    A = A.astype(np.float64)
+    A = A - A.mean(axis=0)
+    scale = positive(kernels.median_squared_distance(A), name)
+    K = _u_center(np.exp(-kernels.squared_distances(A, A) / (2 * scale)))
+    return K / positive(float(np.linalg.norm(K)), name)
+
+
+_INVARIANCES = frozenset({"rotation", "isotropic scaling", "translation", "joint permutation", "symmetry"})
+
+LINEAR = Metric(
+    "linear_cka",
+    linear_cka,
+    (-1.0, 1.0),
+    True,
+    _INVARIANCES,
+    "Kornblith et al. (2019), Song et al. (2012)",
+    "n·d²",
+    _prepare_linear,
+    _compare_linear,
+    _reorder_linear,
+)
+
+#: ``linear_cka(X, Y, estimator="biased")`` in steps.
+BIASED = replace(LINEAR, prepare=_prepare_biased, compare=_compare_biased)
+
+METRICS = (
+    LINEAR,
+    Metric(
+        "rbf_cka",
+        rbf_cka,
+        (-1.0, 1.0),
+        True,
+        _INVARIANCES,
+        "Kornblith et al. (2019)",
+        "n²·d",
+        _prepare_rbf,
+        inner,
+        reorder_square,
+    ),
+)

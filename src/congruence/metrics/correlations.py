@@ -1,4 +1,4 @@
-"""Canonical correlations of two spaces: CCA, SVCCA and PWCCA.
+"""Canonical correlations of two spaces: CCA, SVCCA and PWCCA, and CCA of rows that were not used to fit it.
 
 Nothing here forms or inverts a covariance. Each side is reduced to an orthonormal basis by QR or SVD, and the canonical
 correlations are the singular values of the product of the bases (Björck and Golub 1973), so that an ill-conditioned
@@ -7,21 +7,124 @@ side costs no digits.
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import overload
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._utils.arrays import to_numpy
+from congruence._utils.arrays import NUMPY, device, is_tensor, to_numpy
 from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor, TensorT
-from congruence._utils.validation import check_choice, check_positive
-from congruence.errors import ParameterError
-from congruence.linalg.canonical import canonical_correlations
-from congruence.metrics._base import as_scalar, float_pair
-from congruence.metrics._bases import COMPONENTS, EPS, check_options, contrasts, spectrum, summarize, whitened
+from congruence._utils.validation import (
+    as_matrix,
+    check_choice,
+    check_positive,
+    check_same_rows,
+    check_scale,
+    check_width,
+)
+from congruence.errors import InputError, ParameterError
+from congruence.linalg.canonical import canonical_correlations, canonical_directions, gains, whiten
+from congruence.metrics._base import EPS, Metric, as_scalar, contrasts, equal_rows, float_pair, scaled
 
-__all__ = ["cca", "count_kept", "pwcca", "svcca"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COMPONENTS = ("mean", "first", "all")
+
+
+def _check_options(
+    components: str, rank: object, reduce: str | None, ridge: object, reductions: tuple[str | None, ...]
+) -> None:
+    """Check the options of CCA; ``reductions`` are the values that ``reduce`` may have."""
+    check_choice(components, COMPONENTS, "components")
+    check_choice(reduce, reductions, "reduce")
+    check_positive(rank, "rank", integer=True)
+    check_positive(ridge, "ridge", zero=True)
+
+
+def _number(value: Array) -> float:
+    return float(value.detach() if is_tensor(value) else value)  # torch warns about converting a tensor with a graph
+
+
+def _spectrum(xp: Any, C: Any) -> tuple[Any, Any, Any]:
+    """Return U, s and Vᵀ of C without the directions that are only rounding error."""
+    U, s, Vt = xp.linalg.svd(C, full_matrices=False)
+    r = int(xp.sum(xp.astype(s > max(C.shape) * EPS * s[0], xp.int64)))
+    return U[:, :r], s[:r], Vt[:r, :]
+
+
+def _kernel_spectrum(xp: ArrayNamespace, A: Array, name: str) -> tuple[Array, Array]:
+    """Return the basis and singular values of A's centered RBF features; see :func:`cca` for the bandwidth."""
+    n = A.shape[0]
+    C = A - A[:1, :]
+    C = C - xp.mean(C, axis=0, keepdims=True)
+    top = xp.max(xp.abs(C))
+    if _number(top) <= 4 * EPS * _number(xp.max(xp.abs(A))):
+        raise equal_rows(name, n)
+    C = C / top
+    norms = xp.sum(C * C, axis=1)
+    squared = xp.clip(norms[:, None] + norms[None, :] - 2 * (C @ xp.matrix_transpose(C)), 0.0, None)
+    rows = xp.arange(n, device=device(A))
+    pairs = xp.sort(squared[rows[:, None] < rows[None, :]])
+    median = (pairs[(len(pairs) - 1) // 2] + pairs[len(pairs) // 2]) / 2
+    if _number(median) <= 64 * EPS * _number(xp.max(norms)):
+        raise InputError(
+            f"The median distance between rows of {name} is 0, which cannot be the bandwidth of a kernel.",
+            ("Drop duplicates.", "Or pass `reduce='pca'`."),
+        )
+    K = xp.exp(-squared / (2 * median))
+    K = K - xp.mean(K, axis=0, keepdims=True)
+    K = K - xp.mean(K, axis=1, keepdims=True)
+    values, vectors = xp.linalg.eigh((K + xp.matrix_transpose(K)) / 2)
+    values, vectors = xp.flip(values), xp.flip(vectors, axis=1)
+    r = int(xp.sum(xp.astype(values > n * EPS * values[0], xp.int64)))
+    return vectors[:, :r], xp.sqrt(values[:r])
+
+
+def _whitened(xp: ArrayNamespace, A: Array, name: str, rank: int, reduce: str | None, ridge: float) -> Array:
+    """Return a side's orthonormal columns, shorter ones with a ridge (λ as a share of the mean variance)."""
+    if reduce == "kernel":
+        U, s = _kernel_spectrum(xp, A, name)
+        return _shrink(xp, U[:, :rank], s[:rank], ridge)
+    C = contrasts(xp, A, name)
+    if reduce is None and ridge == 0:
+        # Only the span matters: with columns of unit length, a column in other units does not affect the numerical
+        # rank. QR stays differentiable if singular values repeat, for example on whitened data, but needs full rank.
+        C = C / xp.max(xp.abs(C), axis=0)
+        C = C / xp.sqrt(xp.sum(C * C, axis=0))
+        if C.shape[0] >= C.shape[1]:
+            Q, R = xp.linalg.qr(C)
+            s = xp.linalg.svdvals(R)
+            if bool(s[-1] > max(C.shape) * EPS * s[0]):
+                return Q
+    U, s, _ = _spectrum(xp, C)
+    if reduce == "pca":
+        U, s = U[:, :rank], s[:rank]
+    return _shrink(xp, U, s, ridge)
+
+
+def _shrink(xp: ArrayNamespace, U: Array, s: Array, ridge: float) -> Array:
+    return U if ridge == 0 else U * gains(xp, s, ridge * xp.mean(s * s))
+
+
+def _summarize(xp: Any, correlations: Any, components: str) -> Any:
+    """Return the mean, the first or all correlations; a single value is a float for NumPy and a tensor for torch."""
+    if components == "all":
+        return correlations
+    value = correlations[0] if components == "first" else xp.mean(correlations)
+    return value if is_tensor(value) else float(value)
+
+
+def _count_kept(s: Array, keep: float | int) -> int:
+    """Return the number of components that :func:`svcca` keeps, from the descending singular values ``s`` (r,)."""
+    if isinstance(keep, (int, np.integer)):
+        return int(keep)
+    variances = to_numpy(s) ** 2
+    share = np.cumsum(variances) / np.sum(variances)
+    # A share that is reached up to rounding error counts as reached.
+    return int(np.count_nonzero(share < keep - 8 * EPS)) + 1
 
 
 def cca(
@@ -41,14 +144,15 @@ def cca(
     Y : array_like, shape (n, d_y)
         Row i belongs to row i of X; widths may differ.
     components : {"mean", "first", "all"}, default="mean"
-        The mean of the canonical correlations, the largest, or all, descending. There are min(r_x, r_y) of them, where r is the
-        dimension of a side after reduction.
+        The mean of the canonical correlations, the largest, or all, descending. There are min(r_x, r_y) of them, where
+        r is the dimension of a side after reduction.
     rank : int, default=50
         Number of dimensions each side is reduced to, or the number of dimensions in which it varies, if smaller.
     reduce : {"pca", "kernel", None}, default="pca"
         ``"pca"``: leading principal components. ``"kernel"``: leading components of kernel PCA with the kernel
         exp(−‖a − b‖² / 2m), where m is the median of the squared distances of different rows; requires O(n²) memory.
-        ``None``: all directions, and ``rank`` is not used; the only choice that is invariant to every invertible linear map.
+        ``None``: all directions, and ``rank`` is not used; the only choice that is invariant to every invertible linear
+        map.
     ridge : float, default=0.0
         Added to the variance in every direction, as a share of the mean variance of the directions kept: the covariance
         C becomes C + ridge · tr(C)/r · I (Vinod 1976), which shrinks the correlations.
@@ -56,13 +160,11 @@ def cca(
     Returns
     -------
     float, ndarray of shape (k,), or tensor
-        In [0, 1]. Torch input gives torch output, which is differentiable; with reduction or deficient rank only where the singular values
-        of the sides are distinct.
+        In [0, 1]. Torch input gives torch output, which is differentiable; with reduction or deficient rank only where
+        the singular values of the sides are distinct.
 
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, ParameterError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or a parameter has an invalid value.
     TooFewAnchorsError
         If there are fewer than two rows.
     InputError
@@ -79,20 +181,10 @@ def cca(
     Hotelling (1936), "Relations between two sets of variates".
     Björck and Golub (1973), "Numerical methods for computing angles between linear subspaces".
     """
-    check_options(components, rank, reduce, ridge, ("pca", "kernel", None))
+    _check_options(components, rank, reduce, ridge, ("pca", "kernel", None))
     xp, A, B = float_pair(X, Y)
-    Qx, Qy = whitened(xp, A, "X", rank, reduce, ridge), whitened(xp, B, "Y", rank, reduce, ridge)
-    return summarize(xp, canonical_correlations(xp, Qx, Qy), components)
-
-
-def count_kept(xp: ArrayNamespace | ModuleType, s: Array, keep: float | int) -> int:
-    """Return the number of components that :func:`svcca` keeps; ``s`` are the singular values, shape (r,), descending."""
-    if isinstance(keep, (int, np.integer)):
-        return int(keep)
-    variances = to_numpy(s) ** 2
-    share = np.cumsum(variances) / np.sum(variances)
-    # A share that is reached up to rounding error counts as reached.
-    return int(np.count_nonzero(share < keep - 8 * EPS)) + 1
+    Qx, Qy = _whitened(xp, A, "X", rank, reduce, ridge), _whitened(xp, B, "Y", rank, reduce, ridge)
+    return _summarize(xp, canonical_correlations(xp, Qx, Qy), components)
 
 
 def svcca(
@@ -105,13 +197,13 @@ def svcca(
     X : array_like, shape (n, d_x)
     Y : array_like, shape (n, d_y)
     keep : float or int, default=0.99
-        A float in (0, 1]: the fewest components whose variances sum to this share, on each side. An int: this number of components, or
-        all if there are fewer. So ``1.0`` keeps everything and ``1`` a single component.
+        A float in (0, 1]: the fewest components whose variances sum to this share, on each side. An int: this number of
+        components, or all if there are fewer. So ``1.0`` keeps everything and ``1`` a single component.
     components : {"mean", "first", "all"}, default="mean"
         The paper's similarity is the mean.
     standardize : bool, default=False
-        Divide each column by its standard deviation before the principal components are taken, as the code of Huh et al. (2024) does; columns
-        that do not vary are dropped. The papers of SVCCA and of JAM center columns only.
+        Divide each column by its standard deviation before the principal components are taken, as the code of Huh et
+        al. (2024) does; columns that do not vary are dropped. The papers of SVCCA and of JAM center columns only.
 
     Returns
     -------
@@ -121,15 +213,14 @@ def svcca(
 
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError, ParameterError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity; there are too few rows; or a parameter has an invalid value.
     InputError
         If all rows of one side are equal.
 
     Notes
     -----
     The decomposition is complete and deterministic. Unchanged by translations, rotations and isotropic scaling of
-    either side; with ``standardize`` by translations and scaling of columns, and no longer by rotations. Saturates as :func:`cca` does.
+    either side; with ``standardize`` by translations and scaling of columns, and no longer by rotations. Saturates as
+    :func:`cca` does.
 
     References
     ----------
@@ -140,7 +231,10 @@ def svcca(
     check_positive(keep, "keep")
     if not isinstance(keep, (int, np.integer)) and keep > 1:
         raise ParameterError(
-            f"Got keep={keep!r}; expected a share of variance in (0, 1] or a whole number of components. Pass keep=0.99, for example."
+            argument="keep",
+            got=keep,
+            expected="a share of variance in (0, 1] or a whole number of components",
+            fix="Pass `keep=0.99`, for example.",
         )
     xp, A, B = float_pair(X, Y)
     bases = []
@@ -149,9 +243,9 @@ def svcca(
         if standardize:
             C = C / xp.max(xp.abs(C), axis=0)  # before squaring, since squares of very small entries would underflow
             C = C / xp.sqrt(xp.sum(C * C, axis=0))
-        U, s, _ = spectrum(xp, C)
-        bases.append(U[:, : count_kept(xp, s, keep)])
-    return summarize(xp, canonical_correlations(xp, *bases), components)
+        U, s, _ = _spectrum(xp, C)
+        bases.append(U[:, : _count_kept(s, keep)])
+    return _summarize(xp, canonical_correlations(xp, *bases), components)
 
 
 @overload
@@ -161,7 +255,8 @@ def pwcca(X: ArrayLike, Y: ArrayLike, *, rank: int | None = None, weights: str =
 def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None, weights: str = "X") -> float | Tensor:
     """Projection-weighted CCA: the canonical correlations, averaged by how much one side uses each variate.
 
-    The weight of variate hᵢ of the weighting side is Σⱼ |⟨hᵢ, zⱼ⟩| over that side's centered columns zⱼ; weights are scaled to sum to 1.
+    The weight of variate hᵢ of the weighting side is Σⱼ |⟨hᵢ, zⱼ⟩| over that side's centered columns zⱼ; weights are
+    scaled to sum to 1.
 
     Parameters
     ----------
@@ -171,8 +266,8 @@ def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None, weights: str = "
         Reduce each side to this many principal components before the CCA, as is necessary if n < 2d; the weights
         are still computed from all columns. By default nothing is reduced.
     weights : {"X", "Y"}, default="X"
-        The side from whose variates and columns the weights are computed, hence ``pwcca(X, Y)`` ≠ ``pwcca(Y, X)`` in general.
-        The authors' code uses the side with fewer columns instead, and adds the column means to the variates.
+        The side from whose variates and columns the weights are computed, hence ``pwcca(X, Y)`` ≠ ``pwcca(Y, X)`` in
+        general. The authors' code uses the side with fewer columns instead, and adds the column means to the variates.
 
     Returns
     -------
@@ -182,17 +277,15 @@ def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None, weights: str = "
 
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, TooFewAnchorsError, ParameterError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity; there are too few rows; or a parameter has an invalid value.
     InputError
         If all rows of one side are equal.
 
     Notes
     -----
     The weights depend on single columns, so they change with a rotation of the weighting side and with the scale of a
-    column; they do not change with an invertible linear map of the other side. If canonical correlations are equal, their variates are an
-    arbitrary basis of a common subspace, which affects only the total weight of that subspace. With n ≤ d all correlations,
-    and so the result, are 1.
+    column; they do not change with an invertible linear map of the other side. If canonical correlations are equal,
+    their variates are an arbitrary basis of a common subspace, which affects only the total weight of that subspace.
+    With n ≤ d all correlations, and so the result, are 1.
 
     References
     ----------
@@ -207,7 +300,242 @@ def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None, weights: str = "
     if weights == "Y":
         A, B, names = B, A, ("Y", "X")
     reduce = None if rank is None else "pca"
-    Qx, Qy = (whitened(xp, side, name, rank or 1, reduce, 0.0) for side, name in ((A, names[0]), (B, names[1])))
+    Qx, Qy = (_whitened(xp, side, name, rank or 1, reduce, 0.0) for side, name in ((A, names[0]), (B, names[1])))
     U, correlations, _ = xp.linalg.svd(xp.matrix_transpose(Qx) @ Qy, full_matrices=False)
     importance = xp.sum(xp.abs(xp.matrix_transpose(Qx @ U) @ contrasts(xp, A, names[0])), axis=1)
     return as_scalar(xp.sum(importance / xp.sum(importance) * xp.clip(correlations, 0.0, 1.0)))
+
+
+# ------------------------------------------------------------------ rows that were not used in the fit
+
+
+@dataclass(frozen=True, eq=False)
+class CCAFit:
+    """Canonical directions of two spaces, to be evaluated on rows they were not fitted on.
+
+    Attributes
+    ----------
+    x_mean : ndarray of float64, shape (d_x,)
+    y_mean : ndarray of float64, shape (d_y,)
+    x_projection : ndarray of float64, shape (d_x, k)
+        ``(X - x_mean) @ x_projection`` are the canonical variates; without ridge they have unit variance on the rows of
+        the fit.
+    y_projection : ndarray of float64, shape (d_y, k)
+    correlations : ndarray of float64, shape (k,)
+        Canonical correlations on the rows of the fit, descending.
+    """
+
+    x_mean: np.ndarray = field(repr=False)
+    y_mean: np.ndarray = field(repr=False)
+    x_projection: np.ndarray = field(repr=False)
+    y_projection: np.ndarray = field(repr=False)
+    correlations: np.ndarray
+
+    def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
+        """Draw the canonical correlations on the rows of the fit, strongest first.
+
+        On the matplotlib axes ``ax``, by default new ones; ``annotate=False`` leaves out the title and labels.
+        """
+        from congruence.plotting import draw_correlations
+
+        return draw_correlations(self.correlations.tolist(), ax, annotate=annotate)
+
+    def transform(self, X: ArrayLike, Y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+        """Return the canonical variates (n, k) of X (n, d_x) and of Y (n, d_y)."""
+        A, B = as_matrix(X, "X", allow_zero_rows=True), as_matrix(Y, "Y", allow_zero_rows=True)
+        check_same_rows(len(A), len(B), "X", "Y")
+        check_width(A.shape[1], len(self.x_mean), "CCAFit")
+        check_width(B.shape[1], len(self.y_mean), "CCAFit")
+        return (
+            (A.astype(np.float64) - self.x_mean) @ self.x_projection,
+            (B.astype(np.float64) - self.y_mean) @ self.y_projection,
+        )
+
+    def score(self, X: ArrayLike, Y: ArrayLike, *, components: str = "mean") -> float | np.ndarray:
+        """Return the correlations of the two sides' variates on new rows.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, d_x)
+        Y : array_like, shape (n, d_y)
+        components : {"mean", "first", "all"}, default="mean"
+            "all" returns them in the order of the fit, in which held-out correlations need not be descending.
+
+        Returns
+        -------
+        float or ndarray of shape (k,)
+            In [-1, 1]; around 0 if the two sides are unrelated.
+
+        Raises
+        ------
+        TooFewAnchorsError
+            If there are fewer than two rows.
+        InputError
+            If a variate is constant on these rows.
+        """
+        check_choice(components, COMPONENTS, "components")
+        as_matrix(X, "X", min_rows=2, allow_zero_rows=True)
+        a, b = self.transform(X, Y)
+        scales = []
+        for variates, name in ((a, "X"), (b, "Y")):
+            noise = 64 * EPS * (np.abs(variates).max(axis=0) + 1)  # variates have size 1
+            variates -= variates.mean(axis=0)
+            scale = np.linalg.norm(variates, axis=0)
+            if (scale <= noise * np.sqrt(len(variates))).any():
+                raise InputError(
+                    f"Canonical variate {int(np.argmin(scale))} does not vary on these rows of {name}, so it has no "
+                    "correlation.",
+                    "Pass other or more rows.",
+                )
+            scales.append(scale)
+        correlations = np.clip(np.einsum("ij,ij->j", a, b) / (scales[0] * scales[1]), -1.0, 1.0)
+        return _summarize(NUMPY, correlations, components)
+
+
+def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = "pca", ridge: float = 0.0) -> CCAFit:
+    """Find the canonical directions of paired rows, for correlations on other rows.
+
+    Parameters
+    ----------
+    X : array_like, shape (n, d_x)
+    Y : array_like, shape (n, d_y)
+    rank : int, default=50
+        As for :func:`cca`.
+    ridge : float, default=0.0
+        As for :func:`cca`.
+    reduce : {"pca", None}, default="pca"
+        As for :func:`cca`, without ``"kernel"``, whose components are not linear projections.
+
+    Returns
+    -------
+    CCAFit
+        With NumPy arrays, whatever the input. Use its ``score``: in-sample correlations reach 1 on noise if
+        there are about half as many dimensions as rows (see :func:`cca`).
+
+    Raises
+    ------
+    InputError
+        If all rows of one side are equal.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X, Y = rng.standard_normal((2, 100, 60))
+    >>> fit = fit_cca(X[:50], Y[:50], rank=40)
+    >>> bool(fit.correlations.mean() > 0.8), abs(fit.score(X[50:], Y[50:])) < 0.1
+    (True, True)
+
+    References
+    ----------
+    Hotelling (1936), "Relations between two sets of variates".
+    """
+    _check_options("mean", rank, reduce, ridge, ("pca", None))
+    A, B = as_matrix(X, "X", min_rows=2, allow_zero_rows=True), as_matrix(Y, "Y", min_rows=2, allow_zero_rows=True)
+    check_scale(A, "X", squares=False)
+    check_scale(B, "Y", squares=False)
+    check_same_rows(len(A), len(B), "X", "Y")
+    means, scales, sides = [], [], []
+    for side, name in ((A, "X"), (B, "Y")):
+        side = side.astype(np.float64)
+        origin = side[0]
+        shifted = side - origin  # exact zeros in constant columns
+        mean = shifted.mean(axis=0)
+        C = shifted - mean
+        unit = np.abs(C).max(axis=0)
+        unit[unit <= 4 * EPS * np.abs(side).max(axis=0)] = 0
+        if not unit.any():
+            raise equal_rows(name, len(side))
+        if reduce is None and ridge == 0:  # as in _whitened: only the span matters
+            unit = unit * np.linalg.norm(C / np.where(unit > 0, unit, 1), axis=0)
+        else:
+            unit = np.where(unit > 0, unit.max(), 0)
+        inverse = np.divide(1.0, unit, out=np.zeros_like(unit), where=unit > 0)
+        U, s, Vt = _spectrum(NUMPY, C * inverse)
+        if reduce == "pca":
+            U, s, Vt = U[:, :rank], s[:rank], Vt[:rank]
+        means.append(origin + mean)
+        # Scales to unit variance of the variates, for rows in the caller's units.
+        scales.append(inverse[:, None] * np.sqrt(len(side) - 1))
+        sides.append(whiten(U, s, Vt, ridge * float(np.mean(s * s))))
+    directions = canonical_directions(*sides)
+    return CCAFit(
+        means[0],
+        means[1],
+        scales[0] * directions.x_directions,
+        scales[1] * directions.y_directions,
+        directions.correlations,
+    )
+
+
+# ------------------------------------------------------------------ in steps, for many re-pairings
+
+
+def _prepare_basis(keep: float | int) -> Callable[[np.ndarray, str], np.ndarray]:
+    def prepare(A: np.ndarray, name: str) -> np.ndarray:
+        """Return an orthonormal basis of the leading principal components, on centered rows."""
+        U, s, _ = _spectrum(NUMPY, scaled(A, name))
+        return U[:, : _count_kept(s, keep)]
+
+    return prepare
+
+
+def _compare_bases(U: np.ndarray, V: np.ndarray) -> float:
+    return float(np.clip(np.linalg.svd(U.T @ V, compute_uv=False), 0, 1).mean())
+
+
+def compare_first(U: np.ndarray, V: np.ndarray) -> float:
+    """Return the first canonical correlation of two bases."""
+    return float(np.clip(np.linalg.svd(U.T @ V, compute_uv=False).max(), 0, 1))
+
+
+class _Weighted(NamedTuple):
+    """A basis, and the coordinates of the columns in it, which do not depend on the order of the rows."""
+
+    basis: np.ndarray
+    coordinates: np.ndarray
+
+
+def _prepare_weighted(A: np.ndarray, name: str) -> _Weighted:
+    U, s, Vt = _spectrum(NUMPY, scaled(A, name))
+    return _Weighted(U, s[:, None] * Vt)
+
+
+def _reorder_weighted(side: _Weighted, order: np.ndarray) -> _Weighted:
+    return _Weighted(side.basis[order], side.coordinates)
+
+
+def _compare_weighted(first: _Weighted, second: _Weighted) -> float:
+    left, s, _ = np.linalg.svd(first.basis.T @ second.basis, full_matrices=False)
+    importance = np.abs(left.T @ first.coordinates).sum(axis=1)
+    return float((importance * np.clip(s, 0, 1)).sum() / importance.sum())
+
+
+_INVARIANCES = frozenset({"rotation", "isotropic scaling", "translation", "joint permutation", "symmetry"})
+
+METRICS = (
+    Metric("cca", cca, (0.0, 1.0), True, _INVARIANCES, "Hotelling (1936)", "n·d²", _prepare_basis(50), _compare_bases),
+    Metric(
+        "svcca",
+        svcca,
+        (0.0, 1.0),
+        True,
+        _INVARIANCES,
+        "Raghu et al. (2017)",
+        "n·d²",
+        _prepare_basis(0.99),
+        _compare_bases,
+    ),
+    Metric(
+        "pwcca",
+        pwcca,
+        (0.0, 1.0),
+        True,
+        frozenset({"isotropic scaling", "translation", "joint permutation"}),
+        "Morcos et al. (2018)",
+        "n·d²",
+        _prepare_weighted,
+        _compare_weighted,
+        _reorder_weighted,
+    ),
+)

@@ -1,7 +1,8 @@
 """Representational similarity analysis: whether the same pairs of items are similar in both spaces.
 
-Dissimilarities are computed in blocks of rows and kept as at most one condensed vector of n(n − 1)/2 numbers per side. Ranking
-needs no second vector: the vector is sorted in place, and the blocks are computed once more to look up their ranks in it.
+Dissimilarities are computed in blocks of rows and kept as at most one condensed vector of n(n − 1)/2 numbers per side.
+Ranking needs no second vector: the vector is sorted in place, and the blocks are computed once more to look up their
+ranks in it.
 
 GPU tensors stay on the GPU, including sorting; only Kendall's τ transfers its ranks, for SciPy.
 """
@@ -12,27 +13,23 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from congruence._utils.arrays import blocks, device, is_remote, is_tensor, namespace, to_numpy
+from congruence._utils.arrays import blocks, device, is_remote, is_tensor, namespace, normalize_rows, to_numpy
 from congruence._utils.typing import Array, RowsLike
 from congruence._utils.validation import as_matrix, as_native, check_choice, check_positive, check_same_rows, check_seed
 from congruence.errors import InputError, ParameterError, ShapeError, ZeroRowError
-from congruence.metrics.rows import unit
+from congruence.metrics._base import EPS, MOST_ROWS, Metric, check_square, inner, positive, reorder_square
 
-__all__ = ["MOST_ROWS", "Dissimilarities", "rsa"]
-
-_EPS = float(np.finfo(np.float64).eps)
 #: Squared distances below this share of the squared norms are computed from differences.
 _CLOSE = 1e-5
 _RDMS = ("correlation", "cosine", "euclidean", "sqeuclidean")
 _COMPARISONS = ("spearman", "pearson", "cosine", "kendall")
-#: Number of rows up to which all pairs are compared by default: 100 MB per side.
-MOST_ROWS = 5000
 
 
 class Dissimilarities:
     """The upper triangle of a representational dissimilarity matrix in row order, computed in blocks.
 
-    Dissimilarities are squared distances: 1 − cos is half the squared distance of unit vectors, and the comparisons do not depend on the factor.
+    Dissimilarities are squared distances: 1 − cos is half the squared distance of unit vectors, and the comparisons do
+    not depend on the factor.
     """
 
     def __init__(self, A: Array, rdm: str, name: str) -> None:
@@ -44,14 +41,15 @@ class Dissimilarities:
             constant = xp.nonzero(~xp.any(A, axis=1))[0]
             if len(constant):
                 raise ZeroRowError(
-                    f"Got a row of equal entries in {name} (row {int(constant[0])}); expected entries that differ, since a "
-                    "correlation needs variance. Remove such rows, or pass rdm='euclidean'."
+                    f"Row {int(constant[0])} of {name} has equal entries, so it has no correlation.",
+                    ("Remove such rows.", "Or pass `rdm='euclidean'`."),
                 )
             A -= xp.mean(A, axis=1, keepdims=True)
         if rdm in ("correlation", "cosine"):
-            A = unit(A, name)
+            A = normalize_rows(A, name)
         else:
-            # Distances do not depend on the shift, which improves their precision, and no comparison depends on the scale.
+            # Distances do not depend on the shift, which improves their precision, and no comparison depends on the
+            # scale.
             A = A - A[0]
             A -= xp.mean(A, axis=0)
             A /= float(xp.max(xp.abs(A))) or 1.0
@@ -59,14 +57,14 @@ class Dissimilarities:
         self.squares = xp.einsum("ij,ij->i", A, A)
         self.size = len(A) * (len(A) - 1) // 2
         self.top = float(xp.max(self.squares))
-        self.eps = 8 * _EPS * np.sqrt(A.shape[1])
+        self.eps = 8 * EPS * np.sqrt(A.shape[1])
         self.tie = self.eps * self.top
 
     def rounding(self, values: Array) -> Array:
-        """Return a bound on the rounding error of dissimilarities of about this size; it is tighter for smaller ones."""
-        # The error of a product is proportional to the squared norms of the rows, and products are used only if these are at most
-        # 1 / _CLOSE times the value. Smaller values are computed from differences of rows, with the rounding error of the entries, even
-        # for copies of a row, which torch may sum in different orders.
+        """Return a bound on the rounding error of dissimilarities of about this size."""
+        # The error of a product is proportional to the squared norms of the rows, and products are used only if these
+        # are at most 1 / _CLOSE times the value. Smaller values are computed from differences of rows, with the
+        # rounding error of the entries, even for copies of a row, which torch may sum in different orders.
         values = self.xp.clip(values, 0.0, None)
         return self.eps * self.xp.clip(values / _CLOSE + self.xp.sqrt(values * self.top) + self.tie, None, self.top)
 
@@ -139,8 +137,8 @@ def _check_varies(low: Array, high: Array, tie: float, name: str) -> None:
     """Check that the smallest and the largest dissimilarity of a side differ. Raises InputError."""
     if float(high - low) <= tie:
         raise InputError(
-            f"Got the same dissimilarity for all pairs of {name}; expected some that differ, since a correlation "
-            "needs variance. Pass compare='cosine', or check the encoder's outputs."
+            f"All pairs of {name} have the same dissimilarity, so it has no correlation.",
+            ("Pass `compare='cosine'`.", "Or check the encoder's outputs."),
         )
 
 
@@ -174,7 +172,8 @@ def _cosine(X: Dissimilarities, Y: Dissimilarities, *, center: bool) -> float:
             vector -= side.xp.mean(vector)
         elif not side.xp.max(vector) > side.tie:
             raise InputError(
-                f"Got a dissimilarity of 0 for all pairs of {name}; expected some that differ from 0, since a cosine needs a direction. Remove duplicate items, or check the encoder's outputs."
+                f"All pairs of {name} have dissimilarity 0, so it has no cosine.",
+                "Remove duplicate items, or check the encoder's outputs.",
             )
     return float(a @ b) / float(a @ a) ** 0.5 / float(b @ b) ** 0.5
 
@@ -207,26 +206,22 @@ def rsa(
         square. The package rsatoolbox calls the squared distance (divided by the width) "euclidean".
     compare : {"spearman", "pearson", "cosine", "kendall"}, default="spearman"
         Agreement of the two upper triangles, without the diagonal. Ties get their average rank, ``"kendall"`` is
-        τ-b, and ``"cosine"`` is Pearson's correlation without subtracting the means. Dissimilarities that differ by no more than
-        rounding error are ties.
+        τ-b, and ``"cosine"`` is Pearson's correlation without subtracting the means. Dissimilarities that differ by no
+        more than rounding error are ties.
     max_rows : int, optional
-        If there are more rows, compare a random sample of this size, drawn without replacement. By default all rows are compared, and more
-        than 5000 are refused: pass the size of the sample, or n to compare all of them.
+        If there are more rows, compare a random sample of this size, drawn without replacement. By default all rows are
+        compared, and more than 5000 are refused: pass the size of the sample, or n to compare all of them.
     random_state : int, default=0
         Random seed of the sample.
 
     Returns
     -------
     float
-        In [-1, 1], for ``"cosine"`` in [0, 1]; a float also for tensors, since ranks have no gradient. Tensors on the same GPU are
-        compared there.
+        In [-1, 1], for ``"cosine"`` in [0, 1]; a float also for tensors, since ranks have no gradient. Tensors on the
+        same GPU are compared there.
 
     Raises
     ------
-    DtypeError, NotFiniteError, ParameterError
-        If arrays are not real numbers or contain NaN or infinity, or an option has an invalid value.
-    ShapeError
-        If arrays have the wrong shape, or there are more than 5000 rows and no ``max_rows``.
     TooFewAnchorsError
         If there are fewer than three rows.
     ZeroRowError
@@ -253,14 +248,18 @@ def rsa(
     if max_rows is None:
         if n > MOST_ROWS:
             raise ShapeError(
-                f"Got {n} rows; expected at most {MOST_ROWS}, since memory grows with the number of pairs. "
-                f"Pass max_rows={MOST_ROWS} to compare a sample, or max_rows={n} for {n * (n - 1) // 2 * 16 / 1e9:.1f} GB."
+                f"Got {n} rows; expected at most {MOST_ROWS}, since memory grows with the number of pairs.",
+                f"Pass `max_rows={MOST_ROWS}` to compare a sample, or `max_rows={n}` for "
+                f"{n * (n - 1) // 2 * 16 / 1e9:.1f} GB.",
             )
     else:
         check_positive(max_rows, "max_rows", integer=True)
         if max_rows < 3:
             raise ParameterError(
-                f"Got max_rows={max_rows}; expected at least 3, for three pairs. Pass max_rows=3 or more."
+                argument="max_rows",
+                got=max_rows,
+                expected="at least 3, for three pairs",
+                fix="Pass `max_rows=3` or more.",
             )
         if n > max_rows:
             rows = np.sort(np.random.default_rng(random_state).choice(n, max_rows, replace=False))
@@ -273,3 +272,28 @@ def rsa(
     else:
         value = _cosine(left, right, center=compare == "pearson")
     return float(np.clip(value, -1.0, 1.0))
+
+
+def _prepare_rsa(A: np.ndarray, name: str) -> np.ndarray:
+    check_square(A, "rsa")
+    side = Dissimilarities(A, "correlation", name)
+    ranks = to_numpy(side.ranks(side.sorted()))
+    square = np.zeros((len(A), len(A)))
+    square[np.triu_indices(len(A), 1)] = ranks / positive(float(np.linalg.norm(ranks)), name)
+    return square + square.T
+
+
+METRICS = (
+    Metric(
+        "rsa",
+        rsa,
+        (-1.0, 1.0),
+        True,
+        frozenset({"row scaling", "joint permutation", "symmetry"}),
+        "Kriegeskorte et al. (2008)",
+        "n²·d",
+        _prepare_rsa,
+        lambda K, L: inner(K, L) / 2,
+        reorder_square,
+    ),
+)

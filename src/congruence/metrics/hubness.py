@@ -1,8 +1,8 @@
-"""Corrections of cosines for hubs: gallery rows that are near many queries, and so are ranked first for queries they do not match.
+"""Corrections of cosines for hubs: gallery rows that are near many queries, also those they do not match.
 
-Both corrections subtract from the cosines with each gallery row a number computed from a bank of queries. They cost one product of bank and
-gallery, O(|bank| n d), once per gallery; a query then costs the same as without correction. Gallery rows are processed in blocks, so that
-no m × n array is needed.
+Both corrections subtract from the cosines with each gallery row a number computed from a bank of queries. They cost one
+product of bank and gallery, O(|bank| n d), once per gallery; a query then costs the same as without correction. Gallery
+rows are processed in blocks, so that no m × n array is needed.
 """
 
 from __future__ import annotations
@@ -19,37 +19,19 @@ from congruence.errors import ParameterError, ShapeError
 from congruence.linalg.csls import mean_of_largest
 from congruence.metrics.search import nearest
 
-__all__ = ["CSLS", "HUBNESS", "Correction", "Hubness", "QBNorm", "as_hubness", "means_of"]
-
 
 @dataclass(frozen=True)
 class Correction:
-    """The numbers that a correction subtracts from cosines.
+    """The numbers ``shift`` (n,) that a correction subtracts from cosines.
 
-    Attributes
-    ----------
-    shift : ndarray of float64, shape (n,)
-        One number per gallery row.
-    hubs : ndarray of bool, shape (n,), or None
-        Correct only queries whose nearest row by plain cosine is one of these; None corrects all queries.
+    With ``hubs`` (n,), only queries whose nearest row by plain cosine is one of these are corrected.
     """
 
     shift: np.ndarray
     hubs: np.ndarray | None = None
 
     def correct(self, similarity: np.ndarray) -> np.ndarray:
-        """Correct similarities in place.
-
-        Parameters
-        ----------
-        similarity : ndarray, shape (m, n)
-            Cosines of some queries with the whole gallery; −inf for rows that a query must not retrieve.
-
-        Returns
-        -------
-        ndarray, shape (m, n)
-            ``similarity`` itself.
-        """
+        """Correct cosines (m, n) with the whole gallery in place; −inf for rows that a query must not retrieve."""
         shift = self.shift.astype(similarity.dtype)
         if self.hubs is None:
             similarity -= shift
@@ -61,28 +43,14 @@ class Correction:
     def as_inner_products(
         self, queries: np.ndarray, gallery: np.ndarray, *, left_out: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return both sides with one more column, such that their inner products are the corrected cosines.
+        """Return queries (m, d + 1) and gallery (n, d + 1) whose inner products are the corrected cosines.
 
-        Parameters
-        ----------
-        queries : ndarray, shape (m, d)
-        gallery : ndarray, shape (n, d)
-            The whole gallery of the correction. Both have unit rows.
-        left_out : ndarray of int, shape (m,), optional
-            A gallery row that each query must not retrieve.
-
-        Returns
-        -------
-        ndarray, shape (m, d + 1)
-        ndarray, shape (n, d + 1)
+        Both have unit rows before; ``left_out`` (m,) is a gallery row that each query must not retrieve.
         """
         is_corrected = np.ones(len(queries), queries.dtype)
         if self.hubs is not None:
             is_corrected[:] = self.hubs[nearest(queries, 1, gallery, left_out=left_out)[:, 0]]
-        return (
-            np.column_stack([queries, is_corrected]),
-            np.column_stack([gallery, -self.shift.astype(gallery.dtype)]),
-        )
+        return (np.column_stack([queries, is_corrected]), np.column_stack([gallery, -self.shift.astype(gallery.dtype)]))
 
 
 class Hubness(ABC):
@@ -92,32 +60,15 @@ class Hubness(ABC):
 
     @abstractmethod
     def shift(self, cosines: np.ndarray) -> np.ndarray:
-        """Return the number to subtract from each column.
+        """Return the number to subtract from each column (n,) of cosines of the bank with gallery rows (b, n).
 
-        Parameters
-        ----------
-        cosines : ndarray, shape (b, n)
-            Cosines of the bank with gallery rows; −inf for rows that a query of the bank must not retrieve.
-
-        Returns
-        -------
-        ndarray of float64, shape (n,)
+        They are −inf for rows that a query of the bank must not retrieve.
         """
 
     def of(self, bank: np.ndarray, gallery: np.ndarray, *, exclude_self: bool = False) -> Correction:
-        """Compute the correction from a bank of queries, one block of gallery rows at a time.
+        """Compute the correction of unit gallery rows (n, d) from a bank of unit queries (b, d), in blocks.
 
-        Parameters
-        ----------
-        bank : ndarray, shape (b, d)
-        gallery : ndarray, shape (n, d)
-            Both have unit rows.
-        exclude_self : bool, default=False
-            Ignore gallery row i for query i of the bank.
-
-        Returns
-        -------
-        Correction
+        With ``exclude_self``, gallery row i is ignored for query i of the bank.
         """
         shift = np.empty(len(gallery))
         best, first = np.full(len(bank), -np.inf), np.zeros(len(bank), dtype=np.intp)
@@ -136,16 +87,7 @@ class Hubness(ABC):
         return Correction(shift, self._hubs(first, len(gallery)))
 
     def of_matrix(self, cosines: np.ndarray) -> Correction:
-        """Return the correction for a complete matrix of cosines, with its own queries as the bank.
-
-        Parameters
-        ----------
-        cosines : ndarray, shape (m, n)
-
-        Returns
-        -------
-        Correction
-        """
+        """Return the correction for a complete matrix of cosines (m, n), with its own queries as the bank."""
         return Correction(self.shift(cosines), self._hubs(np.argmax(cosines, axis=1), cosines.shape[1]))
 
     #: Whether only queries whose nearest row is a hub are corrected.
@@ -160,18 +102,13 @@ class Hubness(ABC):
 class CSLS(Hubness):
     """Cross-domain similarity local scaling: ``2 cos(q, g) − r(q) − r(g)``.
 
-    ``r(g)`` is the mean cosine of a gallery row with its nearest queries of the bank. ``r(q)`` is the same for all rows that a
-    query is compared with, so the ranking is that of ``cos(q, g) − r(g)/2``, which is what is computed.
+    ``r(g)`` is the mean cosine of a gallery row with its nearest queries of the bank. ``r(q)`` is the same for all rows
+    that a query is compared with, so the ranking is that of ``cos(q, g) − r(g)/2``, which is what is computed.
 
     Parameters
     ----------
     n_neighbors : int, default=10
         Number of queries over which r(g) is averaged; all of them if the bank has fewer.
-
-    Raises
-    ------
-    ParameterError
-        If ``n_neighbors`` is not a positive integer.
 
     References
     ----------
@@ -193,24 +130,19 @@ class CSLS(Hubness):
 class QBNorm(Hubness):
     """Query-bank normalization with the dynamic inverted softmax.
 
-    If the nearest row of a query by plain cosine is also the nearest row of some query of the bank, the query's similarities become
-    ``exp(cos(q, g)/T) / Σ_b exp(cos(b, g)/T)``, with b over the bank; otherwise they remain plain cosines. The ranking is that of
-    ``cos(q, g) − T log Σ_b exp(cos(b, g)/T)``, which is what is computed.
+    If the nearest row of a query by plain cosine is also the nearest row of some query of the bank, the query's
+    similarities become ``exp(cos(q, g)/T) / Σ_b exp(cos(b, g)/T)``, with b over the bank; otherwise they remain plain
+    cosines. The ranking is that of ``cos(q, g) − T log Σ_b exp(cos(b, g)/T)``, which is what is computed.
 
     Parameters
     ----------
     temperature : float, default=0.05
         T; its default is one over the paper's β of 20.
 
-    Raises
-    ------
-    ParameterError
-        If ``temperature`` is not positive.
-
     References
     ----------
-    Bogolin et al. (2022), "Cross modal retrieval with querybank normalisation", §3.2 (dynamic inverted softmax, k = 1). Smith et al. (2017), "Offline
-    bilingual word vectors, orthogonal transformations and the inverted softmax".
+    Bogolin et al. (2022), "Cross modal retrieval with querybank normalisation", §3.2 (dynamic inverted softmax, k = 1).
+    Smith et al. (2017), "Offline bilingual word vectors, orthogonal transformations and the inverted softmax".
     """
 
     name: ClassVar[str] = "qb_norm"
@@ -233,21 +165,7 @@ HUBNESS: dict[str, type[Hubness]] = {"csls": CSLS, "qb_norm": QBNorm}
 
 
 def as_hubness(hubness: str | Hubness | None) -> Hubness | None:
-    """Return the correction of this name, with its default parameters.
-
-    Parameters
-    ----------
-    hubness : str or Hubness or None
-
-    Returns
-    -------
-    Hubness or None
-
-    Raises
-    ------
-    ParameterError
-        If the name is unknown; the message lists the known ones.
-    """
+    """Return the correction of this name, with its default parameters."""
     if hubness is None or isinstance(hubness, Hubness):
         return hubness
     return HUBNESS[check_choice(hubness, HUBNESS, "hubness")]()
@@ -256,27 +174,9 @@ def as_hubness(hubness: str | Hubness | None) -> Hubness | None:
 def means_of(
     center: bool | tuple[object, object] | None, queries: np.ndarray, gallery: np.ndarray
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Return the means that centering subtracts from queries and from gallery rows.
+    """Return the means (d,) or None that centering subtracts from queries (the bank, if there is one) and gallery rows.
 
-    Parameters
-    ----------
-    center : bool or tuple or None
-        True for each side's own mean; or two vectors, where None stands for the side's own mean.
-    queries : ndarray, shape (m, d)
-        Rows from which the mean of the queries is computed: the bank, if there is one.
-    gallery : ndarray, shape (n, d)
-
-    Returns
-    -------
-    ndarray of float64, shape (d,), or None
-    ndarray of float64, shape (d,), or None
-
-    Raises
-    ------
-    ParameterError
-        If a side whose own mean is needed has a single row.
-    ShapeError
-        If a mean is not one vector of the rows' width.
+    ``center`` is True for each side's own mean; or two vectors, where None stands for the side's own mean.
     """
     if center is None or center is False:
         return None, None
@@ -286,14 +186,17 @@ def means_of(
         if mean is None:
             if len(rows) < 2:
                 raise ParameterError(
-                    f"Got {len(rows)} {name} to center by their own mean; expected at least two. Pass their mean in center=(…, …), or a bank of queries in bank=…."
+                    f"Got {len(rows)} {name} to center by their own mean; expected at least two.",
+                    "Pass their mean in `center=(…, …)`, or a bank of queries in `bank=…`.",
                 )
             means.append(rows.mean(axis=0, dtype=np.float64))
             continue
         mean = np.asarray(mean, dtype=np.float64)
         if mean.shape != rows.shape[1:]:
             raise ShapeError(
-                f"Got a mean of shape {mean.shape} for {name} of width {rows.shape[1]}; expected one vector of that width. Pass center=True, or two vectors."
+                f"Got a mean of shape {mean.shape} for {name} of width {rows.shape[1]}; expected one vector of "
+                "that width.",
+                "Pass `center=True`, or two vectors.",
             )
         means.append(mean)
     return means[0], means[1]

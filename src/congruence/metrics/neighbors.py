@@ -1,29 +1,26 @@
 """Agreement of nearest neighbors between two spaces (Huh et al. 2024; the measures in `platonic-rep`'s ``metrics.py``).
 
-Each side is represented by the table of every row's k nearest other rows in its own space (:mod:`~congruence.metrics.search`); the
-measures compare the two tables.
+Each side is represented by the table of every row's k nearest other rows in its own space
+(:mod:`~congruence.metrics.search`). The k-NN measures compare the two tables. CKNNA is CKA restricted to the
+neighborhoods that both spaces share: its Gram matrices have at most k entries per row, so it takes O(n k) memory
+besides a block.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._utils.arrays import blocks
+from congruence._utils.arrays import blocks, normalize_rows
+from congruence._utils.typing import Device, RowsLike
 from congruence._utils.validation import as_matrix, check_choice, check_same_rows
-from congruence.metrics.search import NEIGHBORS, check_n_neighbors, neighbor_table, search_device
-
-__all__ = [
-    "common_length",
-    "common_share",
-    "cycle_knn",
-    "cycle_share",
-    "edit_knn",
-    "edit_share",
-    "lcs_knn",
-    "mutual_knn",
-    "tables",
-]
+from congruence.errors import InputError
+from congruence.metrics._base import Metric
+from congruence.metrics.search import NEIGHBORS, check_n_neighbors, neighbor_table, pair_values, rescale, search_device
 
 
 def mutual_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
@@ -44,21 +41,53 @@ def mutual_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str
     float
         In [0, 1]. Unrelated spaces agree on n_neighbors / (n − 1) by chance.
 
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError, ParameterError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; there are too few rows; or a
-        parameter has an invalid value.
-
     References
     ----------
     Huh et al. (2024), "The Platonic Representation Hypothesis", appendix A; ``mutual_knn`` of its code.
     """
-    return common_share(*tables(X, Y, n_neighbors, metric))
+    return _common_share(*_tables(X, Y, n_neighbors, metric))
 
 
-def common_share(P: np.ndarray, Q: np.ndarray) -> float:
-    """Return :func:`mutual_knn` of two neighbor tables, both of shape (n, k)."""
+def cycle_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
+    """Share of rows that are among the X-neighbors of their own Y-neighbors; arguments as for :func:`mutual_knn`.
+
+    Not symmetric: the first step uses neighbors in Y, the second in X. It need not be 1 for ``Y = X``, since being a
+    neighbor is not mutual. Source: Huh et al. (2024), ``cycle_knn`` of its code.
+    """
+    return _cycle_share(*_tables(X, Y, n_neighbors, metric))
+
+
+def lcs_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
+    """Length of the longest common subsequence of a row's two lists of neighbors; arguments as for :func:`mutual_knn`.
+
+    The mean over rows, in [0, n_neighbors]: a length, as in the paper's code, not a share. Lists start with the nearest
+    row, so order matters. Source: Huh et al. (2024), ``lcs_knn`` of its code.
+    """
+    return _common_length(*_tables(X, Y, n_neighbors, metric))
+
+
+def edit_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
+    """One minus the relative edit distance of a row's two lists of neighbors; arguments as for :func:`mutual_knn`.
+
+    The mean over rows, in [0, 1]; 1 if all lists agree, including their order. Insertion, deletion and substitution
+    cost one each (Levenshtein 1966). Source: Huh et al. (2024), ``edit_distance_knn`` of its code.
+    """
+    return _edit_share(*_tables(X, Y, n_neighbors, metric))
+
+
+def _tables(X: ArrayLike, Y: ArrayLike, n_neighbors: int, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Validate both sides, and return their neighbor tables, each of shape (n, n_neighbors)."""
+    check_choice(metric, NEIGHBORS, "metric")
+    A, B = (as_matrix(side, name, min_rows=2, allow_zero_rows=True) for side, name in ((X, "X"), (Y, "Y")))
+    check_same_rows(len(A), len(B), "X", "Y")
+    check_n_neighbors(n_neighbors, len(A))
+    return (
+        neighbor_table(A, n_neighbors, metric, name="X", place=search_device(X))[0],
+        neighbor_table(B, n_neighbors, metric, name="Y", place=search_device(Y))[0],
+    )
+
+
+def _common_share(P: np.ndarray, Q: np.ndarray) -> float:
     # A row occurs at most once in each list, so an entry that occurs twice in the concatenated lists is common to both.
     common = 0
     for part in blocks(len(P), 32 * P.shape[1]):
@@ -67,37 +96,7 @@ def common_share(P: np.ndarray, Q: np.ndarray) -> float:
     return common / P.size
 
 
-def cycle_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
-    """Share of rows that are among the X-neighbors of their own Y-neighbors.
-
-    Parameters
-    ----------
-    X : array_like, shape (n, d)
-    Y : array_like, shape (n, e)
-    n_neighbors : int, default=10
-    metric : {"inner", "cosine", "euclidean"}, default="inner"
-
-    Returns
-    -------
-    float
-        In [0, 1]. Not symmetric: the first step uses neighbors in Y, the second in X. It need not be 1 for ``Y = X``, since
-        being a neighbor is not mutual.
-
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError, ParameterError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; there are too few rows; or a
-        parameter has an invalid value.
-
-    References
-    ----------
-    Huh et al. (2024), appendix A; ``cycle_knn`` of its code.
-    """
-    return cycle_share(*tables(X, Y, n_neighbors, metric))
-
-
-def cycle_share(P: np.ndarray, Q: np.ndarray) -> float:
-    """Return :func:`cycle_knn` of two neighbor tables, both of shape (n, k)."""
+def _cycle_share(P: np.ndarray, Q: np.ndarray) -> float:
     n, k = P.shape
     cycles = 0
     for part in blocks(n, 9 * k * k, minimum=1):
@@ -106,91 +105,21 @@ def cycle_share(P: np.ndarray, Q: np.ndarray) -> float:
     return cycles / n
 
 
-def lcs_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
-    """Length of the longest common subsequence of the two lists of neighbors, averaged over rows.
-
-    Parameters
-    ----------
-    X : array_like, shape (n, d)
-    Y : array_like, shape (n, e)
-    n_neighbors : int, default=10
-    metric : {"inner", "cosine", "euclidean"}, default="inner"
-
-    Returns
-    -------
-    float
-        In [0, n_neighbors]: a length, as in the paper's code, not a share. Lists start with the nearest row, so order matters.
-
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError, ParameterError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; there are too few rows; or a
-        parameter has an invalid value.
-
-    References
-    ----------
-    Huh et al. (2024), appendix A; ``lcs_knn`` of its code.
-    """
-    return common_length(*tables(X, Y, n_neighbors, metric))
+def _common_length(P: np.ndarray, Q: np.ndarray) -> float:
+    return _total(P, Q, edit=False) / len(P)
 
 
-def common_length(P: np.ndarray, Q: np.ndarray) -> float:
-    """Return :func:`lcs_knn` of two neighbor tables, both of shape (n, k)."""
-    total = 0
-    for part in blocks(len(P), 16 * (P.shape[1] + 1)):
-        total += int(_last_row(P[part], Q[part], edit=False).sum())
-    return total / len(P)
+def _edit_share(P: np.ndarray, Q: np.ndarray) -> float:
+    return 1.0 - _total(P, Q, edit=True) / P.size
 
 
-def edit_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
-    """One minus the edit distance of the two lists of neighbors relative to their length, averaged over rows.
-
-    Parameters
-    ----------
-    X : array_like, shape (n, d)
-    Y : array_like, shape (n, e)
-    n_neighbors : int, default=10
-    metric : {"inner", "cosine", "euclidean"}, default="inner"
-
-    Returns
-    -------
-    float
-        In [0, 1]; 1 if all lists agree, including their order. Insertion, deletion and substitution cost one each.
-
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError, ParameterError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; there are too few rows; or a
-        parameter has an invalid value.
-
-    References
-    ----------
-    Huh et al. (2024), appendix A; ``edit_distance_knn`` of its code. Levenshtein (1966).
-    """
-    return edit_share(*tables(X, Y, n_neighbors, metric))
-
-
-def edit_share(P: np.ndarray, Q: np.ndarray) -> float:
-    """Return :func:`edit_knn` of two neighbor tables, both of shape (n, k)."""
-    total = 0
-    for part in blocks(len(P), 16 * (P.shape[1] + 1)):
-        total += int(_last_row(P[part], Q[part], edit=True).sum())
-    return 1.0 - total / P.size
+def _total(P: np.ndarray, Q: np.ndarray, *, edit: bool) -> int:
+    """Return the sum over rows of the edit distance or of the length of the longest common subsequence."""
+    return sum(int(_last_row(P[part], Q[part], edit=edit).sum()) for part in blocks(len(P), 16 * (P.shape[1] + 1)))
 
 
 def _last_row(P: np.ndarray, Q: np.ndarray, *, edit: bool) -> np.ndarray:
-    """Run the dynamic program for edit distance or longest common subsequence over many pairs of lists at once.
-
-    Parameters
-    ----------
-    P, Q : ndarray of int, shape (m, k)
-    edit : bool
-        Edit distance; otherwise the length of the longest common subsequence.
-
-    Returns
-    -------
-    ndarray of int, shape (m,)
-    """
+    """Run the dynamic program over all pairs of lists P and Q, shape (m, k), at once; returns shape (m,)."""
     k = P.shape[1]
     # Lists run along the first axis, so that every step works on contiguous memory.
     P, Q = np.ascontiguousarray(P.T), np.ascontiguousarray(Q.T)
@@ -210,20 +139,212 @@ def _last_row(P: np.ndarray, Q: np.ndarray, *, edit: bool) -> np.ndarray:
     return above[k]
 
 
-def tables(X: ArrayLike, Y: ArrayLike, n_neighbors: int, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """Validate both sides, and return their neighbor tables, each of shape (n, n_neighbors).
+def cknna(
+    X: RowsLike, Y: RowsLike, n_neighbors: int = 10, *, definition: str = "huh", normalize: bool = False
+) -> float:
+    r"""Alignment of two spaces over pairs of rows that are near each other in both.
+
+    Write K = X Xᵀ and L = Y Yᵀ, and N_K(i) for the ``n_neighbors`` rows j ≠ i with the largest K_ij (lowest row number
+    first among equals, see :func:`~congruence.metrics.nearest`), likewise N_L(i). The value is ``align(K, L) /
+    sqrt(align(K, K) · align(L, L))``.
+
+    Parameters
+    ----------
+    X : array_like, shape (n, d)
+        n ≥ 4. Nothing is centered beforehand.
+    Y : array_like, shape (n, e)
+        Row i belongs to row i of X; the widths may differ.
+    n_neighbors : int, default=10
+        From 1 to n − 1.
+    definition : {"huh", "jam"}, default="huh"
+        ``"huh"``: the published code of Huh et al. (2024) with ``unbiased=True``. ``"jam"``: eq. (6) to (9) of the
+        JAM paper (Yoon et al.). Both are described below; their values differ.
+    normalize : bool, default=False
+        Scale rows to unit norm first, as the code of Huh et al. does. The JAM paper does not mention it.
+
+    Returns
+    -------
+    float
+        ``"huh"``: 1 for ``Y = X``; not bounded by 1 in general; 0 if no neighbor is shared. ``"jam"``: in [−1, 1].
 
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError, ParameterError
-        As for :func:`mutual_knn`.
+    ZeroRowError
+        If there is a row of zeros and ``normalize`` is set.
+    TooFewAnchorsError
+        If n < 4: the unbiased estimate divides by n − 3.
+
+    Notes
+    -----
+    **huh.** With the mask α(i, j) = 1 where j ∈ N_K(i) and j ∈ N_L(i), A = α ∘ K and B = α ∘ L,
+
+    n (n − 3) align(K, L) = tr(AB) + (1ᵀA1)(1ᵀB1) / ((n − 1)(n − 2)) − 2 / (n − 2) · 1ᵀAB1,
+
+    Song et al.'s unbiased HSIC of the masked matrices. The masks of align(K, K) and align(L, L) are N_K and N_L. A and
+    B are not symmetric, since being a neighbor is not mutual. Two things follow. tr(AB) = Σ A_ij B_ji, so a pair
+    contributes to it only if i and j are neighbors of each other in both spaces. And 1ᵀAB1 ≠ 1ᵀBA1, so the value
+    changes slightly if X and Y are exchanged. With n − 1 neighbors the masks are symmetric and the value is debiased
+    CKA. The published code also adds 10⁻⁶ to the denominator and refuses n_neighbors=1; neither is done here.
+
+    **jam.** The text leaves four points open; this implementation uses the first reading of each.
+
+    - K̄ in eq. (8) is HKH, centered on both sides, as defined before eq. (3). Eq. (7), stated to be equal, subtracts
+      row means only, and differs.
+    - The neighbors of eq. (6) are those of the kernel as first defined, uncentered inner products; centered inner
+      products or distances would give other neighbors.
+    - In the denominator eq. (6) is read with the same space in both places, so each Gram matrix has its own mask, as in
+      ``"huh"``; it could be the mask of the numerator.
+    - Row means are over all n rows, including row i. Because eq. (6) leaves the diagonal out, n − 1 neighbors do not
+      quite give the CKA of eq. (4), contrary to the remark after eq. (9).
+
+    O(n² (d + e)) time.
+
+    References
+    ----------
+    Huh et al. (2024), "The Platonic Representation Hypothesis", appendix A, and ``cknna`` of its code. Song et al.
+    (2012), "Feature selection via dependence maximization", JMLR 13, eq. (5). Yoon, Yue and Kim, "Escaping Plato's
+    Cave: JAM for Aligning Independently Trained Vision and Language Models", appendix B.2.2.
     """
-    check_choice(metric, NEIGHBORS, "metric")
-    A = as_matrix(X, "X", min_rows=2, allow_zero_rows=True)
-    B = as_matrix(Y, "Y", min_rows=2, allow_zero_rows=True)
+    check_choice(definition, ("huh", "jam"), "definition")
+    A, B = (as_matrix(side, name, min_rows=4, allow_zero_rows=True) for side, name in ((X, "X"), (Y, "Y")))
     check_same_rows(len(A), len(B), "X", "Y")
-    check_n_neighbors(n_neighbors, len(A))
-    return (
-        neighbor_table(A, n_neighbors, metric, name="X", place=search_device(X))[0],
-        neighbor_table(B, n_neighbors, metric, name="Y", place=search_device(Y))[0],
+    first, second = (
+        prepare_cknna(side, name, n_neighbors, definition=definition, normalize=normalize, place=search_device(own))
+        for side, name, own in ((A, "X", X), (B, "Y", Y))
     )
+    return _compare_cknna(first, second)
+
+
+class _MaskedGram(NamedTuple):
+    """The entries of a Gram matrix at each row's nearest neighbors, and the root of its alignment with itself.
+
+    ``keys`` (n k,) are the positions i n + j, ascending; ``values`` (n k,) the entries there, up to a common factor.
+    """
+
+    keys: np.ndarray
+    values: np.ndarray
+    scale: float
+    n: int
+    definition: str
+
+
+def prepare_cknna(
+    A: np.ndarray,
+    name: str,
+    k: int = 10,
+    *,
+    definition: str = "huh",
+    normalize: bool = False,
+    place: Device | None = None,
+) -> _MaskedGram:
+    """Return one side of :func:`cknna` from its checked rows; neighbors are searched on the device ``place``."""
+    n = len(A)
+    check_n_neighbors(k, n)
+    keys, values = _masked_gram(normalize_rows(A, name) if normalize else A, k, definition == "jam", place)
+    size, rounding = _unbiased_hsic(keys, values, values, n) if definition == "huh" else (float(values @ values), 0.0)
+    if size <= rounding:
+        raise InputError(
+            f"The alignment of {name} with itself is not positive (n_neighbors={k}, n={n}): its neighborhoods do "
+            "not vary, or hardly any neighbors are mutual.",
+            f"Pass a larger `n_neighbors=…`, or rows of {name} that differ.",
+        )
+    return _MaskedGram(keys, values, math.sqrt(size), n, definition)
+
+
+def _reorder_cknna(side: _MaskedGram, order: np.ndarray) -> _MaskedGram:
+    i, j = np.divmod(side.keys, side.n)
+    new_position = np.argsort(order)
+    keys = new_position[i] * side.n + new_position[j]
+    ascending = np.argsort(keys)
+    return side._replace(keys=keys[ascending], values=side.values[ascending])
+
+
+def _compare_cknna(first: _MaskedGram, second: _MaskedGram) -> float:
+    common, in_k, in_l = np.intersect1d(first.keys, second.keys, assume_unique=True, return_indices=True)
+    K, L = first.values[in_k], second.values[in_l]
+    aligned = _unbiased_hsic(common, K, L, first.n)[0] if first.definition == "huh" else float(K @ L)
+    return aligned / (first.scale * second.scale)
+
+
+def _masked_gram(A: np.ndarray, k: int, centered: bool, place: Device | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return ``keys`` and ``values``, entries of HKH if ``centered``, else of K; the neighbors are those of K."""
+    n = len(A)
+    A = rescale(A)
+    index, value = neighbor_table(A, k, "inner", place=place)
+    order = np.argsort(index, axis=1)
+    index = np.take_along_axis(index, order, axis=1)
+    value = np.take_along_axis(value, order, axis=1).ravel()
+    keys = (index + n * np.arange(n)[:, None]).ravel()
+    if centered:
+        # Relative to the first row, so that the mean of equal rows is exactly that row.
+        origin, total = A[0].astype(np.float64), np.zeros(A.shape[1])
+        for part in blocks(n, 16 * A.shape[1], budget=8 * 2**20):
+            total += (A[part] - origin).sum(axis=0)
+        mean = origin + total / n
+        value = pair_values(A, keys // n, keys % n, lambda rows: rows - mean)
+    largest = float(np.abs(value).max())
+    return keys, value / largest if largest > 0 else value
+
+
+def _unbiased_hsic(keys: np.ndarray, a: np.ndarray, b: np.ndarray, n: int) -> tuple[float, float]:
+    """Return Song et al.'s eq. (5) for two matrices whose nonzero entries are at the same positions.
+
+    ``keys`` (m,) are the positions i n + j, ascending, none on the diagonal; ``a`` and ``b`` (m,) the entries there.
+    Returns n (n − 3) times the estimate, and a bound on the rounding error of a zero estimate.
+    """
+    if not len(keys):
+        return 0.0, 0.0
+    i, j = np.divmod(keys, n)
+    # tr(AB) multiplies each entry of A by the transposed entry of B, which often is not a neighbor.
+    transposed = j * n + i
+    position = np.minimum(np.searchsorted(keys, transposed), len(keys) - 1)
+    mutual = keys[position] == transposed
+    trace = float(a[mutual] @ b[position[mutual]])
+    columns = np.bincount(j, weights=a, minlength=n)
+    rows = np.bincount(i, weights=b, minlength=n)
+    terms = (trace, float(a.sum()) * float(b.sum()) / ((n - 1) * (n - 2)), -2 * float(columns @ rows) / (n - 2))
+    return math.fsum(terms), 64 * float(np.finfo(float).eps) * sum(map(abs, terms))
+
+
+# ------------------------------------------------------------------ in steps, for many re-pairings
+
+
+def _prepare_table(A: np.ndarray, name: str) -> np.ndarray:
+    return neighbor_table(A, 10, "inner", name=name)[0]
+
+
+def _reorder_table(Q: np.ndarray, order: np.ndarray) -> np.ndarray:
+    # New row i is the former row order[i]; its neighbors have new row numbers as well.
+    return np.argsort(order)[Q[order]]
+
+
+def _of_tables(
+    fn: Callable[..., float], compare: Callable[[np.ndarray, np.ndarray], float], most: float = 1.0
+) -> Metric:
+    facts = {"rotation", "isotropic scaling", "joint permutation"} | ({"symmetry"} if fn is not cycle_knn else set())
+    reference = "Huh et al. (2024), eq. 11" if fn is mutual_knn else _APPENDIX
+    return Metric(
+        fn.__name__, fn, (0.0, most), True, frozenset(facts), reference, "n²·d", _prepare_table, compare, _reorder_table
+    )
+
+
+_APPENDIX = "Huh et al. (2024), appendix A"
+
+METRICS = (
+    Metric(
+        "cknna",
+        cknna,
+        (float("-inf"), float("inf")),
+        True,
+        frozenset({"rotation", "isotropic scaling", "joint permutation"}),
+        _APPENDIX,
+        "n²·d",
+        prepare_cknna,
+        _compare_cknna,
+        _reorder_cknna,
+    ),
+    _of_tables(mutual_knn, _common_share),
+    _of_tables(cycle_knn, _cycle_share),
+    _of_tables(lcs_knn, _common_length, float("inf")),
+    _of_tables(edit_knn, _edit_share),
+)

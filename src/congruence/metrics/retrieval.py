@@ -1,36 +1,66 @@
-"""Nearest-neighbor retrieval and zero-shot classification (paper, appendix D.4.2, metrics 2 to 5).
+"""Paired rows, and nearest-neighbor retrieval and zero-shot classification (Gupta et al. 2026, appendix D.4.2).
 
-All functions process blocks of queries and never hold all similarities at once. Similarities are cosines, minus one number per
-gallery row if hubs are corrected for. Equal similarities share the credit: if three gallery rows tie for first place and one is
-correct, the query scores 1/3, the expected score of breaking the tie at random.
+Retrieval processes blocks of queries and never holds all similarities at once. Similarities are cosines, minus one
+number per gallery row if hubs are corrected for. Equal similarities share the credit: if three gallery rows tie for
+first place and one is correct, the query scores 1/3, the expected score of breaking the tie at random.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._utils.arrays import blocks
+from congruence._utils.arrays import blocks, normalize_rows
 from congruence._utils.typing import Labels, RowsLike, SizedRows
-from congruence._utils.validation import as_matrix, check_choice, check_positive
+from congruence._utils.validation import as_matrix, check_choice, check_positive, check_same_width, check_scale
 from congruence.errors import IdError, InputError, ParameterError, ShapeError
-from congruence.metrics._base import as_labels
+from congruence.metrics._base import Metric, as_labels, paired
 from congruence.metrics.hubness import Hubness, as_hubness, means_of
-from congruence.metrics.rows import check_same_width, unit
-
-__all__ = [
-    "class_retrieval",
-    "recall_at_k",
-    "top1_scores",
-    "zero_shot_accuracy",
-    "zero_shot_scores",
-]
 
 #: Whether to subtract each side's own mean, or the means to subtract.
 Center: TypeAlias = bool | tuple[ArrayLike | None, ArrayLike | None] | None
+
+
+# ------------------------------------------------------------------ paired rows
+
+
+def paired_cosines(X: RowsLike, Y: RowsLike) -> np.ndarray:
+    """Cosine between row i of X and row i of Y, both of shape (n, d): a float64 array of shape (n,), in [−1, 1]."""
+    A, B = paired(X, Y)
+    out = np.empty(len(A))
+    for part in blocks(len(A), 16 * A.shape[1], budget=8 * 2**20):
+        a = normalize_rows(A[part].astype(np.float64), "X")
+        b = normalize_rows(B[part].astype(np.float64), "Y")
+        out[part] = np.einsum("ij,ij->i", a, b)
+    return np.clip(out, -1.0, 1.0)
+
+
+def paired_cosine(X: RowsLike, Y: RowsLike) -> float:
+    """Mean cosine of paired rows, X and Y of shape (n, d), in [−1, 1]; 1 for pairs of the same direction.
+
+    Source: Gupta et al. (2026), appendix D.4.2, metric (1).
+    """
+    return float(paired_cosines(X, Y).mean())
+
+
+def paired_distance(X: RowsLike, Y: RowsLike) -> float:
+    """Mean Euclidean distance of paired rows, X and Y of shape (n, d), without any normalization.
+
+    Source: Gupta et al. (2026), appendix D.4.2, metric (1).
+    """
+    A, B = paired(X, Y)
+    check_scale(A, "X")
+    check_scale(B, "Y")
+    total = 0.0
+    for part in blocks(len(A), 16 * A.shape[1], budget=8 * 2**20):
+        total += float(np.linalg.norm(A[part].astype(np.float64) - B[part], axis=1).sum())
+    return total / len(A)
+
+
+# ------------------------------------------------------------------ retrieval
 
 
 def _similarities(
@@ -41,11 +71,12 @@ def _similarities(
     bank: RowsLike | None,
     exclude_self: bool = False,
 ) -> Iterator[tuple[slice, np.ndarray, float]]:
-    """Yield slices of queries, their similarities to the gallery, and the difference up to which two similarities count as equal."""
+    """Yield slices of queries, their similarities to the gallery, and the difference up to which two count as equal."""
     method = as_hubness(hubness)
     if bank is not None and method is None and not center:
         raise ParameterError(
-            'Got a bank of queries without hubness or center, which use it; expected one of these. Pass hubness="csls" or center=True, or leave out bank=….'
+            "Got a bank of queries without hubness or center, which use it; expected one of these.",
+            'Pass `hubness="csls"` or `center=True`, or leave out `bank=…`.',
         )
     Q = as_matrix(queries, "queries", allow_zero_rows=True)
     G = as_matrix(gallery, "gallery", allow_zero_rows=True)
@@ -56,11 +87,11 @@ def _similarities(
     if gallery_mean is not None:
         G = G - gallery_mean.astype(G.dtype)
     dtype = np.result_type(Q, G)
-    G = unit(G, "gallery").astype(dtype, copy=False)
+    G = normalize_rows(G, "gallery").astype(dtype, copy=False)
 
     def center_and_scale(rows: np.ndarray, name: str) -> np.ndarray:
         rows = rows if query_mean is None else rows - query_mean.astype(rows.dtype)
-        return np.asarray(unit(rows, name).astype(dtype, copy=False))
+        return np.asarray(normalize_rows(rows, name).astype(dtype, copy=False))
 
     # The rounding error of a dot product of unit vectors grows like √d; copies of a row may differ by this much.
     tie = 4 * float(np.finfo(dtype).eps) * np.sqrt(Q.shape[1])
@@ -97,13 +128,15 @@ def top1_scores(
     query_labels : array_like, shape (m,)
     gallery_labels : array_like, shape (n,)
     center : bool or tuple of ndarray, shape (d,), default=False
-        Subtract the mean of the queries from the queries and the mean of the gallery from the gallery before the cosine. The mean of the
-        queries is that of the bank, if one is given. Or pass the two vectors to subtract, with None for a side's own mean. No label is used.
+        Subtract the mean of the queries from the queries and the mean of the gallery from the gallery before the
+        cosine. The mean of the queries is that of the bank, if one is given. Or pass the two vectors to subtract, with
+        None for a side's own mean. No label is used.
     hubness : {"csls", "qb_norm"} or Hubness, optional
-        Correct for gallery rows that are near many queries (:class:`~congruence.metrics.CSLS`, :class:`~congruence.metrics.QBNorm`).
+        Correct for gallery rows that are near many queries (:class:`~congruence.metrics.CSLS`,
+        :class:`~congruence.metrics.QBNorm`).
     bank : array_like, shape (b, d), optional
-        Other queries from which the correction, and the mean under ``center=True``, are computed. By default the queries themselves: the score
-        is then transductive, i.e. that of queries that arrive together.
+        Other queries from which the correction, and the mean under ``center=True``, are computed. By default the
+        queries themselves: the score is then transductive, i.e. that of queries that arrive together.
     exclude_self : bool, default=False
         Exclude gallery row i for query i, for galleries that contain the queries' own items.
 
@@ -114,12 +147,8 @@ def top1_scores(
 
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
     ZeroRowError
         If a row, after centering, is all zeros.
-    ParameterError
-        If ``hubness`` is unknown, a mean cannot be computed from a single row, or ``bank`` is passed without ``hubness`` and ``center``.
     """
     m, n = len(queries), len(gallery)
     expected = as_labels(query_labels, m, "query_labels")
@@ -127,7 +156,8 @@ def top1_scores(
     if exclude_self and (m != n or n < 2):
         raise ShapeError(
             f"Got {m} queries and {n} gallery rows; expected equally many, and at least two, to exclude each "
-            "query's own row. Pass paired rows or exclude_self=False."
+            "query's own row.",
+            "Pass paired rows or `exclude_self=False`.",
         )
     out = np.empty(m)
     for part, similarity, tie in _similarities(queries, gallery, center, hubness, bank, exclude_self):
@@ -172,11 +202,6 @@ def class_retrieval(
     float
         In [0, 1]. With a single class the value is always 1 and carries no information.
 
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, ParameterError
-        As for :func:`top1_scores`.
-
     References
     ----------
     Gupta et al. (2026), appendix D.4.2, metric (2).
@@ -218,8 +243,9 @@ def zero_shot_accuracy(
     classes : array_like, shape (k,), optional
         Class of each prototype, without repetition; by default row numbers.
     center : bool or tuple of ndarray, shape (d,), default=False
-        Image mean and text mean to subtract first; True uses the mean of the images (of the bank, if given) and that of the prototypes. This
-        closes the modality gap, which is necessary if the mean of one modality in the target space is unknown.
+        Image mean and text mean to subtract first; True uses the mean of the images (of the bank, if given) and that of
+        the prototypes. This closes the modality gap, which is necessary if the mean of one modality in the target space
+        is unknown.
     hubness, bank
         As for :func:`top1_scores`; images are the queries.
 
@@ -230,8 +256,6 @@ def zero_shot_accuracy(
 
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, ParameterError
-        As for :func:`top1_scores`.
     InputError
         If a label has no prototype, or two prototypes have the same class.
 
@@ -253,25 +277,21 @@ def zero_shot_scores(
     hubness: str | Hubness | None = None,
     bank: RowsLike | None = None,
 ) -> np.ndarray:
-    """Return for each image whether it is classified correctly; parameters and errors are those of :func:`zero_shot_accuracy`.
-
-    Returns
-    -------
-    ndarray of float64, shape (n,)
-        1, 0, or a fraction for ties.
-    """
+    """Return the score of each image (n,) that :func:`zero_shot_accuracy` averages: 1, 0, or a fraction for ties."""
     k = len(prototypes)
     names = np.arange(k) if classes is None else as_labels(classes, k, "classes")
     expected = as_labels(labels, len(images), "labels")
     if len(np.unique(names)) < k:
         raise InputError(
-            "Got a class with two prototypes; expected one per class. Average the prompts of each class with ensemble_prompts."
+            "Got a class with two prototypes; expected one per class.",
+            "Average the prompts of each class with ensemble_prompts.",
         )
     unknown = ~np.isin(expected, names)
     if unknown.any():
         raise InputError(
-            f"Got label {expected[unknown][0]} without a prototype ({unknown.sum()} images); expected every label "
-            "among the classes. Use the same names in labels and classes."
+            f"Got label {expected[unknown][0]} without a prototype ({unknown.sum()} images); expected every "
+            "label among the classes.",
+            "Use the same names in labels and classes.",
         )
     return top1_scores(images, prototypes, expected, names, center=center, hubness=hubness, bank=bank)
 
@@ -295,7 +315,6 @@ def recall_at_k(
     gallery : array_like, shape (n, d)
     relevant : sequence of length m
         For each query the relevant gallery row, or a sequence of several.
-    k : int, default=1
     mode : {"any", "share"}, default="any"
         ``"any"``: the share of queries with at least one relevant row among the k, the convention of image-caption
         retrieval. ``"share"``: the mean share of relevant rows found, the convention of information retrieval.
@@ -309,21 +328,18 @@ def recall_at_k(
 
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        As for :func:`top1_scores`, or if ``relevant`` does not have one entry for each query.
     IdError
         If a query has no relevant row, or one that is not in the gallery.
-    ParameterError
-        As for :func:`top1_scores`, or if ``k`` is not between 1 and n or ``mode`` is unknown.
     """
     check_positive(k, "k", integer=True)
     check_choice(mode, ("any", "share"), "mode")
     m, n = len(queries), len(gallery)
     if k > n:
-        raise ParameterError(f"Got k={k} for a gallery of {n}; expected k ≤ {n}. Pass k={n} or less.")
+        raise ParameterError(f"Got k={k} for a gallery of {n}; expected k ≤ {n}.", f"Pass `k={n}` or less.")
     if len(relevant) != m:
         raise ShapeError(
-            f"Got relevant rows for {len(relevant)} of {m} queries; expected one list for each query. Pass relevant=… of length {m}."
+            f"Got relevant rows for {len(relevant)} of {m} queries; expected one list for each query.",
+            f"Pass `relevant=…` of length {m}.",
         )
     query, row = _pairs(relevant, n)
     count = np.bincount(query, minlength=m)
@@ -346,7 +362,7 @@ def recall_at_k(
 
 
 def _pairs(relevant: Sequence[ArrayLike] | np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pairs of query and relevant gallery row, without repetition, ordered by query. Raises IdError if a query has none, or one not in the gallery."""
+    """Return the pairs of query and relevant gallery row, without repetition, ordered by query."""
     lists = [np.asarray(rows, dtype=int).reshape(-1) for rows in relevant]
     query = np.repeat(np.arange(len(lists)), [len(rows) for rows in lists])
     row = np.concatenate([*lists, np.empty(0, int)])
@@ -354,14 +370,90 @@ def _pairs(relevant: Sequence[ArrayLike] | np.ndarray, n: int) -> tuple[np.ndarr
     if wrong.any():
         i = int(np.argmax(wrong))
         raise IdError(
-            f"Got relevant rows {np.unique(lists[i]).tolist()} for query {i}; expected at least one, each from 0 to {n - 1}. Pass such rows for this query."
+            f"Got relevant rows {np.unique(lists[i]).tolist()} for query {i}; expected at least one, each from "
+            f"0 to {n - 1}.",
+            "Pass such rows for this query.",
         )
     return np.divmod(np.unique(query * n + row), n)
 
 
 def _any_drawn(relevant: int, tied: int, draws: int) -> float:
-    """Return the probability that drawing from the tied rows without replacement draws at least one of the relevant ones."""
+    """Return the probability of drawing a relevant one of the tied rows without replacement."""
     none_drawn = 1.0
     for i in range(draws):
         none_drawn *= max(tied - relevant - i, 0) / (tied - i)
     return 1.0 - none_drawn
+
+
+# ------------------------------------------------------------------ class prototypes from several prompts
+
+
+@overload
+def ensemble_prompts(embeddings: RowsLike, classes: None = None) -> np.ndarray: ...
+@overload
+def ensemble_prompts(embeddings: RowsLike, classes: Labels) -> tuple[np.ndarray, np.ndarray]: ...
+def ensemble_prompts(embeddings: RowsLike, classes: Labels | None = None) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+    """Average prompt embeddings into class prototypes: normalize, average, and normalize again.
+
+    Parameters
+    ----------
+    embeddings : array_like, shape (k, t, d), or (p, d) with ``classes``
+        t prompts for each of k classes; or p prompts in any order.
+    classes : array_like, shape (p,), optional
+        Class of each prompt.
+
+    Returns
+    -------
+    ndarray, shape (k, d)
+        Unit rows.
+    ndarray, shape (k,)
+        Only with ``classes``: the class of each prototype, sorted.
+
+    Raises
+    ------
+    ZeroRowError
+        If a prompt, or the mean of a class, is a row of zeros.
+
+    References
+    ----------
+    Gupta et al. (2026), appendix D.3, eq. (6); Radford et al. (2021), §3.1.4.
+    """
+    if classes is None:
+        array = np.asarray(embeddings)
+        if array.ndim != 3 or 0 in array.shape:
+            raise ShapeError(
+                f"Got prompts of shape {array.shape}; expected (classes, templates, dimensions).",
+                "Pass `classes=…` for a flat list of prompts.",
+            )
+        k, t, d = array.shape
+        flat = normalize_rows(as_matrix(array.reshape(k * t, d), "embeddings"), "embeddings")
+        return np.asarray(normalize_rows(flat.reshape(k, t, d).mean(axis=1), "the prototypes"))
+    flat = normalize_rows(as_matrix(embeddings, "embeddings"), "embeddings")
+    names, class_of = np.unique(as_labels(classes, len(flat), "classes"), return_inverse=True)
+    sums = np.zeros((len(names), flat.shape[1]), dtype=flat.dtype)
+    np.add.at(sums, class_of, flat)
+    return normalize_rows(sums, "the prototypes"), names
+
+
+_SOURCE = "Gupta et al. (2026), appendix D.4.2"
+
+METRICS = (
+    Metric(
+        "paired_cosine",
+        paired_cosine,
+        (-1.0, 1.0),
+        True,
+        frozenset({"joint rotation", "row scaling", "joint permutation", "symmetry"}),
+        _SOURCE,
+        one_space=True,
+    ),
+    Metric(
+        "paired_distance",
+        paired_distance,
+        (0.0, float("inf")),
+        False,
+        frozenset({"joint rotation", "joint permutation", "symmetry"}),
+        _SOURCE,
+        one_space=True,
+    ),
+)

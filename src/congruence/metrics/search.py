@@ -1,29 +1,32 @@
 """Exact nearest-neighbor search in a gallery.
 
-Similarities are computed block by block. By default a fast product in the input's precision selects every row that may be among the nearest
-in view of its rounding error, and these candidates are compared again with sums in float64. The result therefore depends neither on the block size
-nor on the order in which a product is summed, and copies of a row tie exactly.
+Similarities are computed block by block. By default a fast product in the input's precision selects every row that may
+be among the nearest in view of its rounding error, and these candidates are compared again with sums in float64. The
+result therefore depends neither on the block size nor on the order in which a product is summed, and copies of a row
+tie exactly.
 
-If the input is a tensor on a GPU, the product (O(m n d) operations) and the search of its blocks run there. The host fetches the data once,
-O((m + n) d), and the positions of the candidates, and compares these itself, so that every device gives the same table to the bit.
+If the input is a tensor on a GPU, the product (O(m n d) operations) and the search of its blocks run there. The host
+fetches the data once, O((m + n) d), and the positions of the candidates, and compares these itself, so that every
+device gives the same table to the bit.
 
 Memory: one block of similarities and the table, never an m × n array.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import numpy as np
 from numpy.typing import ArrayLike
 
-from congruence._utils.arrays import blocks, device, is_remote, namespace, to_numpy
+from congruence._utils.arrays import blocks, device, is_remote, namespace, normalize_rows, to_numpy
 from congruence._utils.top_k import candidate_slices, kth_from_below, select_top_k, top_k
 from congruence._utils.typing import Array, Device
-from congruence._utils.validation import as_matrix, check_choice, check_positive
+from congruence._utils.validation import as_matrix, check_choice, check_positive, check_same_width
 from congruence.errors import ParameterError, ShapeError
-from congruence.metrics._comparison import centered_form, device_transfer, exact_similarity
-from congruence.metrics.rows import check_same_width, unit
 
-__all__ = ["NEIGHBORS", "check_n_neighbors", "nearest", "neighbor_table", "rescale", "search_device"]
+#: Bytes of the rows that are compared at a time, chosen to fit in the processor's cache.
+_PAIR_BYTES = 2**20
 
 #: Notions of nearness.
 NEIGHBORS = ("inner", "cosine", "euclidean")
@@ -51,13 +54,15 @@ def nearest(
     metric : {"inner", "cosine", "euclidean"}, default="inner"
         Largest inner product, largest cosine or smallest Euclidean distance.
     exact : bool, default=True
-        Compare with sums in float64, whatever the precision of X: copies of a row, and rows whose products are exact, tie
-        exactly, while values that are equal only mathematically may differ in their last bit. False compares products in the
-        rows' own precision, which takes about half the time; rows that are equal up to its rounding may then be in a different order.
+        Compare with sums in float64, whatever the precision of X: copies of a row, and rows whose products are exact,
+        tie exactly, while values that are equal only mathematically may differ in their last bit. False compares
+        products in the rows' own precision, which takes about half the time; rows that are equal up to its rounding may
+        then be in a different order.
     left_out : array_like of int, shape (m,), optional
         With a gallery: for each row of X, a gallery row that is excluded from its neighbors.
     block_rows : int, optional
-        Number of rows whose similarities are in memory at once; by default as many as fit into 32 MB. It does not change the exact result.
+        Number of rows whose similarities are in memory at once; by default as many as fit into 32 MB. It does not
+        change the exact result.
 
     Returns
     -------
@@ -66,19 +71,15 @@ def nearest(
 
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity.
     ZeroRowError
         If there is a row of zeros and ``metric="cosine"``.
     TooFewAnchorsError
         If there are fewer than two rows and no gallery.
-    ParameterError
-        If ``n_neighbors`` is larger than the number of candidates, ``left_out`` is not a gallery row, or an option has an invalid value.
 
     Notes
     -----
-    O(m n d) time. Memory: a block and the table, and a working copy of the rows except for ``"inner"`` on rows without a
-    dominant mean. If many rows are equally near up to rounding, they are compared one by one, which takes longer.
+    O(m n d) time. Memory: a block and the table, and a working copy of the rows except for ``"inner"`` on rows without
+    a dominant mean. If many rows are equally near up to rounding, they are compared one by one, which takes longer.
     """
     check_choice(metric, NEIGHBORS, "metric")
     A = as_matrix(X, "X", min_rows=2 if gallery is None else 1, allow_zero_rows=True)
@@ -94,7 +95,8 @@ def nearest(
         available = len(B) - (own is not None)
         if n_neighbors > available:
             raise ParameterError(
-                f"Got n_neighbors={n_neighbors} for {available} gallery rows to choose from; expected n_neighbors ≤ {available}. Pass n_neighbors={available} or less, or a larger gallery."
+                f"Got n_neighbors={n_neighbors} for {available} gallery rows to choose from.",
+                f"Pass `n_neighbors={available}` or less, or a larger gallery.",
             )
         if A.dtype != B.dtype:
             wider = np.result_type(A, B)
@@ -113,52 +115,41 @@ def nearest(
 
 
 def _as_rows(left_out: ArrayLike, m: int, n: int) -> np.ndarray:
-    """Return the excluded gallery row of each query. Raises ShapeError or ParameterError if ``left_out`` is not m such rows."""
+    """Return the excluded gallery row of each of m queries, after checking it."""
     rows = to_numpy(left_out)
     if rows.shape != (m,) or rows.dtype.kind not in "iu":
         raise ShapeError(
-            f"Got left_out of shape {rows.shape} and type {rows.dtype}; expected one integer for each of {m} rows. Pass an array of shape ({m},)."
+            f"Got left_out of shape {rows.shape} and type {rows.dtype}; expected one integer for each of {m} rows.",
+            f"Pass an array of shape ({m},).",
         )
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < n:
         raise ParameterError(
-            f"Got left_out from {rows.min()} to {rows.max()}; expected rows of the gallery, 0 to {n - 1}. Pass left_out=… in this range."
+            f"Got left_out from {rows.min()} to {rows.max()}; expected rows of the gallery, 0 to {n - 1}.",
+            "Pass `left_out=…` in this range.",
         )
     return rows
 
 
 def search_device(X: object) -> Device | None:
-    """Return the device on which X's neighbors are searched: a tensor's own, or None for the host, where NumPy is faster."""
+    """Return a tensor's own device, on which its neighbors are searched, or None for the host and NumPy."""
     return X.device if is_remote(X) else None
 
 
 def check_n_neighbors(n_neighbors: int, n: int) -> None:
-    """Check that n rows have this number of neighbors.
-
-    Raises
-    ------
-    ParameterError
-        If ``n_neighbors`` is not between 1 and n − 1.
-    """
+    """Check that n rows have this number of neighbors."""
     check_positive(n_neighbors, "n_neighbors", integer=True)
     if n_neighbors >= n:
         raise ParameterError(
-            f"Got n_neighbors={n_neighbors} for {n} rows; expected n_neighbors ≤ {n - 1}, since a row is not its own neighbor. Pass n_neighbors={n - 1} or less."
+            f"Got n_neighbors={n_neighbors} for {n} rows; expected n_neighbors ≤ {n - 1}, since a row is not its own "
+            "neighbor.",
+            f"Pass `n_neighbors={n - 1}` or less.",
         )
 
 
 def rescale(A: np.ndarray, other: np.ndarray | None = None) -> np.ndarray:
-    """Scale by a power of two if products of entries could overflow or underflow; this is exact.
+    """Scale rows by a power of two, which is exact, if products of entries could overflow or underflow.
 
-    Parameters
-    ----------
-    A : ndarray, shape (n, d)
-    other : ndarray, shape (m, d), optional
-        Rows to be scaled by the same factor, for distances to them.
-
-    Returns
-    -------
-    ndarray, shape (n, d)
-        Usually A itself.
+    Rows ``other``, if distances to them are to be computed, are scaled by the same factor.
     """
     top = max(max(float(side.max()), -float(side.min())) for side in ((A,) if other is None else (A, other)))
     limit = float(np.finfo(A.dtype).max) ** 0.25
@@ -170,31 +161,10 @@ def rescale(A: np.ndarray, other: np.ndarray | None = None) -> np.ndarray:
 def neighbor_table(
     A: np.ndarray, k: int, metric: str, block_rows: int | None = None, *, name: str = "X", place: Device | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find each row's k nearest other rows and their similarity; see :func:`nearest`.
+    """Return each checked row's k nearest other rows (n, k) and their similarity; see :func:`nearest`.
 
-    Parameters
-    ----------
-    A : ndarray of float32 or float64, shape (n, d)
-        Already validated.
-    k : int
-    metric : {"inner", "cosine", "euclidean"}
-    block_rows : int, optional
-        As for :func:`nearest`.
-    name : str
-        Name of the argument, for error messages.
-    place : torch.device, optional
-        Device on which blocks are multiplied and searched; by default NumPy is used.
-
-    Returns
-    -------
-    ndarray of int, shape (n, k)
-    ndarray of float64, shape (n, k)
-        Inner products or negative squared distances of rows scaled by :func:`rescale`, or cosines.
-
-    Raises
-    ------
-    ParameterError, ZeroRowError
-        If ``k`` is not between 1 and n − 1, or a row is all zeros and ``metric="cosine"``.
+    Similarities are inner products or negative squared distances of rows scaled by :func:`rescale`, or cosines.
+    ``place`` is the device on which blocks are multiplied and searched.
     """
     check_n_neighbors(k, len(A))
     return _search(A, A, k, metric, np.arange(len(A)), True, block_rows, (name, name), place)
@@ -253,8 +223,8 @@ def _search(
         if not exact:
             index[part] = top_k(similarity, k)
             continue
-        # A true neighbor's fast value is at least the true k-th value minus slack, which is at least the k-th fast value minus 2 · slack.
-        # Rounded down, because the comparison is made in the fast precision.
+        # A true neighbor's fast value is at least the true k-th value minus slack, which is at least the k-th fast
+        # value minus 2 · slack. Rounded down, because the comparison is made in the fast precision.
         bound = to_numpy(kth_from_below(similarity, k)).astype(np.float64) - 2 * slack[part]
         candidates = similarity >= send(np.nextafter(bound.astype(G.dtype), G.dtype.type(-np.inf)))[:, None]
         if excluded is not None:
@@ -272,6 +242,172 @@ def _plain_form(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Prepare rows such that inner products, minus a shift per column, rank the gallery for a query."""
     if metric == "cosine":
-        gallery_rows = unit(G, names[1])
-        return gallery_rows if Q is G else unit(Q, names[0]), gallery_rows, None
+        gallery_rows = normalize_rows(G, names[1])
+        return gallery_rows if Q is G else normalize_rows(Q, names[0]), gallery_rows, None
     return Q, G, 0.5 * np.einsum("ij,ij->i", G, G) if metric == "euclidean" else None
+
+
+# ------------------------------------------------------------------ fast products with a bound, and exact sums
+
+
+def device_transfer(place: Device | None, dtype: np.dtype) -> tuple[Callable[[np.ndarray], Array], float]:
+    """Return a function that sends arrays of float32 or float64 to a device, and the relative error of factors there.
+
+    The error is that of products which truncate their factors, beyond the rounding of the arithmetic.
+    """
+    if place is None or (place.type == "mps" and dtype == np.float64):  # Apple's GPUs have no float64
+        return lambda array: array, 0.0
+    import torch
+
+    truncation = 0.0
+    if dtype == np.float32:
+        try:
+            precision = torch.get_float32_matmul_precision()
+        except RuntimeError:  # set by device-specific options, which may mean any of these
+            precision = "medium"
+        # Factors may be truncated to the 10 fraction bits of TF32, or to the 7 of bfloat16, if the caller has allowed
+        # it.
+        truncation = {"highest": 0.0, "high": 2.0**-10}.get(precision, 2.0**-7)
+    return lambda array: torch.from_numpy(array).to(place), truncation
+
+
+def centered_form(
+    Q: np.ndarray, G: np.ndarray, metric: str, names: tuple[str, str], truncation: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray]:
+    """Return rows whose inner products minus a shift rank the gallery for each query, and a bound on their error.
+
+    Queries (m, d), gallery rows (n, d), the shift of each gallery row (n,) or None, and the upper bound for each query
+    (m,) on the rounding error. It is not an estimate: structured data reach it. ``Q`` is ``G`` if a gallery is searched
+    for its own rows; ``truncation`` is the error from :func:`device_transfer`.
+    """
+    n, d = G.shape
+    norms = _norms(G)
+    mean = np.zeros(d)
+    for part in blocks(n, 32 * d, budget=8 * 2**20):
+        rows = G[part].astype(np.float64)
+        mean += (normalize_rows(rows, names[1]) if metric == "cosine" else rows).sum(axis=0) / n
+    precision, double = np.finfo(G.dtype), float(np.finfo(np.float64).eps)
+    shift: np.ndarray | None = None
+    query_rows, gallery_rows = Q, G
+    # With c_x = x − m, m the gallery's mean: ⟨x, y⟩ = ⟨c_x, c_y⟩ + ⟨m, c_y⟩ + (terms that are the same for all y). If
+    # the mean dominates, the centered products are small, and so is their rounding error. An inner product without such
+    # a mean needs no copy.
+    centered = metric != "inner" or 4 * float(mean @ mean) > float(np.mean(norms**2))
+    if centered:
+        gallery_rows, shift = np.empty_like(G), np.empty(n)
+        for part, rows in _centered(G, metric, names[1], mean):
+            gallery_rows[part] = rows
+            shift[part] = 0.5 * np.einsum("ij,ij->i", rows, rows) if metric == "euclidean" else -(rows @ mean)
+        query_rows = gallery_rows
+        if Q is not G:
+            query_rows = np.empty_like(Q)
+            for part, rows in _centered(Q, metric, names[0], mean):
+                query_rows[part] = rows
+    gallery_norms = _norms(gallery_rows) if centered else norms
+    query_norms = gallery_norms if Q is G else _norms(query_rows)
+    longest = float(gallery_norms.max())
+    slack = ((d + 8) * float(precision.eps) + truncation * (2 + truncation)) * longest * query_norms
+    # Subnormal numbers may be flushed to 0.
+    slack += d * float(precision.tiny) * (1 + longest + max(longest, float(query_norms.max())))
+    if shift is not None:
+        slack += 4 * float(precision.eps) * float(np.abs(shift).max())
+        shift = shift.astype(G.dtype)
+    # The float64 sums that decide the ranking are rounded as well.
+    if metric == "inner":
+        slack += (d + 8) * double * (norms if Q is G else _norms(Q)) * float(norms.max())
+    elif metric == "cosine":
+        slack += (d + 8) * double
+    else:
+        slack += (d + 8) * double * (query_norms + longest) ** 2
+    return query_rows, gallery_rows, shift, slack
+
+
+def _centered(A: np.ndarray, metric: str, name: str, mean: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yield blocks of rows in float64, scaled to unit norm for the cosine, minus ``mean``."""
+    for part in blocks(len(A), 32 * A.shape[1], budget=8 * 2**20):
+        rows = A[part].astype(np.float64)
+        yield part, (normalize_rows(rows, name) if metric == "cosine" else rows) - mean
+
+
+def _norms(A: np.ndarray) -> np.ndarray:
+    """Return the row norms in float64, shape (n,)."""
+    out = np.empty(len(A))
+    for part in blocks(len(A), 16 * A.shape[1], budget=8 * 2**20):
+        block = A[part].astype(np.float64)
+        out[part] = np.sqrt(np.einsum("ij,ij->i", block, block))
+    return out
+
+
+def pair_values(
+    A: np.ndarray, i: np.ndarray, j: np.ndarray, form: Callable[[np.ndarray], np.ndarray], B: np.ndarray | None = None
+) -> np.ndarray:
+    """Return inner products of rows i of A with rows j of B (of A, by default) in float64, shape (m,).
+
+    Equal rows give equal values, at any position. ``form`` is applied to rows in float64 before the product.
+    """
+    B = A if B is None else B
+    out = np.empty(len(i))
+    for part in blocks(len(i), 16 * A.shape[1], budget=_PAIR_BYTES):
+        left, right = form(A[i[part]].astype(np.float64)), form(B[j[part]].astype(np.float64))
+        out[part] = np.einsum("ij,ij->i", left, right)
+    return out
+
+
+def exact_similarity(
+    Q: np.ndarray, G: np.ndarray, metric: str, names: tuple[str, str]
+) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    """Return a function that compares rows by sums in float64; among many pairs, duplicate rows are computed once."""
+    n, d = G.shape
+    compared = 0
+    duplicates: tuple[np.ndarray, np.ndarray, bool] | None = None
+
+    def find_duplicates() -> tuple[np.ndarray, np.ndarray, bool]:
+        first_g = _first_copies(G)
+        first_q = first_g if Q is G else _first_copies(Q)
+        return first_q, first_g, any(bool((rows != np.arange(len(rows))).any()) for rows in (first_g, first_q))
+
+    def compute(i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        if metric == "inner":
+            return pair_values(Q, i, j, lambda rows: rows, G)
+        if metric == "cosine":
+            return pair_values(Q, i, j, lambda rows: normalize_rows(rows, names[1]), G)
+        out = np.empty(len(i))
+        for part in blocks(len(i), 16 * d, budget=_PAIR_BYTES):
+            difference = Q[i[part]].astype(np.float64) - G[j[part]]
+            out[part] = -np.einsum("ij,ij->i", difference, difference)
+        return out
+
+    def exact(i: np.ndarray, j: np.ndarray) -> np.ndarray:
+        nonlocal compared, duplicates
+        compared += len(i)
+        # The search for duplicates costs len(Q) + n products and a sort, so it saves nothing for fewer pairs.
+        if duplicates is None and compared <= len(Q) + n:
+            return compute(i, j)
+        if duplicates is None:
+            duplicates = find_duplicates()
+        first_q, first_g, any_duplicates = duplicates
+        if not any_duplicates:
+            return compute(i, j)
+        # A row repeated a thousand times gives a million pairs of equal value.
+        pairs, inverse = np.unique(first_q[i] * n + first_g[j], return_inverse=True)
+        return compute(*np.divmod(pairs, n))[inverse]
+
+    return exact
+
+
+def _first_copies(A: np.ndarray) -> np.ndarray:
+    """Return the number of the first row equal to each row, shape (n,), in O(n) memory."""
+    n, d = A.shape
+    # Equal rows have equal projections onto a random direction. The converse is checked below.
+    direction = np.random.default_rng(0).standard_normal(d)
+    projections = np.empty(n)
+    for part in blocks(n, 16 * d, budget=8 * 2**20):
+        projections[part] = np.einsum("ij,j->i", A[part].astype(np.float64), direction)
+    _, index, inverse = np.unique(projections, return_index=True, return_inverse=True)
+    first = index[inverse]
+    later = np.flatnonzero(first != np.arange(n))
+    for part in blocks(len(later), 2 * d * A.dtype.itemsize, budget=8 * 2**20):
+        rows = later[part]
+        differ = (A[rows] != A[first[rows]]).any(axis=1)
+        first[rows[differ]] = rows[differ]
+    return first

@@ -4,33 +4,14 @@ from __future__ import annotations
 
 from typing import overload
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import is_tensor
 from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor, TensorT
 from congruence._utils.validation import check_choice
-from congruence.errors import InputError, ParameterError
-from congruence.metrics._base import as_scalar, float_pair
-
-__all__ = ["procrustes_distance"]
-
-
-def _centered(xp: ArrayNamespace, A: Array, name: str, scale: bool) -> Array:
-    """Return n − 1 orthonormal contrasts of A's rows, scaled to unit Frobenius norm if ``scale``."""
-    n = A.shape[0]
-    # Subtracting the first row leaves exact zeros in constant columns. The next step is the Householder reflection that maps the
-    # vector of ones to the first axis, with that axis dropped: inner products are those of the centered columns.
-    C = A[1:, :] - A[:1, :]
-    C = C - xp.sum(C, axis=0, keepdims=True) / (n - n**0.5)
-    top = xp.max(xp.abs(C))
-    if float(_detached(top)) <= 1e-15 * float(xp.max(xp.abs(_detached(A)))):
-        raise InputError(
-            f"Got {n} equal rows in {name}; expected rows that differ, since equal rows have no shape. Drop repeated items, or check the encoder's outputs."
-        )
-    if not scale:
-        return C
-    C = C / top  # prevents overflow and underflow of the squares
-    return C / xp.sqrt(xp.sum(C * C))
+from congruence.errors import ParameterError
+from congruence.metrics._base import Metric, as_scalar, contrasts, float_pair, scaled
 
 
 def _detached(A: Array) -> Array:
@@ -57,8 +38,9 @@ def _alignment_factors(xp: ArrayNamespace, A: Array, B: Array) -> tuple[Array, A
 def _residual(xp: ArrayNamespace, A: Array, B: Array) -> Array:
     """Return ‖A‖² + ‖B‖² − 2ν, ν the nuclear norm of AᵀB, as a sum of squares.
 
-    The difference would lose half its digits near 0. ν is the maximum of ⟨AL, BR⟩, so its gradient is that of the product with the
-    best L and R held fixed (envelope theorem). Unlike the gradient of a decomposition, it is finite if singular values repeat or vanish.
+    The difference would lose half its digits near 0. ν is the maximum of ⟨AL, BR⟩, so its gradient is that of the
+    product with the best L and R held fixed (envelope theorem). Unlike the gradient of a decomposition, it is finite if
+    singular values repeat or vanish.
     """
     L, R = _alignment_factors(xp, A, B)
     AL, BR = A @ L, B @ R
@@ -77,7 +59,8 @@ def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scal
     """Distance between two shapes, invariant to translation, rotation and reflection, and by default to scaling.
 
     Columns are centered, each side is scaled to unit Frobenius norm, and with ν the nuclear norm of XᵀY the angular
-    distance is arccos ν, the Euclidean distance √(2 − 2ν). Both are metrics: they are symmetric and satisfy the triangle inequality.
+    distance is arccos ν, the Euclidean distance √(2 − 2ν). Both are metrics: they are symmetric and satisfy the
+    triangle inequality.
 
     Parameters
     ----------
@@ -97,8 +80,6 @@ def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scal
 
     Raises
     ------
-    ShapeError, DtypeError, NotFiniteError, ParameterError
-        If arrays have the wrong shape, are not real numbers or contain NaN or infinity, or a parameter has an invalid value.
     TooFewAnchorsError
         If there are fewer than two rows.
     InputError
@@ -106,7 +87,8 @@ def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scal
 
     Notes
     -----
-    Computed from the d_x × d_y product, or from an n × n product if there are fewer rows than columns and it is cheaper.
+    Computed from the d_x × d_y product, or from an n × n product if there are fewer rows than columns and it is
+    cheaper.
 
     References
     ----------
@@ -115,10 +97,14 @@ def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scal
     check_choice(kind, ("angular", "euclidean"), "kind")
     if kind == "angular" and not scale:
         raise ParameterError(
-            "Got kind='angular' with scale=False; expected unit norms, since an angle does not depend on scale. Pass scale=True, or kind='euclidean'."
+            "An angle does not depend on scale.",
+            ("Pass `scale=True` with `kind='angular'`.", "Or pass `kind='euclidean'`."),
         )
     xp, A, B = float_pair(X, Y)
-    squared = _residual(xp, _centered(xp, A, "X", scale), _centered(xp, B, "Y", scale))
+    A, B = (contrasts(xp, side, name, scale=scale) for side, name in ((A, "X"), (B, "Y")))
+    if scale:
+        A, B = (side / xp.sqrt(xp.sum(side * side)) for side in (A, B))
+    squared = _residual(xp, A, B)
     # The derivative of the root is infinite at 0; the square is used there, which gives zero gradients instead of NaN.
     distance = squared if float(_detached(squared)) == 0 else xp.sqrt(squared)
     if scale:
@@ -126,3 +112,34 @@ def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scal
     if kind == "angular":
         distance = 2 * xp.asin(distance / 2)  # arccos ν without arccos's loss of digits near ν = 1
     return as_scalar(distance)
+
+
+# ------------------------------------------------------------------ in steps, for many re-pairings
+
+
+def _prepare_shape(A: np.ndarray, name: str) -> np.ndarray:
+    """Return centered rows of unit Frobenius norm, expressed in at most n columns."""
+    A = scaled(A, name)
+    if A.shape[1] > len(A):
+        values, vectors = np.linalg.eigh(A @ A.T)
+        A = vectors * np.sqrt(np.clip(values, 0, None))
+    return A / np.linalg.norm(A)
+
+
+def _compare_shapes(A: np.ndarray, B: np.ndarray) -> float:
+    return float(np.arccos(np.clip(np.linalg.norm(A.T @ B, "nuc"), 0, 1)))
+
+
+METRICS = (
+    Metric(
+        "procrustes_distance",
+        procrustes_distance,
+        (0.0, 1.5707963267948966),
+        False,
+        frozenset({"rotation", "isotropic scaling", "translation", "joint permutation", "symmetry"}),
+        "Williams et al. (2021)",
+        "n·d²",
+        _prepare_shape,
+        _compare_shapes,
+    ),
+)

@@ -9,7 +9,6 @@ from congruence._utils.optional import require
 
 require("matplotlib", extra="plot")
 
-from congruence.plotting.experiment import draw_bars, draw_lines, draw_panel
 from congruence.plotting.layers import draw_layers
 from congruence.plotting.maps import (
     draw_class_margins,
@@ -36,7 +35,6 @@ from congruence.plotting.scores import (
 from congruence.plotting.training import draw_loss, draw_margins, draw_recalls, draw_validation
 
 __all__ = [
-    "draw_bars",
     "draw_class_margins",
     "draw_clouds",
     "draw_correlations",
@@ -46,11 +44,9 @@ __all__ = [
     "draw_kernel",
     "draw_layers",
     "draw_learning_curve",
-    "draw_lines",
     "draw_loss",
     "draw_margins",
     "draw_pairing",
-    "draw_panel",
     "draw_progress",
     "draw_rank_trade_off",
     "draw_recalls",

@@ -1,4 +1,6 @@
-"""Train from files: a recipe names the files, the method and its parameters, and :func:`run_recipe` reads, splits, trains and scores."""
+"""Train from files: a recipe names the files, the method and its parameters, and :func:`run_recipe` reads, splits,
+trains and scores.
+"""
 
 from congruence.recipe.plan import Recipe, make_recipe, read_recipe
 from congruence.recipe.run import Run, run_recipe

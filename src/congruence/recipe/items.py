@@ -1,4 +1,6 @@
-"""Read the items of a recipe, pairs with their groups and wrong captions, and split them so that each group is in one part only."""
+"""Read the items of a recipe, pairs with their groups and wrong captions, and split them so that each group is in one
+part only.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,6 @@ from congruence.stores import open_rows, open_source, read_column, read_embeddin
 from congruence.train.captions import Captions, read_captions
 from congruence.train.rows import Rows
 
-__all__ = ["Items", "Unpaired", "group", "hold_out", "keep_some", "read_items", "read_unpaired"]
-
 #: Size in bytes above which a file of unpaired rows is streamed instead of read into memory.
 MEMORY = 2**30
 
@@ -31,17 +31,9 @@ Unpaired: TypeAlias = list[Embeddings | Rows] | None
 class Items:
     """Pairs with their groups, wrong captions and tasks.
 
-    Attributes
-    ----------
-    pairs : Pairs
-    groups : ndarray, shape (n,)
-        Pairs with equal labels stay in the same part of a split, and count as hits for each other in retrieval.
-    negatives : ndarray, shape (n, k, d_target), float32, or None
-        Wrong captions of each pair.
-    tasks : ndarray of str, shape (n,), or None
-        Kind of each wrong caption.
-    by_id : bool
-        Whether the rows were paired by the ids of both files, and not by position.
+    ``groups`` (n,): pairs with equal labels stay in the same part of a split, and count as hits for each other in
+    retrieval; ``negatives`` (n, k, d_target): wrong captions of each pair; ``tasks`` (n,): kind of each wrong caption;
+    ``by_id``: whether the rows were paired by the ids of both files, and not by position.
     """
 
     pairs: Pairs
@@ -72,15 +64,7 @@ class Items:
 
 
 def read_items(recipe: Recipe, spaces: tuple[Space, Space]) -> Items:
-    """Read the pairs of a recipe, their groups, tasks and wrong captions.
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If a file cannot be read or is damaged.
-    InputError, IdError, ShapeError
-        If rows cannot be paired, or a file does not have one group, task or wrong caption per row of the target.
-    """
+    """Read the pairs of a recipe, their groups, tasks and wrong captions."""
     sides, by_id = _read_sides(recipe.pairs, spaces)
     pairs = Pairs.join(*sides)
     order = id_rows(sides[1].ids, pairs.target.ids)
@@ -101,7 +85,9 @@ def read_items(recipe: Recipe, spaces: tuple[Space, Space]) -> Items:
 
 
 def group(recipe: Recipe, pairs: Pairs) -> np.ndarray:
-    """Return a label for each pair: the same for pairs with identical vectors, or, if the recipe has ``groups="none"``, one for each pair."""
+    """Return a label for each pair: the same for pairs with identical vectors, or, if the recipe has ``groups="none"``,
+    one for each pair.
+    """
     return np.arange(len(pairs)) if recipe.groups == "none" else duplicate_groups(pairs.source, pairs.target)
 
 
@@ -110,7 +96,8 @@ def hold_out(
 ) -> tuple[Items | None, Items, Split | None]:
     """Return the items held out for validation or test, the remaining items, and the split.
 
-    If the recipe names other files, the held-out items are read from them, and there is no split. A share refers to ``total`` pairs.
+    If the recipe names other files, the held-out items are read from them, and there is no split. A share refers to
+    ``total`` pairs.
     """
     amount = getattr(recipe, name)
     if isinstance(amount, tuple):
@@ -129,12 +116,13 @@ def keep_some(
 ) -> tuple[Items, list[Unpaired]]:
     """Keep some pairs, and remove the partners of the others, with each side in its own random order.
 
-    ``overlap`` is the share of the items in each pool that are in the other pool too; by default only one side of each item is used.
-    Raises ParameterError if there are fewer pairs than ``keep``.
+    ``overlap`` is the share of the items in each pool that are in the other pool too; by default only one side of each
+    item is used. Raises ParameterError if there are fewer pairs than ``keep``.
     """
     if keep > len(items):
         raise ParameterError(
-            f"Got keep_pairs={keep} with {len(items)} pairs left to train on; expected at most {len(items)}. Pass keep_pairs={len(items) // 2}, for example."
+            f"Got `keep_pairs={keep}` with {len(items)} pairs left to train on; expected at most {len(items)}.",
+            f"Pass `keep_pairs={len(items) // 2}`, for example.",
         )
     rng = np.random.default_rng([seed, 2])
     order = rng.permutation(len(items))
@@ -153,7 +141,10 @@ def keep_some(
 
 
 def read_unpaired(files: Sequence[str]) -> Unpaired:
-    """Open files of unpaired rows; None if there are none. Files that fit in memory are read with their ids, so that pairs among them can be detected."""
+    """Open files of unpaired rows; None if there are none.
+
+    Files that fit in memory are read with their ids, so that pairs among them can be detected.
+    """
     opened: list[Embeddings | Rows] = []
     for file in files:
         source = open_source(file)
@@ -169,7 +160,9 @@ def _read_sides(files: tuple[str, str], spaces: tuple[Space, Space]) -> tuple[li
         return sides, True
     if len(sides[0]) != len(sides[1]):
         raise InputError(
-            f"Got {len(sides[0])} rows in {files[0]} and {len(sides[1])} in {files[1]}; expected the same number, or ids in both. Add a column named id to both files."
+            f"Got {len(sides[0])} rows in {files[0]} and {len(sides[1])} in {files[1]}; expected the same "
+            "number, or ids in both.",
+            "Add a column named id to both files.",
         )
     # Without ids on both sides, rows are paired by position, which also provides the ids that a split needs.
     names = [str(i) for i in range(len(sides[0]))]

@@ -1,22 +1,21 @@
-"""A recipe of a training run: its files, method and parameters, and the grid to search. :func:`congruence.recipe.run_recipe` runs it."""
+"""A recipe of a training run: its files, method and parameters, and the grid to search.
+:func:`congruence.recipe.run_recipe` runs it.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import has_fit_parameter
 
-from congruence._utils.schema import Where
 from congruence._utils.yaml import parse_yaml, read_yaml
 from congruence.errors import CorruptFileError, ParameterError
-from congruence.recipe._schema import check_entries
+from congruence.recipe._schema import Where, check_entries
 from congruence.train import METHODS, make_method
-
-__all__ = ["Recipe", "make_recipe", "read_recipe"]
 
 #: Default shares of the pairs for validation and for the test, and those of methods whose papers use other shares.
 _SHARES = (0.1, 0.0)
@@ -33,6 +32,11 @@ _FIT_PARAMETERS = {
 }
 
 
+def takes(method: object, parameter: str) -> bool:
+    """Return whether a method, or its class, learns from an argument of this name."""
+    return parameter in inspect.signature(method.fit).parameters  # type: ignore[attr-defined]
+
+
 @dataclass(frozen=True)
 class Recipe:
     """A training run of ``congruence train``.
@@ -42,20 +46,23 @@ class Recipe:
     method : str
         A key of :data:`congruence.train.METHODS`.
     pairs : tuple of two str
-        Files of the paired rows, source and target (``file`` or ``file:key``); paired by id if both have ids, otherwise by position.
+        Files of the paired rows, source and target (``file`` or ``file:key``); paired by id if both have ids, otherwise
+        by position.
     unpaired_source, unpaired_target : tuple of str
         Files of rows without a partner.
     validation : float, int or tuple of two str, optional
-        Pairs for validation: a share of all pairs (below 1) or a number of pairs to hold out, or files of other pairs; 0 for none. By default
-        0.1, for JAM 0.15.
+        Pairs for validation: a share of all pairs (below 1) or a number of pairs to hold out, or files of other pairs;
+        0 for none. By default 0.1, for JAM 0.15.
     test : float, int or tuple of two str, optional
-        Pairs for the final test of the map, which are not used for any choice; given like ``validation``. By default 0, for JAM 0.15.
+        Pairs for the final test of the map, which are not used for any choice; given like ``validation``. By default 0,
+        for JAM 0.15.
     keep_pairs : int, optional
-        Train on this many of the remaining pairs; the others lose their partner and join the unpaired rows. Use it to find out how many pairs
-        are needed.
+        Train on this many of the remaining pairs; the others lose their partner and join the unpaired rows. Use it to
+        find out how many pairs are needed.
     overlap : float, optional
-        With ``keep_pairs``: share of the items in each pool of unpaired rows that are in the other pool too. By default 0: only one side of each
-        pair that is not kept is used, as with data that were never paired; 1 uses both sides of each.
+        With ``keep_pairs``: share of the items in each pool of unpaired rows that are in the other pool too. By default
+        0: only one side of each pair that is not kept is used, as with data that were never paired; 1 uses both sides
+        of each.
     parameters : mapping
         Parameters of the method.
     grid : mapping of str to list
@@ -63,9 +70,9 @@ class Recipe:
     seed : int, optional
         Random seed of the held-out pairs and of the training; 0 by default, for JAM the paper's 5.
     groups : str
-        Which pairs stay in the same part of the split, and count as hits for each other in retrieval: ``"identical"``, those with identical
-        vectors on either side (:func:`congruence.splits.duplicate_groups`); ``"none"``; or a file with one label, such as the image, per row of
-        the target's file.
+        Which pairs stay in the same part of the split, and count as hits for each other in retrieval: ``"identical"``,
+        those with identical vectors on either side (:func:`congruence.splits.duplicate_groups`); ``"none"``; or a file
+        with one label, such as the image, per row of the target's file.
     negatives : str, optional
         JAM: file of wrong captions, one or several for each row of the target.
     tasks : str, optional
@@ -102,7 +109,8 @@ class Recipe:
         self._check_rows()
         if self.grid and self.validation == 0:
             raise ParameterError(
-                "Got a grid without validation pairs to choose by; expected both. Pass validation=0.1, for example."
+                "Got a grid without validation pairs to choose by; expected both.",
+                "Pass `validation=0.1`, for example.",
             )
 
     @property
@@ -113,17 +121,19 @@ class Recipe:
     def _check_rows(self) -> None:
         """Refuse entries that the method does not use, or that require another entry. Raises ParameterError."""
         for name, parameter in _FIT_PARAMETERS.items():
-            if getattr(self, name) and not has_fit_parameter(METHODS[self.method], parameter):
+            if getattr(self, name) and not takes(METHODS[self.method], parameter):
                 rows = {"unpaired": "unpaired rows", "negatives": "wrong captions, which are for jam"}[parameter]
                 raise ParameterError(
-                    f"Got {name} for {self.method}, which does not learn from {rows}; expected none. Leave out {name}=…."
+                    f"Got {name} for {self.method}, which does not learn from {rows}.", f"Leave out {name}=…."
                 )
         if self.overlap is not None and self.keep_pairs is None:
             raise ParameterError(
-                f"Got overlap={self.overlap!r} without keep_pairs; expected both, since files of unpaired rows are used unchanged. Pass keep_pairs=…, or leave out overlap."
+                f"Got `overlap={self.overlap!r}` without keep_pairs; expected both, since files of unpaired "
+                "rows are used unchanged.",
+                "Pass `keep_pairs=…`, or leave out overlap.",
             )
         if self.tasks is not None and self.negatives is None:
-            raise ParameterError("Got tasks without negatives; expected both. Pass negatives=….")
+            raise ParameterError("Got tasks without negatives; expected both.", "Pass `negatives=…`.")
 
     def to_dict(self) -> dict[str, object]:
         """Return the recipe as plain data, in the form that :func:`make_recipe` accepts."""
@@ -137,7 +147,8 @@ def read_recipe(path: str | Path, **changes: object) -> Recipe:
     ----------
     path : path-like
     **changes
-        Entries that replace those of the file; ``parameters`` and ``grid`` are merged with the file's. None leaves an entry unchanged.
+        Entries that replace those of the file; ``parameters`` and ``grid`` are merged with the file's. None leaves an
+        entry unchanged.
 
     Returns
     -------
@@ -154,7 +165,8 @@ def read_recipe(path: str | Path, **changes: object) -> Recipe:
     entries = parse_yaml(text, str(path))
     if not isinstance(entries, dict):
         raise CorruptFileError(
-            f"Got {type(entries).__name__} in {path}; expected a mapping of entries. Write lines such as 'method: sotalign'."
+            f"Got {type(entries).__name__} in {path}; expected a mapping of entries.",
+            "Write lines such as 'method: sotalign'.",
         )
     return _make(entries, changes, Where(str(path), text))
 
@@ -171,7 +183,9 @@ def make_recipe(entries: Mapping[str, object], **changes: object) -> Recipe:
 
 
 def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], where: Where) -> Recipe:
-    """Build a recipe from entries, and from changes that take precedence over them; ``where`` locates errors in a file."""
+    """Build a recipe from entries, and from changes that take precedence over them; ``where`` locates errors in a
+    file.
+    """
     replaced: set[tuple[str, ...]] = set()
     for name, value in changes.items():
         if value is not None:
@@ -183,7 +197,8 @@ def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], where: Where) 
     missing = [name for name in ("method", "pairs") if name not in entries]
     if missing:
         raise ParameterError(
-            f"Got a recipe without {missing[0]!r}; expected this entry. Add it to the recipe, or pass {missing[0]}=…."
+            f"Got a recipe without {missing[0]!r}; expected this entry.",
+            f"Add it to the recipe, or pass {missing[0]}=….",
         )
     plain: dict[str, Any] = {str(name): _plain(value) for name, value in entries.items()}
     for name in ("unpaired_source", "unpaired_target"):

@@ -9,20 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import has_fit_parameter
 
 from congruence.embeddings import Space
 from congruence.errors import TeacherWarning
-from congruence.evaluation.task_rows import recall_by_task
-from congruence.maps import TwoSidedMap
+from congruence.evaluation.compositional import recall_by_task
+from congruence.maps import HeadsMap
 from congruence.recipe.items import Items, Unpaired, hold_out, keep_some, read_items, read_unpaired
-from congruence.recipe.plan import Recipe
+from congruence.recipe.plan import Recipe, takes
 from congruence.splits import warn_duplicates
-from congruence.train import Method, make_method
+from congruence.train import make_method
 from congruence.train.retrieval import recalls, unique_pairs
 from congruence.train.tuning import Tuned, tune
-
-__all__ = ["Run", "run_recipe"]
 
 #: Number of captions to choose from if each pair has one wrong caption: the paper's 5-way task.
 OPTIONS = 5
@@ -34,7 +31,7 @@ class Run:
 
     Attributes
     ----------
-    map : Method
+    map : HeadsMap
         The best map, fitted; its ``scores_`` hold all measurements.
     parameters : dict
         The point of the grid that the map was trained with.
@@ -46,7 +43,7 @@ class Run:
         All pairs that were read, including those held out.
     """
 
-    map: Method
+    map: HeadsMap
     parameters: dict[str, Any]
     score: float
     trials: list[tuple[dict[str, object], float]]
@@ -69,7 +66,8 @@ def run_recipe(
     spaces : tuple of two Space, optional
         What is known about the models; unset fields are taken from the files.
     checkpoint : path-like, optional
-        Folder for the checkpoints, one for each point of the grid; created if necessary. An interrupted run resumes from them.
+        Folder for the checkpoints, one for each point of the grid; created if necessary. An interrupted run resumes
+        from them.
     verbose : bool, default=True
         Show a progress bar on stderr, if that is a terminal.
     callback : callable, optional
@@ -78,13 +76,14 @@ def run_recipe(
     Returns
     -------
     Run
-        The map's ``scores_`` hold the trials, the test scores (``test_…``) and, for SOTAlign, the scores of its linear teacher on the same rows
-        (``teacher_…``).
+        The map's ``scores_`` hold the trials, the test scores (``test_…``) and, for SOTAlign, the scores of its linear
+        teacher on the same rows (``teacher_…``).
 
     Raises
     ------
     FileError, CorruptFileError, InputError, ParameterError, TrainingError
-        If a file cannot be read or is damaged, the input cannot be used, a parameter has an invalid value, or training cannot continue.
+        If a file cannot be read or is damaged, the input cannot be used, a parameter has an invalid value, or training
+        cannot continue.
 
     Warns
     -----
@@ -121,7 +120,7 @@ def run_recipe(
 
 
 def _fit(
-    method: Method,
+    method: HeadsMap,
     recipe: Recipe,
     items: Items,
     unpaired: list[Unpaired],
@@ -130,7 +129,9 @@ def _fit(
     verbose: bool,
     callback: Callable[[dict[str, object], float], None] | None,
 ) -> Tuned:
-    """Fit the method to the pairs and to the other rows that it learns from, and choose among the points of the grid."""
+    """Fit the method to the pairs and to the other rows that it learns from, and choose among the points of the
+    grid.
+    """
     sides, arguments = (items.pairs.source, items.pairs.target), _fit_arguments(method, items, unpaired)
     if heldout is None:
         arguments.pop("groups", None)  # with groups, JAM would split the pairs again
@@ -138,20 +139,21 @@ def _fit(
         return Tuned(fitted, {}, float("nan"), [])
     validation = _validation(method, heldout)
     return tune(
-        method, recipe.grid, *sides, **arguments, validation=validation, checkpoint=checkpoint, verbose=verbose, callback=callback
+        method, recipe.grid, *sides, **arguments, validation=validation, checkpoint=checkpoint, verbose=verbose,
+            callback=callback
     )  # fmt: skip
 
 
-def _fit_arguments(method: Method, items: Items, unpaired: list[Unpaired]) -> dict[str, Any]:
+def _fit_arguments(method: HeadsMap, items: Items, unpaired: list[Unpaired]) -> dict[str, Any]:
     """Return the arguments of a method's ``fit`` in addition to the pairs."""
-    if has_fit_parameter(method, "negatives"):
+    if takes(method, "negatives"):
         return {"negatives": items.negatives, "groups": items.groups}
     return {"unpaired": tuple(unpaired)}
 
 
-def _validation(method: Method, heldout: Items) -> tuple[Any, ...]:
+def _validation(method: HeadsMap, heldout: Items) -> tuple[Any, ...]:
     """Return held-out pairs in the form that a method's ``score`` expects."""
-    if has_fit_parameter(method, "negatives"):
+    if takes(method, "negatives"):
         rows = heldout.captions()
         return rows.source, rows.target, rows.negatives, rows.groups
     if len(np.unique(heldout.groups)) < len(heldout):  # retrieving an identical row is not an error
@@ -191,7 +193,9 @@ def _scores(
 
 
 def _compare_teacher(scores: dict[str, Any], tuned: Tuned, heldout: Items | None, test: Items | None) -> dict[str, Any]:
-    """Warn if the heads retrieve worse than their teacher, on the test pairs or, without any, on the validation pairs."""
+    """Warn if the heads retrieve worse than their teacher, on the test pairs or, without any, on the validation
+    pairs.
+    """
     if test is not None:
         rows, own, teacher = f"{len(test):,} test pairs", scores["test_mean@1"], scores["teacher_test_mean@1"]
     elif heldout is not None:
@@ -202,22 +206,26 @@ def _compare_teacher(scores: dict[str, Any], tuned: Tuned, heldout: Items | None
     if own >= teacher:
         return {}
     note = (
-        f"Got trained heads that retrieve worse than their linear teacher on the same {rows} (mean recall at 1 {own:.3f} against {teacher:.3f}); "
-        'expected better retrieval. Use the teacher alone (method "procrustes" or "cca"), start from it with init="teacher", or add unpaired rows.'
+        f"Got trained heads that retrieve worse than their linear teacher on the same {rows} (mean recall at 1 "
+        f"{own:.3f} against {teacher:.3f}); "
+        'expected better retrieval. Use the teacher alone (method "procrustes" or "cca"), start from it with '
+        'init="teacher", or add unpaired rows.'
     )
-    warnings.warn(note, TeacherWarning, stacklevel=4)
+    warnings.warn(TeacherWarning(note), stacklevel=4)
     return {"notes": [note]}
 
 
-def _retrieval(mapping: TwoSidedMap, test: Items) -> dict[str, float]:
+def _retrieval(mapping: HeadsMap, test: Items) -> dict[str, float]:
     """Return recall in both directions, with identical rows of a group counted once."""
     sides = test.pairs.source.vectors, test.pairs.target.vectors
     X, Y, x_labels, y_labels = unique_pairs(sides[0], sides[1], test.groups)
     return recalls(mapping.transform(X), mapping.transform_target(Y), x_labels, y_labels)
 
 
-def _choices(mapping: TwoSidedMap, test: Items) -> dict[str, object]:
-    """Return how often an image is nearer to its caption than to the wrong ones, and than to these and captions of other images."""
+def _choices(mapping: HeadsMap, test: Items) -> dict[str, object]:
+    """Return how often an image is nearer to its caption than to the wrong ones, and than to these and captions of
+    other images.
+    """
     data = test.captions()
     assert data.negatives is not None
     n, k, width = data.negatives.shape

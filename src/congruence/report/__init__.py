@@ -6,30 +6,23 @@ replace an existing one, instead of raising OutputExistsError. Both need matplot
 """
 
 from congruence.report.certificate import render_certificate, write_certificate
-from congruence.report.experiment import write_experiment, write_files
-from congruence.report.experiment_page import render_experiment
 from congruence.report.migration import read_migration, read_reembedding, render_migration, write_migration
 from congruence.report.pictures import write_layers, write_similarities
-from congruence.report.sheet import draw_experiment
 from congruence.report.story import render_story, write_story
 from congruence.report.summary import render, summarize, write_report
 from congruence.report.training import render_training, summarize_training, write_training
 
 __all__ = [
-    "draw_experiment",
     "read_migration",
     "read_reembedding",
     "render",
     "render_certificate",
-    "render_experiment",
     "render_migration",
     "render_story",
     "render_training",
     "summarize",
     "summarize_training",
     "write_certificate",
-    "write_experiment",
-    "write_files",
     "write_layers",
     "write_migration",
     "write_report",

@@ -17,8 +17,7 @@ from congruence._utils.optional import require
 from congruence.datasets import SugarCrepe
 from congruence.encoders import open_image
 from congruence.errors import FileError, ParameterError, TooFewAnchorsError
-from congruence.evaluation.compositional import TIE, chosen, sugarcrepe_recall
-from congruence.evaluation.task_rows import recall_by_task
+from congruence.evaluation.compositional import TIE, chosen, recall_by_task, sugarcrepe_recall
 
 #: Longer side of a thumbnail, in pixels.
 THUMBNAIL = 128

@@ -9,9 +9,8 @@ from typing import Any
 from congruence.errors import MigrationError
 from congruence.plotting import draw_progress
 from congruence.report.rendering import fill, svg, write_page
-from congruence.upgrade.migrate.journal import Journal
+from congruence.upgrade.migrate.journal import Journal, summarize
 from congruence.upgrade.migrate.native import read_stages
-from congruence.upgrade.migrate.journal import summarize
 
 #: What readers see, by state.
 _SEEN = {

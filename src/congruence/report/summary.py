@@ -18,7 +18,7 @@ from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import InputError, ParameterError
 from congruence.evaluation import Comparison, Score, Scores, evaluate
 from congruence.evaluation.controls import DRAWS, RANDOM_STATE, control_rows, cosine_controls
-from congruence.maps import Map, OrthogonalMap, TwoSidedMap
+from congruence.maps import HeadsMap, Map, OrthogonalMap
 from congruence.maps.evidence import choice_rows
 from congruence.metrics import class_retrieval, paired_cosines, zero_shot_accuracy
 from congruence.plotting import draw_clouds, draw_cosines, draw_few_anchors, draw_kernel, draw_spectrum
@@ -72,7 +72,7 @@ def summarize(
         JSON-able: numbers, text, lists, and thumbnails as data URIs.
     """
     check_seed(random_state)
-    if isinstance(mapping, TwoSidedMap):
+    if isinstance(mapping, HeadsMap):
         raise ParameterError(
             f"Got a joint-space map ({mapping.kind}); expected a map into the target's space.",
             "Use summarize_training.",

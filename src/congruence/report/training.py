@@ -16,7 +16,7 @@ from congruence._version import __version__
 from congruence.datasets import SugarCrepe
 from congruence.embeddings import Embeddings, Space, normalize_rows
 from congruence.errors import FileError, InputError, ParameterError, ShapeError, TooFewAnchorsError
-from congruence.maps import Map, TwoSidedMap
+from congruence.maps import HeadsMap, Map
 from congruence.maps.history import History
 from congruence.plotting import draw_loss, draw_margins, draw_recalls, draw_validation
 from congruence.plotting.training import loss_curves, recalls_size, validation_curve
@@ -55,7 +55,7 @@ def summarize_training(
 
     Parameters
     ----------
-    mapping : TwoSidedMap
+    mapping : HeadsMap
         A fitted map: JAM, SOTAlign, a baseline, or a closed form.
     images, captions, negatives, groups
         As in :meth:`congruence.train.JAM.fit`: rows of the source, rows of the target, wrong rows of the target, and
@@ -89,7 +89,7 @@ def summarize_training(
         JSON-able: numbers, text, lists, and thumbnails as data URIs.
     """
     check_seed(random_state)
-    if not isinstance(mapping, TwoSidedMap):
+    if not isinstance(mapping, HeadsMap):
         raise ParameterError(
             f"Got a map into the target's space ({mapping.kind}); expected a joint-space map.", "Use summarize."
         )
@@ -226,7 +226,7 @@ def _unit(rows: np.ndarray) -> np.ndarray:
     return normalize_rows(rows.astype(np.float64))
 
 
-def _nouns(mapping: TwoSidedMap) -> dict[str, str]:
+def _nouns(mapping: HeadsMap) -> dict[str, str]:
     """Return a noun for a row of each side, such as image and text."""
     sides = {"source": mapping.source_space_.modality, "target": mapping.target_space_.modality}
     if sides["source"] == sides["target"]:
@@ -322,7 +322,7 @@ _SOURCES = {
 }
 
 
-def _facts(mapping: TwoSidedMap) -> list[list[str]]:
+def _facts(mapping: HeadsMap) -> list[list[str]]:
     """Return names and values of the relevant facts, as text."""
     recorded = getattr(mapping, "facts_", {})
     parameters = recorded.get("training", {})
@@ -369,7 +369,7 @@ def _facts(mapping: TwoSidedMap) -> list[list[str]]:
     return out
 
 
-def _teacher(mapping: TwoSidedMap) -> dict[int, dict[str, float]]:
+def _teacher(mapping: HeadsMap) -> dict[int, dict[str, float]]:
     """Return the recalls of the linear teacher on the training's test rows, by k; empty if there was none."""
     scores, ways = mapping.scores_, ("source_to_target", "target_to_source")
     return {
@@ -395,14 +395,14 @@ _TOLERANCE = 1e-4
 _ADVICE = "Pass the same files, groups and order, or `held_out=False` to measure on all rows."
 
 
-def records_split(mapping: TwoSidedMap) -> bool:
+def records_split(mapping: HeadsMap) -> bool:
     """Return whether a map records how its training rows were split, and what is needed to check a repetition."""
     facts = getattr(mapping, "facts_", {})
     by_groups = all(isinstance(facts.get(name), Mapping) for name in ("split", "training", "reconstruction_error"))
     return "holdout" in mapping.scores_ or by_groups
 
 
-def unseen_rows(mapping: TwoSidedMap, data: Captions, names: np.ndarray) -> np.ndarray:
+def unseen_rows(mapping: HeadsMap, data: Captions, names: np.ndarray) -> np.ndarray:
     """Return the numbers of the rows that a map's own training held out for testing; refuse rows split differently.
 
     ``data`` has all n rows, including those that the map was trained on, and ``names`` (n,) their ids.
@@ -417,7 +417,7 @@ def unseen_rows(mapping: TwoSidedMap, data: Captions, names: np.ndarray) -> np.n
     return rows
 
 
-def _group_test_rows(mapping: Map, data: Captions) -> np.ndarray:
+def _group_test_rows(mapping: HeadsMap, data: Captions) -> np.ndarray:
     """Return the test rows of JAM's split by groups, after checking that it is the split of the training."""
     facts = mapping.facts_
     parameters, recorded_counts = facts["training"], facts["split"]
@@ -436,7 +436,8 @@ def _group_test_rows(mapping: Map, data: Captions) -> np.ndarray:
         rows = getattr(validation, side)
         mean = getattr(train, side).mean(0, dtype=np.float64) if parameters["standardize"] else 0.0
         spread = float(np.sum((rows - mean) ** 2))
-        relative_error = float(np.sum((reconstruct(rows).astype(np.float64) - rows) ** 2)) / spread if spread else 0.0
+        error = float(np.sum((np.asarray(reconstruct(rows), np.float64) - rows) ** 2))
+        relative_error = error / spread if spread else 0.0
         recorded = facts["reconstruction_error"][side]
         if abs(relative_error - recorded) > _TOLERANCE * max(relative_error, recorded):
             _refuse(
@@ -445,7 +446,7 @@ def _group_test_rows(mapping: Map, data: Captions) -> np.ndarray:
     return parts[2]
 
 
-def _check_test_rows(mapping: TwoSidedMap, test: Captions) -> None:
+def _check_test_rows(mapping: HeadsMap, test: Captions) -> None:
     """Refuse test rows other than those that ``congruence train`` measured on."""
     recorded_count = mapping.scores_["test_pairs"]
     if len(test) != recorded_count:

@@ -6,19 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import DTypeLike
 
 from congruence._utils.arrays import as_dtype
 from congruence._utils.validation import check_positive
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import DtypeError, FileError, IdError, ParameterError
-from congruence.stores._base import BATCH, Source, natural
-from congruence.stores._columns import Columns, Rows, output_schema
-from congruence.stores._place import check_output_place
-from congruence.stores._sink import Sink
+from congruence.stores._base import BATCH, Sink, Source, check_output_place, store_as
 from congruence.stores.formats import (
     FORMATS,
     Format,
@@ -29,16 +26,19 @@ from congruence.stores.formats import (
     parse_spec,
     suffixes,
 )
-from congruence.stores.ids import Column, column_ids, column_texts
-from congruence.stores.reading import missing_file
+from congruence.stores.reading import missing_file, natural
 from congruence.stores.rows import StreamedRows, open_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from congruence.stores.ids import Column
+    from congruence.stores.tables import Columns
 
 __all__ = [
     "BATCH",
     "FORMATS",
-    "Columns",
     "Format",
-    "Rows",
     "Sink",
     "Source",
     "StreamedRows",
@@ -49,11 +49,11 @@ __all__ = [
     "open_rows",
     "open_sink",
     "open_source",
-    "output_schema",
     "parse_spec",
     "read_column",
     "read_embeddings",
     "read_ids",
+    "store_as",
     "suffixes",
 ]
 
@@ -64,9 +64,9 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
     Parameters
     ----------
     spec : str or path-like
-        ``path`` or ``path:key``: ``.npy``, ``.npz:key``, ``.safetensors:key``, ``.parquet:column``, ``.arrow:column``, ``.feather:column``,
-        ``.csv[:prefix]``, ``.jsonl[:field]``, ``.h5:dataset``, ``.hdf5:dataset``, ``.lance:column``, or a folder of parts, ``folder[:img_emb]``.
-        See :data:`FORMATS`.
+        ``path`` or ``path:key``: ``.npy``, ``.npz:key``, ``.safetensors:key``, ``.parquet:column``, ``.arrow:column``,
+        ``.feather:column``, ``.csv[:prefix]``, ``.jsonl[:field]``, ``.h5:dataset``, ``.hdf5:dataset``,
+        ``.lance:column``, or a folder of parts, ``folder[:img_emb]``. See :data:`FORMATS`.
     ids : str, path-like or False, optional
         Where the ids are: a key or column of the same file, or the spec of another file. By default the file's own ids
         (columns ``id`` or ``ids`` in tables, the array ``ids`` in archives); ``False`` for none.
@@ -81,7 +81,7 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
     ------
     FileError, CorruptFileError
         If the file cannot be read or is damaged.
-    ParameterError, ShapeError, DtypeError, IdError
+    ParameterError, InputError
         If the spec is invalid, or the vectors or ids it names cannot be used.
     """
     path, key = parse_spec(spec)
@@ -89,23 +89,24 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
     assert kind.source is not None
     if ids is True:
         raise ParameterError(
-            "Got ids=True; expected a key, a column, a file, or False. Pass ids=… with the name of the column."
+            "Got `ids=True`; expected a key, a column, a file, or False.", "Pass `ids=…` with the name of the column."
         )
-    column: pa.Array | str | bool | None = ids if ids is None or ids is False else _find_ids(path, kind, str(ids))
+    column = ids if ids is None or ids is False else _find_ids(path, kind, str(ids))
     source = kind.source(path, key, column)
-    if isinstance(column, pa.Array):
+    if not isinstance(column, (str, bool, type(None))):  # read already, from another file
         source.files = (*source.files, Path(parse_spec(str(ids))[0]))
-    if isinstance(column, pa.Array) and len(column) != source.n:
-        raise IdError(
-            f"Got {len(column)} ids for {source.n} rows of {source.path}; expected one per row. Pass ids of the same rows as ids=…."
-        )
+        if len(column) != source.n:
+            raise IdError(
+                f"Got {len(column)} ids for {source.n} rows of {source.path}; expected one per row.",
+                "Pass ids of the same rows as `ids=…`.",
+            )
     if space is not None:
         source.space = replace(source.space, **space.to_dict())
     return source
 
 
 def _find_ids(path: str, kind: Format, ids: str) -> pa.Array | str:
-    """Return ids read from another file or another array, or the name of the column from which the reader reads them."""
+    """Return ids read from another file or array, or the name of the column from which the reader reads them."""
     other, _ = parse_spec(ids)
     if Path(other).exists() and not is_folder(other):
         return read_ids(ids)
@@ -115,8 +116,11 @@ def _find_ids(path: str, kind: Format, ids: str) -> pa.Array | str:
         return ids
     if kind.key is None or kind.read_column is None:
         raise ParameterError(
-            f"Got ids={ids!r} for {path}; expected a file that exists, since an .npy holds one array. Pass ids=… with the path of a file of ids."
+            f"Got `ids={ids!r}` for {path}; expected a file that exists, since an .npy holds one array.",
+            "Pass `ids=…` with the path of a file of ids.",
         )
+    from congruence.stores.ids import column_ids
+
     return column_ids(kind.read_column(path, ids), f"{path}:{ids}")
 
 
@@ -158,10 +162,12 @@ def open_sink(
     like : Source, optional
         For a folder: use the names and row counts of this source's parts.
     columns : list of Columns, optional
-        The columns of the source's table other than its vectors (:attr:`Source.columns`). Each block is then written with its rows, as
-        :meth:`Source.scan_table` yields them. Columns that the format cannot hold are listed in the sink's ``left_out``.
+        The columns of the source's table other than its vectors (:attr:`Source.columns`). Each block is then written
+        with its rows, as :meth:`Source.scan_table` yields them. Columns that the format cannot hold are listed in the
+        sink's ``left_out``.
     column_out : str, optional
-        Name of the column of vectors. With ``columns``, the source's column of vectors is kept under its own name; by default it is replaced.
+        Name of the column of vectors. With ``columns``, the source's column of vectors is kept under its own name; by
+        default it is replaced.
 
     Returns
     -------
@@ -173,8 +179,6 @@ def open_sink(
         Immediately, if an argument is invalid.
     OutputExistsError
         On entering the context, if the output exists and ``force`` is False.
-    ShapeError, IdError, DtypeError
-        From ``write``, if rows are not as announced.
     StorageError
         While writing, or at the end if rows are missing. No partial output is left.
     """
@@ -186,12 +190,14 @@ def open_sink(
         parts = like.parts
     dtype = as_dtype(dtype)
     if dtype not in (np.float16, np.float32, np.float64):
-        raise DtypeError(f"Got dtype {dtype}; expected float16, float32 or float64. Pass dtype=… with one of these.")
+        raise DtypeError(
+            f"Got dtype {dtype}; expected float16, float32 or float64.", "Pass `dtype=…` with one of these."
+        )
     if column_out is not None and not kind.keeps_columns:
         known = [one.suffixes[0] for one in FORMATS if one.keeps_columns and one.suffixes[0]]
         raise ParameterError(
-            f"Got column_out={column_out!r} for {path}; expected an output with named columns. "
-            f"Choose {', '.join(known[:-1])} or {known[-1]}."
+            f"Got `column_out={column_out!r}` for {path}; expected an output with named columns.",
+            f"Choose {', '.join(known[:-1])} or {known[-1]}.",
         )
     return kind.sink(
         path,
@@ -241,20 +247,13 @@ def matrices(spec: str | Path) -> dict[str, str]:
     Parameters
     ----------
     spec : str or path-like
-        A file with several arrays: all its 2-D arrays. ``file:pattern``: those whose key matches the pattern, with the shell wildcards ``*`` and
-        ``?``. A folder: all files of vectors in it.
+        A file with several arrays: all its 2-D arrays. ``file:pattern``: those whose key matches the pattern, with the
+        shell wildcards ``*`` and ``?``. A folder: all files of vectors in it.
 
     Returns
     -------
     dict of str to str
         Spec for :func:`open_source` by key or file name, in natural order: ``layer_2`` before ``layer_10``.
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If the file cannot be read or is damaged.
-    ParameterError
-        If no matrix is found or matches the pattern, or the file has an unknown format.
     """
     path, pattern = parse_spec(spec)
     if is_folder(path):
@@ -277,9 +276,7 @@ def matrices(spec: str | Path) -> dict[str, str]:
     if not found:
         listed = ", ".join(f"{name} {shape}".strip() for name, shape in shapes.items()) or "nothing"
         wanted = "" if pattern is None else f" that matches {pattern!r}"
-        raise ParameterError(
-            f"Got no matrix{wanted} in {path}, which holds {listed}; expected at least one. Pass another key or file."
-        )
+        raise ParameterError(f"Got no matrix{wanted} in {path}, which holds {listed}.", "Pass another key or file.")
     return {key: found[key] for key in sorted(found, key=natural)}
 
 
@@ -294,14 +291,9 @@ def read_column(spec: str | Path) -> np.ndarray:
     Returns
     -------
     ndarray of object (str), shape (n,)
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If the file cannot be read or is damaged.
-    ParameterError, ShapeError, DtypeError, IdError
-        If the spec is invalid, or the column cannot be used as labels.
     """
+    from congruence.stores.ids import column_texts
+
     return column_texts(_read_column(spec), str(spec))
 
 
@@ -315,21 +307,16 @@ def read_ids(spec: str | Path) -> pa.Array:
     Returns
     -------
     pyarrow.Array of int64, uint64 or large_string, shape (n,)
-
-    Raises
-    ------
-    IdError
-        If an entry is missing, too long, or cannot be an id.
-    FileError, CorruptFileError, ParameterError, ShapeError, DtypeError
-        As for :func:`read_column`.
     """
+    from congruence.stores.ids import column_ids
+
     return column_ids(_read_column(spec), str(spec))
 
 
 def _read_column(spec: str | Path) -> Column:
     path, key = parse_spec(spec)
     if is_folder(path):
-        raise FileError(f"Got a folder, {path}, for a column; expected a file. Pass the path of one.")
+        raise FileError(f"{path} is a folder, but a column is read from a file.", "Pass the path of a file.")
     kind = find_column_format(path)
     assert kind.read_column is not None
     return kind.read_column(path, key)

@@ -1,32 +1,47 @@
-"""The interface of all sources of vectors, and helpers shared by the formats."""
+"""What every format implements: a source that is scanned, and a sink whose output appears when it is complete."""
 
 from __future__ import annotations
 
-import re
+import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import ArrayLike
 
-from congruence._utils.display import short
+from congruence._utils.atomic import atomic_path, has_marker
 from congruence._utils.ids import as_ids
 from congruence._utils.memory import check_memory
 from congruence._utils.validation import check_rows
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import (
     CorruptFileError,
+    DtypeError,
+    IdError,
     NotFiniteError,
+    OutputExistsError,
     ParameterError,
+    ShapeError,
+    StorageError,
     ZeroRowError,
 )
-from congruence.stores._columns import Columns, Rows
-from congruence.stores.ids import id_array, id_type_of
+from congruence.stores.reading import as_row_numbers, check_all_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # imported in functions only, since reading an .npy needs none
+
+    from congruence.stores.tables import Columns, TableRows
 
 #: Default number of rows per block of a scan.
 BATCH = 4096
+
+#: Key of the space in the metadata of formats that have metadata.
+SPACE_KEY = "congruence.space"
 
 
 class Source(ABC):
@@ -40,15 +55,10 @@ class Source(ABC):
         Number of rows and columns.
     dtype : numpy.dtype
         Type of the blocks that :meth:`scan` yields: float16, float32 or float64.
-    has_ids : bool
-    id_type : pyarrow.DataType
-        Type of the ids: int64, uint64 or string.
     space : Space
         Origin of the vectors, as far as the file records it.
     parts : list of (str, int)
         Names and row counts of the parts of a folder; empty for a single file.
-    columns : list of Columns
-        Columns of a table other than its vectors, for each part of a folder; empty if the file is not a table.
     files : tuple of Path
         Paths that are read: the file or folder, and the file of the ids if it is a separate one.
     """
@@ -57,15 +67,26 @@ class Source(ABC):
     n: int
     dim: int
     dtype: np.dtype
-    has_ids: bool = False
-    _ids: pa.Array | None = None
     space: Space = Space()
     files: tuple[Path, ...] = ()
+    parts: list[tuple[str, int]] = []  # noqa: RUF012 - replaced, never changed
+    #: Ids that are read already: those of a NumPy file become an Arrow array when they are first needed as one.
+    _ids: pa.Array | np.ndarray | None = None
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether the rows have ids."""
+        return self._ids is not None
 
     @property
     def id_type(self) -> pa.DataType:
         """Type of the ids: int64, uint64 or string."""
-        return pa.string() if self._ids is None else id_type_of(self._ids.type)
+        import pyarrow as pa
+
+        from congruence.stores.ids import id_type_of
+
+        ids = self._slice_ids(0, 0)
+        return pa.string() if ids is None else id_type_of(ids.type)
 
     @property
     def columns(self) -> list[Columns]:
@@ -77,34 +98,32 @@ class Source(ABC):
         """Approximate number of bytes that a row takes in memory with all its columns."""
         return self.dim * self.dtype.itemsize
 
-    @property
-    def parts(self) -> list[tuple[str, int]]:
-        """Names and row counts of the parts of a folder; empty for a single file."""
-        return []
-
-    @abstractmethod
     def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
-        """Yield ``(ids, vectors)`` blocks of at most ``batch`` rows, starting at row ``after``.
+        """Yield blocks of at most ``batch`` rows, starting at row ``after``: ids and vectors.
 
-        Yields
-        ------
-        ids : pyarrow.Array of int64, uint64 or text (string or large_string), or None
-        vectors : ndarray, shape (b, dim)
-            A new C-contiguous array.
+        Ids are an Arrow array of int64, uint64 or text, or None; vectors a new C-contiguous array, shape (b, dim).
         """
+        row = after
+        for block in self._blocks(after, batch):
+            yield self._slice_ids(row, len(block)), block
+            row += len(block)
+
+    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
+        """Yield blocks of vectors, for sources that do not read their ids with them."""
+        raise NotImplementedError
+
+    def _slice_ids(self, start: int, count: int) -> pa.Array | None:
+        ids: Any = self._ids
+        if isinstance(ids, np.ndarray):
+            from congruence.stores.ids import arrow_ids
+
+            self._ids = ids = arrow_ids(ids)
+        return None if ids is None else ids.slice(start, count)
 
     def scan_table(
         self, after: int = 0, batch: int = BATCH
-    ) -> Iterator[tuple[pa.Array | None, np.ndarray, Rows | None]]:
-        """Yield ``(ids, vectors, rows)`` blocks: as :meth:`scan`, plus the table's rows with all their columns.
-
-        Yields
-        ------
-        ids, vectors
-            As for :meth:`scan`.
-        rows : pyarrow.RecordBatch, list of dict, or None
-            None if the file is not a table.
-        """
+    ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
+        """Yield ids and vectors as :meth:`scan`, and the table's rows with all columns; None if it is no table."""
         for ids, block in self.scan(after, batch):
             yield ids, block, None
 
@@ -120,13 +139,6 @@ class Source(ABC):
         -------
         ids : pyarrow.Array, shape (k,), or None
         vectors : ndarray, shape (k, dim)
-
-        Raises
-        ------
-        ParameterError
-            If a row number is out of range.
-        CorruptFileError, FileError
-            If the file is damaged, or cannot be read.
         """
         rows = as_row_numbers(rows, self.n, self.path)
         order = np.argsort(rows, kind="stable")
@@ -146,7 +158,7 @@ class Source(ABC):
                 offsets = wanted[at:upto] - (stop - len(block))
                 out[order[at:upto]] = block[offsets]
                 if ids is not None:
-                    names.append(ids.take(pa.array(offsets)))
+                    names.append(ids.take(offsets))
                 at = upto
                 if stop >= end:
                     break
@@ -154,41 +166,38 @@ class Source(ABC):
                 check_all_rows(stop, self.n, self.path)
         if not self.has_ids or not len(rows):
             return None, out
-        return pa.concat_arrays(names).take(pa.array(np.argsort(order))), out
+        import pyarrow as pa
+
+        return pa.concat_arrays(names).take(np.argsort(order)), out
 
     def read(self, *, allow_zero_rows: bool = False) -> Embeddings:
-        """Read everything into memory and check it.
-
-        Raises
-        ------
-        ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError, CorruptFileError
-            If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; ids are missing, repeated
-            or without a partner; or a file is damaged.
-        OutOfMemoryError
-            If the vectors need more memory than is free.
-        """
+        """Read everything into memory and check it."""
         self._check_memory(self.n)
         vectors = np.empty((self.n, self.dim), dtype=self.dtype)
+        names = self._ids if isinstance(self._ids, np.ndarray) else None
+        blocks = self.scan() if names is None else ((None, block) for block in self._blocks(0, BATCH))
         ids: list[pa.Array] = []
         row = 0
-        for names, block in self.scan():
+        for part, block in blocks:
             vectors[row : row + len(block)] = block
             row += len(block)
-            if names is not None:
-                ids.append(names)
+            if part is not None:
+                ids.append(part)
         check_all_rows(row, self.n, self.path)  # otherwise the remaining rows would be uninitialized
-        names = id_array(ids) if ids else None
+        if ids:
+            from congruence.stores.ids import id_array
+
+            names = id_array(ids)
         try:
             return Embeddings(vectors, ids=names, space=self.space, allow_zero_rows=allow_zero_rows)
         except (NotFiniteError, ZeroRowError):
             # Check again for a message that names the file, since most commands read two.
-            check_rows(
-                vectors, str(self.path), ids=None if names is None else as_ids(names), allow_zero_rows=allow_zero_rows
-            )
+            known = None if names is None else as_ids(names)
+            check_rows(vectors, str(self.path), ids=known, allow_zero_rows=allow_zero_rows)
             raise
 
     def _check_memory(self, rows: int) -> None:
-        """Check that there is enough memory for the rows. Raises OutOfMemoryError."""
+        """Check that there is enough memory for the rows."""
         check_memory(
             rows * self.dim * self.dtype.itemsize,
             f"{rows:,} × {self.dim:,} {self.dtype} in {self.path}",
@@ -197,60 +206,226 @@ class Source(ABC):
         )
 
 
-def as_row_numbers(rows: ArrayLike, n: int, path: str) -> np.ndarray:
-    """Return row numbers as an array, after checking them. Raises ParameterError."""
-    array = np.asarray(rows)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise ParameterError(
-            f"Got row numbers of shape {array.shape} and type {array.dtype} for {path}; expected a list of integers. Pass row numbers, or numpy.flatnonzero of a mask."
-        )
-    outside = array[(array < 0) | (array >= n)]
-    if outside.size:
-        raise ParameterError(
-            f"Got row number {outside[0]} for {path}; expected 0 to {n - 1}. Pass row numbers in this range."
-        )
-    return array.astype(np.int64)
+class Sink(ABC):
+    """A writer of vectors; the output appears at the end of the ``with`` block if it is complete, else not at all.
+
+    :func:`congruence.stores.open_sink` opens one. With ``atomic=False`` the file is written in place: a part of a
+    folder that is atomic itself.
+
+    Attributes
+    ----------
+    left_out : list of str
+        Columns that the format cannot hold.
+    """
+
+    #: Whether the output is a folder.
+    directory: ClassVar[bool] = False
+    #: Whether the space is written to a file next to the output, because the format cannot hold it.
+    sidecar: ClassVar[bool] = False
+    #: Whether the format can hold ids, and whether it can hold the other columns of a table.
+    keeps_ids: ClassVar[bool] = True
+    keeps_columns: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        n: int,
+        dim: int,
+        dtype: np.dtype,
+        has_ids: bool,
+        space: Space,
+        force: bool,
+        id_type: pa.DataType | None = None,
+        parts: list[tuple[str, int]] | None = None,
+        atomic: bool = True,
+        columns: list[Columns] | None = None,
+        column_out: str | None = None,
+    ) -> None:
+        import pyarrow as pa
+
+        self.path = Path(path)
+        self.n, self.dim, self.dtype = n, dim, np.dtype(dtype)
+        self.has_ids, self.space, self.force = has_ids, space, force
+        self.id_type = id_type or pa.string()
+        self.source_parts, self.atomic = parts, atomic
+        self.columns, self.column_out = columns or [], column_out
+        self.rows = 0
+        self._stack = ExitStack()
+        ids = {one.id for one in self.columns} if has_ids and self.keeps_ids and not self.keeps_columns else set()
+        kinds = {f.name: f.type for one in self.columns for f in one.schema if f.name != one.vector}
+        self.left_out = [name for name, kind in kinds.items() if name not in ids and not self._holds(kind)]
+
+    def _holds(self, kind: pa.DataType) -> bool:
+        """Return whether the format can hold a column of this type in addition to the vectors."""
+        return self.keeps_columns
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            place = self.path
+            if self.atomic:
+                if self.sidecar:
+                    self._check_sidecar()
+                if self.sidecar and self.space != Space():  # entered first, so that it appears last
+                    description = stack.enter_context(atomic_path(sidecar(self.path), force=True))
+                    description.write_text(space_json(self.space) + "\n", encoding="utf-8")
+                place = stack.enter_context(
+                    atomic_path(self.path, force=self.force, directory=self.directory, foreign=self.why_foreign)
+                )
+            self._open(place, stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def _check_sidecar(self) -> None:
+        """Check that no foreign file lies in the place of the space description."""
+        described = sidecar(self.path)
+        if os.path.lexists(described) and (described.is_symlink() or not has_marker(described, _is_space)):
+            raise OutputExistsError(
+                f"The file {described} is not a space description, and would be read together with {self.path}.",
+                "Move it, or pass another path.",
+            )
+
+    @staticmethod
+    def why_foreign(folder: Path) -> str | None:
+        """Return why an existing folder must not be replaced, or None if it may be; for sinks that write folders."""
+        return "this library did not write"
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        if kind is None:
+            try:
+                if self.rows != self.n:
+                    raise StorageError(
+                        f"Got {self.rows} of {self.n} announced rows for {self.path}. Nothing was left behind.",
+                        "Write every row before closing the sink.",
+                    )
+                self._finish()
+            except BaseException as late:
+                self._stack.__exit__(type(late), late, late.__traceback__)
+                raise
+        suppressed = self._stack.__exit__(kind, error, trace)
+        if kind is None and self.atomic and self.sidecar and self.space == Space():
+            sidecar(self.path).unlink(missing_ok=True)  # it described the file that was replaced
+        return suppressed
+
+    def write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
+        """Append rows.
+
+        Parameters
+        ----------
+        ids : pyarrow.Array of text or integers, or None
+            One per row if the sink was opened with ``has_ids``; ignored otherwise. Integers become text if ``id_type``
+            is a text type.
+        vectors : ndarray, shape (b, dim)
+        rows : pyarrow.RecordBatch or list of dict, optional
+            The same rows of the source's table (:meth:`Source.scan_table`), if the sink was opened with ``columns``.
+        """
+        if vectors.ndim != 2 or vectors.shape[1] != self.dim or self.rows + len(vectors) > self.n:
+            raise ShapeError(
+                f"Got a block of shape {vectors.shape} after {self.rows} rows of {self.path}; expected the {self.n} × "
+                f"{self.dim} that were announced.",
+                "Pass the right `n=…` and `dim=…` to open_sink.",
+            )
+        if self.has_ids and (ids is None or len(ids) != len(vectors) or ids.null_count):
+            got = "no" if ids is None else len(ids) - ids.null_count
+            raise IdError(
+                f"Got {got} ids for {len(vectors)} rows of {self.path}; expected one per row, as announced.",
+                "Pass an id for each row, or `has_ids=False`.",
+            )
+        if self.columns and self.keeps_columns and (rows is None or len(rows) != len(vectors)):
+            raise ShapeError(
+                f"Got {'no' if rows is None else len(rows)} rows of the table for {len(vectors)} vectors of "
+                f"{self.path}; expected one per vector, as announced.",
+                "Pass the rows, or open the sink without `columns=…`.",
+            )
+        names = self._as_announced(ids) if self.has_ids and ids is not None else None
+        block = store_as(vectors, self.dtype, self.path)
+        self._write(names, block, rows)
+        self.rows += len(block)
+
+    def _as_announced(self, ids: pa.Array) -> pa.Array:
+        import pyarrow as pa
+
+        from congruence.stores.ids import clean_ids
+
+        names = clean_ids(ids, str(self.path), self.rows)
+        try:
+            return names.cast(self.id_type)
+        except pa.ArrowInvalid:
+            raise IdError(
+                f"Got ids of type {names.type} for {self.path}; expected {self.id_type}, as announced.",
+                "Pass the right `id_type=…` to open_sink.",
+            ) from None
+
+    @abstractmethod
+    def _open(self, temporary: Path, stack: ExitStack) -> None:
+        """Open the temporary file, and register everything that must be closed on the stack."""
+
+    @abstractmethod
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None: ...
+
+    def _finish(self) -> None:  # noqa: B027 - most formats have nothing left to write
+        """Write the end of the file."""
 
 
-def check_all_rows(got: int, expected: int, path: str) -> None:
-    """Check that a file has the number of rows it declares. Raises CorruptFileError."""
-    if got != expected:
+def store_as(vectors: np.ndarray, dtype: np.dtype, path: str | Path) -> np.ndarray:
+    """Return rows, shape (b, d), in the data type in which they are stored."""
+    try:
+        with np.errstate(over="raise"):
+            return np.ascontiguousarray(vectors, dtype=dtype)
+    except FloatingPointError as error:
+        raise DtypeError(
+            f"Got numbers beyond the range of {dtype} for {path}.", "Pass a wider `dtype=…`, 'float32' or 'float64'."
+        ) from error
+
+
+def check_output_place(source: Source, output: str | Path) -> None:
+    """Check that an output is not its source, not even through another path, a link or an enclosing folder."""
+    out = Path(output)
+    place = out.resolve()
+    for file in source.files:
+        real = file.resolve()
+        same = real == place or (out.exists() and file.exists() and out.samefile(file))
+        if same or place.is_relative_to(real) or real.is_relative_to(place):
+            what = "is" if same else "lies in" if place.is_relative_to(real) else "contains"
+            raise ParameterError(f"The output {output} {what} the source {file}.", "Pass a path outside the source.")
+
+
+# ------------------------------------------------------------------ the space of a file's vectors
+
+
+def sidecar(path: Path) -> Path:
+    """Return the path of the file that describes the space, for formats that cannot hold metadata."""
+    return path / "space.json" if path.is_dir() else path.with_name(path.name + ".space.json")
+
+
+def space_json(space: Space) -> str:
+    """Return a space as JSON."""
+    return json.dumps(space.to_dict())
+
+
+def _is_space(facts: Mapping[str, object]) -> bool:
+    """Return whether an object may have been written by :func:`space_json`."""
+    return set(facts) <= set(Space.__dataclass_fields__)
+
+
+def read_space(text: str | bytes | None, path: str | Path) -> Space:
+    """Return the space in a JSON text; an unknown space for None or empty text."""
+    if not text:
+        return Space()
+    try:
+        facts = json.loads(text)
+        if not isinstance(facts, dict) or not isinstance(facts.get("dim"), (int, type(None))):
+            raise TypeError("not an object, or dim is not a whole number")
+        return Space.from_dict(facts)
+    except (ValueError, TypeError, RecursionError) as error:
         raise CorruptFileError(
-            f"Got {got} rows in {path}, which declares {expected}; expected all of them. Copy or write it again."
-        )
+            f"The description of the space in {path} cannot be read ({error}).", "Remove it, or write it again."
+        ) from error
 
 
-def slice_ids(ids: pa.Array | None, start: int, stop: int) -> pa.Array | None:
-    """Return a range of ids, or None."""
-    return None if ids is None else ids.slice(start, stop - start)
-
-
-def missing_key(
-    key: str | None, path: str | Path, found: Mapping[str, tuple[int, ...] | str], what: str = "key"
-) -> ParameterError:
-    """Return the error for a key that is not in a file; its message lists those that are."""
-    listed = short(", ".join(f"{name} {shape}" for name, shape in found.items()), 2000) or "none"
-    if key is None:
-        return ParameterError(
-            f"Got no {what} for {path}, which contains {listed}; expected the {what} to read. Write {path}:<{what}>."
-        )
-    return ParameterError(f"Got {what} {key!r}; expected one of those in {path}: {listed}. Pass one of these.")
-
-
-def choose(key: str | None, found: Mapping[str, tuple[int, ...]], path: str | Path, what: str = "key") -> str:
-    """Return the key to read among the shapes found: the requested one, or the only matrix. Raises ParameterError."""
-    if key is not None:
-        if key not in found:
-            raise missing_key(key, path, found, what)
-        return key
-    matrices = [name for name, shape in found.items() if len(shape) == 2]
-    if len(found) == 1:  # the only candidate; its shape is checked later
-        return next(iter(found))
-    if len(matrices) != 1:
-        raise missing_key(None, path, found, what)
-    return matrices[0]
-
-
-def natural(name: str) -> list[tuple[int, int | str]]:
-    """Return a sort key by which layer_10 follows layer_9."""
-    return [(0, int(text)) if text.isdecimal() else (1, text) for text in re.split(r"(\d+)", name) if text]
+def read_sidecar(path: Path) -> Space:
+    """Return the space in the sidecar of a file; an unknown space if there is none."""
+    place = sidecar(path)
+    return read_space(place.read_bytes(), place) if place.is_file() else Space()

@@ -7,13 +7,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from congruence.errors import DtypeError
-from congruence.stores._base import check_all_rows
-from congruence.stores._table import TableSink, TableSource, read_table_column, table_shapes
-from congruence.stores.reading import missing_file, reading
-
-__all__ = ["ArrowSink", "ArrowSource", "arrow_shapes", "read_arrow_column"]
+from congruence.stores.reading import check_all_rows, missing_file, reading
+from congruence.stores.tables import TableSink, TableSource, read_table_column, table_shapes
 
 #: Exceptions that pyarrow raises for damaged files.
 _DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
@@ -30,14 +28,10 @@ def _open(path: str | Path) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch
     with reading(path, *_DAMAGE), pa.OSFile(str(path)) as stream:
         magic = stream.read(len(_MAGIC))
         stream.seek(0)
-        if magic == _MAGIC:
-            file = pa.ipc.open_file(stream)
-            _ = file.schema.names  # raises if the schema is damaged
-            yield file.schema, (_checked(file.get_batch(k)) for k in range(file.num_record_batches))
-        else:
-            reader = pa.ipc.open_stream(stream)
-            _ = reader.schema.names
-            yield reader.schema, map(_checked, reader)
+        file = (pa.ipc.open_file if magic == _MAGIC else pa.ipc.open_stream)(stream)
+        _ = file.schema.names  # raises if the schema is damaged
+        batches = (file.get_batch(k) for k in range(file.num_record_batches)) if magic == _MAGIC else file
+        yield file.schema, map(_checked, batches)
 
 
 def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -56,23 +50,14 @@ def _count(path: str | Path) -> tuple[pa.Schema, int, pa.RecordBatch | None]:
 
 
 def arrow_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a table's columns by name; lists of any length count as matrices. Raises FileError, CorruptFileError."""
-    schema, rows, _ = _count(path)
-    return table_shapes(schema, rows)
+    """Return the shapes of a table's columns by name."""
+    return table_shapes(*_count(path)[:2])
 
 
 class ArrowSource(TableSource):
-    """Rows of a list column in an Arrow file or stream, of fixed or variable list size.
+    """Rows of a list column in an Arrow file or stream.
 
     Record batches are read whole, so the largest one determines how much memory is needed.
-
-    Parameters
-    ----------
-    path : path-like
-    key : str, optional
-        Name of the column; optional if there is only one column of lists.
-    ids : pyarrow.Array, str or False, optional
-        Ids, or the column that holds them; by default a column named ``id`` or ``ids``, if there is one.
     """
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
@@ -81,12 +66,8 @@ class ArrowSource(TableSource):
         self._measure(None if first is None else first.column(self._key))
         self._row_bytes = 0 if first is None else first.nbytes // len(first)
 
-    @property
-    def row_bytes(self) -> int:
-        """Approximate number of bytes that a row takes in memory with all its columns, estimated from the first batch."""
-        return max(self._row_bytes, super().row_bytes)
-
-    def _pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield batches of rows; see :meth:`TableSource.pieces`."""
         with _open(self._file) as (_, batches):
             row = 0
             for whole in batches:
@@ -98,15 +79,7 @@ class ArrowSource(TableSource):
 
 
 def read_arrow_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
-    """Read a column that is not a list column.
-
-    Raises
-    ------
-    ParameterError
-        If there is no such column.
-    FileError, CorruptFileError
-        If the file cannot be read, or is damaged.
-    """
+    """Read a column that is not a list column."""
     with _open(path) as (schema, batches):
         return read_table_column(
             path, key, schema, lambda name: pa.chunked_array([b.column(name) for b in batches], schema.field(name).type)
@@ -114,7 +87,7 @@ def read_arrow_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
 
 
 class ArrowSink(TableSink):
-    """Writer of an Arrow file: the source's table with the mapped vectors, or ``vector`` as fixed-size lists and, if there are ids, ``id``."""
+    """Writer of an Arrow file."""
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
         options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
@@ -127,25 +100,24 @@ class ArrowSink(TableSink):
             self._writer.write_batch(pa.record_batch(arrays, schema=self._schema))
 
     def _with_common_dictionary(self, k: int, column: pa.Array) -> pa.Array:
-        """Re-encode a dictionary column with the file's dictionary, to which new values are appended; other columns unchanged.
+        """Re-encode a dictionary column with the file's dictionary, to which new values are appended.
 
         An Arrow file has one dictionary per column, while each batch from a Parquet file has its own.
         """
         if not pa.types.is_dictionary(column.type):
             return column
-        known = self._dictionaries.get(k)
-        if known is None:
-            self._dictionaries[k] = column.dictionary
+        known = self._dictionaries.setdefault(k, column.dictionary)
+        if known is column.dictionary:
             return column
-        positions = pa.compute.index_in(column.dictionary, known)
+        positions = pc.index_in(column.dictionary, known)
         new = column.dictionary.filter(positions.is_null())
         known = self._dictionaries[k] = pa.concat_arrays([known, new]) if len(new) else known
-        indices = pa.compute.index_in(column.dictionary, known).take(column.indices)
+        indices = pc.index_in(column.dictionary, known).take(column.indices)
         try:
             return pa.DictionaryArray.from_arrays(
                 indices.cast(column.type.index_type), known, ordered=column.type.ordered
             )
         except pa.ArrowInvalid as error:
             raise DtypeError(
-                f"Got more distinct values than {column.type} can encode for {self.path}; expected fewer. Write a .parquet."
+                f"Got more distinct values than {column.type} can encode for {self.path}.", "Write a .parquet."
             ) from error

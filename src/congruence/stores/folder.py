@@ -1,7 +1,7 @@
 """A folder of parts: ``.npy`` or ``.parquet`` files in natural order, and the layout of clip-retrieval.
 
-clip-retrieval writes ``img_emb/img_emb_0.npy``, ``text_emb/text_emb_0.npy`` and ``metadata/metadata_0.parquet`` in one folder;
-``folder:img_emb`` and ``folder:text_emb`` refer to its two matrices.
+clip-retrieval writes ``img_emb/img_emb_0.npy``, ``text_emb/text_emb_0.npy`` and ``metadata/metadata_0.parquet`` in one
+folder; ``folder:img_emb`` and ``folder:text_emb`` refer to its two matrices.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,16 +20,12 @@ import pyarrow as pa
 from congruence._utils.atomic import why_foreign
 from congruence.embeddings import Space
 from congruence.errors import IdError, ParameterError, ShapeError, SpaceMismatchError
-from congruence.stores._base import BATCH, Source, natural, slice_ids
-from congruence.stores._columns import Columns, Rows, slice_rows
-from congruence.stores._sink import Sink
-from congruence.stores._space_file import read_sidecar
+from congruence.stores._base import BATCH, Sink, Source, read_sidecar
 from congruence.stores.ids import column_ids, common_id_type, join_blocks
 from congruence.stores.npy import NpySink, NpySource
 from congruence.stores.parquet import ParquetSink, ParquetSource, read_parquet_column
-from congruence.stores.reading import missing_file
-
-__all__ = ["FolderSink", "FolderSource", "mark_parts", "why_no_parts"]
+from congruence.stores.reading import missing_file, natural
+from congruence.stores.tables import Columns, TableRows, slice_rows
 
 #: Number of rows per part if the source has no parts.
 PART_ROWS = 1_000_000
@@ -63,62 +60,47 @@ def _number(path: Path) -> int | None:
 
 def _list_parts(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
     for suffix in suffixes:
-        parts = sorted(
-            (p for p in folder.glob(f"*{suffix}") if not p.name.startswith(".")), key=lambda p: natural(p.name)
-        )
-        if parts:
-            return parts
+        if parts := [part for part in folder.glob(f"*{suffix}") if not part.name.startswith(".")]:
+            return sorted(parts, key=lambda part: natural(part.name))
     return []
 
 
 class FolderSource(Source):
     """Source of the rows of all parts in a folder, in the order of the parts.
 
-    Parameters
-    ----------
-    path : path-like
-    key : str, optional
-        A subfolder of parts (clip-retrieval's ``img_emb`` or ``text_emb``), or the column of vectors in Parquet parts.
-    ids : pyarrow.Array, str or False, optional
-        The ids, or the name of their column: in the parts themselves if they are Parquet, else in the ``metadata/`` file of each part;
-        ``False`` for none.
+    ``key`` is a subfolder of parts (clip-retrieval's ``img_emb`` or ``text_emb``), or the column of vectors in Parquet
+    parts; ``ids`` the ids, or the name of their column: in the parts themselves if they are Parquet, else in the
+    ``metadata/`` file of each part; False for none.
     """
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
         folder = Path(path)
         if not folder.is_dir():
             raise missing_file(path)
-        column = key
-        if key is not None and (folder / key).is_dir():
-            parts, column = _list_parts(folder / key, (".npy", ".parquet")), None
-        else:
-            parts = _list_parts(folder, (".npy", ".parquet"))
+        home, column = (folder / key, None) if key is not None and (folder / key).is_dir() else (folder, key)
+        parts = _list_parts(home, (".npy", ".parquet"))
         if not parts:
             subfolders = sorted(p.name for p in folder.iterdir() if p.is_dir())
             raise ParameterError(
-                f"Got no .npy or .parquet parts in {folder}{f' under {key!r}' if key else ''}; expected some. "
-                f"Pass one of its subfolders: {', '.join(subfolders) or 'there are none'}."
+                f"Got no .npy or .parquet parts in {folder}{f' under {key!r}' if key else ''}.",
+                f"Pass one of its subfolders: {', '.join(subfolders) or 'there are none'}.",
             )
         self.path = f"{path}:{key}" if key else str(path)
         self.files = (parts[0].parent, *parts)
-        self._names = [part.name for part in parts]
-        self._sources: list[Source] = []
-        in_metadata = isinstance(ids, str) and parts[0].suffix == ".npy"
-        for part in parts:
-            if part.suffix == ".npy":
-                self._sources.append(NpySource(part))
-            else:
-                self._sources.append(ParquetSource(part, column, ids if isinstance(ids, (str, bool)) else None))
+        named = ids if isinstance(ids, (str, bool)) else None
+        self._sources: list[Source] = [
+            NpySource(part) if part.suffix == ".npy" else ParquetSource(part, column, named) for part in parts
+        ]
         self._check(parts, ids is None)
+        self.parts = [(part.name, source.n) for part, source in zip(parts, self._sources, strict=True)]
         first = self._sources[0]
         self.n = sum(source.n for source in self._sources)
         self.dim = first.dim
         self.dtype = np.result_type(*[source.dtype for source in self._sources])
         self._ids = ids if isinstance(ids, pa.Array) else None
-        if in_metadata:
-            self._ids = self._metadata_ids(folder, str(ids))
-        self.has_ids = self._ids is not None or first.has_ids
-        own = read_sidecar(folder / key if key and (folder / key).is_dir() else folder)
+        if isinstance(ids, str) and parts[0].suffix == ".npy":
+            self._ids = self._metadata_ids(folder, ids)
+        own = read_sidecar(home)
         self.space = own if own != Space() else first.space
 
     def _check(self, parts: list[Path], own_ids: bool) -> None:
@@ -126,17 +108,19 @@ class FolderSource(Source):
         for part, source in zip(parts, self._sources, strict=True):
             if source.dim != first.dim:
                 raise ShapeError(
-                    f"Got width {source.dim} in {part} and {first.dim} in {parts[0]}; expected one width. Remove the part that does not belong."
+                    f"Got width {source.dim} in {part} and {first.dim} in {parts[0]}.",
+                    "Remove the part that does not belong.",
                 )
             if own_ids and source.has_ids != first.has_ids:
                 with_ids, without = (part, parts[0]) if source.has_ids else (parts[0], part)
                 raise IdError(
-                    f"Got ids in {with_ids} and none in {without}; expected them in every part or in none. Pass ids=False to read without, or add the missing ids."
+                    f"Got ids in {with_ids} and none in {without}.",
+                    "Pass `ids=False` to read without, or add the missing ids.",
                 )
             if source.space.model and first.space.model and source.space.model != first.space.model:
                 raise SpaceMismatchError(
-                    f"Got vectors of {source.space.model!r} in {part} and of {first.space.model!r} in {parts[0]}; "
-                    "expected one model. Put the parts of each model in a folder of its own."
+                    f"Got vectors of {source.space.model!r} in {part} and of {first.space.model!r} in {parts[0]}.",
+                    "Put the parts of each model in a folder of its own.",
                 )
 
     def _metadata_ids(self, folder: Path, column: str) -> pa.Array:
@@ -146,22 +130,29 @@ class FolderSource(Source):
         self.files = (*self.files, home)
         if len(tables) != len(self._sources):
             raise ParameterError(
-                f"Got {len(tables)} metadata files for {len(self._sources)} parts of {folder}; expected one each in {home}. Add the missing files, or remove those left over."
+                f"Got {len(tables)} metadata files for {len(self._sources)} parts, in {home}.",
+                "Add the missing files, or remove those left over.",
             )
         columns = []
         for table, source in zip(tables, self._sources, strict=True):
             if _number(table) != _number(Path(source.path)):
                 raise ParameterError(
-                    f"Got metadata file {table.name} for part {Path(source.path).name}; expected the same number "
-                    "in both names. Add the missing part, or rename the files."
+                    f"Got metadata file {table.name} for part {Path(source.path).name}.",
+                    "Add the missing part, or rename the files.",
                 )
             names = column_ids(read_parquet_column(table, column), f"{table}:{column}")
             if len(names) != source.n:
                 raise ShapeError(
-                    f"Got {len(names)} rows in {table} and {source.n} in {source.path}; expected the same number. Write the metadata of this part again."
+                    f"Got {len(names)} rows in {table} and {source.n} in {source.path}.",
+                    "Write the metadata of this part again.",
                 )
             columns.append(names)
         return join_blocks(columns)
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether the rows have ids."""
+        return self._ids is not None or self._sources[0].has_ids
 
     @property
     def id_type(self) -> pa.DataType:
@@ -179,41 +170,27 @@ class FolderSource(Source):
         """Approximate number of bytes that a row takes in memory with all its columns, in the widest part."""
         return max(source.row_bytes for source in self._sources)
 
-    @property
-    def parts(self) -> list[tuple[str, int]]:
-        """Names and row counts of the parts."""
-        return [(name, source.n) for name, source in zip(self._names, self._sources, strict=True)]
-
     def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
         """Yield ``(ids, vectors)`` blocks, each from a single part; see :meth:`Source.scan`."""
-        for source, start, first in self._from(after):
-            row = start + first
-            for ids, block in source.scan(first, batch):
-                yield self._ids_at(ids, row, len(block)), block.astype(self.dtype, copy=False)
-                row += len(block)
+        return self._scan(after, batch, table=False)
 
     def scan_table(
         self, after: int = 0, batch: int = BATCH
-    ) -> Iterator[tuple[pa.Array | None, np.ndarray, Rows | None]]:
+    ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
         """Yield ``(ids, vectors, rows)`` blocks, each from a single part; see :meth:`Source.scan_table`."""
-        for source, start, first in self._from(after):
-            row = start + first
-            for ids, block, rows in source.scan_table(first, batch):
-                yield self._ids_at(ids, row, len(block)), block.astype(self.dtype, copy=False), rows
-                row += len(block)
+        return self._scan(after, batch, table=True)
 
-    def _from(self, after: int) -> Iterator[tuple[Source, int, int]]:
-        """Yield the parts from row ``after`` on, each with the number of its first row and the row within it to start from."""
+    def _scan(self, after: int, batch: int, *, table: bool) -> Iterator[Any]:
         start = 0
         for source in self._sources:
+            row = max(after, start)
             if start + source.n > after:
-                yield source, start, max(after - start, 0)
+                for own, block, *rows in (source.scan_table if table else source.scan)(row - start, batch):
+                    ids = own if own is None else own.cast(self.id_type)
+                    ids = ids if self._ids is None else self._slice_ids(row, len(block))
+                    yield ids, block.astype(self.dtype, copy=False), *rows
+                    row += len(block)
             start += source.n
-
-    def _ids_at(self, own: pa.Array | None, row: int, count: int) -> pa.Array | None:
-        if self._ids is not None:
-            return slice_ids(self._ids, row, row + count)
-        return None if own is None else own.cast(self.id_type)
 
 
 class FolderSink(Sink):
@@ -232,11 +209,12 @@ class FolderSink(Sink):
             parts = [(f"part_{k}", min(PART_ROWS, self.n - k * PART_ROWS)) for k in range(count)]
         if sum(rows for _, rows in parts) != self.n:
             raise ParameterError(
-                f"Got parts with {sum(rows for _, rows in parts)} rows in total for {self.path}; expected {self.n}. Pass parts=… whose row counts add up to that."
+                f"Got parts with {sum(rows for _, rows in parts)} rows in total for {self.path}; expected {self.n}.",
+                "Pass `parts=…` whose row counts add up to that.",
             )
         self._plan = [(temporary / (Path(name).stem + suffix), rows) for name, rows in parts]
         self._kind = ParquetSink if tables else NpySink
-        # The space of the folder describes a single column of vectors; with several, each part stores it in the column's metadata.
+        # The folder's space describes a single column of vectors; with several, each part stores it with the column.
         several = bool(self.columns) and (self.column_out is not None or any(c.other_vectors for c in self.columns))
         self._part_space = self.space if several else Space()
         # If the source is a single table, every part has its columns.
@@ -264,14 +242,15 @@ class FolderSink(Sink):
         self._next += 1
         return self._stack_parts.enter_context(sink)
 
-    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Rows | None = None) -> None:
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
         done = 0
         while done < len(vectors):
             if self._part is None:
                 self._part = self._begin()
             take = min(len(vectors) - done, self._part.n - self._part.rows)
             part = slice_rows(rows, done, done + take)
-            self._part.write(slice_ids(ids, done, done + take), vectors[done : done + take], part)
+            own = None if ids is None else ids.slice(done, take)
+            self._part.write(own, vectors[done : done + take], part)
             done += take
             if self._part.rows == self._part.n:
                 self._stack_parts.close()

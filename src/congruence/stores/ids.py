@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+import json
+import re
+from collections import Counter
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from congruence._utils.ids import MAX_ID_BYTES, refuse_missing, to_ids, too_long
-from congruence.errors import CorruptFileError, IdError
-
-__all__ = [
-    "PACKED",
-    "Column",
-    "arrow_ids",
-    "clean_ids",
-    "column_ids",
-    "column_texts",
-    "common_id_type",
-    "id_array",
-    "id_type_of",
-    "is_packed",
-    "join_blocks",
-    "missing_ids",
-    "pack",
-    "unpack",
-]
+from congruence._utils.validation import shorten
+from congruence.errors import CongruenceError, CorruptFileError, IdError
+from congruence.stores.formats import find_column_format, is_folder, suffixes
+from congruence.stores.reading import reading
 
 #: A plain column of a file: an Arrow column of a table, an array of numbers, or an object array of Python values.
 Column: TypeAlias = pa.Array | pa.ChunkedArray | np.ndarray
-
-#: Suffixes of the two arrays that encode one array of text in formats without variable-length text: its UTF-8 bytes, and the offset of each entry.
-PACKED = ("_utf8", "_offsets")
 
 
 def id_type_of(kind: pa.DataType) -> pa.DataType:
@@ -62,16 +50,7 @@ def missing_ids(column: pa.Array) -> np.ndarray:
 def _is_missing(column: pa.Array) -> pa.Array:
     if not _has_length(column.type):
         return column.is_null(nan_is_null=True)
-    import pyarrow.compute as pc
-
-    return pc.equal(pc.fill_null(_lengths(column), 0), 0)
-
-
-def _lengths(column: pa.Array) -> pa.Array:
-    """Return the number of bytes of each text."""
-    import pyarrow.compute as pc
-
-    return pc.binary_length(column)
+    return pc.equal(pc.fill_null(pc.binary_length(column), 0), 0)
 
 
 def _has_length(kind: pa.DataType) -> bool:
@@ -80,27 +59,7 @@ def _has_length(kind: pa.DataType) -> bool:
 
 
 def clean_ids(column: pa.Array, name: str, start: int = 0) -> pa.Array:
-    """Return a column as ids, after checking them.
-
-    Parameters
-    ----------
-    column : pyarrow.Array, shape (b,)
-    name : str
-        Name of the column, for error messages.
-    start : int
-        Row number of the first entry, for error messages.
-
-    Returns
-    -------
-    pyarrow.Array of int64, uint64, string or large_string
-
-    Raises
-    ------
-    IdError
-        If an id is missing or too long, or the type is neither text nor integers, nor can be converted to text (as dates can).
-    CorruptFileError
-        If text is not valid UTF-8.
-    """
+    """Return a column (b,) of ``name`` as ids, after checking them; ``start`` is the number of its first row."""
     kind = column.type
     if not (_is_number(kind) or _has_length(kind) or pa.types.is_dictionary(kind)):
         try:
@@ -112,20 +71,20 @@ def clean_ids(column: pa.Array, name: str, start: int = 0) -> pa.Array:
     if pa.types.is_dictionary(kind):
         values = column.dictionary
         if _has_length(values.type):  # checked before decoding repeats the values in every row
-            _check_lengths(_lengths(values).take(column.indices), name, start)
+            _check_lengths(pc.binary_length(values).take(column.indices), name, start)
         return clean_ids(column.dictionary_decode(), name, start)
     if pa.types.is_integer(kind):
         return column.cast(id_type_of(kind))
     if _is_number(kind):
         raise _wrong_type(kind, name)
-    _check_lengths(_lengths(column), name, start)
+    _check_lengths(pc.binary_length(column), name, start)
     try:
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             column = column.cast(pa.large_string() if pa.types.is_large_binary(kind) else pa.string())
         column.validate(full=True)  # a damaged page may contain bytes that are not valid UTF-8
     except pa.ArrowException as error:
         raise CorruptFileError(
-            f"Got ids of {name} that are not text ({error}); expected UTF-8. Copy the file again, or write its ids as text."
+            f"The ids of {name} are not text in UTF-8 ({error}).", "Copy the file again, or write its ids as text."
         ) from error
     return column
 
@@ -142,12 +101,13 @@ def _is_number(kind: pa.DataType) -> bool:
 
 def _wrong_type(kind: pa.DataType, name: str) -> IdError:
     return IdError(
-        f"Got ids of type {kind} in {name}; expected text or integers. Pass another column of ids, or convert this one."
+        f"Got ids of type {kind} in {name}; expected text or integers.",
+        "Pass another column of ids, or convert this one.",
     )
 
 
 def column_ids(column: Column, name: str) -> pa.Array:
-    """Return a whole column as ids, checked as in :func:`clean_ids`; text as large_string. Raises IdError, CorruptFileError."""
+    """Return a whole column as ids, checked as in :func:`clean_ids`; text as large_string."""
     if isinstance(column, np.ndarray):
         return arrow_ids(to_ids(column, f"ids of {name}"))
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
@@ -160,7 +120,7 @@ def column_ids(column: Column, name: str) -> pa.Array:
 
 
 def column_texts(column: Column, name: str) -> np.ndarray:
-    """Return a whole column as labels, shape (n,), object array of str. Raises IdError for missing entries, CorruptFileError."""
+    """Return a whole column as labels, shape (n,), object array of str."""
     if isinstance(column, np.ndarray) and column.dtype != object:
         return column.astype(str).astype(object)
     try:
@@ -168,13 +128,11 @@ def column_texts(column: Column, name: str) -> np.ndarray:
         values = [value.decode() if isinstance(value, bytes) else value for value in values]
     except (UnicodeDecodeError, pa.ArrowException) as error:  # invalid UTF-8, or dictionary indices out of range
         raise CorruptFileError(
-            f"Got entries of {name} that are not text ({error}); expected UTF-8. Copy the file again, or write them as text."
+            f"Entries of {name} are not text in UTF-8 ({error}).", "Copy the file again, or write them as text."
         ) from error
     missing = sum(value is None for value in values)
     if missing:
-        raise IdError(
-            f"Got {missing} missing entries in {name}; expected one per row. Fill the missing entries, or drop these rows."
-        )
+        raise IdError(f"Got {missing} missing entries in {name}.", "Fill the missing entries, or drop these rows.")
     return np.array([str(value) for value in values], object)
 
 
@@ -191,41 +149,73 @@ def join_blocks(blocks: list[pa.Array]) -> pa.Array:
 
 
 def id_array(blocks: list[pa.Array]) -> np.ndarray:
-    """Return blocks of ids as one NumPy array of integers or objects, the form used by :class:`congruence.Embeddings`."""
+    """Return blocks of ids as one NumPy array of integers or objects, the form that Embeddings use."""
     return join_blocks(blocks).to_numpy(zero_copy_only=False)
 
 
-def is_packed(shapes: Mapping[str, tuple[int, ...]], key: str, n: int | None = None) -> bool:
-    """Return whether a file has the :data:`PACKED` arrays of a column, with ``n`` entries if ``n`` is given."""
-    data, offsets = (shapes.get(key + part, ()) for part in PACKED)
-    return len(data) == len(offsets) == 1 and n in (None, offsets[0] - 1)
+# ------------------------------------------------------------------ the columns that could hold ids
+
+#: Usual names of id columns, in the order in which they are tried.
+USUAL_NAMES = ("id", "ids", "names")
+
+_NOT_WHOLE = "it contains numbers that are not whole"
+_WHOLE = re.compile(r"[-+]?\d+")
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|nan)", re.I)
 
 
-def pack(texts: np.ndarray) -> dict[str, np.ndarray]:
-    """Return texts as the :data:`PACKED` arrays, keyed by suffix."""
-    encoded = [text.encode() for text in texts.tolist()]
-    offsets = np.zeros(len(encoded) + 1, np.int64)
-    np.cumsum([*map(len, encoded)], out=offsets[1:])
-    return dict(zip(PACKED, (np.frombuffer(b"".join(encoded), np.uint8), offsets), strict=True))
+def id_columns(path: str | Path, key: str | None, n: int) -> list[str]:
+    """Return the columns or keys that could hold ids: text or whole numbers, one entry per row, without duplicates.
+
+    ``key`` is the vectors' (for ``.csv`` their prefix). Empty for a folder, and for formats that hold only one array.
+    """
+    return [name for name in _candidates(path, key, n) if not id_fault(path, name)]
 
 
-def unpack(data: np.ndarray, offsets: np.ndarray, path: str) -> np.ndarray:
-    """Return the texts of :data:`PACKED` arrays, shape (n,), object array of str. Raises CorruptFileError."""
-    ends = np.ascontiguousarray(offsets, "<i8") if offsets.dtype.kind in "iu" else np.empty(0, "<i8")
+def usual_id_column(path: str | Path, key: str | None, n: int) -> str | None:
+    """Return the first of :data:`USUAL_NAMES` that is a column with one entry per row."""
+    candidates = _candidates(path, key, n)
+    return next((name for name in USUAL_NAMES if name in candidates), None)
+
+
+def id_fault(path: str | Path, name: str) -> str | None:
+    """Return why a column cannot serve as ids, or None if it can."""
     try:
-        if (
-            data.dtype != np.uint8
-            or not len(ends)
-            or ends[0] != 0
-            or ends[-1] != len(data)
-            or (np.diff(ends) < 0).any()
-        ):
-            raise ValueError("its offsets do not match its bytes")
-        buffers = [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(data))]
-        texts = pa.Array.from_buffers(pa.large_string(), len(ends) - 1, buffers)
-        texts.validate(full=True)
-    except (pa.ArrowException, ValueError) as error:
-        raise CorruptFileError(
-            f"Got damaged text in {path} ({error}); expected UTF-8 bytes and the offset of each entry. Copy or write it again."
-        ) from error
-    return texts.to_numpy(zero_copy_only=False)
+        read = find_column_format(path).read_column
+        assert read is not None
+        column = read(str(path), name)
+        if not isinstance(column, np.ndarray) and pa.types.is_floating(column.type) and not column.null_count:
+            return _NOT_WHOLE
+        if isinstance(column, np.ndarray) and column.dtype.kind == "f":
+            return _NOT_WHOLE
+        ids = column_ids(column, f"{path}:{name}").to_pylist()
+    except CongruenceError as error:
+        return str(error)
+    # Numbers are shorter, and matching a pattern may take quadratic time.
+    short = [entry for entry in ids if isinstance(entry, str) and len(entry) <= 64]
+    if any(_NUMBER.fullmatch(entry) and not _WHOLE.fullmatch(entry) for entry in short):
+        return _NOT_WHOLE
+    entry, count = Counter(ids).most_common(1)[0] if ids else ("", 0)
+    return f"it contains {shorten(repr(str(entry)))} {count} times" if count > 1 else None
+
+
+def _candidates(path: str | Path, key: str | None, n: int) -> list[str]:
+    """Return the names of one-dimensional columns with one entry per row, without those of the vectors."""
+    suffix = Path(path).suffix.lower()
+    if is_folder(path) or suffix not in suffixes(lambda one: one.read_column is not None and one.key is not None):
+        return []
+    shapes = find_column_format(path).shapes
+    if shapes is not None:
+        return [name for name, shape in shapes(str(path)).items() if shape == (n,)]
+    record = first_record(path)
+    if suffix == ".csv":  # without a prefix, all other columns are dimensions of the vectors
+        return [name for name in record if (not name.startswith(key) if key else name in USUAL_NAMES)]
+    return [name for name, value in record.items() if type(value) in (str, int)]
+
+
+def first_record(path: str | Path) -> dict[str, object]:
+    """Return the fields of the first line of a ``.csv`` or ``.jsonl``, with their values in the latter."""
+    with reading(path, ValueError, csv.Error), open(path, newline="", encoding="utf-8-sig") as stream:
+        if Path(path).suffix.lower() == ".csv":
+            return dict.fromkeys(next(csv.reader(stream), []))
+        record = json.loads(next((line for line in stream if line.strip()), "{}"))
+        return record if isinstance(record, dict) else {}

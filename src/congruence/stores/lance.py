@@ -14,14 +14,11 @@ from numpy.typing import ArrayLike
 
 from congruence._utils.optional import require
 from congruence.errors import CorruptFileError, FileError
-from congruence.stores._base import as_row_numbers, check_all_rows
-from congruence.stores._table import TableSink, TableSource, read_table_column, table_shapes
-from congruence.stores.reading import errno_from_text, missing_file, reading
+from congruence.stores.reading import as_row_numbers, check_all_rows, errno_from_text, missing_file, reading
+from congruence.stores.tables import TableSink, TableSource, read_table_column, rows_after, table_shapes
 
 if TYPE_CHECKING:
     import lance
-
-__all__ = ["LanceSink", "LanceSource", "lance_shapes", "read_lance_column"]
 
 #: Exceptions that Lance raises for damaged files.
 _DAMAGE = (pa.ArrowException, OSError, ValueError, RuntimeError)
@@ -36,37 +33,24 @@ def _open(path: str | Path, version: int | None = None) -> Iterator[lance.LanceD
     if not Path(path).exists():
         raise missing_file(path)
     if not Path(path).is_dir():
-        raise FileError(f"Got a file, {path}; expected the folder of a Lance data set. Pass that folder.")
+        raise FileError(f"{path} is a file, not the folder of a Lance data set.", "Pass that folder.")
     try:
         with reading(path, *_DAMAGE):
             yield library.dataset(Path(path).absolute(), version)
     except BaseException as error:
         if type(error).__name__ != "PanicException":  # raised for a panic in Rust; not a subclass of Exception
             raise
-        raise CorruptFileError(
-            f"Got a damaged data set, {path} ({error}); expected an intact one. Copy or write it again."
-        ) from None
+        raise CorruptFileError(f"The data set {path} is damaged ({error}).", "Copy or write it again.") from None
 
 
 def lance_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a data set's columns by name; lists of any length count as matrices. Raises FileError, CorruptFileError."""
+    """Return the shapes of a data set's columns by name."""
     with _open(path) as data:
         return table_shapes(data.schema, data.count_rows())
 
 
 class LanceSource(TableSource):
-    """Rows of a list column in a Lance data set, of fixed or variable list size, in the version that is the latest when it is opened.
-
-    Parameters
-    ----------
-    path : path-like
-    key : str, optional
-        Name of the column; optional if there is only one column of lists.
-    ids : pyarrow.Array, str or False, optional
-        Ids, or the column that holds them; by default a column named ``id`` or ``ids``, if there is one.
-    """
-
-    _row_bytes: int | None = None
+    """Rows of a list column in a Lance data set, in the version that is the latest when it is opened."""
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
         with _open(path) as data:
@@ -76,13 +60,14 @@ class LanceSource(TableSource):
 
     @property
     def row_bytes(self) -> int:
-        """Approximate number of bytes that a row takes in memory with all its columns, estimated from the first rows."""
-        if self._row_bytes is None:
+        """Approximate number of bytes that a row takes in memory, estimated from the first rows."""
+        if not self._row_bytes:
             with _open(self._file, self._version) as data:
                 self._row_bytes = data.take(range(min(self.n, 16))).nbytes // min(self.n, 16)
-        return max(self._row_bytes, super().row_bytes)
+        return super().row_bytes
 
-    def _pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield batches of rows; see :meth:`TableSource.pieces`."""
         row = after
         with _open(self._file, self._version) as data:
             _check_headers(data, names)
@@ -113,20 +98,37 @@ class LanceSource(TableSource):
             check_all_rows(len(table), len(unique), self.path)
             (piece,) = table.combine_chunks().to_batches()
             ids = self._ids_of(piece, 0) if self._id_column else self._ids and self._ids.take(pa.array(unique))
-            vectors = self._vectors(piece.column(self._key), 0, ids)
+            vectors = self.vectors(piece.column(self._key), 0, ids)
         return None if ids is None else ids.take(pa.array(inverse)), vectors[inverse]
 
 
-def read_lance_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
-    """Read a column that is not a list column.
+class LanceFragmentSource(TableSource):
+    """Rows of one fragment of a version of a Lance data set; ``name`` stands for it in messages."""
 
-    Raises
-    ------
-    ParameterError
-        If there is no such column.
-    FileError, CorruptFileError
-        If the data set cannot be read, or is damaged.
-    """
+    def __init__(
+        self, data: lance.LanceDataset, number: int, name: str, key: str | None, ids: str | bool | None
+    ) -> None:
+        self._data = data.get_fragment(number)
+        if self._data is None:
+            raise CorruptFileError(
+                f"{name} has no fragment {number} any more, which it had when the work was planned.",
+                "Run it again from the beginning with `force=True`.",
+            )
+        with reading(name, *_DAMAGE):
+            self._describe(name, data.schema, self._data.count_rows(), key, ids)
+            head = self._data.take(list(range(min(self.n, 16))))
+            self._measure(head.column(self._key).combine_chunks() if self.dim < 0 else None)
+            self._row_bytes = int(head.nbytes // len(head))
+
+    def pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield batches of rows; see :meth:`TableSource.pieces`."""
+        with reading(self._file, *_DAMAGE):
+            pieces = self._data.to_batches(columns=names, batch_size=batch, batch_readahead=1)
+            yield from rows_after(pieces, after, self.n, self._file)
+
+
+def read_lance_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
+    """Read a column that is not a list column."""
 
     def read(name: str) -> pa.ChunkedArray:
         _check_headers(data, [name])
@@ -137,10 +139,10 @@ def read_lance_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
 
 
 def _check_headers(data: lance.LanceDataset, names: list[str] | None) -> None:
-    """Read a row of each fragment, because a damaged file header raises an exception here, but aborts the process if a stream reads it.
+    """Read a row of each fragment: a damaged file header raises an exception here, but aborts the process in a stream.
 
-    Arrow's stream (``ArrowArrayStream``) passes errors on as C strings, and arrow-rs aborts if a message contains a null byte, for example because
-    it quotes damaged bytes.
+    Arrow's stream (``ArrowArrayStream``) passes errors on as C strings, and arrow-rs aborts if a message contains a
+    null byte, for example because it quotes damaged bytes.
     """
     sizes = [fragment.count_rows() for fragment in data.get_fragments()]
     starts = np.cumsum([0, *sizes])[:-1][np.array(sizes, int) > 0]
@@ -149,7 +151,7 @@ def _check_headers(data: lance.LanceDataset, names: list[str] | None) -> None:
 
 
 class LanceSink(TableSink):
-    """Writer of a Lance data set with one version: the source's table with the mapped vectors, or ``vector`` and, if there are ids, ``id``."""
+    """Writer of a Lance data set with one version."""
 
     directory = True
 

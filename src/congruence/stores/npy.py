@@ -12,42 +12,41 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
-from congruence._utils.ids import fits_fixed_width
+from congruence._utils.ids import fits_fixed_width, to_ids
 from congruence.errors import CorruptFileError, DtypeError, ParameterError, ShapeError
-from congruence.stores._arrays import as_column, check_matrix_shape, read_exactly, scan_rows, stored_dtype, write_all
-from congruence.stores._base import BATCH, Source, choose, missing_key, slice_ids
-from congruence.stores._columns import Rows
-from congruence.stores._sink import Sink
-from congruence.stores._space_file import read_sidecar
-from congruence.stores.ids import PACKED, column_ids, id_array, is_packed, pack, unpack
-from congruence.stores.reading import missing_file, reading
-
-__all__ = ["NpySink", "NpySource", "NpzSink", "NpzSource", "npz_shapes", "read_npy_column", "read_npz_column"]
-
-#: Exceptions that zipfile and zlib raise for damaged archives. A flipped bit can look like an unknown compression method
-#: (NotImplementedError) or a password (RuntimeError).
-_ZIP_DAMAGE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    OSError,
-    KeyError,
-    ValueError,
-    NotImplementedError,
-    RuntimeError,
+from congruence.stores._base import Sink, Source, read_sidecar
+from congruence.stores.reading import (
+    TEXT_BYTES,
+    as_column,
+    check_matrix_shape,
+    choose,
+    is_packed,
+    missing_file,
+    pack,
+    read_exactly,
+    read_maybe_packed,
+    reading,
+    scan_rows,
+    stored_dtype,
+    write_all,
 )
 
-#: Bytes of fixed-width strings read at a time.
-_TEXT_BYTES = 4 * 2**20
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from congruence.stores.tables import TableRows
+
+#: Exceptions that zipfile and zlib raise for damaged archives. A flipped bit can look like an unknown compression
+#: method (NotImplementedError, a RuntimeError) or a password (RuntimeError).
+_ZIP_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, ValueError, RuntimeError)  # fmt: skip
 
 
 def _read_header(stream: Any, path: str) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Return the shape of an array, whether it is in Fortran order, and its dtype. Raises CorruptFileError."""
+    """Return the shape of an array, whether it is in Fortran order, and its dtype."""
     with reading(path, ValueError, EOFError, SyntaxError, TypeError, tokenize.TokenError, MemoryError, RecursionError):
         if np.lib.format.read_magic(stream) == (1, 0):
             return np.lib.format.read_array_header_1_0(stream)
@@ -55,37 +54,31 @@ def _read_header(stream: Any, path: str) -> tuple[tuple[int, ...], bool, np.dtyp
 
 
 def _check_size(shape: tuple[int, ...], dtype: np.dtype, available: int, path: str) -> None:
-    """Raise CorruptFileError if an array is truncated; called before memory for it is allocated."""
+    """Check that an array is not truncated, before memory for it is allocated."""
     expected = dtype.itemsize
     for size in shape:
         expected *= size
     if available < expected and not dtype.hasobject:
         raise CorruptFileError(
-            f"Got a truncated array in {path}: {expected - available} of {expected} bytes are missing; "
-            "expected the whole array. Copy or save it again."
+            f"The array in {path} is truncated: {expected - available} of {expected} bytes are missing.",
+            "Copy or save it again.",
+        )
+
+
+def _refuse_key(key: str | None, path: str | Path) -> None:
+    if key is not None:
+        raise ParameterError(
+            f"Got key {key!r} for {path}; expected none, since an .npy holds one array.", "Pass the path alone."
         )
 
 
 class NpySource(Source):
-    """Rows of a ``.npy`` file.
-
-    Parameters
-    ----------
-    path : path-like
-    key : str, optional
-        Must be None: the format holds one array.
-    ids : pyarrow.Array, optional
-        Ids of the rows, from another file.
-    """
+    """Rows of a ``.npy`` file; its ids come from another file."""
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
         self.path, self.files = str(path), (Path(path),)
-        if key is not None:
-            raise ParameterError(
-                f"Got key {key!r} for {path}; expected none, since an .npy holds one array. Pass the path alone."
-            )
-        self._ids = ids if isinstance(ids, pa.Array) else None
-        self.has_ids = self._ids is not None
+        _refuse_key(key, path)
+        self._ids = None if isinstance(ids, bool) else ids
         with reading(path), open(path, "rb") as stream:
             shape, self._fortran, self._stored = _read_header(stream, self.path)
             self._offset = stream.tell()
@@ -95,18 +88,13 @@ class NpySource(Source):
         _check_size(shape, self._stored, size - self._offset, self.path)
         self.space = read_sidecar(Path(path))
 
-    def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
-        """Yield ``(ids, vectors)`` blocks; see :meth:`Source.scan`."""
-        row = after
+    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
         with reading(self.path), open(self.path, "rb", buffering=0) as stream:
             if self._fortran:
-                blocks = self._scan_columns(stream, after, batch)
-            else:
-                stream.seek(self._offset + after * self.dim * self._stored.itemsize)
-                blocks = scan_rows(stream, self.n - after, self.dim, self._stored, self.dtype, batch, self.path)
-            for block in blocks:
-                yield slice_ids(self._ids, row, row + len(block)), block
-                row += len(block)
+                yield from self._scan_columns(stream, after, batch)
+                return
+            stream.seek(self._offset + after * self.dim * self._stored.itemsize)
+            yield from scan_rows(stream, self.n - after, self.dim, self._stored, self.dtype, batch, self.path)
 
     def _scan_columns(self, stream: IO[bytes], after: int, batch: int) -> Iterator[np.ndarray]:
         """Yield blocks of rows of a column-major array, reading a part of each column for every block."""
@@ -132,26 +120,13 @@ class NpySink(Sink):
         self._file = stack.enter_context(open(temporary, "wb", buffering=0))
         _write_header(self._file, (self.n, self.dim), self.dtype)
 
-    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Rows | None = None) -> None:
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
         write_all(self._file, vectors)
 
 
 def read_npy_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read a one-dimensional ``.npy``: numbers, or texts in an object array.
-
-    Raises
-    ------
-    ParameterError
-        If ``key`` is given.
-    ShapeError, DtypeError
-        If the array is not one-dimensional, or contains neither text nor numbers.
-    FileError, CorruptFileError
-        If the file cannot be read, or is damaged.
-    """
-    if key is not None:
-        raise ParameterError(
-            f"Got key {key!r} for {path}; expected none, since an .npy holds one array. Pass the path alone."
-        )
+    """Read a one-dimensional ``.npy``: numbers, or texts in an object array."""
+    _refuse_key(key, path)
     with reading(path), open(path, "rb") as stream:
         return _read_column(stream, os.fstat(stream.fileno()).st_size, str(path))
 
@@ -161,18 +136,18 @@ def _read_column(stream: Any, size: int, path: str) -> np.ndarray:
     shape, _, dtype = _read_header(stream, path)
     if dtype.hasobject:
         raise DtypeError(
-            f"Got objects in {path}; expected text or numbers. Save it as strings, .astype(str), "
-            "since objects need pickle, which is never loaded."
+            f"Got objects in {path}; expected text or numbers.",
+            "Save it as strings, .astype(str), since objects need pickle, which is never loaded.",
         )
     if len(shape) != 1:
         raise ShapeError(
-            f"Got an array of shape {shape} in {path}; expected one entry per row. Pass the key of a one-dimensional array."
+            f"Got an array of shape {shape} in {path}; expected one entry per row.",
+            "Pass the key of a one-dimensional array.",
         )
     _check_size(shape, dtype, size - (stream.tell() - begin), path)
     if not dtype.itemsize:  # such an array may claim any number of entries
-        raise DtypeError(f"Got strings of width 0 in {path}; expected text. Save the column again.")
-    # All strings of an array are as wide as the longest, so an array with a long one is read in parts.
-    step = max(1, _TEXT_BYTES // dtype.itemsize) if dtype.kind in "US" else max(1, shape[0])
+        raise DtypeError(f"Got strings of width 0 in {path}; expected text.", "Save the column again.")
+    step = max(1, TEXT_BYTES // dtype.itemsize) if dtype.kind in "US" else max(1, shape[0])
     parts = []
     for start in range(0, shape[0], step):
         part = np.empty(min(step, shape[0] - start), dtype)
@@ -195,7 +170,7 @@ def _open_npz(path: str | Path) -> Iterator[zipfile.ZipFile]:
             yield archive
 
 
-def _npz_shapes(archive: zipfile.ZipFile, path: str) -> dict[str, tuple[int, ...]]:
+def _shapes(archive: zipfile.ZipFile, path: str) -> dict[str, tuple[int, ...]]:
     shapes = {}
     for name in archive.namelist():
         if name.endswith(".npy"):
@@ -205,27 +180,17 @@ def _npz_shapes(archive: zipfile.ZipFile, path: str) -> dict[str, tuple[int, ...
 
 
 def npz_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the arrays in a ``.npz`` by name. Raises FileError, CorruptFileError."""
+    """Return the shapes of the arrays in a ``.npz`` by name."""
     with _open_npz(path) as archive:
-        return _npz_shapes(archive, str(path))
+        return _shapes(archive, str(path))
 
 
 class NpzSource(Source):
-    """Rows of one array in a ``.npz`` archive, stored or deflated.
-
-    Parameters
-    ----------
-    path : path-like
-    key : str, optional
-        Name of the array; optional if there is only one matrix.
-    ids : pyarrow.Array or False, optional
-        By default the array ``ids``, if it has one entry per row, or the two arrays that :class:`NpzSink` may write instead; ``False`` for
-        none.
-    """
+    """Rows of one array in a ``.npz`` archive; by default the only matrix, with the ids in ``ids``."""
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
         with _open_npz(path) as archive:
-            shapes = _npz_shapes(archive, str(path))
+            shapes = _shapes(archive, str(path))
             self._key = choose(key, shapes, path)
             self._file, self.path, self.files = str(path), f"{path}:{self._key}", (Path(path),)
             with archive.open(self._key + ".npy") as member:
@@ -236,63 +201,40 @@ class NpzSource(Source):
             size = archive.getinfo(self._key + ".npy").file_size
             _check_size(shape, self._stored, size - header, self.path)
         if ids is None and (shapes.get("ids") == (self.n,) or is_packed(shapes, "ids", self.n)):
-            ids = column_ids(read_npz_column(path, "ids"), f"{path}:ids")
-        self._ids = ids if isinstance(ids, pa.Array) else None
-        self.has_ids = self._ids is not None
+            ids = to_ids(read_npz_column(path, "ids"), f"ids of {path}:ids")
+        self._ids = None if isinstance(ids, bool) else ids
         self.space = read_sidecar(Path(path))
 
-    def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
-        """Yield ``(ids, vectors)`` blocks; see :meth:`Source.scan`."""
-        row = after
+    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
         with _open_npz(self._file) as archive, archive.open(self._key + ".npy") as member:
             _read_header(member, self.path)
             if self._fortran:  # a compressed stream cannot be read column by column, so this array must fit into memory
                 whole = np.empty((self.dim, self.n), dtype=self._stored)
                 read_exactly(member, whole, self.path)
-                blocks: Iterator[np.ndarray] = (
-                    np.ascontiguousarray(whole[:, i : i + batch].T, dtype=self.dtype)
-                    for i in range(after, self.n, batch)
-                )
-            else:
-                member.seek(after * self.dim * self._stored.itemsize, 1)
-                blocks = scan_rows(member, self.n - after, self.dim, self._stored, self.dtype, batch, self.path)
-            for block in blocks:
-                yield slice_ids(self._ids, row, row + len(block)), block
-                row += len(block)
+                for i in range(after, self.n, batch):
+                    yield np.ascontiguousarray(whole[:, i : i + batch].T, dtype=self.dtype)
+                return
+            member.seek(after * self.dim * self._stored.itemsize, 1)
+            yield from scan_rows(member, self.n - after, self.dim, self._stored, self.dtype, batch, self.path)
 
 
 def read_npz_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read a one-dimensional array from a ``.npz``: numbers, or texts in an object array.
-
-    Raises
-    ------
-    ParameterError
-        If there is no one-dimensional array of this name.
-    DtypeError
-        If the array contains neither text nor numbers.
-    FileError, CorruptFileError
-        If the file cannot be read, or is damaged.
-    """
+    """Read a one-dimensional array from a ``.npz``: numbers, or texts in an object array."""
 
     def read(name: str) -> np.ndarray:
         with archive.open(f"{name}.npy") as member:
             return _read_column(member, archive.getinfo(f"{name}.npy").file_size, f"{path}:{name}")
 
     with _open_npz(path) as archive:
-        found = {name: shape for name, shape in _npz_shapes(archive, str(path)).items() if len(shape) == 1}
-        if key is not None and key not in found and is_packed(found, key):
-            data, offsets = (read(key + part) for part in PACKED)
-            return unpack(data, offsets, f"{path}:{key}")
-        if key not in found:
-            raise missing_key(key, path, found)
-        return read(str(key))
+        return read_maybe_packed(_shapes(archive, str(path)), key, path, read)
 
 
 class NpzSink(Sink):
     """Writer of a ``.npz`` with ``vectors`` and, if there are ids, ``ids``; nothing is compressed.
 
-    All strings of a NumPy array are as wide as the longest, and lose trailing NULs. If this would take much more space or change an id, the ids are
-    written as concatenated UTF-8 in ``ids_utf8``, with their start positions in ``ids_offsets``.
+    All strings of a NumPy array are as wide as the longest, and lose trailing NULs. If this would take much more space
+    or change an id, the ids are written as concatenated UTF-8 in ``ids_utf8``, with their start positions in
+    ``ids_offsets``.
     """
 
     sidecar = True
@@ -305,20 +247,23 @@ class NpzSink(Sink):
         _write_header(self._member, (self.n, self.dim), self.dtype)
         self._names: list[pa.Array] = []
 
-    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Rows | None = None) -> None:
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
         write_all(self._member, vectors)
         if ids is not None:
             self._names.append(ids)
 
     def _finish(self) -> None:
         self._member.close()
-        if self._names:
-            names = id_array(self._names)
-            if names.dtype == object and not fits_fixed_width(names):
-                arrays = {f"ids{part}": values for part, values in pack(names).items()}
-            else:
-                arrays = {"ids": names.astype(str) if names.dtype == object else names}
-            for name, values in arrays.items():
-                with self._archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    _write_header(member, values.shape, values.dtype)
-                    write_all(member, values.view(np.uint8))
+        if not self._names:
+            return
+        from congruence.stores.ids import id_array
+
+        names = id_array(self._names)
+        if names.dtype == object and not fits_fixed_width(names):
+            arrays = {f"ids{part}": values for part, values in pack(names).items()}
+        else:
+            arrays = {"ids": names.astype(str) if names.dtype == object else names}
+        for name, values in arrays.items():
+            with self._archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                _write_header(member, values.shape, values.dtype)
+                write_all(member, values.view(np.uint8))

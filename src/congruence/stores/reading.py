@@ -1,28 +1,48 @@
-"""Convert errors of reading and writing files to errors of this library, whose messages name the file."""
+"""What the readers of all formats share: errors that name the file, the choice of a key, and stored arrays."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from congruence._utils.display import short
 from congruence._utils.refusals import describe_refusal, is_refusal
-from congruence.errors import CongruenceError, CorruptFileError, FileError, OutOfMemoryError
+from congruence.errors import (
+    CongruenceError,
+    CorruptFileError,
+    DtypeError,
+    FileError,
+    OutOfMemoryError,
+    ParameterError,
+    ShapeError,
+)
 
-__all__ = ["errno_from_text", "missing_file", "reading"]
+#: Suffixes of the two arrays that encode an array of text in formats without variable-length text: UTF-8 and offsets.
+PACKED = ("_utf8", "_offsets")
+
+#: Bytes of fixed-width strings that are read at a time, since all strings of an array are as wide as the longest.
+TEXT_BYTES = 4 * 2**20
+
+
+# ------------------------------------------------------------------ errors
 
 
 def missing_file(path: str | Path) -> FileError:
     """Return the error for a file that does not exist."""
-    return FileError(f"Got no file at {path}; expected one. Check the path.")
+    return FileError(f"No file at {path}.", "Check the path.")
 
 
 @contextmanager
 def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
-    """Convert errors raised in the block to FileError, OutOfMemoryError or, for the types in ``damage``, CorruptFileError."""
+    """Convert errors in the block to FileError, OutOfMemoryError or, for types in ``damage``, CorruptFileError."""
     try:
         yield
     except CongruenceError:
@@ -35,8 +55,7 @@ def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
         if isinstance(error, MemoryError) and MemoryError not in damage:  # Arrow's is an ArrowException too
             raise _too_large(path, error) from error
         raise CorruptFileError(
-            f"Got a truncated or damaged file, {path} ({short(str(error), 300)}); expected an intact file in the format of its suffix. "
-            "Copy or write it again."
+            f"The file {path} is truncated or damaged ({short(str(error), 300)}).", "Copy or write it again."
         ) from error
     except MemoryError as error:
         raise _too_large(path, error) from error
@@ -46,21 +65,14 @@ def reading(path: str | Path, *damage: type[Exception]) -> Iterator[None]:
 
 def _too_large(path: str | Path, error: MemoryError) -> OutOfMemoryError:
     return OutOfMemoryError(
-        f"Got more data from {path} than fits into memory ({error}); expected less. Use a machine with more memory; "
-        "if the file itself is smaller than the memory, it is damaged: copy or write it again."
+        f"{path} holds more than fits into memory ({error}).",
+        "Use a machine with more memory; if the file itself is smaller than the memory, it is damaged: write it again.",
     )
 
 
 @contextmanager
 def errno_from_text(pattern: str, *types: type[Exception]) -> Iterator[None]:
-    """Convert errors of these types whose text contains the number of a system error to OSError with this number.
-
-    Parameters
-    ----------
-    pattern : str
-        Regular expression whose first group is the number.
-    *types : type of Exception
-    """
+    """Convert errors of these types whose text holds the number of a system error (first group) to OSError with it."""
     try:
         yield
     except types as error:
@@ -68,3 +80,176 @@ def errno_from_text(pattern: str, *types: type[Exception]) -> Iterator[None]:
         if found is None:
             raise
         raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
+
+
+def check_all_rows(got: int, expected: int, path: str) -> None:
+    """Check that a file has the number of rows it declares."""
+    if got != expected:
+        raise CorruptFileError(f"Got {got} rows in {path}, which declares {expected}.", "Copy or write it again.")
+
+
+def as_row_numbers(rows: ArrayLike, n: int, path: str) -> np.ndarray:
+    """Return row numbers as an array of int64, after checking them."""
+    array = np.asarray(rows)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ParameterError(
+            f"Got row numbers of shape {array.shape} and type {array.dtype} for {path}; expected a list of integers.",
+            "Pass row numbers, or numpy.flatnonzero of a mask.",
+        )
+    outside = array[(array < 0) | (array >= n)]
+    if outside.size:
+        raise ParameterError(
+            f"Got row number {outside[0]} for {path}; expected 0 to {n - 1}.", "Pass row numbers in this range."
+        )
+    return array.astype(np.int64)
+
+
+# ------------------------------------------------------------------ keys
+
+
+def missing_key(
+    key: str | None, path: str | Path, found: Mapping[str, tuple[int, ...] | str], what: str = "key"
+) -> ParameterError:
+    """Return the error for a key that is not in a file; its message lists those that are."""
+    listed = short(", ".join(f"{name} {shape}" for name, shape in found.items()), 2000) or "none"
+    if key is None:
+        return ParameterError(f"Got no {what} for {path}, which contains {listed}.", f"Write {path}:<{what}>.")
+    return ParameterError(f"Got {what} {key!r}; expected one of those in {path}: {listed}.", "Pass one of these.")
+
+
+def choose(key: str | None, found: Mapping[str, tuple[int, ...]], path: str | Path, what: str = "key") -> str:
+    """Return the key to read among the shapes found: the requested one, or the only matrix."""
+    if key is not None:
+        if key not in found:
+            raise missing_key(key, path, found, what)
+        return key
+    if len(found) == 1:  # the only candidate; its shape is checked later
+        return next(iter(found))
+    matrices = [name for name, shape in found.items() if len(shape) == 2]
+    if len(matrices) != 1:
+        raise missing_key(None, path, found, what)
+    return matrices[0]
+
+
+def natural(name: str) -> list[tuple[int, int | str]]:
+    """Return a sort key by which layer_10 follows layer_9."""
+    return [(0, int(text)) if text.isdecimal() else (1, text) for text in re.split(r"(\d+)", name) if text]
+
+
+# ------------------------------------------------------------------ arrays
+
+
+def stored_dtype(dtype: np.dtype, path: str) -> np.dtype:
+    """Return the dtype in which a scan yields numbers stored as ``dtype``."""
+    if dtype.kind == "f" and dtype.itemsize <= 8:
+        return dtype.newbyteorder("=")
+    if dtype.kind in "fiub":
+        return np.dtype(np.float64)
+    raise DtypeError(
+        f"Got {'objects' if dtype.hasobject else dtype} in {path}; expected numbers.",
+        "Store the vectors as float16, float32 or float64 (object arrays need pickle, which is never loaded).",
+    )
+
+
+def check_matrix_shape(shape: tuple[int, ...], path: str) -> tuple[int, int]:
+    """Return (rows, columns) of a stored matrix, after checking its shape."""
+    if any(size < 0 for size in shape):
+        raise CorruptFileError(f"The array in {path} has the shape {shape}.", "Save the file again.")
+    if len(shape) != 2:
+        raise ShapeError(
+            f"Got an array of shape {tuple(shape)} in {path}; expected (items, dimensions).",
+            "Pass the key of a matrix, as file:key.",
+        )
+    if 0 in shape:
+        raise ShapeError(f"Got an empty array of shape {tuple(shape)} in {path}.", "Pass a file with vectors.")
+    return shape[0], shape[1]
+
+
+def read_exactly(stream: Any, array: np.ndarray, path: str) -> None:
+    """Fill an array with the next bytes of a stream."""
+    view = array.reshape(-1).view(np.uint8).data
+    got = 0
+    while got < len(view):
+        count = stream.readinto(view[got:])
+        if not count:
+            raise CorruptFileError(
+                f"The file {path} is truncated: {len(view) - got} bytes are missing.", "Copy it again."
+            )
+        got += count
+
+
+def scan_rows(
+    stream: Any, n: int, dim: int, stored: np.dtype, dtype: np.dtype, batch: int, path: str
+) -> Iterator[np.ndarray]:
+    """Yield blocks of consecutive rows from a stream positioned at the first row."""
+    for start in range(0, n, batch):
+        block = np.empty((min(batch, n - start), dim), dtype=stored)
+        read_exactly(stream, block, path)
+        yield block if stored == dtype else block.astype(dtype)
+
+
+def write_all(stream: Any, array: np.ndarray) -> None:
+    """Write an array's bytes to a stream; raw files may accept only part of them per call."""
+    view = array.reshape(-1).view(np.uint8).data
+    while len(view):
+        view = view[stream.write(view) :]
+
+
+def as_column(array: np.ndarray, path: str) -> np.ndarray:
+    """Return an array of labels or ids: numbers unchanged, text as an object array of str."""
+    kind = array.dtype.kind
+    if kind not in "USiufb":
+        raise DtypeError(
+            f"Got entries of type {array.dtype} in {path}; expected text or numbers.",
+            "Save the column as one of these.",
+        )
+    if kind not in "US":
+        return array
+    with reading(path, UnicodeDecodeError, ValueError):  # damaged text may contain invalid characters
+        if kind == "U" and (array.astype(array.dtype.newbyteorder("=")).view(np.uint32) > sys.maxunicode).any():
+            raise ValueError("text with code points beyond Unicode")
+        return np.array([text.decode() if kind == "S" else text for text in array.tolist()], dtype=object)
+
+
+def is_packed(shapes: Mapping[str, tuple[int, ...]], key: str, n: int | None = None) -> bool:
+    """Return whether a file has the :data:`PACKED` arrays of a column, with ``n`` entries if ``n`` is given."""
+    data, offsets = (shapes.get(key + part, ()) for part in PACKED)
+    return len(data) == len(offsets) == 1 and n in (None, offsets[0] - 1)
+
+
+def pack(texts: np.ndarray) -> dict[str, np.ndarray]:
+    """Return texts as the :data:`PACKED` arrays, keyed by suffix."""
+    encoded = [text.encode() for text in texts.tolist()]
+    offsets = np.zeros(len(encoded) + 1, np.int64)
+    np.cumsum([*map(len, encoded)], out=offsets[1:])
+    return dict(zip(PACKED, (np.frombuffer(b"".join(encoded), np.uint8), offsets), strict=True))
+
+
+def read_maybe_packed(
+    found: Mapping[str, tuple[int, ...]], key: str | None, path: str | Path, read: Callable[[str], np.ndarray]
+) -> np.ndarray:
+    """Return a one-dimensional array of a file, or the texts of its :data:`PACKED` arrays; ``read`` reads by name."""
+    columns = {name: shape for name, shape in found.items() if len(shape) == 1}
+    if key is not None and key in columns:
+        return read(key)
+    if key is not None and is_packed(columns, key):
+        data, offsets = (read(key + part) for part in PACKED)
+        return unpack(data, offsets, f"{path}:{key}")
+    raise missing_key(key, path, columns)
+
+
+def unpack(data: np.ndarray, offsets: np.ndarray, path: str) -> np.ndarray:
+    """Return the texts of :data:`PACKED` arrays, shape (n,), object array of str."""
+    import pyarrow as pa
+
+    ends = np.ascontiguousarray(offsets, "<i8") if offsets.dtype.kind in "iu" else np.empty(0, "<i8")
+    try:
+        fits = data.dtype == np.uint8 and len(ends) and ends[0] == 0 and ends[-1] == len(data)
+        if not fits or (np.diff(ends) < 0).any():
+            raise ValueError("its offsets do not match its bytes")
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(data))]
+        texts = pa.Array.from_buffers(pa.large_string(), len(ends) - 1, buffers)
+        texts.validate(full=True)
+    except (pa.ArrowException, ValueError) as error:
+        raise CorruptFileError(f"The text in {path} is damaged ({error}).", "Copy or write it again.") from error
+    return texts.to_numpy(zero_copy_only=False)

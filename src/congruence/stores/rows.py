@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import threading
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +15,13 @@ from numpy.typing import ArrayLike, DTypeLike
 from congruence._utils.arrays import as_dtype
 from congruence._utils.validation import RowNames, check_positive, check_rows
 from congruence.errors import DtypeError
-from congruence.stores._base import Source, check_all_rows
+from congruence.stores._base import Source
 from congruence.stores.npy import NpySource
+from congruence.stores.reading import check_all_rows
 
 if TYPE_CHECKING:
     from congruence.train.rows import Rows
 
-__all__ = ["StreamedRows", "open_rows"]
 
 #: Default number of rows per chunk.
 POOL = 65_536
@@ -35,16 +36,17 @@ _PLACES = 64
 class StreamedRows:
     """Rows of a store that need not fit into memory, with the interface of :class:`congruence.train.Rows`.
 
-    The rows are divided into chunks of ``pool`` consecutive rows. Each epoch reads the chunks in a random order, and draws the rows of a chunk
-    in a random order, every row exactly once. Both orders are determined by the seed and the epoch, so that a batch depends only on its step and
-    seed. While the rows of a chunk are used, a thread reads the next chunk.
+    The rows are divided into chunks of ``pool`` consecutive rows. Each epoch reads the chunks in a random order, and
+    draws the rows of a chunk in a random order, every row exactly once. Both orders are determined by the seed and the
+    epoch, so that a batch depends only on its step and seed. While a chunk is used, a thread reads the next one.
 
     Parameters
     ----------
     source : Source
     pool : int, default=65536
-        Number of rows per chunk; two chunks are in memory at a time. Rows of different chunks do not mix: if rows are sorted (by class,
-        for example), shuffle the file, or choose a pool that contains many classes. The order of the rows depends on this value.
+        Number of rows per chunk; two chunks are in memory at a time. Rows of different chunks do not mix: if rows are
+        sorted (by class, for example), shuffle the file, or choose a pool that contains many classes. The order of the
+        rows depends on this value.
     dtype : {float16, float32}, optional
         Data type of chunks in memory; by default float16 if the file has it, else float32.
 
@@ -53,19 +55,10 @@ class StreamedRows:
     dim : int
         Width of the rows.
 
-    Raises
-    ------
-    ParameterError, DtypeError
-        Immediately, if an argument is invalid.
-    NotFiniteError, ZeroRowError
-        From methods that read rows, if a row is invalid; the message gives its id or number.
-    CorruptFileError, FileError
-        From methods that read rows, if the file is damaged or cannot be read.
-
     Notes
     -----
-    An ``.npz`` may have to be read from its beginning for each chunk, so that an epoch takes time quadratic in the file's size; for other formats
-    the time is linear.
+    An ``.npz`` may have to be read from its beginning for each chunk, so that an epoch takes time quadratic in the
+    file's size; for other formats the time is linear.
     """
 
     _ahead: _Reading | None = None
@@ -76,37 +69,37 @@ class StreamedRows:
         self._source, self._size = source, min(pool, source.n)
         self._dtype = as_dtype(("float16" if source.dtype == np.float16 else "float32") if dtype is None else dtype)
         if self._dtype not in (np.float16, np.float32):
-            raise DtypeError(f"Got dtype {self._dtype}; expected float16 or float32. Pass dtype='float32'.")
+            raise DtypeError(f"Got dtype {self._dtype}; expected float16 or float32.", "Pass `dtype='float32'`.")
         self._lengths = np.full(-(-source.n // self._size), self._size)
         self._lengths[-1] = source.n - self._size * (len(self._lengths) - 1)
         self._held: tuple[int, np.ndarray] | None = None
         self._buffers: list[np.ndarray] = []
-        self._plan: tuple[tuple[int, int], np.ndarray] | None = None
-        self._order: tuple[tuple[int, int, int], np.ndarray] | None = None
 
     def __len__(self) -> int:
         return self._source.n
 
     def batch(self, step: int, size: int, random_state: int) -> np.ndarray:
-        """Return the batch of a step, shape (size, dim), float32; a batch may cross the boundary of a chunk or an epoch."""
+        """Return the rows of a step, shape (size, dim), float32; they may cross the end of a chunk or an epoch."""
         out = np.empty((size, self.dim), np.float32)
         done = 0
         while done < size:
             epoch, at = divmod(step * size + done, len(self))
-            plan = self._chunk_order(random_state, epoch)
-            ends = np.cumsum(self._lengths[plan])
+            order = _permutation((random_state, epoch), len(self._lengths))
+            ends = np.cumsum(self._lengths[order])
             place = int(np.searchsorted(ends, at, "right"))
-            chunk = int(plan[place])
+            chunk = int(order[place])
             rows = self._read(chunk)[: self._lengths[chunk]]
-            self._read_ahead(int(plan[place + 1] if place + 1 < len(plan) else self._next_first(random_state, epoch)))
+            following = _permutation((random_state, epoch + 1), len(order)) if place + 1 == len(order) else None
+            self._read_ahead(int(order[place + 1] if following is None else following[0]))
             at -= int(ends[place]) - len(rows)
-            chosen = self._within(random_state, epoch, chunk)[at : at + size - done]
+            # chunk + 1, because [seed, epoch, 0] would give the same stream as [seed, epoch].
+            chosen = _permutation((random_state, epoch, chunk + 1), len(rows))[at : at + size - done]
             out[done : done + len(chosen)] = rows[chosen]
             done += len(chosen)
         return out
 
     def sample(self, size: int) -> np.ndarray:
-        """Return at most ``size`` rows, float32, the same on each call: runs of equal length, evenly spread over the file."""
+        """Return at most ``size`` rows, float32, the same on each call: equal runs, evenly spread over the file."""
         n = len(self)
         places = min(size, _PLACES)
         if size >= n:
@@ -133,88 +126,64 @@ class StreamedRows:
         if self._ahead is not None:
             self._ahead.stop.set()
 
-    def _chunk_order(self, random_state: int, epoch: int) -> np.ndarray:
-        """Return the order of the chunks in an epoch."""
-        if self._plan is None or self._plan[0] != (random_state, epoch):
-            self._plan = (
-                (random_state, epoch),
-                np.random.default_rng([random_state, epoch]).permutation(len(self._lengths)),
-            )
-        return self._plan[1]
-
-    def _next_first(self, random_state: int, epoch: int) -> int:
-        return int(np.random.default_rng([random_state, epoch + 1]).permutation(len(self._lengths))[0])
-
-    def _within(self, random_state: int, epoch: int, chunk: int) -> np.ndarray:
-        """Return the order of the rows of a chunk in an epoch."""
-        key = (random_state, epoch, chunk)
-        if self._order is None or self._order[0] != key:
-            # chunk + 1, because [seed, epoch, 0] would give the same stream as [seed, epoch].
-            self._order = (
-                key,
-                np.random.default_rng([random_state, epoch, chunk + 1]).permutation(self._lengths[chunk]),
-            )
-        return self._order[1]
-
     def _read(self, chunk: int) -> np.ndarray:
         """Return the rows of a chunk: from memory, from the thread that reads ahead, or read now."""
         if self._held is None or self._held[0] != chunk:
             self._held = None
-            if self._ahead is not None and self._ahead.chunk != chunk:
-                self._ahead.cancel()
-                self._ahead = None
-            reading = self._ahead
-            if reading is None:
+            if self._ahead is not None and self._ahead.chunk == chunk:
+                reading = self._ahead
+                reading.join()
+            else:
                 reading = self._reading(chunk)
                 reading.run()
-            else:
-                reading.join()
             self._ahead = None
-            self._held = chunk, reading.result()
+            if reading.error is not None:
+                raise reading.error
+            self._held = chunk, reading.into
         return self._held[1]
 
     def _read_ahead(self, chunk: int) -> None:
         """Start to read a chunk in a thread, unless it is in memory or being read already."""
-        if self._held is not None and self._held[0] == chunk:
-            return
-        if self._ahead is not None:
-            if self._ahead.chunk == chunk:
-                return
-            self._ahead.cancel()
-        self._ahead = self._reading(chunk)
-        self._ahead.start()
+        if chunk not in (self._held and self._held[0], self._ahead and self._ahead.chunk):
+            self._ahead = self._reading(chunk)
+            self._ahead.start()
 
     def _reading(self, chunk: int) -> _Reading:
+        """Return the reading of a chunk, which is not started, and cancel another one."""
+        if self._ahead is not None:
+            self._ahead.cancel()
         if not self._buffers:  # reused throughout: repeated allocation would fragment memory by several more buffers
             self._buffers = [np.empty((self._size, self.dim), self._dtype) for _ in range(min(2, len(self._lengths)))]
         into = next(buffer for buffer in self._buffers if self._held is None or buffer is not self._held[1])
         return _Reading(self._source, chunk, chunk * self._size, int(self._lengths[chunk]), into)
 
 
+@lru_cache(maxsize=4)
+def _permutation(seed: tuple[int, ...], n: int) -> np.ndarray:
+    return np.random.default_rng(seed).permutation(n)
+
+
 class _Reading(threading.Thread):
-    """Thread that reads one chunk. It holds no reference to its :class:`StreamedRows`, so that these can be deleted while it runs."""
+    """Thread that reads one chunk.
+
+    It holds no reference to its :class:`StreamedRows`, so that these can be deleted while it runs.
+    """
 
     def __init__(self, source: Source, chunk: int, start: int, count: int, into: np.ndarray):
         super().__init__(name=f"congruence: rows {start} on")
-        self.chunk, self.stop = chunk, threading.Event()
-        self._source, self._start, self._count, self._into = source, start, count, into
-        self._error: BaseException | None = None
+        self.chunk, self.into, self.stop = chunk, into, threading.Event()
+        self._source, self._start, self._count = source, start, count
+        self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Read the chunk; an exception is kept for :meth:`result`."""
+        """Read the chunk; an exception is kept."""
         try:
-            for row, block in _scan(self._source, self._start, self._start + self._count, self._into.dtype):
+            for row, block in _scan(self._source, self._start, self._start + self._count, self.into.dtype):
                 if self.stop.is_set():
                     return
-                self._into[row - self._start : row - self._start + len(block)] = block
+                self.into[row - self._start : row - self._start + len(block)] = block
         except BaseException as error:
-            self._error = error
-
-    def result(self) -> np.ndarray:
-        """Return the rows, or raise the exception of :meth:`run`; call it after the thread has ended."""
-        if self._error is not None:
-            raise self._error
-        return self._into
+            self.error = error
 
     def cancel(self) -> None:
         """Stop the thread at its next block, and wait for it."""
@@ -230,20 +199,15 @@ def open_rows(spec: str | Path, *, ids: str | Path | bool | None = None, memory:
     spec, ids
         As for :func:`congruence.stores.open_source`; ids are used only to identify rows in messages.
     memory : int, default=2**30
-        Maximum bytes for rows in memory. A matrix of up to this size is read into memory. A larger one is memory-mapped if it is a ``.npy`` file of
-        C-ordered floats, and streamed otherwise, with two chunks of rows within this limit.
+        Maximum bytes for rows in memory. A matrix of up to this size is read into memory. A larger one is memory-mapped
+        if it is a ``.npy`` file of C-ordered floats, and streamed otherwise, with two chunks of rows within this limit.
 
     Returns
     -------
     Rows
-        :class:`congruence.train.ArrayRows` or :class:`StreamedRows`. The rows of a memory-mapped file are drawn at random from the whole file,
-        with one short read per row; its pages count toward the process's memory, but the system reclaims them when it needs to.
-
-    Raises
-    ------
-    ParameterError, CongruenceError
-        If ``memory`` is invalid, or for any of the reasons of :func:`congruence.stores.open_source`. Rows are checked when they are read:
-        immediately if they are read into memory, else when they are drawn.
+        :class:`congruence.train.ArrayRows` or :class:`StreamedRows`. The rows of a memory-mapped file are drawn at
+        random from the whole file, with one short read per row; its pages count toward the process's memory, but the
+        system reclaims them when it needs to. Rows are checked when they are read.
     """
     from congruence.stores import open_source
     from congruence.train.rows import ArrayRows
@@ -274,7 +238,7 @@ def _scan(source: Source, row: int, stop: int, dtype: np.dtype) -> Iterator[tupl
 
 
 def _checked(block: np.ndarray, dtype: np.dtype, path: str, names: RowNames) -> np.ndarray:
-    """Return rows converted to ``dtype``, checked before and after. Raises NotFiniteError, ZeroRowError, DtypeError."""
+    """Return rows converted to ``dtype``, checked before and after."""
     check_rows(block, path, ids=names)
     if block.dtype == dtype:
         return block
@@ -283,7 +247,7 @@ def _checked(block: np.ndarray, dtype: np.dtype, path: str, names: RowNames) -> 
             rows = block.astype(dtype)
     except FloatingPointError:
         raise DtypeError(
-            f"Got numbers beyond the range of {dtype} in {path}; expected smaller ones. Pass dtype='float32', or scale the rows."
+            f"Got numbers beyond the range of {dtype} in {path}.", "Pass `dtype='float32'`, or scale the rows."
         ) from None
     if dtype.itemsize < block.dtype.itemsize:
         check_rows(rows, path, ids=names)  # tiny numbers may have been rounded to zero

@@ -1,7 +1,8 @@
 """Reader and writer of ``.safetensors`` files, streamed without memory maps.
 
-A file consists of the length of its header (eight bytes, little-endian), a JSON header with the dtype, shape and position of each tensor, and the
-tensors' bytes. The safetensors library maps the whole file, which would count toward resident memory.
+A file consists of the length of its header (eight bytes, little-endian), a JSON header with the dtype, shape and
+position of each tensor, and the tensors' bytes. The safetensors library maps the whole file, which would count toward
+resident memory.
 """
 
 from __future__ import annotations
@@ -11,44 +12,41 @@ import math
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from congruence.embeddings import Space
 from congruence.errors import DtypeError
-from congruence.stores._arrays import as_column, check_matrix_shape, read_exactly, scan_rows, stored_dtype, write_all
-from congruence.stores._base import BATCH, Source, choose, missing_key, slice_ids
-from congruence.stores._columns import Rows
-from congruence.stores._sink import Sink
-from congruence.stores._space_file import SPACE_KEY, read_space, space_json
-from congruence.stores.reading import reading
+from congruence.stores._base import SPACE_KEY, Sink, Source, read_space, space_json
+from congruence.stores.reading import (
+    as_column,
+    check_matrix_shape,
+    choose,
+    missing_key,
+    read_exactly,
+    reading,
+    scan_rows,
+    stored_dtype,
+    write_all,
+)
 
-__all__ = ["SafetensorsSink", "SafetensorsSource", "read_safetensors_column", "safetensors_shapes"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from congruence.stores.tables import TableRows
 
 _DTYPES = {
-    "F64": "<f8",
-    "F32": "<f4",
-    "F16": "<f2",
-    "BF16": "<u2",
-    "I64": "<i8",
-    "I32": "<i4",
-    "I16": "<i2",
-    "I8": "i1",
-    "U64": "<u8",
-    "U32": "<u4",
-    "U16": "<u2",
-    "U8": "u1",
-    "BOOL": "?",
+    **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1"},
+    **{"U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?"},
 }
 
 #: Maximum number of bytes of the header that the format allows.
 _MAX_HEADER = 100_000_000
 
 
-def _read_header(path: str | Path) -> tuple[dict[str, Any], int]:
-    """Return the header and the offset of the first data byte. Raises FileError, and CorruptFileError if data are missing."""
+def _read_header(path: str | Path) -> tuple[dict[str, Any], dict[str, Any], int]:
+    """Return the descriptions of the tensors by name, the metadata, and the offset of the first data byte."""
     with reading(path, KeyError, TypeError, ValueError, RecursionError), open(path, "rb") as stream:
         size = stream.seek(0, 2)
         stream.seek(0)
@@ -56,13 +54,12 @@ def _read_header(path: str | Path) -> tuple[dict[str, Any], int]:
         if size < 8 or length > min(size - 8, _MAX_HEADER):
             raise ValueError(f"a header of {length} bytes in a file of {size}")
         header = json.loads(stream.read(length))
-        start = 8 + length
         if not isinstance(header, dict):
             raise ValueError("the header is not an object")
+        metadata = header.pop("__metadata__", None)
         for name, entry in header.items():
-            if name != "__metadata__":
-                _check_entry(name, entry, size - start)
-    return header, start
+            _check_entry(name, entry, size - 8 - length)
+    return header, metadata if isinstance(metadata, dict) else {}, 8 + length
 
 
 def _check_entry(name: str, entry: dict[str, Any], available: int) -> None:
@@ -80,76 +77,49 @@ def _check_entry(name: str, entry: dict[str, Any], available: int) -> None:
 
 
 def safetensors_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors in a ``.safetensors`` by name. Raises FileError, CorruptFileError."""
-    header, _ = _read_header(path)
-    return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+    """Return the shapes of the tensors in a ``.safetensors`` by name."""
+    return {name: tuple(entry["shape"]) for name, entry in _read_header(path)[0].items()}
 
 
 class SafetensorsSource(Source):
-    """Rows of one tensor in a ``.safetensors`` file; bfloat16 is converted to float32.
-
-    Parameters
-    ----------
-    path : path-like
-    key : str, optional
-        Name of the tensor; optional if there is only one matrix.
-    ids : pyarrow.Array, optional
-        Ids of the rows, from another file or tensor.
-    """
+    """Rows of one tensor in a ``.safetensors`` file, by default the only matrix; bfloat16 is converted to float32."""
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
-        header, start = _read_header(path)
-        metadata = header.pop("__metadata__", None)
-        metadata = metadata if isinstance(metadata, dict) else {}
+        header, metadata, start = _read_header(path)
         key = choose(key, {name: tuple(entry["shape"]) for name, entry in header.items()}, path)
         entry = header[key]
         self._file, self.path, self.files = str(path), f"{path}:{key}", (Path(path),)
         if entry["dtype"] not in _DTYPES:
             raise DtypeError(
-                f"Got dtype {entry['dtype']} in {self.path}; expected one of {', '.join(_DTYPES)}. Save the tensor as one of these."
+                f"Got dtype {entry['dtype']} in {self.path}; expected one of {', '.join(_DTYPES)}.",
+                "Save the tensor as one of these.",
             )
         self._bfloat = entry["dtype"] == "BF16"
         self._stored = np.dtype(_DTYPES[entry["dtype"]])
         self.dtype = np.dtype(np.float32) if self._bfloat else stored_dtype(self._stored, self.path)
         self.n, self.dim = check_matrix_shape(tuple(entry["shape"]), self.path)
         self._offset = start + entry["data_offsets"][0]
-        self._ids = ids if isinstance(ids, pa.Array) else None
-        self.has_ids = self._ids is not None
+        self._ids = None if isinstance(ids, bool) else ids
         self.space = read_space(metadata.get(SPACE_KEY), path)
 
-    def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
-        """Yield ``(ids, vectors)`` blocks; see :meth:`Source.scan`."""
-        row = after
+    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
         with reading(self._file), open(self._file, "rb", buffering=0) as stream:
             stream.seek(self._offset + after * self.dim * self._stored.itemsize)
             dtype = self._stored if self._bfloat else self.dtype
             for block in scan_rows(stream, self.n - after, self.dim, self._stored, dtype, batch, self.path):
-                if self._bfloat:  # the upper half of a float32
-                    block = (block.astype(np.uint32) << 16).view(np.float32)
-                yield slice_ids(self._ids, row, row + len(block)), block
-                row += len(block)
+                # A bfloat16 is the upper half of a float32.
+                yield (block.astype(np.uint32) << 16).view(np.float32) if self._bfloat else block
 
 
 def read_safetensors_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read a one-dimensional tensor of numbers.
-
-    Raises
-    ------
-    ParameterError
-        If there is no one-dimensional tensor of this name.
-    DtypeError
-        If the tensor's dtype is unknown, or bfloat16.
-    FileError, CorruptFileError
-        If the file cannot be read, or is damaged.
-    """
-    header, start = _read_header(path)
-    header.pop("__metadata__", None)
+    """Read a one-dimensional tensor of numbers."""
+    header, _, start = _read_header(path)
     found = {name: tuple(entry["shape"]) for name, entry in header.items() if len(entry["shape"]) == 1}
     if key not in found:
         raise missing_key(key, path, found)
     stored = header[key]["dtype"]
     if stored not in _DTYPES or stored == "BF16":
-        raise DtypeError(f"Got dtype {stored} in {path}:{key}; expected integers. Save the tensor as int64.")
+        raise DtypeError(f"Got dtype {stored} in {path}:{key}; expected integers.", "Save the tensor as int64.")
     column = np.empty(found[key], dtype=_DTYPES[stored])
     with reading(path), open(path, "rb") as stream:
         stream.seek(start + header[key]["data_offsets"][0])
@@ -163,14 +133,8 @@ class SafetensorsSink(Sink):
     keeps_ids = False
 
     def _open(self, temporary: Path, stack: ExitStack) -> None:
-        names = {np.dtype(np.float64): "F64", np.dtype(np.float32): "F32", np.dtype(np.float16): "F16"}
-        header: dict[str, object] = {
-            "vectors": {
-                "dtype": names[self.dtype],
-                "shape": [self.n, self.dim],
-                "data_offsets": [0, self.n * self.dim * self.dtype.itemsize],
-            }
-        }
+        kind, size = f"F{8 * self.dtype.itemsize}", self.n * self.dim * self.dtype.itemsize
+        header: dict[str, object] = {"vectors": {"dtype": kind, "shape": [self.n, self.dim], "data_offsets": [0, size]}}
         if self.space != Space():
             header["__metadata__"] = {SPACE_KEY: space_json(self.space)}
         text = json.dumps(header).encode()
@@ -178,5 +142,5 @@ class SafetensorsSink(Sink):
         self._file = stack.enter_context(open(temporary, "wb", buffering=0))
         write_all(self._file, np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8))
 
-    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: Rows | None = None) -> None:
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
         write_all(self._file, vectors)

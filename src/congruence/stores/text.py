@@ -1,4 +1,4 @@
-"""Readers of ``.csv`` and ``.jsonl`` files, for small data edited by hand; files are read into memory."""
+"""``.csv`` and ``.jsonl``, for small data edited by hand, and columns of ``.txt``; all in memory."""
 
 from __future__ import annotations
 
@@ -6,28 +6,41 @@ import csv
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from congruence._utils.display import short
 from congruence._utils.ids import MAX_ID_BYTES, to_ids
+from congruence.embeddings import Space
 from congruence.errors import CorruptFileError, DtypeError, IdError, ParameterError, ShapeError
-from congruence.stores._base import BATCH, Source, check_all_rows, missing_key, slice_ids
-from congruence.stores._columns import Columns, Rows, list_array
-from congruence.stores._space_file import read_sidecar
-from congruence.stores.ids import arrow_ids
-from congruence.stores.reading import reading
-
-__all__ = ["CsvSource", "JsonlSource", "read_csv_column", "read_jsonl_column", "read_txt_column"]
+from congruence.stores._base import BATCH, Sink, Source, read_sidecar
+from congruence.stores.reading import check_all_rows, missing_key, reading
+from congruence.stores.tables import (
+    Columns,
+    TableRows,
+    as_batch,
+    check_column_out,
+    common_columns,
+    is_list,
+    list_array,
+    needs_ids,
+)
 
 _ID_NAMES = ("id", "ids")
 _VECTOR_NAMES = ("vector", "embedding")
+
+#: Stricter than :class:`float`, which also accepts underscores, for example.
+_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|inf|infinity|nan)\s*", re.ASCII | re.I)
+
+
+# ------------------------------------------------------------------ readers
 
 
 class _TextSource(Source):
@@ -39,25 +52,25 @@ class _TextSource(Source):
         self, path: str | Path, rows: list[list[float]], names: list[str | int | None] | None, ids: pa.Array | None
     ) -> None:
         if not rows or not rows[0]:
-            raise ShapeError(f"Got no vectors in {path}; expected rows of numbers. Pass a file with vectors.")
+            raise ShapeError(f"Got no vectors in {path}.", "Pass a file with vectors.")
         self._file, self.files = str(path), (Path(path),)
         self._matrix = np.array(rows, dtype=np.float64)
         self.n, self.dim = self._matrix.shape
         self.dtype = self._matrix.dtype
-        self._ids = arrow_ids(to_ids(names, f"ids of {path}")) if names is not None else ids
-        self.has_ids = self._ids is not None
+        self._ids = to_ids(names, f"ids of {path}") if names is not None else ids
         self.space = read_sidecar(Path(path))
 
-    def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
-        """Yield ``(ids, vectors)`` blocks; see :meth:`Source.scan`."""
+    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
         for start in range(after, self.n, batch):
-            block = self._matrix[start : start + batch].copy()
-            yield slice_ids(self._ids, start, start + len(block)), block
+            yield self._matrix[start : start + batch].copy()
 
     def scan_table(
         self, after: int = 0, batch: int = BATCH
-    ) -> Iterator[tuple[pa.Array | None, np.ndarray, Rows | None]]:
-        """Yield ``(ids, vectors, rows)`` blocks; see :meth:`Source.scan_table`. The other columns are read from the file again."""
+    ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
+        """Yield ``(ids, vectors, rows)`` blocks; see :meth:`Source.scan_table`.
+
+        The other columns are read from the file again.
+        """
         row, lines = after, islice(self._lines(), after, None)
         for ids, block in self.scan(after, batch):
             piece = list(islice(lines, len(block)))
@@ -70,7 +83,7 @@ class _TextSource(Source):
         """Iterate over the parsed lines of the file."""
 
     @abstractmethod
-    def _rows(self, lines: list[Any], vectors: np.ndarray) -> Rows:
+    def _rows(self, lines: list[Any], vectors: np.ndarray) -> TableRows:
         """Return lines as rows of a table, with these vectors."""
 
 
@@ -85,24 +98,29 @@ def _read_csv(path: str | Path) -> tuple[list[str], Iterator[tuple[int, list[str
             if "field limit" not in str(error):
                 raise
             raise IdError(
-                f"Got a cell of more than {csv.field_size_limit():,} characters near line {reader.line_num} of {path}; expected shorter cells (an id "
-                f"may have at most {MAX_ID_BYTES:,} bytes). Shorten it, or store the table as .parquet."
+                f"Got a cell of more than {csv.field_size_limit():,} characters near line {reader.line_num} of {path} "
+                f"(an id may have at most {MAX_ID_BYTES:,} bytes).",
+                "Shorten it, or store the table as .parquet.",
             ) from None
     if not lines:
-        raise ShapeError(f"Got an empty file, {path}; expected a header and rows. Write the file again.")
-    return lines[0][1], iter(lines[1:])
+        raise ShapeError(f"The file {path} is empty; expected a header and rows.", "Write the file again.")
+    return lines[0][1], _cells(lines[1:], len(lines[0][1]), path)
+
+
+def _cells(lines: list[tuple[int, list[str]]], count: int, path: str | Path) -> Iterator[tuple[int, list[str]]]:
+    for number, cells in lines:
+        if len(cells) != count:
+            raise ShapeError(
+                f"Got {len(cells)} cells in line {number} of {path}; expected {count} as in the header.",
+                "Correct the line.",
+            )
+        yield number, cells
 
 
 class CsvSource(_TextSource):
     """Rows of a ``.csv`` with a header: an optional ``id`` column, and one column per dimension.
 
-    Parameters
-    ----------
-    path : path-like
-    key : str, optional
-        Common prefix of the names of the vector columns; by default all columns except the id column.
-    ids : pyarrow.Array, str or False, optional
-        Ids, or the column that holds them; by default ``id`` or ``ids``, if there is one; ``False`` for none.
+    ``key`` is the common prefix of the names of the vector columns; by default all columns except the id column.
     """
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
@@ -112,25 +130,21 @@ class CsvSource(_TextSource):
         if id_name is None:  # the id column is never a dimension, even if its ids are not used
             id_name = next((name for name in _ID_NAMES if name in header), None)
         elif id_name not in header:
-            raise missing_key(id_name, path, {name: "" for name in header}, "id column")
+            raise missing_key(id_name, path, dict.fromkeys(header, ""), "id column")
         wanted = [j for j, name in enumerate(header) if name != id_name and (key is None or name.startswith(key))]
         if not wanted:
-            raise missing_key(key, path, {name: "" for name in header}, "column")
+            raise missing_key(key, path, dict.fromkeys(header, ""), "column")
         self._check_header([header[j] for j in wanted])
         named = id_name is not None and (ids is None or isinstance(ids, str))
         id_column = header.index(str(id_name)) if named else None
         rows: list[list[float]] = []
         names: list[str | int | None] = []
         for number, cells in lines:
-            if len(cells) != len(header):
-                raise ShapeError(
-                    f"Got {len(cells)} cells in line {number} of {path}; expected {len(header)} as in the header. "
-                    "Correct the line."
-                )
             bad = next((j for j in wanted if not _is_number(cells[j])), None)
             if bad is not None:
                 raise DtypeError(
-                    f"Got {short(cells[bad])!r} in line {number}, column {short(header[bad])!r} of {path}; expected a number. Correct this cell, or name the vector columns' common prefix as path:prefix."
+                    f"Got {short(cells[bad])!r} in line {number}, column {short(header[bad])!r} of {path}.",
+                    "Correct this cell, or name the vector columns' common prefix as path:prefix.",
                 )
             rows.append([float(cells[j]) for j in wanted])
             if id_column is not None:
@@ -139,7 +153,7 @@ class CsvSource(_TextSource):
         self._columns = self._describe(header, wanted, key, id_name if named else None)
 
     def _describe(self, header: list[str], wanted: list[int], key: str | None, id_name: str | None) -> Columns:
-        """Return the columns of the file as a table; the vector columns become one column, at the position of the first of them."""
+        """Return the columns of the file; those of the vectors become one, in the place of the first of them."""
         others = {name for j, name in enumerate(header) if j not in wanted}
         name = (key or "").rstrip("_-. ") or "vector"
         while name in others:
@@ -158,28 +172,24 @@ class CsvSource(_TextSource):
     def _lines(self) -> Iterator[list[str]]:
         return (cells for _, cells in _read_csv(self._file)[1])
 
-    def _rows(self, lines: list[list[str]], vectors: np.ndarray) -> Rows:
+    def _rows(self, lines: list[list[str]], vectors: np.ndarray) -> TableRows:
         arrays = [pa.array([cells[j] for cells in lines], pa.string()) for j in self._places]
         arrays[self._vector] = list_array(vectors, self._columns.schema.field(self._vector).type)
         return pa.record_batch(arrays, schema=self._columns.schema)
 
     def _check_header(self, wanted: list[str]) -> None:
-        """Raise an error if the first line is data, or if there is an unnamed column, such as the index that pandas writes."""
+        """Check that the first line is not data, and has no unnamed column, as the index that pandas writes."""
         if "" in wanted:
             raise ParameterError(
-                f"Got a column without a name in {self.path}; expected a name for each (pandas writes its index without one). Save the file with "
-                "index=False, or name the vector columns' common prefix as path:prefix."
+                f"Got a column without a name in {self.path} (pandas writes its index without one).",
+                "Save the file with index=False, or name the vector columns' common prefix as path:prefix.",
             )
         # pandas names columns without names 0, 1, 2, …
         if all(_is_number(name) for name in wanted) and wanted != [str(j) for j in range(len(wanted))]:
             raise ParameterError(
-                f"Got numbers in the first line of {self.path}; expected a header with column names. Add a header line; "
-                "otherwise the first vector would be lost."
+                f"Got numbers in the first line of {self.path}; expected a header with column names.",
+                "Add a header line; otherwise the first vector would be lost.",
             )
-
-
-#: Stricter than :class:`float`, which also accepts underscores, for example.
-_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|inf|infinity|nan)\s*", re.ASCII | re.I)
 
 
 def _is_number(text: str) -> bool:
@@ -192,29 +202,16 @@ def _read_jsonl(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                record = json.loads(line)
+                record, why = json.loads(line), ""
             except (ValueError, RecursionError) as error:
-                raise CorruptFileError(
-                    f"Got line {number} of {path} that is not JSON ({error}); expected one object per line. Correct this line."
-                ) from None
+                record, why = None, f" ({error})"
             if not isinstance(record, dict):
-                raise CorruptFileError(
-                    f"Got line {number} of {path} that is not a JSON object; expected one object per line. Correct this line."
-                )
+                raise CorruptFileError(f"Line {number} of {path} is not a JSON object{why}.", "Correct this line.")
             yield number, record
 
 
 class JsonlSource(_TextSource):
-    """Rows of a ``.jsonl``: one object per line, with a list of numbers and an optional id.
-
-    Parameters
-    ----------
-    path : path-like
-    key : str, optional
-        Field of the vector; ``vector`` or ``embedding`` by default.
-    ids : pyarrow.Array, str or False, optional
-        Ids, or the field that holds them; by default ``id`` or ``ids``, if there is one; ``False`` for none.
-    """
+    """Rows of a ``.jsonl``: one object per line, with a list of numbers (``key``) and an optional id."""
 
     def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
         self.path = f"{path}:{key}" if key else str(path)
@@ -222,40 +219,36 @@ class JsonlSource(_TextSource):
         rows: list[list[float]] = []
         names: list[str | int | None] = []
         for number, record in _read_jsonl(path):
+            place = f"line {number} of {path}"
             if key is None:
                 key = next((name for name in _VECTOR_NAMES if name in record), None)
             if ids is None and not rows:
                 id_name = next((name for name in _ID_NAMES if name in record), None)
-            if key is None:
-                raise missing_key(None, path, {name: "" for name in record}, "field")
-            if key not in record:
-                raise missing_key(key, f"line {number} of {path}", {name: "" for name in record}, "field")
+            if key is None or key not in record:
+                raise missing_key(key, path if key is None else place, dict.fromkeys(record, ""), "field")
             vector = record[key]
             # Types are compared exactly, since bool is a subclass of int.
             if not isinstance(vector, list) or not all(type(x) in (int, float) for x in vector):
-                raise DtypeError(
-                    f"Got no list of numbers as {key!r} in line {number} of {path}; expected one. Correct this line."
-                )
+                raise DtypeError(f"Got no list of numbers as {key!r} in {place}.", "Correct this line.")
             if rows and len(vector) != len(rows[0]):
                 raise ShapeError(
-                    f"Got {len(vector)} numbers in line {number} of {path}; expected {len(rows[0])} as in the first. Correct this line."
+                    f"Got {len(vector)} numbers in {place}; expected {len(rows[0])} as in the first.",
+                    "Correct this line.",
                 )
             try:
                 rows.append([float(x) for x in vector])
             except OverflowError:
                 raise DtypeError(
-                    f"Got a number beyond the range of float64 in line {number} of {path}; expected a smaller one. Correct this line."
+                    f"Got a number beyond the range of float64 in {place}.", "Correct this line."
                 ) from None
             if id_name is not None:
                 if id_name not in record and not names:
-                    raise ParameterError(
-                        f"Got no {id_name!r} in line {number} of {path}; expected one per line. Add it to this line."
-                    )
+                    raise ParameterError(f"Got no {id_name!r} in {place}.", "Add it to this line.")
                 name = record.get(id_name)
                 if name is not None and type(name) not in (str, int):
                     raise IdError(
-                        f"Got {json.dumps(name)[:50]} as {id_name!r} in line {number} of {path}; "
-                        "expected text or a whole number. Correct this line."
+                        f"Got {json.dumps(name)[:50]} as {id_name!r} in {place}; expected text or a whole number.",
+                        "Correct this line.",
                     )
                 names.append(name)
         self._keep(path, rows, names if id_name is not None else None, ids if isinstance(ids, pa.Array) else None)
@@ -280,64 +273,207 @@ class JsonlSource(_TextSource):
     def _lines(self) -> Iterator[dict[str, object]]:
         return (record for _, record in _read_jsonl(self._file))
 
-    def _rows(self, lines: list[dict[str, Any]], vectors: np.ndarray) -> Rows:
+    def _rows(self, lines: list[dict[str, Any]], vectors: np.ndarray) -> TableRows:
         return lines
 
 
 def read_csv_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read one column of a ``.csv`` as an object array of str.
-
-    Raises
-    ------
-    ParameterError, ShapeError
-        If there is no such column, or lines have different numbers of cells.
-    """
+    """Read one column of a ``.csv`` as an object array of str."""
     header, lines = _read_csv(path)
     if key not in header:
-        raise missing_key(key, path, {name: "" for name in header}, "column")
+        raise missing_key(key, path, dict.fromkeys(header, ""), "column")
     place = header.index(key)
-    column = []
-    for number, cells in lines:
-        if len(cells) != len(header):
-            raise ShapeError(
-                f"Got {len(cells)} cells in line {number} of {path}; expected {len(header)} as in the header. "
-                "Correct the line."
-            )
-        column.append(cells[place])
-    return np.array(column, dtype=object)
+    return np.array([cells[place] for _, cells in lines], dtype=object)
 
 
 def read_jsonl_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read one field of a ``.jsonl`` as an object array of Python values; None where it is null or missing.
-
-    Raises
-    ------
-    ParameterError
-        If the first object has no such field.
-    """
+    """Read one field of a ``.jsonl`` as an object array of Python values; None where it is null or missing."""
     values: list[object] = []
     for number, record in _read_jsonl(path):
         if key not in record and not values:
-            raise missing_key(key, f"line {number} of {path}", {name: "" for name in record}, "field")
+            raise missing_key(key, f"line {number} of {path}", dict.fromkeys(record, ""), "field")
         values.append(record.get(str(key)))
     return np.fromiter(values, object, len(values))
 
 
 def read_txt_column(path: str | Path, key: str | None) -> np.ndarray:
-    """Read the lines of a text file as an object array of str.
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If the file cannot be read, or is damaged.
-    ParameterError
-        If ``key`` is given.
-    """
+    """Read the lines of a text file as an object array of str."""
     if key is not None:
         raise ParameterError(
-            f"Got key {key!r} for {path}; expected none, since a .txt file has one entry per line. Pass the path alone."
+            f"Got key {key!r} for {path}; expected none, since a .txt file has one entry per line.",
+            "Pass the path alone.",
         )
     with reading(path, UnicodeDecodeError):
         text = Path(path).read_text(encoding="utf-8-sig")
     # Not splitlines(), which would also break at form feeds and Unicode's separators.
     return np.array(text.removesuffix("\n").split("\n") if text else [], dtype=object)
+
+
+# ------------------------------------------------------------------ writers
+
+
+class _TextSink(Sink):
+    """Base class of both writers; keeps the source's columns as far as the format can hold them."""
+
+    sidecar = True
+    keeps_columns = True
+
+    def __enter__(self) -> Self:
+        if self.columns and self.column_out is not None:
+            self.space = Space()  # the sidecar describes a single set of vectors, and the file has two
+        return super().__enter__()
+
+    def _common(self) -> Columns | None:
+        columns = common_columns(self.columns, self.path)
+        check_column_out(self.column_out, columns, self.path)
+        self._new_ids = needs_ids(columns, self.has_ids)
+        return columns
+
+
+class CsvSink(_TextSink):
+    """Writer of a ``.csv``: the source's columns, with one per dimension of the vectors; or ``id``, ``v0``, ….
+
+    The columns of the vectors keep the numbering of a source ``.csv``. If they were a single column ``embedding``, they
+    are called ``embedding_0``, ``embedding_1``, ….
+    """
+
+    def _holds(self, kind: pa.DataType) -> bool:
+        return _has_text_form(kind)
+
+    def _open(self, temporary: Path, stack: ExitStack) -> None:
+        columns = self._common()
+        header = ["id"] if self._new_ids else []
+        if columns is None:
+            header += _numbered(self.column_out, self.dim) if self.column_out else [f"v{j}" for j in range(self.dim)]
+        else:
+            for field in columns.schema:
+                if field.name != columns.vector:
+                    header += [field.name] if field.name not in self.left_out else []
+                elif self.column_out is None:
+                    header += _continued(columns.cells, self.dim) or _numbered(columns.vector, self.dim)
+                else:
+                    header += columns.cells or self._old_cells(field)
+            if self.column_out is not None:
+                header += _numbered(self.column_out, self.dim)
+        if len(set(header)) < len(header) and not (columns and len(set(columns.cells)) < len(columns.cells)):
+            twice = sorted({name for name in header if header.count(name) > 1})
+            raise ParameterError(
+                f"Got several columns named {', '.join(twice)} for {self.path}.",
+                "Pass `column_out=…` with an unused name.",
+            )
+        self._writer = csv.writer(stack.enter_context(open(temporary, "w", newline="", encoding="utf-8")))
+        self._writer.writerow(header)
+
+    def _old_cells(self, field: pa.Field) -> list[str]:
+        if not pa.types.is_fixed_size_list(field.type):
+            raise ParameterError(
+                f"Got `column_out={self.column_out!r}` for {self.path} and vectors in lists of variable size.",
+                "Write a .parquet or .jsonl.",
+            )
+        return _numbered(field.name, field.type.list_size)
+
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
+        # str gives the shortest text that reads back as the same number.
+        mapped = [[str(x) for x in row] for row in vectors]
+        parts: list[object] = [[[name] for name in ids.to_pylist()]] if self._new_ids and ids is not None else []
+        if rows is None:
+            parts.append(mapped)
+        else:
+            batch, vector = as_batch(rows, self.columns[0].schema), self.columns[0].vector
+            for field, column in zip(batch.schema, batch.columns, strict=True):
+                if field.name != vector:
+                    texts = [] if field.name in self.left_out else _texts(column)
+                    parts += [[["" if text is None else text] for text in texts]] if texts else []
+                elif self.column_out is None:
+                    parts.append(mapped)
+                else:
+                    old = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
+                    parts.append([[str(x) for x in row] for row in old])
+            parts += [] if self.column_out is None else [mapped]
+        for cells in zip(*parts, strict=True):
+            self._writer.writerow([cell for part in cells for cell in part])
+
+
+class JsonlSink(_TextSink):
+    """Writer of a ``.jsonl``: the source's fields and the vector on each line; or ``id`` and ``vector``."""
+
+    def _holds(self, kind: pa.DataType) -> bool:
+        return all(one.records for one in self.columns) or _has_json_form(kind)
+
+    def _open(self, temporary: Path, stack: ExitStack) -> None:
+        columns = self._common()
+        self._name = self.column_out or (columns.vector if columns else "vector")
+        self._file = stack.enter_context(open(temporary, "w", encoding="utf-8"))
+
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
+        names = ids.to_pylist() if self._new_ids and ids is not None else [None] * len(vectors)
+        for name, row, record in zip(names, vectors, self._records(rows, len(vectors)), strict=True):
+            line = {"id": name, **record} if self._new_ids else dict(record)
+            line[self._name] = [float(str(x)) for x in row]
+            self._file.write(json.dumps(line, default=str) + "\n")
+
+    def _records(self, rows: TableRows | None, count: int) -> list[dict[str, object]]:
+        if rows is None:
+            return [{}] * count
+        if isinstance(rows, list):
+            return rows
+        vector = self.columns[0].vector if self.column_out is None else None
+        fields = [(f.name, c) for f, c in zip(rows.schema, rows.columns, strict=True) if f.name not in self.left_out]
+        values = [[None] * count if name == vector else _json_values(column) for name, column in fields]
+        return [dict(zip([name for name, _ in fields], row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def _numbered(name: str, count: int) -> list[str]:
+    return [f"{name}_{j}" for j in range(count)]
+
+
+def _continued(cells: tuple[str, ...], count: int) -> list[str]:
+    """Return ``count`` names that continue the numbering of ``cells`` (e0, e1, …); empty if they have none."""
+    if len(cells) == count:
+        return list(cells)
+    found = [re.fullmatch(r"(.*?)(\d+)", cell, re.DOTALL) for cell in cells]
+    if not cells or found[0] is None:
+        return []
+    prefix, first = found[0][1], int(found[0][2])
+    if list(cells) != [f"{prefix}{first + j}" for j in range(len(cells))]:
+        return []
+    return [f"{prefix}{first + j}" for j in range(count)]
+
+
+def _has_text_form(kind: pa.DataType) -> bool:
+    """Return whether a ``.csv`` cell can hold values of a type: anything but lists, structs and bytes."""
+    if pa.types.is_dictionary(kind):
+        return _has_text_form(kind.value_type)
+    bytes_ = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary, pa.types.is_binary_view)
+    if pa.types.is_nested(kind) or any(test(kind) for test in bytes_) or isinstance(kind, pa.BaseExtensionType):
+        return False
+    try:
+        pa.array([], kind).cast(pa.string())
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _has_json_form(kind: pa.DataType) -> bool:
+    """Return whether JSON can hold values of a type: not bytes, nor maps, whose keys need not be text."""
+    if pa.types.is_struct(kind):
+        return all(_has_json_form(kind.field(k).type) for k in range(kind.num_fields))
+    if is_list(kind):
+        return _has_json_form(kind.value_type)
+    return _is_plain(kind) or _has_text_form(kind)
+
+
+def _json_values(column: pa.Array) -> Sequence[object]:
+    """Return a column as JSON values; types such as times and decimals become text."""
+    return column.to_pylist() if _is_plain(column.type) or pa.types.is_nested(column.type) else _texts(column)
+
+
+def _texts(column: pa.Array) -> list[str | None]:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return column.cast(pa.string()).to_pylist()
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_null, pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_large_string)
+    return any(test(kind) for test in (*tests, pa.types.is_string))

@@ -7,18 +7,16 @@ import inspect
 
 from congruence._utils.validation import check_choice
 from congruence.errors import ParameterError
+from congruence.maps import HeadsMap
 from congruence.maps.history import History
 from congruence.train._base import HeadTrainer
-from congruence.train._trainer import Method, Trainer
 from congruence.train.captions import split_by_group
-from congruence.train.closed import CCA, ClosedForm, Procrustes
-from congruence.train.contrastive import Contrastive
-from congruence.train.csa import CSA
+from congruence.train.closed import CCA, CSA, Procrustes
 from congruence.train.jam import JAM
 from congruence.train.loop import Schedule
 from congruence.train.nnclr import NNCLR
 from congruence.train.rows import ArrayRows, Rows, Sources
-from congruence.train.sail import SAIL
+from congruence.train.sail import SAIL, Contrastive
 from congruence.train.sclip import SCLIP
 from congruence.train.sotalign import SOTAlign
 from congruence.train.structure import STRUCTURE
@@ -35,29 +33,26 @@ __all__ = [
     "STRUCTURE",
     "SUE",
     "ArrayRows",
-    "ClosedForm",
     "Contrastive",
     "HeadTrainer",
     "History",
-    "Method",
     "Procrustes",
     "Rows",
     "SOTAlign",
     "Schedule",
     "Sources",
-    "Trainer",
     "make_method",
     "split_by_group",
 ]
 
-#: Every method, by name: each is a joint-space map with the same ``fit``, but for the rows it learns from beside the pairs: unpaired ones, or
-#: JAM's wrong captions.
-METHODS: dict[str, type[Method]] = {
+#: Every method, by name: each is a joint-space map with the same ``fit``, but for the rows it learns from beside the
+#: pairs: unpaired ones, or JAM's wrong captions.
+METHODS: dict[str, type[HeadsMap]] = {
     cls.method: cls for cls in (SOTAlign, SAIL, STRUCTURE, NNCLR, SCLIP, SUE, CSA, Contrastive, CCA, Procrustes, JAM)
 }
 
 
-def make_method(name: str, **parameters: object) -> Method:
+def make_method(name: str, **parameters: object) -> HeadsMap:
     """Return a method by name.
 
     Parameters
@@ -69,7 +64,7 @@ def make_method(name: str, **parameters: object) -> Method:
 
     Returns
     -------
-    Method
+    HeadsMap
 
     Raises
     ------
@@ -86,6 +81,6 @@ def make_method(name: str, **parameters: object) -> Method:
     known = sorted(inspect.signature(cls).parameters)
     if unknown := sorted(set(parameters) - set(known)):
         raise ParameterError(
-            f"Got {', '.join(unknown)} for {name}; expected some of {', '.join(known)}. Use names from this list."
+            f"Got {', '.join(unknown)} for {name}; expected some of {', '.join(known)}.", "Use names from this list."
         )
     return cls(**parameters)

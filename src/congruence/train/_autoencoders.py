@@ -1,4 +1,6 @@
-"""JAM's two autoencoders as an objective for the training loop: batches of images, captions and wrong captions, and the loss of each step."""
+"""JAM's two autoencoders as an objective for the training loop: batches of images, captions and wrong captions, and the
+loss of each step.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from congruence.errors import ParameterError
 from congruence.metrics import recall_at_k
 from congruence.train.autoencoder import autoencoder
 from congruence.train.captions import Captions
-from congruence.train.joint_losses import con_loss, negcon_loss, spread_loss
 from congruence.train.loop import Schedule, autocast, torch_device
+from congruence.train.losses import con_loss, negcon_loss, spread_loss
 from congruence.train.retrieval import partners
 from congruence.train.rows import ArrayRows
 
@@ -29,14 +31,9 @@ LARGEST_SCALE = 100.0
 class Batch:
     """Rows of a step as tensors, standardized as for training.
 
-    Attributes
-    ----------
-    step : int
-    images : tensor, shape (b, d_source)
-    texts : tensor, shape (b + b·k, d_target)
-        The captions, followed by the k wrong captions of each row in turn.
-    labels : tensor of int, shape (b, 3), or None
-        Ids of each row's image by group label, its image by vector, and its caption by vector; equal ids are the same item.
+    ``images`` (b, d_source); ``texts`` (b + b·k, d_target): the captions, followed by the k wrong captions of each row
+    in turn; ``labels`` (b, 3): ids of each row's image by group label, its image by vector, and its caption by vector;
+    equal ids are the same item.
     """
 
     step: int
@@ -64,14 +61,9 @@ class Parameters(Protocol):
 class AutoencoderObjective:
     """Both autoencoders on their device, and the loss of each training step.
 
-    Attributes
-    ----------
-    module : torch.nn.Module
-        Contains ``encode`` and ``decode``, each with one head per side, and ``log_scale`` if the temperature is learned.
-    data, heldout : Captions, and Captions or None
-        Training rows and validation rows.
-    means, scales : list of ndarray and list of float
-        For each side, the mean that is subtracted from its rows and the number they are then divided by.
+    ``module``: contains ``encode`` and ``decode``, each with one head per side, and ``log_scale`` if the temperature is
+    learned; ``data``, ``heldout``: training rows and validation rows; ``means``, ``scales``: for each side, the mean
+    that is subtracted from its rows and the number they are then divided by.
     """
 
     module: Module
@@ -193,23 +185,30 @@ class AutoencoderObjective:
         return self.module.log_scale.neg().exp()
 
     def scheduled(self, span: float | tuple[float, float], step: int) -> float:
-        """Return the value of a linear schedule at a step, from the first value in the first step to the second in the last."""
+        """Return the value of a linear schedule at a step, from the first value in the first step to the second in the
+        last.
+        """
         first, last = ends(span, "span")
         return float(first + (last - first) * min(step / max(self.schedule.max_steps - 1, 1), 1.0))
 
 
 def ends(value: object, name: str) -> tuple[float, float]:
-    """Return the start and end of a schedule; a single number is a constant schedule. Raises ParameterError for anything else."""
+    """Return the start and end of a schedule; a single number is a constant schedule.
+
+    Raises ParameterError for anything else.
+    """
     both = value if isinstance(value, (tuple, list)) else (value, value)
     if len(both) != 2 or any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in both):
         raise ParameterError(
-            f"Got {name}={value!r}; expected a number, or a pair of numbers. Pass {name}=1.0, for example."
+            f"Got {name}={value!r}; expected a number, or a pair of numbers.", f"Pass {name}=1.0, for example."
         )
     return both[0], both[1]
 
 
 def _mean_and_scale(rows: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the mean of the rows and their overall standard deviation (a single number), which is 1 if all rows are equal up to rounding."""
+    """Return the mean of the rows and their overall standard deviation (a single number), which is 1 if all rows are
+    equal up to rounding.
+    """
     mean = rows.mean(0, dtype=np.float64)
     scale = float(np.sqrt(np.mean((rows - mean) ** 2)))
     return mean, scale if scale > np.finfo(np.float32).eps * np.abs(rows).max() else 1.0

@@ -1,4 +1,5 @@
-"""Losses over all pairs of two batches, with values and gradients computed in strips of rows, so that no n × m array is stored.
+"""Losses over all pairs of two batches, with values and gradients computed in strips of rows, so that no n × m array is
+stored.
 
 Imports torch; import this module only when torch is known to be installed.
 """
@@ -128,7 +129,9 @@ class SoftmaxKL(torch.autograd.Function):
 
 
 class LogSumOthers(torch.autograd.Function):
-    """For each of n rows, log Σ exp(s⟨x_i, t_j⟩) over the texts of all other rows. The m texts of row i are rows i·m to (i + 1)·m − 1 of T.
+    """For each of n rows, log Σ exp(s⟨x_i, t_j⟩) over the texts of all other rows.
+
+    The m texts of row i are rows i·m to (i + 1)·m − 1 of T.
 
     With labels, of shape (n, g), rows that share a label in any column are left out of each other's sums.
     """
@@ -147,7 +150,8 @@ class LogSumOthers(torch.autograd.Function):
     def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients; the strips are recomputed, since the softmax weights were not stored."""
         X, T, scale, out, labels = ctx.saved_tensors
-        # For a row without other rows, every weight becomes exp(−inf) = 0; without the clamp it would be exp(−inf + inf), which is NaN.
+        # For a row without other rows, every weight becomes exp(−inf) = 0; without the clamp it would be exp(−inf +
+        # inf), which is NaN.
         out = out.clamp_min(torch.finfo(out.dtype).min)
         dX, dT, slope = torch.zeros_like(X), torch.zeros_like(T), X.new_zeros((), dtype=torch.float64)
         for part in strips(X, T):
@@ -166,7 +170,9 @@ class LogSumOthers(torch.autograd.Function):
 
 
 def _hide_same(L: Tensor, part: slice, m: int, labels: Tensor | None) -> Tensor:
-    """Set the logits of each row's own texts, and of the texts of rows that share a label with it, to −inf, in place."""
+    """Set the logits of each row's own texts, and of the texts of rows that share a label with it, to −inf, in
+    place.
+    """
     if labels is not None:
         same = (labels[part, None] == labels).any(2)
         return L.masked_fill_(same.repeat_interleave(m, 1), -torch.inf)

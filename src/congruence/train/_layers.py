@@ -1,6 +1,7 @@
 """The layers of a head as torch modules, with conversion from and to plain data.
 
-:class:`congruence.maps.HeadsMap` applies the plain data without torch. This module imports torch; import it only after checking that torch is installed.
+:class:`congruence.maps.HeadsMap` applies the plain data without torch. This module imports torch; import it only after
+checking that torch is installed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from congruence._utils.typing import Layer
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: A head's layers as plain data, in the order in which they are applied; see :meth:`congruence.maps.HeadsMap.from_layers`.
+#: A head's layers as plain data, in the order in which they are applied; see
+#: :meth:`congruence.maps.HeadsMap.from_layers`.
 Layers: TypeAlias = list[Layer]
 
 
@@ -87,7 +89,9 @@ class _LayerNorm(_Layer):
 
 
 class _SwiGLU(_Layer):
-    """SwiGLU with the weights of gate and value concatenated: for small batches, one wide product takes less time than two."""
+    """SwiGLU with the weights of gate and value concatenated: for small batches, one wide product takes less time than
+    two.
+    """
 
     def __init__(self, layer: Layer):
         both = {name: np.concatenate([layer[f"gate_{name}"], layer[name]], axis=-1) for name in ("weight", "bias")}
@@ -110,7 +114,8 @@ class _Dropout(_Layer):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or x.device.type != "cpu":
             return F.dropout(x, self.values["p"], self.training)
-        # On the CPU, torch draws one random number per entry. Using each random 64-bit word for four entries takes a fifth of the time.
+        # On the CPU, torch draws one random number per entry. Using each random 64-bit word for four entries takes a
+        # fifth of the time.
         cut = round(self.values["p"] * 2**16)
         words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
         kept = (words.view(torch.int16)[: x.numel()] >= cut - 2**15).view(x.shape)
@@ -146,10 +151,7 @@ _KINDS: dict[str, type[_Layer]] = {
 class Head(torch.nn.Module):
     """A sequence of layers.
 
-    Parameters
-    ----------
-    layers : list of dict
-        The layers as plain data.
+    ``layers``: the layers as plain data.
     """
 
     def __init__(self, layers: Layers):

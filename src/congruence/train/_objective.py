@@ -29,13 +29,7 @@ MEAN_ROWS = 100_000
 class Batch:
     """Rows of a step as tensors: the pairs, and the unpaired rows or None.
 
-    Attributes
-    ----------
-    step : int
-    source, target : tensor, shape (b, d_source) and (b, d_target)
-    unpaired_source, unpaired_target : tensor or None
-    index : ndarray of int, shape (b,)
-        Row numbers of these pairs.
+    ``source``, ``target`` (b, d_source); ``index`` (b,): row numbers of these pairs.
     """
 
     step: int
@@ -64,19 +58,12 @@ class Parameters(Protocol):
 class HeadsObjective:
     """The objective of a method: its module on its device, and the loss of each training step.
 
-    The subclass of each method implements :meth:`training_step`; its constructor prepares everything this needs besides the heads.
+    The subclass of each method implements :meth:`training_step`; its constructor prepares everything this needs besides
+    the heads.
 
-    Attributes
-    ----------
-    module : torch.nn.Module
-        Contains the heads ``source`` and ``target``, and ``log_scale`` of the loss on pairs, with ``bias`` for the sigmoid loss.
-    data : Data
-    source, target : tensor
-        The rows of the pairs, on the device.
-    pair_batch : int
-        Number of pairs per step.
-    unpaired_batch : list of two int
-        Number of unpaired rows of each side per step.
+    ``module``: contains the heads ``source`` and ``target``, and ``log_scale`` of the loss on pairs, with ``bias`` for
+    the sigmoid loss; ``source``, ``target``: the rows of the pairs, on the device; ``pair_batch``: number of pairs per
+    step; ``unpaired_batch``: number of unpaired rows of each side per step.
     """
 
     module: torch.nn.Module
@@ -118,7 +105,8 @@ class HeadsObjective:
         import torch
 
         seed = self.schedule.random_state
-        # Row numbers are drawn like rows, as float32, which is exact for integers up to 2^24: more pairs than these methods are meant for.
+        # Row numbers are drawn like rows, as float32, which is exact for integers up to 2^24: more pairs than these
+        # methods are meant for.
         index = self._pairs.batch(step, self.pair_batch, seed)[:, 0].astype(np.int64)
         all_pairs = self.pair_batch == len(self.data.source)
         pairs = [
@@ -173,7 +161,8 @@ class HeadsObjective:
             return siglip_loss(X, rows, scale, self.module.bias)
         if negatives is not None:
             raise ParameterError(
-                'Got pair_loss="infonce" with unpaired negatives; expected pair_loss="siglip". Pass that, or leave the negatives out.'
+                'Got `pair_loss="infonce"` with unpaired negatives; expected `pair_loss="siglip"`.',
+                "Pass that, or leave the negatives out.",
             )
         return infonce_loss(X, Y, 1 / scale)
 

@@ -55,19 +55,8 @@ def pseudo_labels(
 ) -> Callable[[slice], Tensor]:
     """Return a function that assigns the rows of a slice of U to the rows of X; see :class:`~congruence.train.SCLIP`.
 
-    Parameters
-    ----------
-    U, X : tensor, shape (m, d) and (n, d)
-        Unit rows, without gradients.
-    assignment : {"hard", "soft", "ot"}
-    temperature : float
-    max_iter : int
-        Largest number of Sinkhorn iterations.
-
-    Returns
-    -------
-    callable
-        From a slice of U to a tensor of weights, shape (rows, n), whose rows add up to 1.
+    Shapes: ``U``, ``X`` (m, d). Returns: from a slice of U to a tensor of weights, shape (rows, n), whose rows add up
+    to 1.
     """
     if assignment == "ot":
         result = sinkhorn(X=U, Y=X, epsilon=temperature, max_iter=max_iter)

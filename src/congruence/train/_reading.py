@@ -31,13 +31,7 @@ SIDES = ("source", "target")
 class Data:
     """The data that a method is trained on.
 
-    Attributes
-    ----------
-    source, target : ndarray, shape (n, d_source) and (n, d_target), float32
-        Pairs.
-    unpaired_source, unpaired_target : Rows or None
-    validation : tuple of two ndarrays, two arrays of labels, or None
-        Validation rows of both sides; rows with equal labels match.
+    ``source``, ``target`` (n, d_source); ``validation``: validation rows of both sides; rows with equal labels match.
     """
 
     source: np.ndarray
@@ -47,7 +41,9 @@ class Data:
     validation: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None
 
     def facts(self) -> dict[str, object]:
-        """Return facts that identify these data: sizes, and a digest of the pairs and of a sample of the unpaired rows."""
+        """Return facts that identify these data: sizes, and a digest of the pairs and of a sample of the unpaired
+        rows.
+        """
         digest = hashlib.sha256()
         for side in (self.source, self.target):
             digest.update(np.ascontiguousarray(side).tobytes())
@@ -63,14 +59,7 @@ class Data:
 def read_data(
     mapping: Map, X: RowsLike, Y: RowsLike | None, unpaired: Unpaired | None, validation: Validation | None
 ) -> Data:
-    """Return the data that a map is trained on, and store the number and names of features on the map.
-
-    Raises
-    ------
-    InputError, ShapeError, DtypeError, NotFiniteError, ZeroRowError, TooFewAnchorsError, ParameterError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; there are too few rows; a
-        parameter has an invalid value; or the input cannot be used otherwise.
-    """
+    """Return the data that a map is trained on, and store the number and names of features on the map."""
     source, target, ids = read_pairs(X, Y, mapping)
     sides = []
     for side, supply, name, paired in zip(SIDES, _unpaired_sides(unpaired), "XY", (source, target), strict=True):
@@ -89,7 +78,8 @@ def _unpaired_sides(unpaired: Unpaired | None) -> tuple[Supply, Supply]:
         return None, None
     if not isinstance(unpaired, (tuple, list)) or len(unpaired) != 2:
         raise ParameterError(
-            "Got unpaired that is not a pair; expected (source rows, target rows), where either may be None. Pass unpaired=(U, V)."
+            "Got unpaired that is not a pair; expected (source rows, target rows), where either may be None.",
+            "Pass `unpaired=(U, V)`.",
         )
     return unpaired
 
@@ -107,7 +97,9 @@ def pair_by_id(X: object, Y: object) -> bool:
 def read_pairs(
     X: RowsLike, Y: RowsLike | None, mapping: Map | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Return paired rows as float32, and their ids if both sides have ids; with ``mapping``, also store the features on it."""
+    """Return paired rows as float32, and their ids if both sides have ids; with ``mapping``, also store the features on
+    it.
+    """
     ids = None
     if isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids:
         joined = Pairs.join(X, Y)
@@ -128,7 +120,8 @@ def read_validation(
         return None
     if not isinstance(validation, (tuple, list)) or len(validation) not in (2, 4):
         raise ParameterError(
-            "Got a validation that is not (X, Y) or (X, Y, labels of X, labels of Y); expected one of these. Pass validation=(X, Y)."
+            "Got a validation that is not (X, Y) or (X, Y, labels of X, labels of Y); expected one of these.",
+            "Pass `validation=(X, Y)`.",
         )
     if len(validation) == 2:
         A, B, _ = read_pairs(validation[0], validation[1])
@@ -139,7 +132,8 @@ def read_validation(
         for labels, rows in ((x_labels, A), (y_labels, B)):
             if len(labels) != len(rows):
                 raise ShapeError(
-                    f"Got {len(labels)} labels for {len(rows)} validation rows; expected one per row. Pass a label for each validation row."
+                    f"Got {len(labels)} labels for {len(rows)} validation rows; expected one per row.",
+                    "Pass a label for each validation row.",
                 )
     check_width(A.shape[1], d_source, "the validation rows of the source")
     check_width(B.shape[1], d_target, "the validation rows of the target")
@@ -147,7 +141,9 @@ def read_validation(
 
 
 def refuse_paired(supply: Supply, rows: Rows | None, ids: np.ndarray | None, paired: np.ndarray, side: str) -> None:
-    """Raise InputError if pairs also occur in the unpaired rows: by id if both have ids, otherwise if more than half of the pairs have an equal row."""
+    """Raise InputError if pairs also occur in the unpaired rows: by id if both have ids, otherwise if more than half of
+    the pairs have an equal row.
+    """
     if isinstance(supply, (list, tuple)):
         for part in supply:
             if part is not None:
@@ -163,12 +159,17 @@ def refuse_paired(supply: Supply, rows: Rows | None, ids: np.ndarray | None, pai
         repeated = []
     if repeated:
         raise InputError(
-            f"Got {len(repeated)} of {len(paired)} pairs listed as unpaired {side} rows too ({shorten(repr(repeated[0]))}, …); expected each row in only one of them, since unpaired rows must be new data. Remove these rows from the unpaired rows."
+            f"Got {len(repeated)} of {len(paired)} pairs listed as unpaired {side} rows too "
+            f"({shorten(repr(repeated[0]))}, …); expected each row in only one of them, since unpaired rows "
+            "must be new data.",
+            "Remove these rows from the unpaired rows.",
         )
 
 
 def _has_equal_row(paired: np.ndarray, rows: ArrayRows) -> np.ndarray:
-    """Return a mask of the paired rows that have an equal unpaired row, from one pass over the unpaired rows and with memory for the pairs only."""
+    """Return a mask of the paired rows that have an equal unpaired row, from one pass over the unpaired rows and with
+    memory for the pairs only.
+    """
     keys: dict[bytes, list[int]] = {}
     for i, row in enumerate(paired):
         keys.setdefault(row.tobytes(), []).append(i)

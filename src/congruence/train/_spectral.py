@@ -1,6 +1,7 @@
 """Components of SUE: the graph of a batch, its spectral loss, and the maximum mean discrepancy.
 
-This module imports torch; import it only after checking that torch is installed. All functions store n × n arrays of a batch.
+This module imports torch; import it only after checking that torch is installed. All functions store n × n arrays of a
+batch.
 """
 
 from __future__ import annotations
@@ -16,19 +17,9 @@ if TYPE_CHECKING:
 def affinities(X: Tensor, k: int, scale_k: int) -> Tensor:
     """Return the symmetric k-nearest-neighbor graph of the rows, weighted by a Gaussian kernel.
 
-    Parameters
-    ----------
-    X : tensor, shape (n, d)
-    k : int
-        Number of neighbors of a row, at most n − 1.
-    scale_k : int
-        The kernel is exp(−‖x − y‖²/s), where s is the median squared distance of a row to its scale_k-th neighbor, or to the k-th if
-        ``scale_k`` exceeds k.
-
-    Returns
-    -------
-    tensor, shape (n, n)
-        The graph's weights W, averaged with their transpose.
+    ``X`` (n, d); ``k``: number of neighbors of a row, at most n − 1; ``scale_k``: the kernel is exp(−‖x − y‖²/s), where
+    s is the median squared distance of a row to its scale_k-th neighbor, or to the k-th if ``scale_k`` exceeds k.
+    Returns (n, n): the graph's weights W, averaged with their transpose.
     """
     D = squared_distances(X, X)
     D.fill_diagonal_(torch.inf)
@@ -42,20 +33,11 @@ def affinities(X: Tensor, k: int, scale_k: int) -> Tensor:
 def spectral_loss(Z: Tensor, W: Tensor) -> Tensor:
     """Return the mean Rayleigh quotient of the graph's Laplacian over the span of the centered columns of Z.
 
-    The minimum is the mean of the r smallest eigenvalues of (D − W)/(mean degree), not counting that of the constant vector; it is reached if the
-    columns span the corresponding eigenvectors. Up to a constant factor, this is the spectral loss Σ W_ij ‖y_i − y_j‖² of orthonormal y = Z R⁻¹,
-    and it does not depend on the choice of R.
+    The minimum is the mean of the r smallest eigenvalues of (D − W)/(mean degree), not counting that of the constant
+    vector; it is reached if the columns span the corresponding eigenvectors. Up to a constant factor, this is the
+    spectral loss Σ W_ij ‖y_i − y_j‖² of orthonormal y = Z R⁻¹, and it does not depend on the choice of R.
 
-    Parameters
-    ----------
-    Z : tensor, shape (n, r)
-        Outputs of a network. Gradients flow into them.
-    W : tensor, shape (n, n)
-        The graph, from :func:`affinities`.
-
-    Returns
-    -------
-    tensor, shape ()
+    ``Z`` (n, r): outputs of a network. Gradients flow into them; ``W`` (n, n); returns ().
     """
     Z = Z - Z.mean(0)
     degrees = W.sum(1)
@@ -75,19 +57,10 @@ def squared_distances(X: Tensor, Y: Tensor) -> Tensor:
 def mmd(X: Tensor, Y: Tensor, scales: int) -> Tensor:
     """Return the biased estimate of the squared maximum mean discrepancy of two batches, for a sum of Gaussian kernels.
 
-    The kernels are exp(−‖x − y‖²/(s·2ᵉ)), where s is the mean squared distance between different rows of both batches together, and e takes
-    ``scales`` consecutive integers starting at −⌊scales/2⌋.
+    The kernels are exp(−‖x − y‖²/(s·2ᵉ)), where s is the mean squared distance between different rows of both batches
+    together, and e takes ``scales`` consecutive integers starting at −⌊scales/2⌋.
 
-    Parameters
-    ----------
-    X, Y : tensor, shape (n, d) and (m, d)
-    scales : int
-        Number of kernels.
-
-    Returns
-    -------
-    tensor, shape ()
-        In [0, 2·scales].
+    Shapes: ``X``, ``Y`` (n, d); returns ().
     """
     both = torch.cat([X, Y])
     D = squared_distances(both, both)

@@ -12,8 +12,6 @@ import numpy as np
 from congruence._utils.optional import require
 from congruence._utils.typing import Layer
 
-__all__ = ["Cost", "autoencoder", "count", "in_units"]
-
 Layers: TypeAlias = list[Layer]
 
 
@@ -21,12 +19,8 @@ Layers: TypeAlias = list[Layer]
 class Cost:
     """Number of parameters and operations of layers.
 
-    Attributes
-    ----------
-    parameters : int
-        Number of trained values.
-    flops : int
-        Multiplications and additions of the matrix products per row, two per weight; elementwise operations are not counted.
+    ``flops``: multiplications and additions of the matrix products per row, two per weight; elementwise operations are
+    not counted.
     """
 
     parameters: int
@@ -45,40 +39,23 @@ def autoencoder(
 ) -> tuple[Layers, Layers]:
     """Return an encoder and its decoder with initial weights.
 
-    Parameters
-    ----------
-    d_input : int
-        Width of the model's vectors.
-    rng : numpy.random.Generator
-    hidden : sequence of int, default=(512, 512, 512)
-        Widths of the intermediate stages, in any order; with none, both sides are linear.
-    latent : int, default=256
-        Width of the joint space.
-    dropout : float, default=0.1
-        Share of entries dropped during training.
-
-    Returns
-    -------
-    encoder, decoder : list of dict
-        Layers as for :meth:`congruence.HeadsMap.from_layers`, plus ``dropout``, which is active during training only.
-
-    Raises
-    ------
-    MissingExtraError
-        If PyTorch is not installed.
+    ``hidden``: widths of the intermediate stages, in any order; with none, both sides are linear. ``encoder``,
+    ``decoder``: layers as for :meth:`congruence.HeadsMap.from_layers`, plus ``dropout``, which is active during
+    training only.
 
     Notes
     -----
-    A stage is a dense layer and a residual block of LayerNorm, SwiGLU, dropout and another dense layer, all of the stage's width. A final dense
-    layer leads to the latent space. The decoder uses the widths in reverse order.
+    A stage is a dense layer and a residual block of LayerNorm, SwiGLU, dropout and another dense layer, all of the
+    stage's width. A final dense layer leads to the latent space. The decoder uses the widths in reverse order.
 
-    The paper names these parts but not their arrangement. With LayerNorm and SwiGLU between the dense layers instead, every row would
-    pass through three products of two small numbers, which are nearly even functions at initialization: on real features such
-    encoders learned less in the same number of steps, and reconstructed worse.
+    The paper names these parts but not their arrangement. With LayerNorm and SwiGLU between the dense layers instead,
+    every row would pass through three products of two small numbers, which are nearly even functions at initialization:
+    on real features such encoders learned less in the same number of steps, and reconstructed worse.
 
     References
     ----------
-    Yoon, Yue and Kim (2025), "Escaping Plato's Cave: JAM", section 3 and appendix D.2; Shazeer (2020), "GLU variants improve transformer".
+    Yoon, Yue and Kim (2025), "Escaping Plato's Cave: JAM", section 3 and appendix D.2; Shazeer (2020), "GLU variants
+    improve transformer".
     """
     require("torch", extra="train")
     return (
@@ -139,9 +116,11 @@ def count(layers: Iterable[Layer]) -> Cost:
 
 
 def in_units(encoder: Layers, decoder: Layers, mean: np.ndarray, scale: float) -> tuple[Layers, Layers]:
-    """Return layers for rows in their original scale, given layers trained on rows minus ``mean``, divided by ``scale``.
+    """Return layers for rows in their original scale, given layers trained on rows minus ``mean``, divided by
+    ``scale``.
 
-    A new first layer subtracts the mean, the encoder's first dense layer absorbs the scale, and the decoder's last layer absorbs both.
+    A new first layer subtracts the mean, the encoder's first dense layer absorbs the scale, and the decoder's last
+    layer absorbs both.
     """
     first, last = encoder[0], decoder[-1]
     divided = {"weight": first["weight"] / np.float32(scale)}

@@ -15,9 +15,6 @@ from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import ParameterError, ShapeError, TooFewAnchorsError
 from congruence.splits import Split
 
-__all__ = ["Captions", "read_captions", "read_validation_captions", "split_by_group"]
-
-
 #: Held-out images and captions, optionally with wrong captions and the image label of each row.
 HeldCaptions: TypeAlias = (
     "tuple[RowsLike, RowsLike] | tuple[RowsLike, RowsLike, RowsLike | None]"
@@ -29,13 +26,8 @@ HeldCaptions: TypeAlias = (
 class Captions:
     """Images with their captions and wrong captions.
 
-    Attributes
-    ----------
-    source : ndarray, shape (n, d_source), float32
-    target : ndarray, shape (n, d_target), float32
-    negatives : ndarray, shape (n, k, d_target), float32, or None
-    groups : ndarray, shape (n,)
-        The image of each row; rows of one image have the same label.
+    ``source`` (n, d_source); ``target`` (n, d_target); ``negatives`` (n, k, d_target); ``groups`` (n,): the image of
+    each row; rows of one image have the same label.
     """
 
     source: np.ndarray
@@ -58,7 +50,9 @@ class Captions:
         return np.concatenate([self.target, self.negatives.reshape(-1, self.target.shape[1])])
 
     def texts(self) -> np.ndarray:
-        """Return numbers that identify captions and wrong captions, shape (n, 1 + k); equal vectors have equal numbers."""
+        """Return numbers that identify captions and wrong captions, shape (n, 1 + k); equal vectors have equal
+        numbers.
+        """
         n, width = self.target.shape
         wrong = np.empty((n, 0, width), np.float32) if self.negatives is None else self.negatives
         rows = np.concatenate([self.target, wrong.reshape(-1, width)])
@@ -110,7 +104,8 @@ def split_by_group(
     train, validation = shares
     if not (min(shares) > 0 and train + validation < 1):
         raise ParameterError(
-            f"Got shares={shares}; expected two above 0 whose sum is below 1. Pass shares=(0.7, 0.15), for example."
+            f"Got `shares={shares}`; expected two above 0 whose sum is below 1.",
+            "Pass `shares=(0.7, 0.15)`, for example.",
         )
     names = np.unique(labels)
     not_train = _held_out(names, train, random_state)
@@ -124,7 +119,8 @@ def _held_out(names: np.ndarray, share_kept: float, random_state: int) -> np.nda
     count = len(names) - round(share_kept * len(names))
     if not 0 < count <= len(names) - 2:
         raise TooFewAnchorsError(
-            f"Got {len(names)} groups to divide in {len(names) - count} and {count}; expected at least two and one. Pass more groups."
+            f"Got {len(names)} groups to divide in {len(names) - count} and {count}; expected at least two and one.",
+            "Pass more groups.",
         )
     return names[Split.choose(names, count, random_state).held_out(names)]
 
@@ -132,23 +128,7 @@ def _held_out(names: np.ndarray, share_kept: float, random_state: int) -> np.nda
 def read_captions(
     X: RowsLike, Y: RowsLike | None, negatives: RowsLike | None = None, groups: Labels | None = None
 ) -> Captions:
-    """Return images, captions, wrong captions and labels in one order.
-
-    Parameters
-    ----------
-    X, Y, negatives, groups
-        As for :meth:`congruence.train.JAM.fit`.
-
-    Returns
-    -------
-    Captions
-
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError, IdError, InputError
-        If arrays have the wrong shape, are not real numbers, contain NaN or infinity or have a row of zeros; ids are missing, repeated or
-        without a partner; or the input cannot be used otherwise.
-    """
+    """Return images, captions, wrong captions and labels in one order."""
     rows: np.ndarray | None = None
     if isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids:
         joined = Pairs.join(X, Y)
@@ -165,7 +145,8 @@ def read_captions(
         labels = np.asarray(groups)
         if labels.shape != (n,):
             raise ShapeError(
-                f"Got groups of shape {labels.shape}; expected ({n},), one label per caption. Pass groups=… of that shape."
+                f"Got groups of shape {labels.shape}; expected ({n},), one label per caption.",
+                "Pass `groups=…` of that shape.",
             )
     if rows is not None:
         wrong, labels = (None if wrong is None else wrong[rows]), labels[rows]
@@ -190,10 +171,15 @@ def _wrong(negatives: RowsLike, Y: RowsLike | None, n: int, width: int) -> np.nd
 
 
 def read_validation_captions(validation: HeldCaptions, data: Captions) -> Captions:
-    """Return the validation rows. Raises ParameterError if ``validation`` has another form, and the errors of :func:`read_captions`."""
+    """Return the validation rows.
+
+    Raises ParameterError if ``validation`` has another form, and the errors of :func:`read_captions`.
+    """
     if not isinstance(validation, (tuple, list)) or not 2 <= len(validation) <= 4:
         raise ParameterError(
-            "Got a validation that is not (X, Y), (X, Y, negatives) or (X, Y, negatives, groups); expected one of these. Pass validation=(X, Y), for example."
+            "Got a validation that is not (X, Y), (X, Y, negatives) or (X, Y, negatives, groups); expected "
+            "one of these.",
+            "Pass `validation=(X, Y)`, for example.",
         )
     heldout = read_captions(*validation)
     check_width(heldout.source.shape[1], data.source.shape[1], "the images to train on")

@@ -1,77 +1,68 @@
-"""Methods with a closed-form solution, with the same ``fit`` as those that are trained."""
+"""Methods with a closed form, with the same ``fit`` and ``score`` as those that are trained.
+
+They are saved as themselves, and :func:`congruence.load` returns the map of :mod:`congruence.maps`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar
 
 from congruence._utils.typing import RowsLike
-from congruence.maps import CCAMap, ProcrustesHeads
-from congruence.maps.projections import ProjectionMap
+from congruence.maps import CCAMap, HeadsMap, ProcrustesHeads
+from congruence.train._base import HeadTrainer, retrieval_score
 from congruence.train._reading import Unpaired, Validation, read_data, space_of
-from congruence.train._trainer import Method
-
-__all__ = ["CCA", "ClosedForm", "Procrustes"]
 
 
-class ClosedForm(ProjectionMap, Method):
-    """Base of the methods that are solved in closed form on the pairs: a map of :mod:`congruence.maps` with the ``fit`` of the trained methods.
+def fit_closed(
+    self: Any,
+    X: RowsLike,
+    Y: RowsLike | None = None,
+    *,
+    unpaired: Unpaired | None = None,
+    validation: Validation | None = None,
+    checkpoint: str | Path | None = None,
+    resume: bool = True,
+    verbose: bool = True,
+) -> HeadsMap:
+    """Fit the map on the pairs.
 
-    :meth:`save` writes this map, and :func:`congruence.load` returns it.
+    Parameters
+    ----------
+    X : Embeddings or array_like, shape (n, d_source)
+    Y : Embeddings or array_like, shape (n, d_target)
+        Paired with X by id if both are embeddings with ids, else by position.
+    unpaired : tuple of two, optional
+        Checked, as for the other methods, but not used.
+    validation : tuple, optional
+        Held-out rows as for :meth:`score`; the score is stored in ``scores_``.
+    checkpoint, resume, verbose
+        Accepted as by the other methods, but without effect.
+
+    Returns
+    -------
+    HeadsMap
+        The map itself.
+
+    Raises
+    ------
+    InputError, ShapeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
+        If rows do not match or cannot be fitted, or there are fewer than two pairs.
+    ParameterError
+        If a parameter has an invalid value, e.g. ``n_components`` is more than the pairs support.
     """
-
-    def fit(
-        self,
-        X: RowsLike,
-        Y: RowsLike | None = None,
-        *,
-        y: RowsLike | None = None,
-        unpaired: Unpaired | None = None,
-        validation: Validation | None = None,
-        checkpoint: str | Path | None = None,
-        resume: bool = True,
-        verbose: bool = True,
-    ) -> Self:
-        """Fit the map on the pairs.
-
-        Parameters
-        ----------
-        X : Embeddings or array_like, shape (n, d_source)
-        Y : Embeddings or array_like, shape (n, d_target)
-            Paired with X by id if both are embeddings with ids, else by position.
-        y : array_like, optional
-            Alternative name for ``Y``, as used by scikit-learn's tools.
-        unpaired : tuple of two, optional
-            Checked, as for the other methods, but not used.
-        validation : tuple, optional
-            Held-out rows as for :meth:`score`; the score is stored in ``scores_``.
-        checkpoint, resume, verbose
-            Accepted as by the other methods, but without effect.
-
-        Returns
-        -------
-        Self
-
-        Raises
-        ------
-        InputError, ShapeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
-            If rows do not match or cannot be fitted, or there are fewer than two pairs.
-        ParameterError
-            If a parameter has an invalid value, e.g. ``n_components`` is more than the pairs support.
-        """
-        self._check_all_parameters()
-        Y = y if Y is None else Y
-        data = read_data(self, X, Y, unpaired, validation)
-        self._fit(data.source, data.target)
-        self.source_space_ = replace(space_of(X), dim=data.source.shape[1])
-        self.target_space_ = replace(space_of(Y), dim=data.target.shape[1])
-        if data.validation is not None:
-            self.scores_[f"validation_{self.criterion}"] = self.score(*data.validation)
-        return self
+    self._check_parameters()
+    data = read_data(self, X, Y, unpaired, validation)
+    self._fit(data.source, data.target)
+    self.source_space_ = replace(space_of(X), dim=data.source.shape[1])
+    self.target_space_ = replace(space_of(Y), dim=data.target.shape[1])
+    if data.validation is not None:
+        self.scores_[f"validation_{self.criterion}"] = self.score(*data.validation)
+    return self
 
 
-class CCA(ClosedForm, CCAMap):
+class CCA(CCAMap):
     """Canonical correlation analysis: :class:`~congruence.CCAMap` as one of the methods, with its parameters.
 
     References
@@ -80,9 +71,12 @@ class CCA(ClosedForm, CCAMap):
     """
 
     method: ClassVar[str] = "cca"
+    criterion: ClassVar[str] = HeadTrainer.criterion
+    fit = fit_closed  # type: ignore[assignment]
+    score = retrieval_score
 
 
-class Procrustes(ClosedForm, ProcrustesHeads):
+class Procrustes(ProcrustesHeads):
     """Procrustes analysis: :class:`~congruence.ProcrustesHeads` as one of the methods, with its parameters.
 
     References
@@ -91,3 +85,51 @@ class Procrustes(ClosedForm, ProcrustesHeads):
     """
 
     method: ClassVar[str] = "procrustes"
+    criterion: ClassVar[str] = HeadTrainer.criterion
+    fit = fit_closed  # type: ignore[assignment]
+    score = retrieval_score
+
+
+class CSA(CCAMap):
+    """Canonical similarity analysis: CCA truncated to its strongest directions, which are weighted by their
+    correlations.
+
+    Parameters
+    ----------
+    n_components : int, optional
+        s, the number of directions kept; by default as many as the pairs support.
+    ridge : float, default=0.0
+        λ, added to the Gram matrices. CSA itself has no such term. But with fewer pairs than dimensions and λ = 0,
+        every direction correlates perfectly on the pairs, whatever they are, and the map retrieves almost nothing on
+        other rows.
+    power : float, default=0.5
+        Both sides of direction i are multiplied by ρ_i to this power. With 0.5 the inner product of two mapped rows
+        weights the direction by ρ_i, as in CSA; with 1 it weights it by ρ_i².
+    center, normalize : bool, default=True
+        As for :class:`~congruence.CCAMap`.
+
+    Notes
+    -----
+    CSA's similarity is Σ ρ_i u_i v_i/(‖u‖‖v‖). The inner product of mapped rows is its numerator. Their cosine divides
+    by the norms of the weighted rows instead, so it equals CSA's similarity only if all correlations are equal.
+
+    References
+    ----------
+    Li, Chinchali and Topcu (2025), "CSA: data-efficient mapping of unimodal features to multimodal features"; SOTAlign,
+    table 6.
+    """
+
+    method: ClassVar[str] = "csa"
+    criterion: ClassVar[str] = HeadTrainer.criterion
+    fit = fit_closed  # type: ignore[assignment]
+    score = retrieval_score
+
+    def __init__(
+        self,
+        n_components: int | None = None,
+        ridge: float = 0.0,
+        power: float = 0.5,
+        center: bool = True,
+        normalize: bool = True,
+    ) -> None:
+        super().__init__(n_components=n_components, ridge=ridge, center=center, normalize=normalize, power=power)

@@ -1,4 +1,6 @@
-"""JAM: an autoencoder per model, trained jointly so that images and their captions share a latent space and wrong captions stay apart."""
+"""JAM: an autoencoder per model, trained jointly so that images and their captions share a latent space and wrong
+captions stay apart.
+"""
 
 from __future__ import annotations
 
@@ -10,40 +12,40 @@ from typing import ClassVar, Self
 import numpy as np
 
 from congruence._utils.optional import require
-from congruence._utils.typing import Labels, Layer, RowsLike
+from congruence._utils.typing import Array, Labels, Layer, RowsLike
 from congruence._utils.validation import check_choice, check_positive
 from congruence.embeddings import Embeddings
 from congruence.errors import InputError, ParameterError, TooFewAnchorsError
+from congruence.maps import HeadsMap
 from congruence.maps.history import History
 from congruence.metrics import recall_at_k
 from congruence.train._autoencoders import AutoencoderObjective, ends
+from congruence.train._base import run_training, take_layers
 from congruence.train._reading import pair_by_id, space_of
-from congruence.train._trainer import Trainer
 from congruence.train.autoencoder import count, in_units
 from congruence.train.captions import Captions, HeldCaptions, read_captions, read_validation_captions, split_by_group
 from congruence.train.loop import Schedule, used_precision
 from congruence.train.retrieval import partners
 
-__all__ = ["JAM"]
-
 LOSSES = ("spread", "negcon", "con")
 
 
 @dataclass(eq=False, repr=False)
-class JAM(Trainer):
-    """Train an autoencoder of images and one of texts with a shared latent space, by reconstruction and a contrastive loss.
+class JAM(HeadsMap):
+    """Train an autoencoder of images and one of texts with a shared latent space, by reconstruction and a contrastive
+    loss.
 
     Parameters
     ----------
     loss : {"spread", "negcon", "con"}, default="spread"
-        See :mod:`congruence.train.joint_losses`. The first two need wrong captions.
+        See :mod:`congruence.train.losses`. The first two need wrong captions.
     spread_mix : float or tuple of two float, default=0.5
         α of Spread; a pair gives the start and end of a linear curriculum.
     temperature : float, default=0.07
         τ.
     learn_temperature : bool, default=False
-        Train log 1/τ starting from this value, up to 1/τ = 100. The paper's section 3.1 states τ = 0.07 for all experiments; its appendix D.2
-        states that τ is learned.
+        Train log 1/τ starting from this value, up to 1/τ = 100. The paper's section 3.1 states τ = 0.07 for all
+        experiments; its appendix D.2 states that τ is learned.
     reconstruction : tuple of two float, default=(1.0, 0.1)
         λ, the weight of the reconstruction error, in the first step and in the last.
     hidden : sequence of int, default=(512, 512, 512)
@@ -52,11 +54,12 @@ class JAM(Trainer):
         Width of the joint space.
     dropout : float, default=0.1
     standardize : bool, default=True
-        Train on rows minus their mean, divided by their standard deviation (a single number), so that λ has the same meaning for every model.
-        The map takes and returns rows in their original scale. The paper does not mention this step.
+        Train on rows minus their mean, divided by their standard deviation (a single number), so that λ has the same
+        meaning for every model. The map takes and returns rows in their original scale. The paper does not mention this
+        step.
     mask_same : bool, default=False
-        Exclude rows of the same image, and rows with equal captions, from each other's candidates, since such captions are not wrong. The
-        paper does not mention this step.
+        Exclude rows of the same image, and rows with equal captions, from each other's candidates, since such captions
+        are not wrong. The paper does not mention this step.
     max_epochs : int, default=100
     batch_size : int, default=32
     learning_rate, weight_decay : float, default=1e-3 and 0.01
@@ -69,10 +72,12 @@ class JAM(Trainer):
     log_every : int, default=10
         Steps between recorded losses.
     checkpoint_every : int, default=5
-        Epochs between checkpoints. An epoch uses every row once, in random order; a batch may span the end of one epoch and the start of the next.
+        Epochs between checkpoints. An epoch uses every row once, in random order; a batch may span the end of one epoch
+        and the start of the next.
     precision, device, random_state
-        See :class:`congruence.train.Schedule`. ``precision`` defaults to ``"auto"``: recall is the same in bfloat16 (docs/jam.md). Use ``"float32"`` if
-        results must not depend on the processor. ``random_state`` also determines the split of the rows. The paper uses 5, 42 and 55.
+        See :class:`congruence.train.Schedule`. ``precision`` defaults to ``"auto"``: recall is the same in bfloat16
+        (docs/jam.md). Use ``"float32"`` if results must not depend on the processor. ``random_state`` also determines
+        the split of the rows. The paper uses 5, 42 and 55.
 
     Attributes
     ----------
@@ -81,8 +86,8 @@ class JAM(Trainer):
 
     References
     ----------
-    Yoon, Yue and Kim (2025), "Escaping Plato's Cave: JAM for Aligning Independently Trained Vision and Language Models", sections 3 and 4,
-    appendices C and D.
+    Yoon, Yue and Kim (2025), "Escaping Plato's Cave: JAM for Aligning Independently Trained Vision and Language
+    Models", sections 3 and 4, appendices C and D.
     """
 
     method: ClassVar[str] = "jam"
@@ -118,7 +123,6 @@ class JAM(Trainer):
         X: RowsLike,
         Y: RowsLike | None = None,
         *,
-        y: RowsLike | None = None,
         negatives: RowsLike | None = None,
         groups: Labels | None = None,
         validation: HeldCaptions | None = None,
@@ -134,16 +138,15 @@ class JAM(Trainer):
             Images, one row per caption.
         Y : Embeddings or array_like, shape (n, d_target)
             Their captions, paired by id if both are embeddings with ids, else by position.
-        y : array_like, optional
-            Alternative name for ``Y``, as used by scikit-learn's tools.
         negatives : Embeddings or array_like, shape (n, d_target) or (n, k, d_target), optional
             Wrong captions, in the order of ``Y``, or with its ids.
         groups : sequence, shape (n,), optional
-            The image of each row of ``Y``. Without ``validation``, 70 % of the images are used for training and 15 % for validation;
-            :func:`congruence.train.split_by_group` with the same ``random_state`` returns the remaining 15 %, for testing.
+            The image of each row of ``Y``. Without ``validation``, 70 % of the images are used for training and 15 %
+            for validation; :func:`congruence.train.split_by_group` with the same ``random_state`` returns the remaining
+            15 %, for testing.
         validation : tuple, optional
-            Held-out rows as for :meth:`score`: ``(X, Y)``, ``(X, Y, negatives)`` or ``(X, Y, negatives, groups)``. The weights with the best
-            score are kept; without validation, the last weights.
+            Held-out rows as for :meth:`score`: ``(X, Y)``, ``(X, Y, negatives)`` or ``(X, Y, negatives, groups)``. The
+            weights with the best score are kept; without validation, the last weights.
         checkpoint : path-like, optional
             Folder in which the latest checkpoint is kept.
         resume : bool, default=True
@@ -154,8 +157,9 @@ class JAM(Trainer):
         Returns
         -------
         Self
-            The fitted map: a joint-space map with decoders that does not need torch to be applied. Its ``facts_`` hold the losses, the sizes of both
-            autoencoders, and the reconstruction error as a share of the variance (1 is no better than the mean).
+            The fitted map: a joint-space map with decoders that does not need torch to be applied. Its ``facts_`` hold
+            the losses, the sizes of both autoencoders, and the reconstruction error as a share of the variance (1 is no
+            better than the mean).
 
         Raises
         ------
@@ -172,7 +176,6 @@ class JAM(Trainer):
         """
         self._check_parameters()
         require("torch", extra="train")
-        Y = y if Y is None else Y
         spaces = space_of(X), space_of(Y)
         if not pair_by_id(X, Y):
             A, B, _ = self._check_pairs(X, Y)
@@ -180,8 +183,8 @@ class JAM(Trainer):
         data = read_captions(X, Y, negatives, groups)
         if self.loss != "con" and data.negatives is None:
             raise InputError(
-                f"Got no wrong captions for loss={self.loss!r}; expected some, which this loss compares with. Pass negatives=…, or "
-                'loss="con".'
+                f"Got no wrong captions for `loss={self.loss!r}`; expected some, which this loss compares with.",
+                'Pass `negatives=…`, or `loss="con"`.',
             )
         split = None
         if validation is not None:
@@ -193,13 +196,15 @@ class JAM(Trainer):
         else:
             heldout = None
         if len(data) < 2:
-            raise TooFewAnchorsError(f"Got {len(data)} pairs to train on; expected at least two. Pass more pairs.")
+            raise TooFewAnchorsError(f"Got {len(data)} pairs to train on; expected at least two.", "Pass more pairs.")
         schedule = self._schedule(len(data))
         objective = AutoencoderObjective(self, data, heldout, schedule)
         digests = {"data": data.digest(), "validation": None if heldout is None else heldout.digest()}
-        history = self._run(objective, schedule, digests, checkpoint=checkpoint, resume=resume, verbose=verbose)
+        history = run_training(
+            self, objective, schedule, digests, checkpoint=checkpoint, resume=resume, verbose=verbose
+        )
         layers, facts = self._describe(objective, history, split)
-        self._take(layers, history, facts, spaces)
+        take_layers(self, layers, history, facts, spaces)
         self.facts_["reconstruction_error"] = self._errors(objective)
         return self
 
@@ -209,10 +214,9 @@ class JAM(Trainer):
         Y: RowsLike | None = None,
         negatives: RowsLike | None = None,
         groups: Labels | None = None,
-        *,
-        y: RowsLike | None = None,
     ) -> float:
-        """Return the share of images whose nearest text is one of their captions, by which parameters and steps are selected.
+        """Return the share of images whose nearest text is one of their captions, by which parameters and steps are
+        selected.
 
         Parameters
         ----------
@@ -224,8 +228,6 @@ class JAM(Trainer):
             Wrong captions, added to the captions that are searched.
         groups : sequence, shape (n,), optional
             The image of each row; any of its captions counts as a hit. By default each row is an image of its own.
-        y : array_like, optional
-            Alternative name for ``Y``, as used by scikit-learn's tools.
 
         Returns
         -------
@@ -237,7 +239,7 @@ class JAM(Trainer):
             If arrays have the wrong shape, contain NaN or infinity or have a row of zeros, or the map is not fitted.
         """
         self._check_source(getattr(X, "vectors", X))
-        heldout = read_captions(X, y if Y is None else Y, negatives, groups)
+        heldout = read_captions(X, Y, negatives, groups)
         hits = partners(heldout.groups, heldout.groups)
         return recall_at_k(self.transform(heldout.source), self.transform_target(heldout.candidates()), hits, k=1)
 
@@ -273,18 +275,27 @@ class JAM(Trainer):
         check_positive(self.temperature, "temperature")
         if isinstance(self.hidden, (str, int)):
             raise ParameterError(
-                f"Got hidden={self.hidden!r}; expected a list of widths. Pass hidden=(512, 512, 512), for example."
+                argument="hidden",
+                got=self.hidden,
+                expected="a list of widths",
+                fix="Pass `hidden=(512, 512, 512)`, for example.",
             )
         for width in self.hidden:
             check_positive(width, "a width of hidden", integer=True)
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
             raise ParameterError(
-                f"Got dropout={self.dropout!r}; expected a share from 0 to below 1. Pass dropout=0.1, for example."
+                argument="dropout",
+                got=self.dropout,
+                expected="a share from 0 to below 1",
+                fix="Pass `dropout=0.1`, for example.",
             )
         for end in ends(self.spread_mix, "spread_mix"):
             if not 0 <= end <= 1:
                 raise ParameterError(
-                    f"Got spread_mix={self.spread_mix!r}; expected numbers from 0 to 1. Pass spread_mix=0.5, for example."
+                    argument="spread_mix",
+                    got=self.spread_mix,
+                    expected="numbers from 0 to 1",
+                    fix="Pass `spread_mix=0.5`, for example.",
                 )
         for end in ends(self.reconstruction, "reconstruction"):
             check_positive(end, "reconstruction", zero=True)
@@ -316,7 +327,9 @@ class JAM(Trainer):
         return layers, facts
 
     def _errors(self, objective: AutoencoderObjective) -> dict[str, object]:
-        """Return the squared reconstruction error divided by that of the training mean, on the validation rows if there are any."""
+        """Return the squared reconstruction error divided by that of the training mean, on the validation rows if there
+        are any.
+        """
         heldout = objective.heldout
         rows: Captions = objective.data if heldout is None else heldout
         source, target = objective.means
@@ -327,7 +340,7 @@ class JAM(Trainer):
         }
 
 
-def _error(reconstructed: np.ndarray, rows: np.ndarray, mean: np.ndarray) -> float:
+def _error(reconstructed: Array, rows: np.ndarray, mean: np.ndarray) -> float:
     """Return the squared error of reconstructed rows divided by that of the training mean."""
     spread = float(np.sum((rows - mean) ** 2))
-    return float(np.sum((reconstructed.astype(np.float64) - rows) ** 2)) / spread if spread else 0.0
+    return float(np.sum((np.asarray(reconstructed, np.float64) - rows) ** 2)) / spread if spread else 0.0

@@ -1,4 +1,6 @@
-"""The training loop shared by all methods, with validation, a history, and checkpoints from which a run resumes bit for bit."""
+"""The training loop shared by all methods, with validation, a history, and checkpoints from which a run resumes bit for
+bit.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,6 @@ if TYPE_CHECKING:
     from torch.nn import Module, Parameter
     from torch.optim import Optimizer
 
-__all__ = [
-    "Objective",
-    "Schedule",
-    "autocast",
-    "clip_gradient",
-    "processor_has_bfloat16",
-    "run",
-    "torch_device",
-    "used_precision",
-]
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 SCHEDULES = ("cosine", "constant")
@@ -55,14 +47,15 @@ class Schedule:
     clip : float or None
         Largest norm of the gradient of all parameters.
     validate_every, patience : int, int or None
-        Steps between validations, and number of validations without improvement after which training ends. Step 0 is validated, too.
+        Steps between validations, and number of validations without improvement after which training ends. Step 0 is
+        validated, too.
     log_every : int
         Steps between recorded losses.
     checkpoint_every : int
         Steps between checkpoints.
     precision : {"auto", "float32", "bfloat16"}
-        Precision in which the heads multiply; weights and losses are float32. ``"auto"`` uses bfloat16 on processors that have instructions for it; on
-        others it is ten times slower than float32.
+        Precision in which the heads multiply; weights and losses are float32. ``"auto"`` uses bfloat16 on processors
+        that have instructions for it; on others it is ten times slower than float32.
     device : str
         ``"auto"`` uses cuda or mps if available.
     random_state : int
@@ -101,7 +94,10 @@ class Schedule:
             or not 0 <= self.random_state < 2**63
         ):
             raise ParameterError(
-                f"Got random_state={self.random_state!r}; expected an integer ≥ 0 and below 2**63. Pass random_state=0, for example."
+                argument="random_state",
+                got=self.random_state,
+                expected="an integer ≥ 0 and below 2**63",
+                fix="Pass `random_state=0`, for example.",
             )
 
 
@@ -134,38 +130,19 @@ def run(
     identity: Mapping[str, object] | None = None,
     verbose: bool = True,
 ) -> History:
-    """Train until all steps are done or the patience is exhausted; the module then has its best weights, or the last ones without validation.
+    """Train until all steps are done or the patience is exhausted; the module then has its best weights, or the last
+    ones without validation.
 
-    Parameters
-    ----------
-    objective : Objective
-        On the device that it computes on.
-    schedule : Schedule
-    checkpoint : path-like, optional
-        Folder in which the latest checkpoint is kept; its parent must exist.
-    resume : bool, default=True
-        Resume from the checkpoint if there is one. If False, an existing checkpoint is an error.
-    identity : mapping, optional
-        Plain data that identifies this run; a checkpoint with another identity is refused.
-    verbose : bool, default=True
-        Show a progress bar with the losses on stderr, if that is a terminal.
-
-    Returns
-    -------
-    History
-
-    Raises
-    ------
-    TrainingError
-        If a loss or a gradient is not finite (the last checkpoint is kept), the checkpoint belongs to another run, or there is one and
-        ``resume`` is False.
-    CorruptFileError, FileError, StorageError, MissingExtraError
-        If the checkpoint cannot be read or written, or PyTorch is not installed.
+    ``objective``: on the device that it computes on; ``checkpoint``: folder in which the latest checkpoint is kept; its
+    parent must exist; ``resume``: resume from the checkpoint if there is one. If False, an existing checkpoint is an
+    error; ``identity``: plain data that identifies this run; a checkpoint with another identity is refused;
+    ``verbose``: show a progress bar with the losses on stderr, if that is a terminal.
 
     Notes
     -----
-    All randomness of a step derives from ``random_state`` and the step, so a resumed run equals an uninterrupted one bit for bit, on one
-    machine with a fixed number of threads. However a run is stopped, only the steps since the last checkpoint are lost.
+    All randomness of a step derives from ``random_state`` and the step, so a resumed run equals an uninterrupted one
+    bit for bit, on one machine with a fixed number of threads. However a run is stopped, only the steps since the last
+    checkpoint are lost.
     """
     torch = require("torch", extra="train")
     from congruence.train.optim import make_optimizer, rate_at
@@ -177,13 +154,16 @@ def run(
     if saved is not None and saved.exists:
         if not resume:
             raise TrainingError(
-                f"Got a checkpoint at {checkpoint} and resume=False; expected no checkpoint there. Remove it, or pass resume=True."
+                f"Got a checkpoint at {checkpoint} and `resume=False`; expected no checkpoint there.",
+                ("Remove it.", "Pass `resume=True`."),
             )
         history, best = saved.load(module, optimizer)
     parameters = [p for p in module.parameters() if p.requires_grad]
     patience = math.inf if schedule.patience is None else schedule.patience
     state = torch.random.get_rng_state()
-    module.train()  # here and after each validation, not in each step: it visits all layers, a sixth of the time of a step of small heads
+    # Here and after each validation, not in each step: it visits all layers, a sixth of the time of a step of small
+    # heads
+    module.train()
     try:
         if not history.validation:
             best = _validate(objective, history, best)
@@ -223,8 +203,8 @@ def run(
 def _seed_generators(seed: int, parameters: list[Parameter]) -> None:
     """Seed the generators that dropout draws from.
 
-    ``torch.manual_seed`` would also store the seed for each kind of device that is not in use yet, together with a stack trace of the caller:
-    three of them per step, until the end of the process.
+    ``torch.manual_seed`` would also store the seed for each kind of device that is not in use yet, together with a
+    stack trace of the caller: three of them per step, until the end of the process.
     """
     import torch
 
@@ -266,7 +246,9 @@ def _validations_since_best(history: History) -> int:
 
 
 def clip_gradient(parameters: list[Parameter], clip: float | None, optimizer: Optimizer) -> float:
-    """Clip the norm of the gradient at ``clip``, directly or through the optimizer, and return the norm before clipping."""
+    """Clip the norm of the gradient at ``clip``, directly or through the optimizer, and return the norm before
+    clipping.
+    """
     import torch
 
     norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
@@ -283,7 +265,8 @@ def _not_finite(step: int, values: dict[str, float], norm: float, saved: Checkpo
     bad = [f"{name} = {value:g}" for name, value in values.items() if not math.isfinite(value)]
     kept = "No checkpoint was requested." if saved is None else saved.describe()
     return TrainingError(
-        f"Got {', '.join(bad) or f'a gradient of norm {norm:g}'} at step {step}; expected finite losses. Lower the learning rate, or raise the temperatures. {kept}"
+        f"Got {', '.join(bad) or f'a gradient of norm {norm:g}'} at step {step}; expected finite losses.",
+        f"Lower the learning rate, or raise the temperatures. {kept}",
     )
 
 
@@ -319,7 +302,10 @@ def used_precision(precision: str, device: str) -> str:
 
 
 def processor_has_bfloat16() -> bool:
-    """Return whether the processor has bfloat16 multiplication. PyTorch has no public way to query it; float32 is the safe choice."""
+    """Return whether the processor has bfloat16 multiplication.
+
+    PyTorch has no public way to query it; float32 is the safe choice.
+    """
     import torch
 
     native = getattr(torch.cpu, "_is_avx512_bf16_supported", None)

@@ -8,47 +8,82 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from congruence._utils.arrays import blocks
 from congruence._utils.validation import check_positive
-from congruence.errors import InputError
+from congruence.errors import InputError, ParameterError
 from congruence.train._base import HeadTrainer
-from congruence.train._neighbors import nearest_rows
 from congruence.train._objective import Batch, HeadsObjective
 from congruence.train._reading import Data
 from congruence.train.loop import Schedule
 from congruence.train.rows import Rows, scannable
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
-__all__ = ["NNCLR"]
+
+def nearest_rows(queries: np.ndarray, rows: Rows, k: int, device: str | torch.device = "cpu") -> np.ndarray:
+    """Return the k rows with the largest cosine for each query, by exhaustive search.
+
+    ``queries`` (n, d); ``rows``: rows to search, which can be scanned in blocks
+    (:class:`~congruence.train.rows.ScannableRows`). Returns (n, k): row numbers, nearest first. Cosines are computed in
+    float32; rows whose cosines differ by no more than rounding may be in either order.
+
+    Notes
+    -----
+    Memory is O(n·k) in addition to the queries and one block. With frozen encoders, neighbors need to be computed only
+    once (SOTAlign, appendix A.2).
+    """
+    if k > len(rows):
+        raise ParameterError(
+            f"Got `n_neighbors={k}` and {len(rows)} unpaired rows; expected at most as many.",
+            f"Pass `n_neighbors={len(rows)}` or less.",
+        )
+    import torch
+
+    unit = torch.nn.functional.normalize
+    Q = unit(torch.tensor(queries), dim=1).to(device)  # a copy, because memory-mapped arrays may be read-only
+    best = torch.full((len(Q), k), -torch.inf, device=device)
+    index = torch.zeros((len(Q), k), dtype=torch.int64, device=device)
+    for start, block in scannable(rows).scan():
+        R = unit(torch.tensor(block), dim=1).to(device)
+        for part in blocks(len(Q), 4 * len(R)):
+            cosines, columns = (Q[part] @ R.T).topk(min(k, len(R)), dim=1)
+            candidates = torch.cat([best[part], cosines], 1)
+            numbers = torch.cat([index[part], columns + start], 1)
+            best[part], order = candidates.topk(k, dim=1)
+            index[part] = numbers.gather(1, order)
+    return index.cpu().numpy()
 
 
 @dataclass(eq=False, repr=False)
 class NNCLR(HeadTrainer):
     """Train heads with the supervised loss on pairs, and on pairs in which one row is replaced by an unpaired neighbor.
 
-    For an image a with caption b, one of the ``n_neighbors`` unpaired texts nearest to b in the text encoder's own space is an additional positive of a,
-    drawn again at each step; and vice versa for captions. Images are the source, texts the target.
+    For an image a with caption b, one of the ``n_neighbors`` unpaired texts nearest to b in the text encoder's own
+    space is an additional positive of a, drawn again at each step; and vice versa for captions. Images are the source,
+    texts the target.
 
     Parameters
     ----------
     n_neighbors : int, default=5
         Number of neighbors to draw from; SOTAlign's authors try 1, 5 and 10.
     text_weight, image_weight : float, default=1.0
-        Weights w of the losses between images and neighbors of their texts, and between texts and neighbors of their images; SOTAlign's authors
-        search over 0, 0.1, 1 and 10. A side with weight 0 needs no unpaired rows.
+        Weights w of the losses between images and neighbors of their texts, and between texts and neighbors of their
+        images; SOTAlign's authors search over 0, 0.1, 1 and 10. A side with weight 0 needs no unpaired rows.
     **parameters
         Parameters of :class:`~congruence.train.HeadTrainer`, with its defaults.
 
     Notes
     -----
-    Neighbors are found once, before training, by comparing all rows: O(pairs · unpaired · width) time. The neighbors themselves, at most
-    ``n_neighbors`` rows per pair, are kept in memory. NNCLR draws them from a queue of recent batches instead, which is necessary if encoders are trained.
+    Neighbors are found once, before training, by comparing all rows: O(pairs · unpaired · width) time. The neighbors
+    themselves, at most ``n_neighbors`` rows per pair, are kept in memory. NNCLR draws them from a queue of recent
+    batches instead, which is necessary if encoders are trained.
 
     References
     ----------
-    Dwibedi et al. (2021), "With a little help from my friends: nearest-neighbor contrastive learning of visual representations"; Li et al. (2022),
-    "Supervision exists everywhere" (DeCLIP); SOTAlign, appendix A.2.
+    Dwibedi et al. (2021), "With a little help from my friends: nearest-neighbor contrastive learning of visual
+    representations"; Li et al. (2022), "Supervision exists everywhere" (DeCLIP); SOTAlign, appendix A.2.
     """
 
     method: ClassVar[str] = "nnclr"
@@ -80,13 +115,17 @@ class _Objective(HeadsObjective):
     def _find(
         self, side: str, name: str, paired: np.ndarray, unpaired: Rows | None
     ) -> tuple[np.ndarray, Tensor] | None:
-        """Return the positions of each pair's neighbors, and the rows these positions refer to; None for a side with weight 0."""
+        """Return the positions of each pair's neighbors, and the rows these positions refer to; None for a side with
+        weight 0.
+        """
         weight = getattr(self.trainer, name)
         if not weight:
             return None
         if unpaired is None:
             raise InputError(
-                f"Got no unpaired {side} rows and {name}={weight:g}; expected some, since neighbors are searched among them. Pass unpaired=(U, V), or {name}=0."
+                f"Got no unpaired {side} rows and {name}={weight:g}; expected some, since neighbors are "
+                "searched among them.",
+                f"Pass `unpaired=(U, V)`, or {name}=0.",
             )
         index = nearest_rows(paired, unpaired, self.trainer.n_neighbors, self.device)
         used, positions = np.unique(index, return_inverse=True)

@@ -9,8 +9,6 @@ import torch
 
 from congruence._utils.validation import check_choice
 
-__all__ = ["Lion", "make_optimizer", "rate_at"]
-
 #: Names of the optimizers.
 OPTIMIZERS = ("lion", "adamw")
 
@@ -18,17 +16,10 @@ OPTIMIZERS = ("lion", "adamw")
 class Lion(torch.optim.Optimizer):
     """Evolved sign momentum, with decoupled weight decay.
 
-    Every weight changes by the learning rate, up or down, whatever the size of its gradient. Multiplying a loss by a constant therefore has no
-    effect; only the ratio of two losses matters.
+    Every weight changes by the learning rate, up or down, whatever the size of its gradient. Multiplying a loss by a
+    constant therefore has no effect; only the ratio of two losses matters.
 
-    Parameters
-    ----------
-    params : iterable
-        Tensors, or groups of tensors.
-    lr : float, default=1e-4
-    betas : tuple of float, default=(0.9, 0.99)
-        Decay rates for the update direction and for the momentum.
-    weight_decay : float, default=0.0
+    ``params``: tensors, or groups of tensors; ``betas``: decay rates for the update direction and for the momentum.
 
     References
     ----------
@@ -67,12 +58,8 @@ class Lion(torch.optim.Optimizer):
 
 
 def make_optimizer(name: str, module: torch.nn.Module, rate: float, weight_decay: float) -> torch.optim.Optimizer:
-    """Return an optimizer for a module's parameters; vectors and scalars (biases, gains, scales) have no weight decay.
-
-    Raises
-    ------
-    ParameterError
-        If ``name`` is not in :data:`OPTIMIZERS`.
+    """Return an optimizer for a module's parameters; vectors and scalars (biases, gains, scales) have no weight
+    decay.
     """
     check_choice(name, OPTIMIZERS, "optimizer")
     trained = [p for p in module.parameters() if p.requires_grad]
@@ -83,13 +70,15 @@ def make_optimizer(name: str, module: torch.nn.Module, rate: float, weight_decay
     groups = [group for group in groups if group["params"]]
     if name == "lion":
         return Lion(groups, lr=rate)
-    # Fused: one pass over memory instead of a dozen, which matters with small batches, where the optimizer takes much of a step.
+    # Fused: one pass over memory instead of a dozen, which matters with small batches, where the optimizer takes much
+    # of a step.
     fused = all(p.device.type in ("cpu", "cuda") for p in trained)
     return torch.optim.AdamW(groups, lr=rate, fused=fused)
 
 
 def rate_at(step: int, steps: int, warmup: int, schedule: str) -> float:
-    """Return the share of the full learning rate at a step: a linear rise over ``warmup`` steps, then constant or half a cosine.
+    """Return the share of the full learning rate at a step: a linear rise over ``warmup`` steps, then constant or half
+    a cosine.
 
     The first step of a warmup has 1/warmup of the rate; the last step of a cosine is above zero.
     """

@@ -12,8 +12,6 @@ from congruence._utils.validation import check_same_rows
 from congruence.errors import InputError
 from congruence.metrics import recall_at_k
 
-__all__ = ["chance_recall", "first_of_label", "mean_recall", "partners", "recalls", "unique_pairs"]
-
 
 def recalls(
     X: np.ndarray,
@@ -24,27 +22,9 @@ def recalls(
 ) -> dict[str, float]:
     """Return recall at k in both directions.
 
-    Parameters
-    ----------
-    X : ndarray, shape (n, d)
-    Y : ndarray, shape (m, d)
-        Both in the joint space.
-    x_labels, y_labels : sequence, optional
-        Rows with equal labels match, and any matching row counts as a hit. By default rows match by position.
-    ks : sequence of int, default=(1, 5, 10)
-        Values larger than the number of rows of a side are left out.
-
-    Returns
-    -------
-    dict of str to float
-        ``"source_to_target@1"``, ``"target_to_source@1"``, their mean ``"mean@1"``, and so on.
-
-    Raises
-    ------
-    ShapeError
-        If the sides have different lengths and there are no labels.
-    InputError
-        If a row has no partner.
+    ``X`` (n, d); ``Y`` (m, d); ``x_labels``, ``y_labels``: rows with equal labels match, and any matching row counts as
+    a hit. By default rows match by position; ``ks``: values larger than the number of rows of a side are left out.
+    Returns: ``"source_to_target@1"``, ``"target_to_source@1"``, their mean ``"mean@1"``, and so on.
     """
     if x_labels is None or y_labels is None:
         check_same_rows(len(X), len(Y), "X", "Y")
@@ -66,9 +46,7 @@ def partners(queries: np.ndarray, gallery: np.ndarray) -> list[np.ndarray]:
     first, past = (np.searchsorted(gallery[order], queries, side) for side in ("left", "right"))
     if (first == past).any():
         lone = queries[first == past][0]
-        raise InputError(
-            f"Got a row labeled {lone!r} with no partner on the other side; expected at least one. Drop this row."
-        )
+        raise InputError(f"Got a row labeled {lone!r} with no partner on the other side.", "Drop this row.")
     return [order[a:b] for a, b in zip(first, past, strict=True)]
 
 
@@ -85,7 +63,8 @@ def chance_recall(queries: np.ndarray, gallery: np.ndarray, k: int) -> float:
 def first_of_label(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return the number of the first of the equal rows of each label.
 
-    An image that is repeated for each of its captions would otherwise be used as a query several times, and occupy several of the k places.
+    An image that is repeated for each of its captions would otherwise be used as a query several times, and occupy
+    several of the k places.
     """
     codes = np.unique(labels, return_inverse=True)[1]
     numbers = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
@@ -95,7 +74,9 @@ def first_of_label(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def unique_pairs(
     X: np.ndarray, Y: np.ndarray, labels: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return both sides of pairs without repeated rows of a label, and the labels of each; see :func:`first_of_label`."""
+    """Return both sides of pairs without repeated rows of a label, and the labels of each; see
+    :func:`first_of_label`.
+    """
     x, y = first_of_label(X, labels), first_of_label(Y, labels)
     return X[x], Y[y], labels[x], labels[y]
 

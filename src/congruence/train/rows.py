@@ -17,8 +17,6 @@ from congruence._utils.validation import RowNames, as_matrix, check_rows, check_
 from congruence.embeddings import Embeddings
 from congruence.errors import DtypeError, InputError
 
-__all__ = ["ArrayRows", "Rows", "ScannableRows", "Sources", "Supply", "as_rows", "sample", "scannable"]
-
 
 @runtime_checkable
 class Rows(Protocol):
@@ -60,13 +58,15 @@ Supply: TypeAlias = "RowsLike | Rows | list[RowsLike | Rows | None] | tuple[Rows
 class ArrayRows:
     """Rows of an array, in memory or mapped from a file.
 
-    Batches go through the rows in a random order, then in another one, and so on; a batch of all rows is the array itself.
+    Batches go through the rows in a random order, then in another one, and so on; a batch of all rows is the array
+    itself.
 
     Parameters
     ----------
     X : ndarray, shape (n, d)
     name : str, optional
-        Check rows when they are drawn, and use this name in messages: for an array mapped from a file that is too large to check in advance.
+        Check rows when they are drawn, and use this name in messages: for an array mapped from a file that is too large
+        to check in advance.
 
     Examples
     --------
@@ -117,7 +117,9 @@ class ArrayRows:
                 rows = self._rows[which].astype(np.float32, copy=False)
         except FloatingPointError:
             raise DtypeError(
-                f"Got numbers beyond the range of float32 in {self._name or 'rows to train on'}; expected smaller ones. Scale the rows."
+                f"Got numbers beyond the range of float32 in {self._name or 'rows to train on'}; expected "
+                "smaller ones.",
+                "Scale the rows.",
             ) from None
         if self._name is not None:
             numbers = range(len(self._rows))[which] if isinstance(which, slice) else which
@@ -173,7 +175,9 @@ class Sources:
         return np.concatenate([sample(part, max(1, size * len(part) // len(self))) for part in self.parts])
 
     def scan(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield all rows, one source after the other, in blocks: the number of a block's first row, and the block, float32."""
+        """Yield all rows, one source after the other, in blocks: the number of a block's first row, and the block,
+        float32.
+        """
         offset = 0
         for part in self.parts:
             for start, block in scannable(part).scan():
@@ -198,36 +202,26 @@ def _can_scan(rows: Rows) -> TypeGuard[ScannableRows]:
 
 
 def scannable(rows: Rows) -> ScannableRows:
-    """Return the rows if they can be read in order and by number.
-
-    Raises
-    ------
-    InputError
-        If they have no methods ``scan`` and ``take``.
-    """
+    """Return the rows if they can be read in order and by number."""
     if _can_scan(rows):
         return rows
     raise InputError(
-        f"Got unpaired rows of type {type(rows).__name__}, which only returns batches; expected rows that can also be read in "
-        "order and by number (methods scan and take), since neighbors are searched among all of them. Pass an array."
+        f"Got unpaired rows of type {type(rows).__name__}, which only returns batches; expected rows that can "
+        "also be read in order and by number (methods scan and take), since neighbors are searched among all "
+        "of them.",
+        "Pass an array.",
     )
 
 
 def as_rows(rows: Supply, name: str) -> Rows | None:
-    """Return an array, embeddings, a :class:`Rows` object or a list of these as one source; None if there are no rows.
-
-    Raises
-    ------
-    ShapeError, DtypeError, NotFiniteError, ZeroRowError
-        If arrays have the wrong shape or different widths, are not real numbers, contain NaN or infinity, or have a row of zeros.
-    InputError
-        If a :class:`Rows` object is empty.
+    """Return an array, embeddings, a :class:`Rows` object or a list of these as one source; None if there are no
+    rows.
     """
     if rows is None:
         return None
     if isinstance(rows, Rows):
         if not len(rows):
-            raise InputError(f"Got no rows in {name}; expected at least one. Leave {name} out instead.")
+            raise InputError(f"No rows in {name}.", f"Leave {name} out instead.")
         return rows
     if isinstance(rows, (list, tuple)):
         parts = [part for i, source in enumerate(rows) if (part := as_rows(source, f"{name}[{i}]")) is not None]

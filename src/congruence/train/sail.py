@@ -1,9 +1,9 @@
-"""SAIL: contrastive heads trained on pairs alone, or with unpaired rows as additional negatives."""
+"""SAIL and Contrastive: heads trained on pairs alone, or with unpaired rows as additional negatives."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from congruence.errors import InputError
@@ -15,8 +15,6 @@ from congruence.train.loop import Schedule
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["SAIL"]
-
 
 @dataclass(eq=False, repr=False)
 class SAIL(HeadTrainer):
@@ -25,14 +23,15 @@ class SAIL(HeadTrainer):
     Parameters
     ----------
     negatives : bool, default=False
-        Use the unpaired rows of a batch as negatives: every source row against all target rows and every target row against all source rows,
-        averaged. If False, unpaired rows are not used.
+        Use the unpaired rows of a batch as negatives: every source row against all target rows and every target row
+        against all source rows, averaged. If False, unpaired rows are not used.
     **parameters
         Parameters of :class:`~congruence.train.HeadTrainer`, with its defaults.
 
     References
     ----------
-    Zhang et al. (2025), "Assessing and learning alignment of unimodal vision and language models"; SOTAlign, appendix A.2.
+    Zhang et al. (2025), "Assessing and learning alignment of unimodal vision and language models"; SOTAlign, appendix
+    A.2.
 
     Examples
     --------
@@ -48,14 +47,42 @@ class SAIL(HeadTrainer):
         return _Objective(self, data, schedule)
 
 
-class _Objective(HeadsObjective):
-    trainer: SAIL
+@dataclass(eq=False, repr=False)
+class Contrastive(HeadTrainer):
+    """:class:`SAIL` with other defaults: ``pair_loss="infonce"`` and ``head="mlp"``.
 
-    def __init__(self, trainer: SAIL, data: Data, schedule: Schedule):
+    Parameters
+    ----------
+    pair_loss : {"siglip", "infonce"}, default="infonce"
+    head : {"linear", "mlp"}, default="mlp"
+    **parameters
+        Parameters of :class:`SAIL`, with its defaults.
+
+    References
+    ----------
+    SOTAlign, tables 6 and 11, "Contrastive", after Yacobi et al. (2025), "Learning shared representations from unpaired
+    data".
+    """
+
+    method: ClassVar[str] = "contrastive"
+
+    negatives: bool = False
+    _: KW_ONLY
+    pair_loss: str = "infonce"
+    head: str = "mlp"
+
+    def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
+        return _Objective(self, data, schedule)
+
+
+class _Objective(HeadsObjective):
+    trainer: SAIL | Contrastive
+
+    def __init__(self, trainer: SAIL | Contrastive, data: Data, schedule: Schedule):
         super().__init__(trainer, data, schedule)
         if trainer.negatives and (data.unpaired_source is None or data.unpaired_target is None):
             raise InputError(
-                "Got negatives=True without unpaired rows of both sides; expected both. Pass unpaired=(U, V)."
+                "Got `negatives=True` without unpaired rows of both sides; expected both.", "Pass `unpaired=(U, V)`."
             )
 
     def training_step(self, batch: Batch) -> Mapping[str, Tensor]:

@@ -17,7 +17,6 @@ from congruence.train.loop import Schedule
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["SCLIP", "pseudo_label_loss"]
 
 ASSIGNMENTS = ("hard", "soft", "ot")
 SPACES = ("unimodal", "joint")
@@ -36,35 +35,12 @@ def pseudo_label_loss(
 ) -> Tensor:
     """Cross-entropy of assigning unpaired images to the captions of the paired images they resemble.
 
-    Parameters
-    ----------
-    U : tensor, shape (m, d)
-        Unpaired rows in the joint space, of unit norm. Gradients flow into them.
-    Y : tensor, shape (n, d)
-        Partners of the paired rows in the joint space, of unit norm. Gradients flow into them.
-    similar : tensor, shape (m, e)
-        The unpaired rows in the space where similarity is measured. No gradient.
-    paired : tensor, shape (n, e)
-        The paired rows in that space.
-    logit_scale : float or tensor of one number, default=20
-        s of the logits s⟨u_i, y_j⟩. Gradients flow into it.
-    assignment : {"hard", "soft", "ot"}, default="ot"
-        The target of row i over all j: 1 for the paired row with the largest cosine; the softmax of cosines over τ; or row i of the entropic
-        transport plan between unpaired and paired rows, scaled to add up to 1.
-    temperature : float, default=0.05
-        τ of the softmax or ε of the transport.
-    max_iter : int, default=100
-        Largest number of Sinkhorn iterations.
-
-    Returns
-    -------
-    tensor, shape ()
-        In nats, averaged over unpaired rows.
-
-    Raises
-    ------
-    ShapeError, ParameterError, MissingExtraError
-        If arrays have the wrong shape; a parameter has an invalid value; or PyTorch is not installed.
+    ``U`` (m, d): unpaired rows in the joint space, of unit norm. Gradients flow into them; ``Y`` (n, d): partners of
+    the paired rows in the joint space, of unit norm. Gradients flow into them; ``similar`` (m, e): the unpaired rows in
+    the space where similarity is measured. No gradient; ``paired`` (n, e); ``logit_scale``: s of the logits s⟨u_i,
+    y_j⟩. Gradients flow into it; ``assignment``: the target of row i over all j: 1 for the paired row with the largest
+    cosine; the softmax of cosines over τ; or row i of the entropic transport plan between unpaired and paired rows,
+    scaled to add up to 1; ``temperature``: τ of the softmax or ε of the transport; returns ().
 
     References
     ----------
@@ -88,8 +64,8 @@ def pseudo_label_loss(
 class SCLIP(HeadTrainer):
     """Train heads with the supervised loss on pairs, and with pseudo-labels on unpaired rows.
 
-    The captions that an unpaired image should be near are those of the paired images in the batch that resemble it, and likewise for unpaired texts.
-    Images are the source, texts the target.
+    The captions that an unpaired image should be near are those of the paired images in the batch that resemble it, and
+    likewise for unpaired texts. Images are the source, texts the target.
 
     Parameters
     ----------
@@ -98,26 +74,31 @@ class SCLIP(HeadTrainer):
     assignment_temperature : float, default=0.05
         τ of the softmax or ε of the transport.
     space : {"unimodal", "joint"}, default="unimodal"
-        Where images are compared with images: in their encoder's space or, without a gradient, in the space being trained.
+        Where images are compared with images: in their encoder's space or, without a gradient, in the space being
+        trained.
     image_weight, text_weight : float, default=1.0
-        Weights of the losses on unpaired images and unpaired texts; SOTAlign's authors search over 0, 0.1, 1 and 10. A side with weight 0 needs no
-        unpaired rows.
+        Weights of the losses on unpaired images and unpaired texts; SOTAlign's authors search over 0, 0.1, 1 and 10. A
+        side with weight 0 needs no unpaired rows.
     max_iter : int, default=100
         Largest number of Sinkhorn iterations.
     **parameters
-        Parameters of :class:`~congruence.train.HeadTrainer`, with its defaults. S-CLIP's own supervised loss is ``"infonce"``.
+        Parameters of :class:`~congruence.train.HeadTrainer`, with its defaults. S-CLIP's own supervised loss is
+        ``"infonce"``.
 
     Notes
     -----
-    The logits share the trained scale of the supervised loss. This is the adaptation that SOTAlign describes. The public code of S-CLIP differs:
+    The logits share the trained scale of the supervised loss. This is the adaptation that SOTAlign describes. The
+    public code of S-CLIP differs:
 
-    - It trains whole encoders, on unpaired images only. Here heads are trained on frozen features, and on unpaired texts too.
-    - Images are compared in the space being trained (``space="joint"``), without stopping the gradient of the assignment. Here no gradient flows
-      through the assignment, and the default space is the encoder's own.
-    - ε of the transport, and τ of the softmax, is one over the trained logit scale, with 10 Sinkhorn iterations. Here it is
-      ``assignment_temperature``, with up to ``max_iter`` iterations (100 by default).
+    - It trains whole encoders, on unpaired images only. Here heads are trained on frozen features, and on unpaired
+      texts too.
+    - Images are compared in the space being trained (``space="joint"``), without stopping the gradient of the
+      assignment. Here no gradient flows through the assignment, and the default space is the encoder's own.
+    - ε of the transport, and τ of the softmax, is one over the trained logit scale, with 10 Sinkhorn iterations. Here
+      it is ``assignment_temperature``, with up to ``max_iter`` iterations (100 by default).
     - The loss on pseudo-labels has weight 1/2; here ``image_weight``.
-    - Unpaired images are also among the candidates of each caption in the supervised loss. Here that loss uses pairs only.
+    - Unpaired images are also among the candidates of each caption in the supervised loss. Here that loss uses pairs
+      only.
     - It adds a loss on pseudo-labels of key words. SOTAlign omits it, and so does this class.
 
     References
@@ -160,7 +141,9 @@ class _Objective(HeadsObjective):
             weight = getattr(trainer, name)
             if weight and rows is None:
                 raise InputError(
-                    f"Got no unpaired {side} rows and {name}={weight:g}; expected some, since these rows get pseudo-labels. Pass unpaired=(U, V), or {name}=0."
+                    f"Got no unpaired {side} rows and {name}={weight:g}; expected some, since these rows get "
+                    "pseudo-labels.",
+                    f"Pass `unpaired=(U, V)`, or {name}=0.",
                 )
 
     def training_step(self, batch: Batch) -> Mapping[str, Tensor]:

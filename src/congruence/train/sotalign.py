@@ -7,13 +7,11 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import numpy as np
-from sklearn.base import clone
 
 from congruence._utils.validation import check_choice, check_positive, check_width
 from congruence.errors import InputError, ParameterError
-from congruence.maps import CCAMap, ProcrustesHeads
+from congruence.maps import CCAMap, HeadsMap, ProcrustesHeads
 from congruence.maps.history import History
-from congruence.maps.two_sided import TwoSidedMap
 from congruence.train._base import HeadTrainer
 from congruence.train._objective import Batch, HeadsObjective
 from congruence.train._reading import Data
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 
     from congruence.train._layers import Head
 
-__all__ = ["SOTAlign"]
 
 #: Rows of both sides and their labels.
 Heldout: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -47,8 +44,8 @@ FOLDS = 5
 class SOTAlign(HeadTrainer):
     """Train heads on few pairs, and on unpaired rows by the divergence from a linear teacher.
 
-    The loss is the supervised loss on pairs, plus α times the divergence between the affinities that the heads and the teacher give to a batch of
-    unpaired rows.
+    The loss is the supervised loss on pairs, plus α times the divergence between the affinities that the heads and the
+    teacher give to a batch of unpaired rows.
 
     Parameters
     ----------
@@ -56,45 +53,51 @@ class SOTAlign(HeadTrainer):
         Fitted on the pairs: canonical correlation analysis, Procrustes analysis, or linear heads trained as in SAIL.
     divergence : {"klot", "infonce", "cka"}, default="klot"
     divergence_weight : float or "auto", default="auto"
-        α, the weight of the divergence. The supervised loss is the mean over all n² logits of a step's n pairs, and KLOT is that of plans of mass 1;
-        for plans of mass n, as in the paper, the same weight is α/n. The paper uses 1e-4, within a factor of ten, with
-        10,000 pairs. That its SigLIP loss is the mean over n² logits is our reading: the paper does not state it, its published code contains KLOT
-        only, and SigLIP's own loss is a sum over n² logits divided by n, with which α would be n times as large. The gradient of a mean over n² logits,
-        of which n belong to pairs, falls as 1/n, so the equivalent balance with n pairs is 1/n. ``"auto"`` is ten times that, 10/n, which retrieves
-        better with few pairs (docs/training.md), and 1 for InfoNCE, which is a mean over rows.
+        α, the weight of the divergence. The supervised loss is the mean over all n² logits of a step's n pairs, and
+        KLOT is that of plans of mass 1; for plans of mass n, as in the paper, the same weight is α/n. The paper uses
+        1e-4, within a factor of ten, with 10,000 pairs. That its SigLIP loss is the mean over n² logits is our reading:
+        the paper does not state it, its published code contains KLOT only, and SigLIP's own loss is a sum over n²
+        logits divided by n, with which α would be n times as large. The gradient of a mean over n² logits, of which n
+        belong to pairs, falls as 1/n, so the equivalent balance with n pairs is 1/n. ``"auto"`` is ten times that,
+        10/n, which retrieves better with few pairs (docs/training.md), and 1 for InfoNCE, which is a mean over rows.
     epsilon, epsilon_teacher : float, default=0.05 and 0.01
         ε of the two transport plans, or temperatures of the two softmaxes.
     max_iter : int, default=100
-        Largest number of Sinkhorn iterations per plan. If they do not suffice in any recorded step, one warning is given after the training.
+        Largest number of Sinkhorn iterations per plan. If they do not suffice in any recorded step, one warning is
+        given after the training.
     tol : float, optional
         Stop the iterations when the marginals are within this tolerance; see :func:`congruence.transport.klot`.
     rho_teacher : float, optional
-        Strength of the marginal constraints of the teacher's plan, in units of its affinities, for unpaired rows that may have no partner on the other
-        side; see :func:`congruence.transport.klot`. For KLOT only. Balanced by default, as in the paper.
+        Strength of the marginal constraints of the teacher's plan, in units of its affinities, for unpaired rows that
+        may have no partner on the other side; see :func:`congruence.transport.klot`. For KLOT only. Balanced by
+        default, as in the paper.
     teacher_n_components : int, optional
         Width d′ of the teacher's space; by default as wide as the pairs support.
     ridge : float or "auto", default="auto"
-        λ of the CCA teacher. The paper's is 0.1, which is far too small for a few hundred pairs. ``"auto"`` chooses among 0.1, 1, 10 and 100 the one
-        whose teacher has the best mean recall at 1 on the validation rows; without validation rows, the best average over five folds of the pairs,
-        where each fold is searched among its own rows. Ties go to the smallest.
+        λ of the CCA teacher. The paper's is 0.1, which is far too small for a few hundred pairs. ``"auto"`` chooses
+        among 0.1, 1, 10 and 100 the one whose teacher has the best mean recall at 1 on the validation rows; without
+        validation rows, the best average over five folds of the pairs, where each fold is searched among its own rows.
+        Ties go to the smallest.
     pairs_too : bool, default=False
         Include the rows of the pairs in the divergence as well.
     init : {"random", "teacher"}, default="random"
-        Initialization of the heads. With "teacher", linear heads rank exactly as the teacher does before the first step, and with validation rows the
-        map is never worse on these than its teacher. If the teacher is wider than ``n_components``, its first directions are used. The paper uses "random".
+        Initialization of the heads. With "teacher", linear heads rank exactly as the teacher does before the first
+        step, and with validation rows the map is never worse on these than its teacher. If the teacher is wider than
+        ``n_components``, its first directions are used. The paper uses "random".
     **parameters
         Parameters of :class:`~congruence.train.HeadTrainer`, with its defaults.
 
     Attributes
     ----------
-    teacher_ : TwoSidedMap
-        The teacher. Compare its score on the validation rows, ``scores_["teacher_validation_mean_recall_at_1"]``, with that of the heads,
-        ``scores_["validation_mean_recall_at_1"]``. For a CCA teacher, ``teacher_.ridge`` is the λ chosen.
+    teacher_ : HeadsMap
+        The teacher. Compare its score on the validation rows, ``scores_["teacher_validation_mean_recall_at_1"]``, with
+        that of the heads, ``scores_["validation_mean_recall_at_1"]``. For a CCA teacher, ``teacher_.ridge`` is the λ
+        chosen.
 
     Notes
     -----
-    If the divergence is KLOT, the history has the terms ``marginal_error``, ``marginal_error_teacher`` and ``gradient_error`` besides the losses; see
-    :class:`congruence.transport.Convergence`.
+    If the divergence is KLOT, the history has the terms ``marginal_error``, ``marginal_error_teacher`` and
+    ``gradient_error`` besides the losses; see :class:`congruence.transport.Convergence`.
 
     References
     ----------
@@ -103,7 +106,7 @@ class SOTAlign(HeadTrainer):
 
     method: ClassVar[str] = "sotalign"
 
-    teacher: str | TwoSidedMap = "cca"
+    teacher: str | HeadsMap = "cca"
     divergence: str = "klot"
     divergence_weight: float | str = "auto"
     epsilon: float = 0.05
@@ -116,7 +119,7 @@ class SOTAlign(HeadTrainer):
     pairs_too: bool = False
     init: str = "random"
 
-    def fit_teacher(self, X: np.ndarray, Y: np.ndarray, validation: Heldout | None = None) -> TwoSidedMap:
+    def fit_teacher(self, X: np.ndarray, Y: np.ndarray, validation: Heldout | None = None) -> HeadsMap:
         """Fit the teacher only.
 
         Parameters
@@ -128,7 +131,7 @@ class SOTAlign(HeadTrainer):
 
         Returns
         -------
-        TwoSidedMap
+        HeadsMap
 
         Raises
         ------
@@ -137,7 +140,7 @@ class SOTAlign(HeadTrainer):
         ShapeError
             If a fitted teacher has another width than the rows.
         """
-        if isinstance(self.teacher, TwoSidedMap):
+        if isinstance(self.teacher, HeadsMap):
             check_width(X.shape[1], self.teacher.n_features_in_, "the teacher's source")
             check_width(Y.shape[1], self.teacher.d_target, "the teacher's target")
             return self.teacher
@@ -166,13 +169,14 @@ class SOTAlign(HeadTrainer):
         super()._check_parameters()
         if self.ridge != "auto":
             check_positive(self.ridge, "ridge", zero=True)
-        if not isinstance(self.teacher, TwoSidedMap):
+        if not isinstance(self.teacher, HeadsMap):
             check_choice(self.teacher, TEACHERS, "teacher")
         check_choice(self.divergence, DIVERGENCES, "divergence")
         check_choice(self.init, INITS, "init")
         if self.init == "teacher" and self.head != "linear":
             raise ParameterError(
-                f"Got init='teacher' with head={self.head!r}; expected head='linear'. Pass that, or init='random'."
+                f"Got `init='teacher'` with `head={self.head!r}`; expected `head='linear'`.",
+                "Pass that, or `init='random'`.",
             )
         if self.divergence_weight != "auto":
             check_positive(self.divergence_weight, "divergence_weight", zero=True)
@@ -182,8 +186,9 @@ class SOTAlign(HeadTrainer):
             check_rho(self.rho_teacher, "rho_teacher")
             if self.divergence != "klot":
                 raise ParameterError(
-                    f"Got rho_teacher={self.rho_teacher} with divergence={self.divergence!r}; expected divergence='klot', the only one "
-                    "that uses transport plans. Pass that, or leave out rho_teacher=…."
+                    f"Got `rho_teacher={self.rho_teacher}` with `divergence={self.divergence!r}`; expected "
+                    "`divergence='klot'`, the only one that uses transport plans.",
+                    "Pass that, or leave out `rho_teacher=…`.",
                 )
 
     def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
@@ -212,7 +217,9 @@ class _Objective(HeadsObjective):
         super().__init__(trainer, data, schedule)
         if data.unpaired_source is None or data.unpaired_target is None:
             raise InputError(
-                "Got no unpaired rows of one side or both; expected some of each, on which the heads are compared with the teacher. Pass unpaired=(U, V), or train SAIL or the teacher alone."
+                "Got no unpaired rows of one side or both; expected some of each, on which the heads are "
+                "compared with the teacher.",
+                "Pass `unpaired=(U, V)`, or train SAIL or the teacher alone.",
             )
         # If a step uses all rows, they are the same in each step, and so are the teacher's vectors.
         self.constant_rows = self.unpaired_batch == [len(data.unpaired_source), len(data.unpaired_target)] and (
@@ -243,7 +250,9 @@ class _Objective(HeadsObjective):
         return {"loss": supervised + weight * divergence, **terms}
 
     def _teach(self, rows: list[Tensor]) -> tuple[list[Tensor], Side | None]:
-        """Return the teacher's vectors and, if the rows are the same in each step, its plan, and cache both in this case."""
+        """Return the teacher's vectors and, if the rows are the same in each step, its plan, and cache both in this
+        case.
+        """
         import torch
 
         with torch.no_grad():
@@ -303,14 +312,16 @@ class _Objective(HeadsObjective):
 
 
 def _score_on_folds(teacher: CCAMap, X: np.ndarray, Y: np.ndarray) -> list[float]:
-    """Return the cross-validated mean recall at 1 for each of :data:`RIDGES`; each fold of the pairs is searched among its own rows."""
+    """Return the cross-validated mean recall at 1 for each of :data:`RIDGES`; each fold of the pairs is searched among
+    its own rows.
+    """
     n = len(X)
     fold = np.arange(n) % min(FOLDS, n)
     scores: list[list[float]] = []
     for number in np.unique(fold) if n > 2 * FOLDS else []:
         out = fold == number
         width = None if teacher.n_components is None else min(teacher.n_components, int((~out).sum()) - 1)
-        fitted = clone(teacher).set_params(n_components=width).fit_ridges(X[~out], Y[~out], RIDGES)
+        fitted = CCAMap(**{**teacher.get_params(), "n_components": width}).fit_ridges(X[~out], Y[~out], RIDGES)
         scores.append([mean_recall(cca.transform(X[out]), cca.transform_target(Y[out])) for cca in fitted])
     return np.mean(scores, axis=0).tolist() if scores else [0.0] * len(RIDGES)
 
@@ -318,12 +329,8 @@ def _score_on_folds(teacher: CCAMap, X: np.ndarray, Y: np.ndarray) -> list[float
 def _initialize(head: Head, teacher: Head) -> None:
     """Initialize a linear head so that it maps every row as the teacher does, up to one common factor.
 
-    Both may center rows at different means, for which the bias compensates. Either both must scale rows to unit norm first, or neither.
-
-    Raises
-    ------
-    ParameterError
-        If only one of the two scales rows to unit norm, or the teacher is not a single linear layer after that.
+    Both may center rows at different means, for which the bias compensates. Either both must scale rows to unit norm
+    first, or neither.
     """
     import torch
 
@@ -336,8 +343,9 @@ def _initialize(head: Head, teacher: Head) -> None:
         same_scaling = ("normalize" in head_kinds) == ("normalize" in teacher_kinds)
         if not same_scaling or teacher_kinds[-1] != "linear" or teacher_kinds.count("linear") != 1:
             raise ParameterError(
-                f"Got a teacher of layers {', '.join(teacher_kinds)} and heads of {', '.join(head_kinds)}; expected one linear layer after the same scaling. "
-                'Pass preprocess="center" or "normalize", or init="random".'
+                f"Got a teacher of layers {', '.join(teacher_kinds)} and heads of {', '.join(head_kinds)}; "
+                "expected one linear layer after the same scaling.",
+                'Pass `preprocess="center"` or "normalize", or `init="random"`.',
             )
         head_mean, teacher_mean = (
             next((layer.mean for layer in layers if layer.kind == "center"), torch.zeros_like(last.weight[:, 0]))
@@ -347,7 +355,8 @@ def _initialize(head: Head, teacher: Head) -> None:
         bias = (head_mean - teacher_mean) @ matrix
         if getattr(teacher.layers[-1], "bias", None) is not None:
             bias = bias + teacher.layers[-1].bias[: matrix.shape[1]].to(bias)
-        # Scaled to the norm of the weights it replaces, so that the same learning rate is suitable; the other columns are small, but not zero.
+        # Scaled to the norm of the weights it replaces, so that the same learning rate is suitable; the other columns
+        # are small, but not zero.
         factor = last.weight.norm() / matrix.norm() * (matrix.shape[1] / last.weight.shape[1]) ** 0.5
         last.weight.mul_(1e-3)
         last.bias.mul_(1e-3)

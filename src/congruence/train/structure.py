@@ -17,7 +17,6 @@ from congruence.train.loop import Schedule
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["STRUCTURE", "structure_loss"]
 
 DIRECTIONS = ("js", "published")
 
@@ -33,34 +32,14 @@ def structure_loss(
 ) -> Tensor:
     """Divergence between the geometry of rows and that of the same rows in another space.
 
-    Rows in each space are scaled to unit norm and centered. P and Q are the softmaxes over the columns of their inner products over τ, including each
-    row's product with itself. The loss is the mean over levels l of the divergence between the rows of the matrix powers Pˡ and Qˡ.
+    Rows in each space are scaled to unit norm and centered. P and Q are the softmaxes over the columns of their inner
+    products over τ, including each row's product with itself. The loss is the mean over levels l of the divergence
+    between the rows of the matrix powers Pˡ and Qˡ.
 
-    Parameters
-    ----------
-    aligned : tensor, shape (n, d)
-        Rows into which gradients flow.
-    original : tensor, shape (n, e)
-        Rows into which no gradient flows.
-    temperature : float, default=0.07
-        τ.
-    levels : int, default=1
-        L. The first level is computed in strips; each further level needs a few n × n arrays.
-    direction : {"js", "published"}, default="js"
-        "js": the Jensen–Shannon divergence (KL(p‖m) + KL(q‖m))/2 with m = (p + q)/2, at most log 2. "published": (KL(m‖p) + KL(m‖q))/2, which is
-        unbounded; the public code's ``kl_div(log p, m)`` computes it. That code adds a small number inside the logarithms; here they are exact.
-    decay : bool, default=True
-        Weight level l by 1/l.
-
-    Returns
-    -------
-    tensor, shape ()
-        In nats.
-
-    Raises
-    ------
-    ShapeError, ParameterError, MissingExtraError
-        If arrays have the wrong shape; a parameter has an invalid value; or PyTorch is not installed.
+    ``aligned`` (n, d); ``original`` (n, e); ``levels``: L. The first level is computed in strips; each further level
+    needs a few n × n arrays; ``direction``: "js": the Jensen–Shannon divergence (KL(p‖m) + KL(q‖m))/2 with m = (p +
+    q)/2, at most log 2. "published": (KL(m‖p) + KL(m‖q))/2, which is unbounded; the public code's ``kl_div(log p, m)``
+    computes it. That code adds a small number inside the logarithms; here they are exact; returns ().
 
     References
     ----------
@@ -84,7 +63,9 @@ def structure_loss(
     check_same_rows(len(aligned), len(original), "aligned", "original")
     if aligned.ndim != 2 or original.ndim != 2 or not len(aligned):
         raise ShapeError(
-            f"Got arrays of shapes {tuple(aligned.shape)} and {tuple(original.shape)}; expected rows of vectors, at least one. Pass arrays of shape (n, d)."
+            f"Got arrays of shapes {tuple(aligned.shape)} and {tuple(original.shape)}; expected rows of "
+            "vectors, at least one.",
+            "Pass arrays of shape (n, d).",
         )
     Z, T = (_centered(rows) for rows in (aligned, original.detach().to(aligned.dtype)))
     total = GeometryDivergence.apply(Z, T, temperature, direction == "published")
@@ -122,7 +103,8 @@ class STRUCTURE(HeadTrainer):
     Parameters
     ----------
     weight : float, default=1.0
-        λ of :func:`structure_loss`, the mean of both sides. SOTAlign's authors choose it among 0.1, 1, 10, 100 and 1000.
+        λ of :func:`structure_loss`, the mean of both sides. SOTAlign's authors choose it among 0.1, 1, 10, 100 and
+        1000.
     levels : int, default=1
     structure_temperature : float, default=0.07
         τ of the softmaxes. (``temperature`` belongs to InfoNCE.)
@@ -135,11 +117,13 @@ class STRUCTURE(HeadTrainer):
     decay : bool, default=True
         Weight level l by 1/l.
     **parameters
-        Parameters of :class:`~congruence.train.HeadTrainer`, with its defaults. STRUCTURE's own supervised loss is ``"infonce"``.
+        Parameters of :class:`~congruence.train.HeadTrainer`, with its defaults. STRUCTURE's own supervised loss is
+        ``"infonce"``.
 
     References
     ----------
-    Gröger et al. (2025), "With limited data for multimodal alignment, let the STRUCTURE guide you"; SOTAlign, appendix A.2.
+    Gröger et al. (2025), "With limited data for multimodal alignment, let the STRUCTURE guide you"; SOTAlign, appendix
+    A.2.
     """
 
     method: ClassVar[str] = "structure"
@@ -171,7 +155,8 @@ class _Objective(HeadsObjective):
         super().__init__(trainer, data, schedule)
         if trainer.unpaired and data.unpaired_source is None and data.unpaired_target is None:
             raise InputError(
-                "Got unpaired=True without unpaired rows; expected some of at least one side. Pass unpaired=(U, V) to fit."
+                "Got `unpaired=True` without unpaired rows; expected some of at least one side.",
+                "Pass `unpaired=(U, V)` to fit.",
             )
 
     def training_step(self, batch: Batch) -> Mapping[str, Tensor]:

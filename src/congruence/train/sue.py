@@ -1,4 +1,6 @@
-"""SUE: spectral embeddings of both sides, joined by canonical correlations on the pairs and by a residual network on all rows."""
+"""SUE: spectral embeddings of both sides, joined by canonical correlations on the pairs and by a residual network on
+all rows.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +25,16 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.nn import Module, ModuleList
 
-__all__ = ["SUE"]
-
 
 @dataclass(eq=False, repr=False)
 class SUE(HeadTrainer):
     """Learn spectral embeddings without pairs, and join them with a few pairs.
 
-    1. For each side, a network is trained on paired and unpaired rows alike to span the smoothest eigenvectors of the Laplacian of a batch's
-       neighbor graph.
+    1. For each side, a network is trained on paired and unpaired rows alike to span the smoothest eigenvectors of the
+       Laplacian of a batch's neighbor graph.
     2. Canonical correlation analysis of the pairs' spectral embeddings defines the joint space.
-    3. A residual network moves the source rows so that the distributions of both sides agree (maximum mean discrepancy); this uses no pairs.
+    3. A residual network moves the source rows so that the distributions of both sides agree (maximum mean
+       discrepancy); this uses no pairs.
 
     Parameters
     ----------
@@ -56,31 +57,35 @@ class SUE(HeadTrainer):
     residual_width : int, default=32
         Width of the two hidden layers of the residual network.
     head, max_steps, optimizer, learning_rate, batch_size, pair_batch_size
-        As in :class:`~congruence.train.HeadTrainer`, with the defaults ``"mlp"``, 1000, ``"adamw"``, 1e-3, 1024 and 128.
+        As in :class:`~congruence.train.HeadTrainer`, with the defaults ``"mlp"``, 1000, ``"adamw"``, 1e-3, 1024 and
+        128.
     **parameters
-        Other parameters of :class:`~congruence.train.HeadTrainer`, with its defaults; those of supervised losses and ``precision`` have no effect.
+        Other parameters of :class:`~congruence.train.HeadTrainer`, with its defaults; those of supervised losses and
+        ``precision`` have no effect.
 
     Notes
     -----
-    The widths of the spaces and of the residual network, neighbors, kernels and rates are those of the public code for Flickr30k. Differences from it:
+    The widths of the spaces and of the residual network, neighbors, kernels and rates are those of the public code for
+    Flickr30k. Differences from it:
 
-    - The spectral networks have one hidden layer (four times the input's width, unless ``hidden`` is set) with GELU and a linear last layer,
-      on rows preprocessed as for the other methods. In the public code they have three with leaky ReLU and a tanh, on unprocessed rows. Both are
-      networks, so that new rows can be embedded.
-    - Outputs are made orthonormal within each batch, and the gradient accounts for it. In the public code a second batch sets the weights of an
-      orthonormalizing layer. The final such layer is fitted on all rows (at most 100,000 unpaired ones).
+    - The spectral networks have one hidden layer (four times the input's width, unless ``hidden`` is set) with GELU and
+      a linear last layer, on rows preprocessed as for the other methods. In the public code they have three with leaky
+      ReLU and a tanh, on unprocessed rows. Both are networks, so that new rows can be embedded.
+    - Outputs are made orthonormal within each batch, and the gradient accounts for it. In the public code a second
+      batch sets the weights of an orthonormalizing layer. The final such layer is fitted on all rows (at most 100,000
+      unpaired ones).
     - The constant eigenvector, which carries no information, is removed by centering.
     - Canonical correlations are regularized, and the residual network is initialized as the identity.
-    - Batches have 2048 and 1024 rows, not 5162 and 32, and no rows are held out to choose weights by the losses of stages 1 and 3;
-      ``validation`` chooses among those of stage 3 by retrieval.
+    - Batches have 2048 and 1024 rows, not 5162 and 32, and no rows are held out to choose weights by the losses of
+      stages 1 and 3; ``validation`` chooses among those of stage 3 by retrieval.
     - As in the public code, graphs and kernels of a batch are dense: memory grows with the square of the batch sizes.
 
     A resumed run repeats stages 1 and 2, with the same result.
 
     References
     ----------
-    Yacobi et al. (2025), "Learning shared representations from unpaired data" (SUE). Shaham et al. (2018), "SpectralNet: spectral clustering using deep
-    neural networks". SOTAlign, appendix A.2 and table 11.
+    Yacobi et al. (2025), "Learning shared representations from unpaired data" (SUE). Shaham et al. (2018),
+    "SpectralNet: spectral clustering using deep neural networks". SOTAlign, appendix A.2 and table 11.
     """
 
     method: ClassVar[str] = "sue"
@@ -121,7 +126,10 @@ class SUE(HeadTrainer):
         check_positive(self.ridge, "ridge", zero=True)
         if self.n_components > self.n_spectral_components:
             raise ParameterError(
-                f"Got n_components={self.n_components} and n_spectral_components={self.n_spectral_components}; expected n_components to be at most as large. Pass n_components={self.n_spectral_components} or less."
+                f"Got `n_components={self.n_components}` and "
+                f"`n_spectral_components={self.n_spectral_components}`; expected n_components to be at most as "
+                "large.",
+                f"Pass `n_components={self.n_spectral_components}` or less.",
             )
 
     def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
@@ -141,7 +149,9 @@ class _Objective(HeadsObjective):
         super().__init__(trainer, data, schedule)
         if data.unpaired_source is None or data.unpaired_target is None:
             raise InputError(
-                "Got no unpaired rows of one side or both; expected some of each, since spectral embeddings are learned from them. Pass unpaired=(U, V)."
+                "Got no unpaired rows of one side or both; expected some of each, since spectral embeddings "
+                "are learned from them.",
+                "Pass `unpaired=(U, V)`.",
             )
         self.unpaired: tuple[Rows, Rows] = data.unpaired_source, data.unpaired_target
         stage = _Spectral(self, trainer)
@@ -160,7 +170,8 @@ class _Objective(HeadsObjective):
             with torch.no_grad():
                 setattr(self, side, fixed(getattr(self, side)))
             rows = getattr(data, f"unpaired_{side}")
-            # If every row is drawn at least once, it takes less time to pass all rows through the fixed layers in advance.
+            # If every row is drawn at least once, it takes less time to pass all rows through the fixed layers in
+            # advance.
             all_drawn = isinstance(rows, ArrayRows) and len(rows) <= trainer.max_steps * self.unpaired_batch[i]
             mapped_rows = _MappedRows(self, fixed, rows)
             mapped[f"unpaired_{side}"] = mapped_rows.precompute() if all_drawn else mapped_rows
@@ -260,7 +271,9 @@ class _Spectral:
             size = min(len(rows), trainer.spectral_batch_size)
             if size <= trainer.n_spectral_components + 1:
                 raise ParameterError(
-                    f"Got n_spectral_components={trainer.n_spectral_components} and graphs of {size} {name} rows; expected at least {trainer.n_spectral_components + 2} rows. Pass a smaller n_spectral_components=…, or a larger spectral_batch_size=…."
+                    f"Got `n_spectral_components={trainer.n_spectral_components}` and graphs of {size} {name} "
+                    f"rows; expected at least {trainer.n_spectral_components + 2} rows.",
+                    "Pass a smaller `n_spectral_components=…`, or a larger `spectral_batch_size=…`.",
                 )
             widths = [paired.shape[1], trainer.n_spectral_components]
             if trainer.head == "mlp":

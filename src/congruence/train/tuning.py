@@ -8,66 +8,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sklearn.base import clone
-
 from congruence._utils.typing import RowsLike
 from congruence.errors import OutputExistsError, ParameterError
-from congruence.train._trainer import Method
+from congruence.maps import HeadsMap
 from congruence.train.checkpoint import check_parent
-
-__all__ = ["Tuned", "grid_points", "tune"]
 
 
 @dataclass(frozen=True)
 class Tuned:
     """Result of :func:`tune`.
 
-    Attributes
-    ----------
-    map : Method
-        The fitted method with the best score.
-    parameters : dict
-        Its parameters from the grid.
-    score : float
-        Its score on the validation rows.
-    trials : list of (dict, float)
-        All combinations tried, with their scores.
+    ``map``: the fitted method with the best score; ``parameters``: its parameters from the grid; ``score``: its score
+    on the validation rows; ``trials``: all combinations tried, with their scores.
     """
 
-    map: Method
+    map: HeadsMap
     parameters: dict[str, Any]
     score: float
     trials: list[tuple[dict[str, object], float]]
 
 
 def grid_points(grid: Mapping[str, Sequence[object]]) -> list[dict[str, object]]:
-    """Return all combinations of the values; the last parameter changes fastest.
-
-    Parameters
-    ----------
-    grid : mapping of str to sequence
-
-    Returns
-    -------
-    list of dict
-
-    Raises
-    ------
-    ParameterError
-        If a value is not a list, or is an empty list.
-    """
+    """Return all combinations of the values; the last parameter changes fastest."""
     for name, values in grid.items():
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise ParameterError(
-                f"Got {name}={values!r} in a grid; expected a list of values. Write [{values!r}] for a single one."
+                f"Got {name}={values!r} in a grid; expected a list of values.", f"Write [{values!r}] for a single one."
             )
-    # scikit-learn's ParameterGrid sorts the parameters by name. Here they keep their order, which matters: the first of equal scores wins,
-    # checkpoints are named by the number of the point, and the papers' recorded tables were computed in this order.
+    # scikit-learn's ParameterGrid sorts the parameters by name. Here they keep their order, which matters: the first of
+    # equal scores wins, checkpoints are named by the number of the point, and the papers' recorded tables were computed
+    # in this order.
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
 def tune(
-    method: Method,
+    method: HeadsMap,
     grid: Mapping[str, Sequence[object]],
     X: RowsLike,
     Y: RowsLike,
@@ -82,7 +57,7 @@ def tune(
 
     Parameters
     ----------
-    method : Method
+    method : HeadsMap
         A method of :data:`congruence.train.METHODS`; it is not modified.
     grid : mapping of str to sequence
         Values to try, by parameter.
@@ -113,7 +88,8 @@ def tune(
     unknown = [name for name in grid if name not in known]
     if unknown:
         raise ParameterError(
-            f"Got {unknown[0]!r} in the grid of {type(method).__name__}; expected one of {', '.join(sorted(known))}. Use one of these names."
+            f"Got {unknown[0]!r} in the grid of {type(method).__name__}; expected one of {', '.join(sorted(known))}.",
+            "Use one of these names.",
         )
     folder = None if checkpoint is None else Path(checkpoint)
     if folder is not None:
@@ -122,12 +98,12 @@ def tune(
             folder.mkdir(exist_ok=True)
         except FileExistsError:
             raise OutputExistsError(
-                f"Got a file at {folder} for checkpoints; expected a folder. Pass another checkpoint=…."
+                f"Got a file at {folder} for checkpoints; expected a folder.", "Pass another `checkpoint=…`."
             ) from None
     best: Tuned | None = None
     trials: list[tuple[dict[str, object], float]] = []
     for number, point in enumerate(grid_points(grid)):
-        fitted = clone(method).set_params(**point)
+        fitted = type(method)(**{**method.get_params(), **point})
         path = None if folder is None else folder / f"{number:03d}"
         fitted.fit(X, Y, validation=validation, checkpoint=path, verbose=verbose, **fit_params)
         score = fitted.score(*validation)

@@ -160,7 +160,7 @@ def threads(tensors: bool) -> int:
 @lru_cache(maxsize=1)
 def _blas() -> ThreadpoolController:
     """Return a controller of the loaded BLAS libraries; cached, since finding them takes milliseconds."""
-    from threadpoolctl import ThreadpoolController  # installed as a dependency of scikit-learn
+    from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController().select(user_api="blas")
 

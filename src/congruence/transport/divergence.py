@@ -13,7 +13,7 @@ from congruence._utils.optional import require
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice, check_same_rows
 from congruence.errors import ConvergenceWarning, DtypeError, ShapeError
-from congruence.transport._comparison import Side
+from congruence.transport._comparison import Side as Side
 from congruence.transport._kernel import Affinity, Dense
 from congruence.transport.balanced import (
     CONVERGED,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from congruence._inputs import as_embeddings
 from congruence._utils.atomic import atomic_path
 from congruence._utils.ids import as_ids
 from congruence._utils.validation import (
@@ -23,7 +22,7 @@ from congruence._utils.validation import (
     check_seed,
     shorten,
 )
-from congruence.embeddings import Embeddings
+from congruence.embeddings import Embeddings, as_embeddings
 from congruence.errors import IdError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.linalg import selection
 from congruence.splits import duplicate_groups

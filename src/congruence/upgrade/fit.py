@@ -8,14 +8,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from congruence._inputs import as_embeddings, as_pair
 from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import check_choice, check_same_rows, check_seed
 from congruence.compare.pairing import check_pairing, warn_pairing
-from congruence.embeddings import MODALITIES, Embeddings, Pairs
+from congruence.embeddings import MODALITIES, Embeddings, Pairs, as_embeddings, as_pair
 from congruence.errors import ModalityError, ParameterError
-from congruence.maps import METHODS, Map, OrthogonalMap, RefinedMap, TwoSidedMap, make_map
+from congruence.maps import METHODS, HeadsMap, Map, OrthogonalMap, RefinedMap, make_map
 from congruence.maps.refinement import read_pools
 from congruence.splits import Split, duplicate_groups, warn_duplicates
 from congruence.upgrade.choose import FEWEST, OFFSET, Other, choose_map
@@ -208,7 +207,7 @@ def _modalities(
     """Return the modality of each side: the same for both, unless the map has a head for each side."""
     if modality is not None:
         check_choice(modality, MODALITIES, "modality")
-    elif isinstance(model, TwoSidedMap):
+    elif isinstance(model, HeadsMap):
         return source.space.modality, target.space.modality
     declared = [m for m in (modality, source.space.modality, target.space.modality) if m is not None]
     if len(set(declared)) > 1:
@@ -280,7 +279,7 @@ def _held_out_scores(model: Map, heldout: Pairs) -> dict[str, object]:
         "held_out_pairs": len(heldout),
         "held_out_retrieval_at_1": class_retrieval(mapped, theirs, own),
     }
-    if isinstance(model, TwoSidedMap):
+    if isinstance(model, HeadsMap):
         scores["held_out_retrieval_back_at_1"] = class_retrieval(theirs, mapped, own)
     scores["held_out_retrieval_chance"] = 1 / len(heldout)
     if len(heldout) >= 10:

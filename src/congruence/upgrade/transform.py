@@ -20,8 +20,9 @@ from congruence._utils.arrays import as_dtype
 from congruence._utils.validation import RowNames, check_rows
 from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import ColumnsWarning, ParameterError
-from congruence.maps import AffineMap, Map, OrthogonalMap, TwoSidedMap
-from congruence.stores import Rows, Source, check_output_place, open_sink
+from congruence.maps import AffineMap, HeadsMap, Map, OrthogonalMap
+from congruence.stores import Source, check_output_place, open_sink
+from congruence.stores.tables import TableRows
 
 
 def block_function(mapped: Map, compute: np.dtype) -> Callable[[np.ndarray], np.ndarray]:
@@ -113,7 +114,7 @@ class BlockMap:
 
 def _sides(mapped: Map, space: Space, side: str | None) -> tuple[Space, Space, str | None]:
     """Return the vectors' space, the space of the mapped ones, and the head that maps them if there are two."""
-    if isinstance(mapped, TwoSidedMap):
+    if isinstance(mapped, HeadsMap):
         if mapped.side_of(space, side) == "source":
             return mapped.source_space_, mapped.joint_space(), "source"
         return mapped.target_space_, mapped.joint_space(), "target"
@@ -154,7 +155,9 @@ def _torch_function(mapped: AffineMap, compute: np.dtype, device: str) -> Callab
 
 
 _COVERED_ROWS = 1000  # number of rows from which the share of variance in covered directions is estimated
-_Block: TypeAlias = tuple[pa.Array | None, np.ndarray, Rows | None]  # Ids, vectors, and the table rows they belong to
+_Block: TypeAlias = tuple[
+    pa.Array | None, np.ndarray, TableRows | None
+]  # Ids, vectors, and the table rows they belong to
 
 
 @dataclass(frozen=True)

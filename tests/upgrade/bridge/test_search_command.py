@@ -148,7 +148,7 @@ def test_the_table_shows_the_first_hits_and_says_what_was_left_out(here, files):
         (("--modality", "audio"), "audio"),
         (("--modality", "smell"), "smell"),
         (("--queries", "raw.npz"), "Divide each query by its norm first"),
-        (("--new", "few.npz"), "new part has 5 rows to standardize by; 20 are needed. Pass --background-old and --background-new, "),
+        (("--new", "few.npz"), "20 are needed. Pass --background-old and --background-new, "),
         (("--background-old", "p_old.npz"), "Got one of --background-old and --background-new"),
         (("--background-old", "p_new.npz", "--background-new", "wide.npz"), "9-d background rows for the new part"),
         (("--merge", "mean"), "--merge mean"),
@@ -156,7 +156,10 @@ def test_the_table_shows_the_first_hits_and_says_what_was_left_out(here, files):
         (("--seed", "-1"), "--seed -1"),
         (("-o", "hits.txt"), "Got --out hits.txt; expected a .csv or .parquet file"),
         (("--new", "parted.parquet", "-o", "parted.parquet", "--force"), "parted.parquet"),
-        (("--background-old", "parted.parquet", "--background-new", "p_new.npz", "-o", "parted.parquet", "--force"), "which is the source parted.parquet"),
+        (
+            ("--background-old", "parted.parquet", "--background-new", "p_new.npz", "-o", "parted.parquet", "--force"),
+            "which is the source parted.parquet",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )  # fmt: skip

@@ -147,7 +147,8 @@ def test_class_by_class_it_is_the_forecast_of_a_progressive_migration(big):
     values, rank = (rng.random(400) < 0.8).astype(float), rng.permutation(400)
     order, shuffled = np.argsort(rank), rng.permutation(400)
     result = make_forecast(
-        values, rank / 400, 400, 0, 400, metric="x", meter_share=METER, target=0.99, further=SHARES[1:], rate=None, price=None
+        values, rank / 400, 400, 0, 400, metric="x", meter_share=METER, target=0.99, further=SHARES[1:],
+        rate=None, price=None,
     )  # fmt: skip
     for k, share in enumerate(SHARES):
         chosen = first_rows(order, shuffled, share)

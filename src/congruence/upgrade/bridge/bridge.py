@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from congruence import persist
-from congruence._inputs import as_embeddings, as_pair
 from congruence._utils.arrays import UNIT_TOLERANCE, is_tensor, namespace, normalize_rows, to_numpy, widen
 from congruence._utils.columns import to_rows
 from congruence._utils.display import as_html, as_markdown, as_text
@@ -26,7 +25,7 @@ from congruence._utils.validation import (
     check_width,
     name_rows,
 )
-from congruence.embeddings import MODALITIES, Embeddings, Pairs, Space, check_space
+from congruence.embeddings import MODALITIES, Embeddings, Pairs, Space, as_embeddings, as_pair, check_space
 from congruence.errors import (
     CorruptFileError,
     DirectionError,
@@ -38,10 +37,9 @@ from congruence.errors import (
     SpaceMismatchError,
     ZeroRowError,
 )
-from congruence.evaluation.judgments import judge
-from congruence.evaluation.ranked import expected_scores, ranked_scores
+from congruence.evaluation.judgments import expected_scores, judge, ranked_scores
 from congruence.evaluation.thresholds import Thresholds, Translation, fit_thresholds
-from congruence.maps import AffineMap, Map, OrthogonalMap, TwoSidedMap, restore_map
+from congruence.maps import AffineMap, HeadsMap, Map, OrthogonalMap, restore_map
 from congruence.metrics.hubness import Hubness, as_hubness
 from congruence.upgrade.bridge.search import Lookup, SearchResult, find, rerank_rows
 
@@ -138,7 +136,7 @@ class Bridge:
                 f"Got {type(mapping).__name__} for mapping; expected a fitted map.",
                 "Pass congruence.fit(new, old), or use Bridge.load(path).",
             )
-        if isinstance(mapping, TwoSidedMap):
+        if isinstance(mapping, HeadsMap):
             raise ParameterError(
                 f"{type(mapping).__name__} maps both models into a joint space, not into the index's.",
                 "Fit a rotation or a linear map: congruence.fit(new, old).",

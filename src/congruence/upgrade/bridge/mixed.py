@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from congruence._inputs import as_embeddings
 from congruence._utils.arrays import blocks, normalize_rows
 from congruence._utils.ids import id_texts
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice, check_positive, check_seed
-from congruence.embeddings import Embeddings, Space
+from congruence.embeddings import Embeddings, Space, as_embeddings
 from congruence.errors import DirectionError, InputError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.upgrade.bridge.bridge import Bridge, as_rows
 from congruence.upgrade.bridge.search import find

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from congruence._inputs import as_embeddings
 from congruence._utils.arrays import blocks, normalize_rows
 from congruence._utils.ids import id_texts
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_choice
-from congruence.embeddings import Embeddings
+from congruence.embeddings import Embeddings, as_embeddings
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.metrics.hubness import Hubness, as_hubness, means_of
 from congruence.metrics.search import NEIGHBORS, nearest

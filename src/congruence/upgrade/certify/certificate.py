@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from congruence._inputs import by_modality
 from congruence._utils.display import as_html, as_text
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice, check_positive, check_seed
 from congruence._version import __version__
 from congruence.compare.pairing import check_pairing
+from congruence.embeddings import by_modality
 from congruence.errors import ProjectionWarning
 from congruence.evaluation import rankings
 from congruence.maps.evidence import choice_rows

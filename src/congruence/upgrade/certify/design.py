@@ -10,11 +10,10 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from congruence._inputs import as_embeddings, as_pair, by_modality
 from congruence._utils.ids import as_ids, id_texts, is_in, text_keys
 from congruence._utils.typing import Ids, RowsLike
 from congruence._utils.validation import check_choice, check_seed, name_rows
-from congruence.embeddings import Embeddings, Pairs, normalize_rows
+from congruence.embeddings import Embeddings, Pairs, as_embeddings, as_pair, by_modality, normalize_rows
 from congruence.errors import (
     IdError,
     InputError,

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from congruence._inputs import UNNAMED
 from congruence._utils.validation import check_positive
 from congruence.compare.pairing import PairingReport
+from congruence.embeddings import UNNAMED
 from congruence.errors import ParameterError
 from congruence.upgrade.certify.curve import LearningCurve
 from congruence.upgrade.certify.mixed import SHARES, MixedStore, reached

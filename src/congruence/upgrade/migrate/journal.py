@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from congruence._utils.atomic import atomic_path
-from congruence._utils.lock import locked
+from congruence._utils.atomic import atomic_path, locked
 from congruence._version import __version__
 from congruence.databases import Cursor, Stage
 from congruence.errors import CorruptFileError, FileError, MigrationError

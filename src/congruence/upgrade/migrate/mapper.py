@@ -15,7 +15,7 @@ from congruence._utils.validation import RowNames, check_rows
 from congruence.databases import DatabaseInfo
 from congruence.embeddings import MODALITIES, Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import ModalityError, ParameterError, SpaceMismatchError
-from congruence.maps import Map, TwoSidedMap
+from congruence.maps import HeadsMap, Map
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.transform import block_function
@@ -73,7 +73,7 @@ class RowMapper:
         old: Quantizer | None = None,
         new: Quantizer | None = None,
     ) -> None:
-        if isinstance(mapping, TwoSidedMap):
+        if isinstance(mapping, HeadsMap):
             raise ParameterError(
                 f"A {mapping.kind} map maps both models into a joint space.",
                 "Fit another map, or map both sides with transform_file.",

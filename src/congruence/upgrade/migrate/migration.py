@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
-from congruence._inputs import as_embeddings
 from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import RowsLike
 from congruence.databases import Database, open_database
-from congruence.embeddings import Embeddings, Pairs
+from congruence.embeddings import Embeddings, Pairs, as_embeddings
 from congruence.errors import (
     MigrationError,
     ModalityError,

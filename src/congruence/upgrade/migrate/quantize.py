@@ -41,7 +41,7 @@ class Quantizer:
             bounds = np.empty(0)
         if bounds.shape != (2, self.dim) or not np.isfinite(bounds).all() or not (bounds[0] < bounds[1]).all():
             raise ParameterError(
-                f"Got {name} of shape {bounds.shape}; expected (2, {self.dim}): a finite range of each component.",
+                f"Got {name} of shape {bounds.shape}; expected (2, {self.dim}): the smallest and the largest.",
                 f"Pass `{name}=…` as they were computed for quantize_embeddings.",
             )
         return bounds

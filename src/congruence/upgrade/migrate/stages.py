@@ -10,13 +10,12 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from congruence._inputs import as_embeddings
 from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_rows, id_texts, same_ids
 from congruence._utils.refusals import describe_refusal
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix
-from congruence.embeddings import Embeddings
+from congruence.embeddings import Embeddings, as_embeddings
 from congruence.errors import (
     CongruenceError,
     CorruptFileError,

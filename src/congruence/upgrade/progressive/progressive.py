@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from congruence import persist
-from congruence._inputs import as_embeddings
 from congruence._utils.arrays import blocks
 from congruence._utils.atomic import atomic_path, check_output
 from congruence._utils.ids import as_ids, id_rows
@@ -27,8 +26,9 @@ from congruence._utils.validation import (
     check_width,
     name_rows,
 )
+from congruence.embeddings import as_embeddings
 from congruence.errors import CorruptFileError, IdError, InputError, ParameterError, ShapeError
-from congruence.maps import Map, TwoSidedMap
+from congruence.maps import HeadsMap, Map
 from congruence.stores import Source
 from congruence.upgrade.progressive.calibration import FEWEST, OriginScale, fit_origin_scale
 from congruence.upgrade.progressive.forecast import Forecast, make_forecast
@@ -60,7 +60,6 @@ from congruence.upgrade.progressive.texts import Gate, Scale, TextFacts, Texts, 
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
 
 
 AGAIN = 1.5  # the kind of map and its penalty are chosen again each time the number of rows has grown by this factor
@@ -174,7 +173,7 @@ class Progressive:
                 "Pass `meter_share=0.2` and `clip=3.0`, for example.",
             )
         check_positive(tolerance, "tolerance", zero=True)
-        if isinstance(mapping, TwoSidedMap):
+        if isinstance(mapping, HeadsMap):
             raise ParameterError(
                 f"A {type(mapping).__name__} maps both models into a third one.", "Pass an OrthogonalMap, for example."
             )

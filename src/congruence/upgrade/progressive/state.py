@@ -16,8 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from congruence._utils.atomic import atomic_path, why_foreign
-from congruence._utils.owner import find_left_over
+from congruence._utils.atomic import atomic_path, find_left_over, why_foreign
 from congruence._utils.refusals import describe_refusal
 from congruence.errors import CorruptFileError, FileError
 from congruence.persist import CARD, CONFIG, FORMAT, WEIGHTS

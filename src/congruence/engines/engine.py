@@ -1,0 +1,210 @@
+"""Engines run a function on every fragment, here or with Ray (extra ``ray``), and yield the results in any order."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import congruence.errors as errors
+from congruence._utils.optional import require
+from congruence.engines.dataset import Fragment
+from congruence.errors import CongruenceError
+
+#: Function from a fragment to plain data that JSON can represent; must be picklable, and may be called twice for a
+#: fragment.
+Work: TypeAlias = Callable[[Fragment], Mapping[str, object]]
+
+#: Function from a fragment to bytes, and function that merges such bytes.
+Measure: TypeAlias = Callable[[Fragment], bytes]
+Merge: TypeAlias = Callable[[Sequence[bytes]], bytes]
+
+#: Number of results merged at a time.
+FAN_IN = 16
+
+
+class Engine(ABC):
+    """Runs a function on every fragment, in this process or on other machines; ``name`` is for reports."""
+
+    name: str
+
+    @abstractmethod
+    def run(self, work: Work, fragments: Sequence[Fragment]) -> Iterator[dict[str, Any]]:
+        """Yield the function's result, plain data, for each fragment as it is finished.
+
+        The first CongruenceError that the work raises ends the job.
+        """
+
+    @abstractmethod
+    def reduce(self, measure: Measure, merge: Merge, fragments: Sequence[Fragment]) -> bytes:
+        """Measure every fragment, and merge the results in a tree whose shape depends on the number of fragments alone.
+
+        ``measure`` returns bytes; ``merge`` takes a list of them, in the order of their fragments.
+        """
+
+
+class _Guarded:
+    """A function whose errors are returned as plain data, because engines replace exceptions by their own."""
+
+    def __init__(self, work: Callable[[Fragment], object]) -> None:
+        self.work = work
+
+    def __call__(self, fragment: Mapping[str, object]) -> dict[str, object]:
+        """Return ``{"value": …}``, or the type and message of a CongruenceError, and the name of the fragment."""
+        try:
+            return {"value": self.work(Fragment.from_dict(fragment))}
+        except CongruenceError as error:
+            return {"error": type(error).__name__, "message": str(error), "fragment": fragment["name"]}
+
+
+def _unwrap(result: Mapping[str, Any]) -> Any:
+    """Return the value of a :class:`_Guarded` function, or raise its error with the name of the fragment."""
+    if "error" not in result:
+        return result["value"]
+    kind = getattr(errors, result["error"], CongruenceError)
+    raise kind(f"{result['message']} The fragment is {result['fragment']}.")
+
+
+class LocalEngine(Engine):
+    """Runs everything in this process: for data sets in object storage, and for trying out a job."""
+
+    name = "local"
+
+    def run(self, work: Work, fragments: Sequence[Fragment]) -> Iterator[dict[str, Any]]:
+        """Yield the result for each fragment, in order; see :meth:`Engine.run`."""
+        guarded = _Guarded(work)
+        for fragment in fragments:
+            yield dict(_unwrap(guarded(fragment.to_dict())))
+
+    def reduce(self, measure: Measure, merge: Merge, fragments: Sequence[Fragment]) -> bytes:
+        """Measure every fragment and merge the results; see :meth:`Engine.reduce`."""
+        guarded = _Guarded(measure)
+        # Like the digits of a counter: a full level is merged into one result of the next level.
+        levels: list[list[bytes]] = [[]]
+        for fragment in fragments:
+            levels[0].append(_unwrap(guarded(fragment.to_dict())))
+            for k in range(len(levels)):
+                if len(levels[k]) == FAN_IN:
+                    if k + 1 == len(levels):
+                        levels.append([])
+                    levels[k + 1].append(merge(levels[k]))
+                    levels[k] = []
+        merged: list[bytes] = []
+        for level in levels:
+            merged = [merge([*level, *merged])] if level or merged else []
+        return merged[0]
+
+
+class RayEngine(Engine):
+    """Runs one task of Ray Data per fragment.
+
+    Workers receive only the description of a fragment: rows never pass through the driver or Ray's object store. A task
+    whose worker dies is run again.
+
+    Parameters
+    ----------
+    address : str, optional
+        Address of a running cluster: ``auto``, ``host:port`` or ``ray://host:port``; by default that in
+        ``RAY_ADDRESS``, or else a new cluster on this machine, which ends with the process. If the process is already
+        connected to a cluster, that cluster is used.
+    workers : int, optional
+        Maximum number of concurrent tasks; for a cluster that is started here, also its number of cores.
+    gpus : float, default=0
+        Number or share of GPUs that a task requests; Ray hides GPUs that a task has not requested.
+    retries : int, default=10
+        Number of times that a fragment is repeated after its worker died.
+    """
+
+    name = "ray"
+
+    def __init__(
+        self, address: str | None = None, *, workers: int | None = None, gpus: float = 0, retries: int = 10
+    ) -> None:
+        self.address, self.workers, self.gpus, self.retries = address, workers, gpus, retries
+
+    def run(self, work: Work, fragments: Sequence[Fragment]) -> Iterator[dict[str, Any]]:
+        """Yield the result for each fragment; see :meth:`Engine.run`."""
+        self._connect()
+        call = _Guarded(work)
+
+        def task(row: dict[str, str]) -> dict[str, str]:
+            return {"result": json.dumps(call(json.loads(row["fragment"])))}
+
+        for row in self._tasks(task, fragments, in_order=False).iter_rows():
+            yield dict(_unwrap(json.loads(row["result"])))
+
+    def reduce(self, measure: Measure, merge: Merge, fragments: Sequence[Fragment]) -> bytes:
+        """Measure every fragment and merge the results; see :meth:`Engine.reduce`."""
+        self._connect()
+        call = _Guarded(measure)
+
+        def task(row: dict[str, str]) -> dict[str, Any]:
+            result = call(json.loads(row["fragment"]))
+            return {"value": result.pop("value", b""), "error": json.dumps(result) if result else ""}
+
+        def join(batch: Any) -> dict[str, Any]:
+            error = next((text for text in batch["error"] if text), "")
+            return {"value": [b"" if error else merge(list(batch["value"]))], "error": [error]}
+
+        results = self._tasks(task, fragments, in_order=True)
+        count = len(fragments)
+        while count > 1:
+            results = results.map_batches(join, batch_size=FAN_IN, **self._options())
+            count = -(-count // FAN_IN)
+        (row,) = results.take_all()
+        if row["error"]:
+            _unwrap(json.loads(row["error"]))
+        value: bytes = row["value"]
+        return value
+
+    def _tasks(
+        self, task: Callable[[dict[str, str]], Mapping[str, Any]], fragments: Sequence[Fragment], *, in_order: bool
+    ) -> Any:
+        import ray.data
+
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.execution_options.preserve_order = in_order
+        rows = [{"fragment": json.dumps(fragment.to_dict())} for fragment in fragments]
+        return ray.data.from_items(rows, override_num_blocks=len(rows)).map(task, **self._options())
+
+    def _options(self) -> dict[str, Any]:
+        import ray.data
+
+        retries = self.retries
+        # Ray Data has no parameter for this argument of tasks; its default is to retry without limit.
+        options: dict[str, Any] = {"num_cpus": 1, "ray_remote_args_fn": lambda: {"max_retries": retries}}
+        if self.gpus:
+            options["num_gpus"] = self.gpus
+            # Without this, Ray ends a worker after one task with a GPU, and the next worker loads the model again.
+            options["max_calls"] = 0
+        if self.workers is not None:
+            options["compute"] = ray.data.TaskPoolStrategy(size=self.workers)
+        return options
+
+    def _connect(self) -> None:
+        ray = require("ray", extra="ray")
+        if not ray.is_initialized():
+            address = self.address or os.environ.get("RAY_ADDRESS") or "local"
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            options = {"include_dashboard": False, "num_cpus": self.workers} if address == "local" else {}
+            with _keep_sigterm():
+                ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
+
+
+@contextmanager
+def _keep_sigterm() -> Iterator[None]:
+    """Restore the handler of SIGTERM, which ``ray.init`` replaces, so that a stopped command reports."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,255 @@
+"""The model card of a saved map: what it maps, how to call it, the evidence for it, and what its facts mean."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from congruence._utils.display import as_markdown, visible
+from congruence.maps.evidence import alignment_rows, choice_sentence, refinement_sentence
+
+if TYPE_CHECKING:
+    from congruence.maps._base import Map
+
+#: Meanings of facts and scores whose names do not explain themselves.
+_MEANING = {
+    "n_pairs": "pairs in the fit",
+    "rank": "directions that the pairs cover",
+    "directions": "number of directions: the width of the narrower model",
+    "mean_directions": "directions added because the means of both models correspond",
+    "mean_gain": "mean gain over all directions; 1 if none is damped",
+    "is_isometry": "distances are preserved",
+    "is_projection": "the target is narrower, so directions are lost",
+    "alignment": "Procrustes correlation of the pairs the map was fitted on",
+    "cross_validated_alignment": "mean cosine of held-out pairs, both sides centered, by maps of the other pairs",
+    "modality": "modality of vectors if none is given",
+    "center": "the means of both models are mapped to each other",
+    "shrinkage_used": "how directions with weak evidence are damped",
+    "ridge_used": "penalty added to the sums of squares",
+    "random_state": "seed",
+    "unpaired_source": "ids that only the source has, left out",
+    "unpaired_target": "ids that only the target has, left out",
+    "zero_rows_left_out": "pairs with a row of zeros, left out",
+    "identical_rows": "pairs that share a vector with another pair; they are held out together or not at all",
+    "identical_groups": "groups of these pairs",
+}
+
+#: A name without Markdown markup or links, such as ``test_mean@1``.
+_PLAIN = re.compile("[A-Za-z](?:[A-Za-z0-9_@]*[A-Za-z0-9])?")
+
+#: Exceptions raised for a malformed record of a fit. Loading does not check records, since they do not affect mapped
+#: vectors.
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+_UNREADABLE = "This record is not of the form that congruence writes."
+
+
+def write_card(mapping: Map, title: str, text: list[str]) -> str:
+    """Return a map's card in Markdown, with all values from files escaped; ``text`` says what it does and how to call
+    it.
+    """
+    scores, facts = mapping.scores_, {**mapping.facts_, **mapping.get_params(deep=False)}
+    source, target = mapping.source_space_, mapping.target_space_
+    refined, aligned = scores.get("refinement"), scores.get("alignment")
+    kind = type(mapping).__name__
+    if isinstance(refined, Mapping) and refined.get("improves") is True:
+        kind = f"{kind} refined with unpaired rows"
+    elif isinstance(aligned, Mapping):
+        kind = f"{kind} of rows without known pairs"
+    name = f"{source.model or 'source'} → {target.model or 'target'}"
+    lines = [*front_matter(name, (mapping.kind,), scores), f"# {kind}: {title}", "", *text]
+    lines += _section(_display, mapping)
+    lines += _section(_means, facts)
+    for record, write in (
+        ("pairing", _pairing),
+        ("choice", _choice),
+        ("refinement", _refinement),
+        ("alignment", _alignment),
+    ):
+        lines += _section(write, scores.get(record))
+    return "\n".join([*lines, *_facts(facts), *_scores(scores)]) + "\n"
+
+
+def _section(write: Callable[[Any], list[str]], record: object) -> list[str]:
+    """Return the lines for a record of the fit; none if there is no record."""
+    if record is None:
+        return []
+    try:
+        lines = write(record)
+    except _MALFORMED:
+        lines = [_UNREADABLE]
+    return ["", *lines] if lines else []
+
+
+def _display(mapping: Map) -> list[str]:
+    """Return lines on the pairs that the map was fitted on, and on its held-out scores."""
+    entries = mapping._shown()
+    return [f"Fitted on: {as_markdown(entries['fitted on'])}.  ", f"Held out: {as_markdown(entries['held out'])}."]
+
+
+def _means(facts: Mapping[str, Any]) -> list[str]:
+    """Return a line on the modalities for which a rotation has means, and on the origin of these means."""
+    fitted, known = facts.get("modality"), facts.get("modalities")
+    if not known:
+        return []
+    mean_rows = facts.get("mean_rows", {})
+    described = []
+    for name in known:
+        count, target = mean_rows.get(name, (None, None))
+        origin = "from the pairs" if name not in mean_rows else f"of {count:,} source rows" if count else "given"
+        if target == 0:
+            origin += ", the target's estimated from the source's"
+        described.append(f"{name} ({origin})")
+    advice = (
+        ""
+        if len(known) > 1 or not facts.get("center", True)
+        else " Vectors of another modality need their own means first: see recenter."
+    )
+    active = f" The default modality is {fitted}." if len(known) > 1 and fitted else ""
+    return [as_markdown(f"Modalities with means: {', '.join(described)}.{active}{advice}")]
+
+
+def _pairing(report: Mapping[str, Any]) -> list[str]:
+    """Return a line on whether the pairs look paired, with the result for random pairs as a control."""
+    if report["state"] == "too few":
+        return ["Pairing: too few pairs to tell whether they belong together."]
+    verdict = {"paired": "the pairs belong together", "not paired": "THE PAIRS DO NOT LOOK PAIRED"}.get(
+        report["state"], "cannot tell whether the pairs belong together"
+    )
+    compared = (
+        f"mean cosine of pairs left out {report['alignment']:.3f}, of pairs drawn at random {report['null_mean']:.3f}"
+    )
+    suspects = f"; {len(report['suspects'])} single pairs look wrong" if report["suspects"] else ""
+    return [as_markdown(f"Pairing: {verdict} ({compared}, p = {report['p_value']:.2g}){suspects}.")]
+
+
+def _choice(choice: Mapping[str, Any]) -> list[str]:
+    """Return a section on the chosen map and its margin, with a table of the scores of all candidates."""
+    lines = ["## Choice of the map", "", as_markdown(choice_sentence(choice))]
+    tried = choice["tried"]
+    if not tried:
+        return lines
+    others = list(tried[0]["other"])
+    own = "mean reciprocal rank" + (" of the pairs" if others else "")
+    rows = [["map", own, "at 1", *(f"of {name} rows" for name in others), "behind the best (± standard error)"]]
+    for candidate in tried:
+        behind = f"{candidate['behind']:.3f} ± {candidate['error']:.3f}" if candidate["behind"] > 0 else "best"
+        other = [f"{candidate['other'][name]:.3f}" if name in candidate["other"] else "–" for name in others]
+        rows.append(
+            [
+                f"{candidate['name']}{' (chosen)' * (candidate['name'] == choice['name'])}",
+                f"{candidate['score']:.3f}",
+                f"{candidate['retrieval_at_1']:.3f}",
+                *other,
+                behind,
+            ]
+        )
+    return [*lines, "", *_table(rows)]
+
+
+def _refinement(record: Mapping[str, Any]) -> list[str]:
+    """Return a section on whether unpaired rows are part of the map, with the evidence."""
+    sizes = " and ".join(f"{size:,}" for size in record["pool_sizes"])
+    used = (
+        f"The map is fitted on {record['n_pairs']:,} pairs and {record['matches']:,} matches found between "
+        f"pools of {sizes} unpaired rows."
+        if record["improves"]
+        else f"The map is fitted on the {record['n_pairs']:,} pairs alone; pools of {sizes} unpaired rows were tried."
+    )
+    return ["## Refinement", "", as_markdown(f"{refinement_sentence(record)} {used}")]
+
+
+def _alignment(record: Mapping[str, object]) -> list[str]:
+    """Return a section on the agreement of restarts of a fit without known pairs."""
+    return ["## Alignment without known pairs", "", *_table([["evidence", "value"], *alignment_rows(record)])]
+
+
+def _facts(facts: Mapping[str, object]) -> list[str]:
+    rows = [["fact or parameter", "value", "meaning"]]
+    for key, value in facts.items():
+        if isinstance(value, (bool, int, str)) or value is None:
+            rows.append([key, str(value), _MEANING.get(key, "")])  # lists and tables are in config.json
+        elif isinstance(value, float):
+            rows.append([key, f"{value:.4g}", _MEANING.get(key, "")])
+    return ["", "## Facts", "", *_table(rows)]
+
+
+def _scores(scores: Mapping[str, object]) -> list[str]:
+    flat = {key: value for key, value in scores.items() if isinstance(value, (int, float)) and key != "n_pairs"}
+    if not flat:
+        return []
+    rows = [[key, f"{value:.4g}", _MEANING.get(key, "")] for key, value in flat.items()]
+    lines = ["", *_table([["score at fit", "value", "meaning"], *rows])]
+    if "held_out_cosine_constant" in flat:
+        lines += [
+            "",
+            "Compare the cosine with its controls: `constant` puts every mapped row at the target's mean, "
+            "`random_rotation` is a random rotation about the right means. Only the part above both is due to the "
+            "map.",
+        ]
+    return lines
+
+
+def _table(rows: list[list[str]]) -> list[str]:
+    """Return the lines of a table whose first row is the header; cells are escaped, except plain names."""
+    cells = ([cell if _PLAIN.fullmatch(cell) else as_markdown(cell) for cell in row] for row in rows)
+    lines = [f"|{''.join(f' {cell} |' if cell else ' |' for cell in row)}" for row in cells]
+    return [lines[0], f"|{' --- |' * len(rows[0])}", *lines[1:]]
+
+
+#: Name and display label, in the Hub's metadata, of each score of a fit.
+_METRICS = {
+    "held_out_retrieval_at_1": ("recall_at_1", "recall at 1", "held_out_retrieval_chance"),
+    "held_out_recall_at_10": ("recall_at_10", "recall at 10", "held_out_recall_at_10_chance"),
+    "held_out_cosine": ("cosine_similarity", "cosine", "held_out_cosine_constant"),
+}
+
+#: Meaning of the second number of each score.
+_CONTROLS = {"held_out_cosine_constant": "every row at the target's mean"}
+
+
+def front_matter(name: str, tags: tuple[str, ...], scores: Mapping[str, object] | None = None) -> list[str]:
+    """Return the lines of the front matter: the map's name, tags, and each score on held-out pairs with its control.
+
+    Names and numbers are written as JSON, which is valid YAML, so that a value cannot add lines.
+    """
+    results = _results(scores or {})
+    lines = ["---", "library_name: congruence", f"tags: {_json(['congruence', 'embeddings', 'alignment', *tags])}"]
+    if results:
+        lines += [
+            f"metrics: {_json([result['type'] for result in results])}",
+            "model-index:",
+            f"- name: {_json(visible(name))}",
+        ]
+        pairs = scores.get("held_out_pairs") if scores else None
+        count = f"{pairs:,} pairs" if isinstance(pairs, int) else "pairs"
+        lines += [
+            "  results:",
+            '  - task: {"type": "feature-extraction", "name": "Find an item by its mapped vector"}',
+            f"    dataset: {_json({'type': 'held-out-pairs', 'name': f'{count} that the fit did not see'})}",
+            "    metrics:",
+            *(f"    - {_json(result)}" for result in results),
+        ]
+    return [*lines, "---"]
+
+
+def _results(scores: Mapping[str, object]) -> list[dict[str, object]]:
+    """Return the scores on held-out pairs; those that are not finite numbers are left out."""
+    results: list[dict[str, object]] = []
+    for key, (kind, label, control) in _METRICS.items():
+        value, reference = scores.get(key), scores.get(control)
+        if _is_number(value):
+            suffix = f" ({_CONTROLS.get(control, 'chance')}: {reference:.3f})" if _is_number(reference) else ""
+            results.append({"type": kind, "value": round(float(value), 4), "name": f"{label}{suffix}"})
+    return results
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

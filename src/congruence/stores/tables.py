@@ -1,0 +1,481 @@
+"""Arrow tables with a list column of vectors: what Parquet, Arrow files and Lance share."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from congruence._utils.display import short
+from congruence._utils.ids import refuse_missing
+from congruence._utils.validation import name_rows
+from congruence.embeddings import Space
+from congruence.errors import DtypeError, ParameterError, ShapeError
+from congruence.stores._base import BATCH, SPACE_KEY, Sink, Source, read_space, space_json
+from congruence.stores.ids import clean_ids, id_type_of, missing_ids
+from congruence.stores.reading import check_all_rows, missing_key, reading, stored_dtype
+
+#: Consecutive rows of a table with all their columns: an Arrow record batch, or the objects of a ``.jsonl``.
+TableRows: TypeAlias = pa.RecordBatch | list[dict[str, object]]
+
+#: Key of the space in a field's metadata, or in the schema's if the table has a single column of vectors.
+_SPACE = SPACE_KEY.encode()
+
+#: Maximum number of rows, and of their bytes, that are buffered before they are written together.
+_GROUP_ROWS, _GROUP_BYTES = 65_536, 64 * 2**20
+
+
+# ------------------------------------------------------------------ columns
+
+
+@dataclass(frozen=True)
+class Columns:
+    """All columns of a table in order, its metadata, and the names of the columns with vectors and ids.
+
+    ``schema`` has the vectors as one list column, ``vector``; ``id`` is None if the ids come from elsewhere, or are not
+    read. ``cells``: columns of a ``.csv`` that hold the components of the vectors; ``records``: whether the rows are
+    the objects of a ``.jsonl``, in which a field may be missing or have any type; ``mixed``: fields without a common
+    type.
+    """
+
+    schema: pa.Schema
+    vector: str
+    id: str | None = None
+    cells: tuple[str, ...] = ()
+    records: bool = False
+    mixed: tuple[str, ...] = ()
+
+    @property
+    def other_vectors(self) -> bool:
+        """Whether other columns hold lists of numbers, which may be vectors of another space."""
+        return any(is_vectors(field.type) for field in self.schema if field.name != self.vector)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether a column of this type holds lists."""
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def is_vectors(kind: pa.DataType) -> bool:
+    """Return whether a column of this type can hold vectors, i.e. lists of numbers."""
+    return is_list(kind) and (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type))
+
+
+def common_columns(columns: list[Columns], path: str | Path) -> Columns | None:
+    """Return the columns of all parts of a folder, for an output that is one table."""
+    for other in columns[1:]:
+        if not other.schema.equals(columns[0].schema):
+            ours, theirs = ({f"{f.name} ({f.type})" for f in c.schema} for c in (columns[0], other))
+            odd = sorted(ours ^ theirs) or ["their order"]
+            raise ParameterError(
+                f"Got parts with different columns for one table, {path}: {', '.join(odd)}.",
+                "Write a folder of parts, which keeps the columns of each part.",
+            )
+    return columns[0] if columns else None
+
+
+def check_column_out(name: str | None, columns: Columns | None, path: str | Path) -> None:
+    """Check that the name for the column of mapped vectors is not taken."""
+    taken = [] if columns is None else [*columns.schema.names, *columns.cells]
+    if name is not None and (not name or name in taken):
+        raise ParameterError(
+            f"Got `column_out={name!r}` for {path}, which has the columns {', '.join(taken)}.",
+            "Pass `column_out=…` with an unused name.",
+        )
+
+
+def needs_ids(columns: Columns | None, has_ids: bool) -> bool:
+    """Return whether ids need a new column ``id``; an error if the table already has a column of that name."""
+    if not has_ids or (columns is not None and columns.id is not None):
+        return False
+    if columns is not None and "id" in columns.schema.names:
+        raise ParameterError(
+            "Got separate ids for a table that has a column 'id'.", "Pass `ids='id'` to use that column, or rename it."
+        )
+    return True
+
+
+def output_schema(
+    columns: Columns | None, *, dim: int, dtype: np.dtype, has_ids: bool, id_type: pa.DataType, name: str | None
+) -> tuple[pa.Schema, int, bool]:
+    """Return the schema of a table with mapped vectors, the index of their column, and whether ids get a new column.
+
+    Without columns to keep, the table has ``id`` (if there are ids) and ``vector``. Otherwise the mapped vectors
+    replace the source's column, which keeps its index, name, metadata and list type; with a ``name`` of their own they
+    get a new column, and the source's is unchanged.
+    """
+    if columns is None:
+        fields, place, metadata = [pa.field(name or "vector", pa.list_(pa.from_numpy_dtype(dtype), dim))], 0, {}
+    else:
+        if columns.mixed:
+            raise DtypeError(
+                f"Got values of different types in {', '.join(map(repr, columns.mixed))}.",
+                "Write a .jsonl, which keeps them as they are.",
+            )
+        fields, metadata = list(columns.schema), dict(columns.schema.metadata or {})
+        place = columns.schema.get_field_index(columns.vector)
+        kept = fields[place].with_type(_list_like(fields[place].type, dtype, dim))
+        if name is None:
+            fields[place] = kept
+        else:
+            # A field's metadata, for example its field id in an Iceberg table, does not apply to a new field.
+            place = len(fields)
+            fields.append(kept.with_name(name).remove_metadata())
+        _update_hugging_face(metadata, columns.vector, fields[place].name, dtype, dim)
+    new_ids = needs_ids(columns, has_ids)
+    if new_ids:
+        fields, place = [pa.field("id", id_type), *fields], place + 1
+    return pa.schema(fields, metadata=metadata or None), place, new_ids
+
+
+def _list_like(kind: pa.DataType, dtype: np.dtype, dim: int) -> pa.DataType:
+    value = kind.value_field.with_type(pa.from_numpy_dtype(dtype))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(value, dim)
+    return pa.large_list(value) if pa.types.is_large_list(kind) else pa.list_(value)
+
+
+def _update_hugging_face(metadata: dict[bytes, bytes], old: str, new: str, dtype: np.dtype, dim: int) -> None:
+    """Update width and type in the metadata from which Hugging Face ``datasets`` reads the features."""
+    try:
+        info = json.loads(metadata[b"huggingface"])
+        feature = dict(info["info"]["features"][old])
+        value = {**feature["feature"], "dtype": dtype.name}
+    except (KeyError, TypeError, ValueError):
+        return
+    length = feature.get("length", -1)
+    info["info"]["features"][new] = {**feature, "feature": value, "length": length if length == -1 else dim}
+    metadata[b"huggingface"] = json.dumps(info).encode()
+
+
+def list_array(vectors: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """Return the rows of a matrix as a list column of type ``kind``."""
+    flat = pa.array(vectors.reshape(-1))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.FixedSizeListArray.from_arrays(flat, type=kind)
+    large = pa.types.is_large_list(kind)
+    ends = np.arange(len(vectors) + 1, dtype=np.int64 if large else np.int32) * vectors.shape[1]
+    return (pa.LargeListArray if large else pa.ListArray).from_arrays(pa.array(ends), flat, type=kind)
+
+
+def as_batch(rows: TableRows, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows as an Arrow record batch."""
+    return rows if isinstance(rows, pa.RecordBatch) else pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def slice_rows(rows: TableRows | None, start: int, stop: int) -> TableRows | None:
+    """Return rows ``start`` to ``stop``, or None if there are no rows."""
+    if rows is None:
+        return None
+    return rows[start:stop] if isinstance(rows, list) else rows.slice(start, stop - start)
+
+
+class TableLayout:
+    """An output table: the source's columns with the mapped vectors, or ``vector`` and, if there are ids, ``id``.
+
+    The mapped vectors replace the source's, or get the new column ``column_out``; ``at`` is the index of their column
+    in ``schema``, whose metadata state their space.
+    """
+
+    def __init__(
+        self,
+        columns: Columns | None,
+        *,
+        dim: int,
+        dtype: np.dtype,
+        has_ids: bool,
+        id_type: pa.DataType,
+        space: Space = Space(),  # noqa: B008 - frozen
+        column_out: str | None = None,
+        path: str | Path,
+    ) -> None:
+        check_column_out(column_out, columns, path)
+        self.dim, self.dtype = dim, dtype
+        self._columns, self._replaces = columns, columns is not None and column_out is None
+        schema, self.at, self._new_ids = output_schema(
+            columns, dim=dim, dtype=dtype, has_ids=has_ids, id_type=id_type, name=column_out
+        )
+        metadata = {} if space == Space() else {_SPACE: space_json(space).encode()}
+        field = schema.field(self.at)
+        own = {key: value for key, value in (field.metadata or {}).items() if key != _SPACE}
+        if columns and (column_out is not None or columns.other_vectors):
+            schema = schema.set(self.at, field.with_metadata({**own, **metadata} or None))
+        else:
+            rest = {key: value for key, value in (schema.metadata or {}).items() if key != _SPACE}
+            schema = schema.set(self.at, field.with_metadata(own or None)).with_metadata({**rest, **metadata} or None)
+        self.schema: pa.Schema = schema
+
+    def fill(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> pa.RecordBatch:
+        """Return mapped vectors, shape (b, dim), and the same rows of the source as a batch of the output table."""
+        lists = list_array(vectors, self.schema.field(self.at).type)
+        arrays = [] if rows is None or self._columns is None else list(as_batch(rows, self._columns.schema).columns)
+        if self._new_ids:
+            arrays.insert(0, ids)
+        if self._replaces:
+            arrays[self.at] = lists
+        else:
+            arrays.append(lists)
+        return pa.record_batch(arrays, schema=self.schema)
+
+    def parquet_options(self) -> dict[str, object]:
+        """Return the options of pyarrow's Parquet writer.
+
+        The vectors are written without compression and dictionary: random mantissas do not compress, and writing is
+        several times faster without a dictionary.
+        """
+        others = [f.name for k, f in enumerate(self.schema) if k != self.at and not pa.types.is_nested(f.type)]
+        if self._columns is not None and others:
+            return {
+                "compression": dict.fromkeys(others, "snappy"),
+                "use_dictionary": others,
+                "write_statistics": others,
+            }
+        return {"compression": "none", "use_dictionary": False, "write_statistics": False}
+
+
+# ------------------------------------------------------------------ readers
+
+
+def table_shapes(schema: pa.Schema, n: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a table's columns by name; lists of any length count as matrices."""
+    return {f.name: (n, -1) if is_list(f.type) else (n,) for f in schema}
+
+
+def rows_after(
+    batches: Iterable[pa.RecordBatch], after: int, n: int, name: str, *, first_row: int = 0
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield batches from row ``after`` on, each with the number of its first row.
+
+    ``batches`` are consecutive from row ``first_row`` up to the end of the table, which must have ``n`` rows.
+    """
+    row = first_row
+    for batch in batches:
+        stop = row + len(batch)
+        if stop > after:
+            batch = batch.slice(max(after - row, 0))
+            yield stop - len(batch), batch
+        row = stop
+    check_all_rows(row, n, name)
+
+
+class TableSource(Source):
+    """Source of the rows of a list column, with fixed or variable list size, and of their ids.
+
+    ``key`` may be left out if there is only one column of lists; ``ids`` are an Arrow array, the column that holds them
+    (by default ``id`` or ``ids``, if there is one), or False.
+    """
+
+    _row_bytes: int = 0
+
+    def _describe(
+        self, path: str | Path, schema: pa.Schema, n: int, key: str | None, ids: pa.Array | str | bool | None
+    ) -> None:
+        """Choose the columns, and set what follows from the schema; ``dim`` is -1 for lists of variable size."""
+        check_names(schema, path)
+        lists = {f.name: str(f.type) for f in schema if is_list(f.type)}
+        if key is None:
+            numbers = [f.name for f in schema if is_vectors(f.type)] or list(lists)
+            key = numbers[0] if len(numbers) == 1 else None
+        if key is None or key not in lists:
+            raise missing_key(key, path, lists, "column")
+        self.n, self._file, self._key, self.path = n, str(path), key, f"{path}:{key}"
+        self.files = (Path(path),)
+        if self.n == 0:
+            raise ShapeError(f"Got no rows in {path}.", "Pass a file with rows.")
+        kind, value = schema.field(key).type, schema.field(key).type.value_type
+        if not is_vectors(kind):
+            raise DtypeError(
+                f"Got lists of {value} in {self.path}; expected lists of numbers.",
+                "Convert the column to lists of float32.",
+            )
+        self.dtype = stored_dtype(np.dtype(value.to_pandas_dtype()), self.path)
+        plain = {f.name: str(f.type) for f in schema if not is_list(f.type)}
+        self._ids = ids if isinstance(ids, pa.Array) else None
+        self._id_column = ids if isinstance(ids, str) else None
+        if ids is None:
+            self._id_column = next((name for name in ("id", "ids") if name in plain), None)
+        elif self._id_column is not None and self._id_column not in plain:
+            raise missing_key(self._id_column, path, plain, "id column")
+        saved = (schema.field(key).metadata or {}).get(_SPACE) or (schema.metadata or {}).get(_SPACE)
+        self.space = read_space(saved, path)
+        self._needed = [self._key] + ([self._id_column] if self._id_column else [])
+        self._columns = Columns(schema, self._key, self._id_column)
+        self.dim = kind.list_size if pa.types.is_fixed_size_list(kind) else -1
+
+    def _measure(self, first: pa.Array | None) -> None:
+        """Set ``dim`` from the first row if the type does not determine it."""
+        if self.dim < 0:
+            if first is None or not first[0].is_valid:
+                raise ShapeError(f"Got a missing vector in row 0 of {self.path}.", "Fill it, or drop this row.")
+            self.dim = len(first[0])
+        if self.dim == 0:
+            raise ShapeError(f"Got an empty vector in row 0 of {self.path}.", "Write the vectors again.")
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether the rows have ids."""
+        return self._ids is not None or self._id_column is not None
+
+    @property
+    def id_type(self) -> pa.DataType:
+        """Type of the ids: int64, uint64 or string."""
+        return id_type_of(self._columns.schema.field(self._id_column).type) if self._id_column else super().id_type
+
+    @property
+    def columns(self) -> list[Columns]:
+        """Columns of the table other than its vectors."""
+        return [self._columns]
+
+    @property
+    def row_bytes(self) -> int:
+        """Approximate number of bytes that a row takes in memory with all its columns."""
+        return max(self._row_bytes, super().row_bytes)
+
+    @abstractmethod
+    def pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield batches of the named columns (None for all), each with the number of its first row."""
+
+    def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
+        """Yield ``(ids, vectors)`` blocks; see :meth:`Source.scan`."""
+        for start, piece in self.pieces(self._needed, after, batch):
+            yield self.block(piece, start)
+
+    def scan_table(
+        self, after: int = 0, batch: int = BATCH
+    ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
+        """Yield ``(ids, vectors, rows)`` blocks; see :meth:`Source.scan_table`."""
+        for start, piece in self.pieces(None, after, batch):
+            yield *self.block(piece, start), piece
+
+    def block(self, piece: pa.RecordBatch, start: int) -> tuple[pa.Array | None, np.ndarray]:
+        """Return the ids and vectors of consecutive rows, of which the first has the number ``start``."""
+        with reading(self._file, pa.ArrowException):  # some damage shows only when values are accessed
+            ids = self._ids_of(piece, start) if self._id_column else self._slice_ids(start, len(piece))
+            return ids, self.vectors(piece.column(self._key), start, ids)
+
+    def _ids_of(self, piece: pa.RecordBatch, start: int) -> pa.Array:
+        ids = piece.column(self._id_column)
+        if len(missing_ids(ids)):  # count the missing ids of the whole file for the message
+            pieces = self.pieces([str(self._id_column)], 0, BATCH)
+            rows = np.concatenate([first + missing_ids(more.column(0)) for first, more in pieces])
+            refuse_missing(rows, f"ids of {self._file}:{self._id_column}", floats=pa.types.is_floating(ids.type))
+        return clean_ids(ids, f"{self._file}:{self._id_column}", start)
+
+    def vectors(self, column: pa.Array, start: int = 0, ids: pa.Array | None = None) -> np.ndarray:
+        """Return a list column as a matrix; errors for missing and ragged rows name their numbers and ids."""
+
+        def name(missing: np.ndarray) -> str:
+            rows = np.unique(missing)
+            text = f"row{'s' if len(rows) > 1 else ''} {name_rows(start + rows)}"
+            return f"{text}{'' if ids is None else f' (id {name_rows(rows, ids)})'} of {self.path}"
+
+        if column.null_count:
+            empty = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+            vectors = "a missing vector" if len(empty) == 1 else f"{len(empty)} missing vectors"
+            raise ShapeError(
+                f"Got {vectors} in {name(empty)}; expected {self.dim} numbers in each.", "Drop or re-encode these rows."
+            )
+        if not pa.types.is_fixed_size_list(column.type):
+            lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+            odd = np.flatnonzero(lengths != self.dim)
+            if len(odd):
+                raise ShapeError(
+                    f"Got {lengths[odd[0]]} numbers in {name(odd[:1])}; expected {self.dim} as in the first row.",
+                    "Drop or re-encode these rows.",
+                )
+        values = column.flatten()  # unlike .values, this respects slices
+        if values.null_count:
+            empty = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False)) // self.dim
+            raise ShapeError(f"Got missing numbers in {name(empty)}.", "Re-encode these rows.")
+        flat = values.to_numpy(zero_copy_only=False)
+        # A copy, because callers may keep or modify the array, and Arrow's buffers are shared.
+        return np.array(flat.reshape(-1, self.dim), dtype=self.dtype)
+
+
+class SchemaSource(TableSource):
+    """Columns of batches that the caller supplies, described by their schema; it reads no rows itself."""
+
+    def __init__(
+        self, schema: pa.Schema, name: str, *, dim: int, key: str | None = None, ids: str | bool | None = None
+    ) -> None:
+        self._describe(name, schema, 1, key, ids)
+        self.dim = self.dim if self.dim >= 0 else dim
+
+    def pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield nothing."""
+        yield from ()
+
+
+def check_names(schema: pa.Schema, path: str | Path) -> None:
+    """Check that the column names of a table are unique."""
+    if len(set(schema.names)) < len(schema.names):
+        repeated = next(name for name in schema.names if schema.names.count(name) > 1)
+        raise ParameterError(f"Got several columns named {short(repeated)!r} in {path}.", "Rename them in the file.")
+
+
+def read_table_column(
+    path: str | Path, key: str | None, schema: pa.Schema, column: Callable[[str], pa.ChunkedArray]
+) -> pa.ChunkedArray:
+    """Return a column that is not a list column."""
+    check_names(schema, path)
+    plain = {f.name: str(f.type) for f in schema if not is_list(f.type)}
+    if key is None or key not in plain:
+        raise missing_key(key, path, plain, "column")
+    values = column(key)
+    if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+        values = values.cast(pa.large_string())
+    return values
+
+
+# ------------------------------------------------------------------ writers
+
+
+class TableSink(Sink):
+    """Writer of tables in groups of rows, with the columns of a :class:`TableLayout`."""
+
+    keeps_columns = True
+
+    def _make_schema(self) -> pa.Schema:
+        """Initialize the buffer of rows, and return the schema of the groups."""
+        self._layout = TableLayout(
+            common_columns(self.columns, self.path),
+            dim=self.dim,
+            dtype=self.dtype,
+            has_ids=self.has_ids,
+            id_type=self.id_type,
+            space=self.space,
+            column_out=self.column_out,
+            path=self.path,
+        )
+        self._schema = self._layout.schema
+        self._waiting: list[pa.RecordBatch] = []
+        self._count = self._bytes = 0
+        # Limit the buffered rows by bytes as well as by number.
+        self._group = max(1024, min(_GROUP_ROWS, _GROUP_BYTES // (self.dim * self.dtype.itemsize)))
+        return self._schema
+
+    @abstractmethod
+    def _write_group(self, table: pa.Table) -> None:
+        """Write a group of buffered rows."""
+
+    def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
+        batch = self._layout.fill(ids, vectors, rows)
+        self._waiting.append(batch)
+        self._count += len(batch)
+        self._bytes += 0 if rows is None else batch.nbytes  # other columns may be wide
+        if self._count >= self._group or self._bytes >= _GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._write_group(pa.Table.from_batches(self._waiting))
+            self._waiting, self._count, self._bytes = [], 0, 0
+
+    def _finish(self) -> None:
+        self._flush()

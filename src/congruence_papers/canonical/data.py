@@ -1,0 +1,398 @@
+"""Data of the Canonical paper: images, class prompts and captions embedded by two or more dual encoders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from congruence.embeddings import normalize_rows
+from congruence.errors import InputError, ShapeError
+from congruence.metrics import ensemble_prompts
+from congruence_papers.core import Data, check_embedded
+
+
+@dataclass(frozen=True)
+class CaptionBank:
+    """Captions and edited versions of some of them, embedded by every model.
+
+    Attributes
+    ----------
+    texts : tuple of str
+    labels : ndarray of int, shape (n,)
+        Class of each caption; −1 if it is not one of the available classes.
+    vectors : tuple of ndarray, shape (n, d)
+        Unit rows, one array per model.
+    edited_texts : tuple of str
+    origin, wanted : ndarray of int, shape (m,)
+        Index of the original of each edited caption, and the class that the edited caption names.
+    edited : tuple of ndarray, shape (m, d)
+        Unit rows, one array per model.
+
+    Raises
+    ------
+    ShapeError
+        If the numbers of texts, labels and vectors differ.
+    """
+
+    texts: tuple[str, ...]
+    labels: np.ndarray
+    vectors: tuple[np.ndarray, ...]
+    edited_texts: tuple[str, ...]
+    origin: np.ndarray
+    wanted: np.ndarray
+    edited: tuple[np.ndarray, ...]
+
+    def __post_init__(self) -> None:
+        n, m = len(self.texts), len(self.edited_texts)
+        counts = (
+            {len(self.labels), *map(len, self.vectors)},
+            {len(self.origin), len(self.wanted), *map(len, self.edited)},
+        )
+        if counts != ({n}, {m}):
+            raise ShapeError(
+                f"Got {n} captions and {m} edited captions, but other numbers of labels or vectors; expected "
+                "one per caption.",
+                "Pass a label and a vector for each caption.",
+            )
+
+    def relabel(self, classes: np.ndarray) -> CaptionBank:
+        """Return the captions with class k renumbered to ``classes[k]``, where −1 marks a class that is no longer
+        available.
+        """
+        return replace(
+            self,
+            labels=np.where(self.labels >= 0, classes[self.labels], -1),
+            wanted=np.where(self.wanted >= 0, classes[self.wanted], -1),
+        )
+
+
+def edit_caption(caption: str, before: str, after: str) -> str | None:
+    """Return a caption with one name replaced by another, or None if it does not contain the name as whole words.
+
+    Examples
+    --------
+    >>> edit_caption("A fluffy birman on a chair", "Birman", "Russian Blue")
+    'A fluffy Russian Blue on a chair'
+    >>> edit_caption("Two birmans", "Birman", "Russian Blue") is None
+    True
+    """
+    words = r"[\s_-]+".join(map(re.escape, re.split(r"[\s_-]+", before.strip())))
+    edited, count = re.subn(rf"(?<!\w){words}(?!\w)", lambda _: after, caption, flags=re.IGNORECASE)
+    return edited if count else None
+
+
+def edit_captions(
+    captions: Sequence[tuple[str, str]], edits: Mapping[str, str], classes: Sequence[str], label_of: Mapping[str, int]
+) -> CaptionBank:
+    """Return captions, and versions of them in which class names are replaced."""
+    number = {normalize_name(name): k for k, name in enumerate(classes)}
+    labels = []
+    for i, caption in captions:
+        label = label_of.get(i, number.get(normalize_name(i)))
+        if label is None:
+            raise InputError(
+                f"Got a caption of {i!r} ({caption!r}), which is neither an image nor a class of the data; "
+                "expected one of these.",
+                "Use the id of an image or the name of a class.",
+            )
+        labels.append(label)
+    for name in (*edits, *edits.values()):
+        if normalize_name(name) not in number:
+            raise InputError(
+                f"Got {name!r} among the edits; expected a class of the data ({', '.join(list(classes)[:5])}, …).",
+                "Pass `edits=…` with names of classes.",
+            )
+    texts = [caption for _, caption in captions]
+    versions = [
+        (k, new, number[normalize_name(after)])
+        for before, after in edits.items()
+        for k, caption in enumerate(texts)
+        if (new := edit_caption(caption, before, after)) is not None
+    ]
+    if not versions:
+        raise InputError(
+            f"Got {len(texts)} captions, none of which contains {' or '.join(edits) or 'a class to replace'}.",
+            "Pass `edits=…` with a name that occurs in the captions.",
+        )
+    origin, edited, wanted = zip(*versions, strict=True)
+    return CaptionBank(tuple(texts), np.array(labels), (), edited, np.array(origin), np.array(wanted), ())
+
+
+def no_captions(data: str, figure: str) -> InputError:
+    """Return the error for data without captions, where a text holds nothing but the class that is edited."""
+    return InputError(
+        f"Got {data} with one template per class and no captions; {figure} edits the class in captions of the images.",
+        "Set the parameter captions to a file of them.",
+    )
+
+
+def normalize_name(name: str) -> str:
+    """Return a name in lower case with single spaces, so that ``russian_blue`` and ``Russian Blue`` are equal."""
+    return " ".join(re.split(r"[\s_-]+", name.strip().lower()))
+
+
+def shared_words(captions: Sequence[str], others: Sequence[str], names: Sequence[str]) -> np.ndarray:
+    """Return the share of each caption's words, without class names, that its counterpart also contains.
+
+    Returns (n,): between 0 and 1.
+    """
+    longest_first = [re.escape(normalize_name(name)) for name in sorted(names, key=len, reverse=True)]
+    class_name = re.compile("|".join(rf"(?<!\w){name}(?!\w)" for name in longest_first) or r"(?!)")
+
+    def words(text: str) -> set[str]:
+        return set(re.findall(r"\w+", class_name.sub(" ", normalize_name(text))))
+
+    out = np.full(len(captions), np.nan)
+    for k, (caption, other) in enumerate(zip(captions, others, strict=True)):
+        own = words(caption)
+        if own:
+            out[k] = len(own & words(other)) / len(own)
+    return out
+
+
+@dataclass(frozen=True)
+class Model:
+    """Embeddings by one dual encoder.
+
+    Attributes
+    ----------
+    name : str
+    images : ndarray, shape (n, d), or None
+        Unit rows; None if only texts are available.
+    prompts : ndarray, shape (p, d), or None
+        Unit rows, one per class and template.
+    """
+
+    name: str
+    images: np.ndarray | None
+    prompts: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Collection(Data):
+    """Images and prompts of the same classes, embedded by every model.
+
+    See :class:`congruence_papers.Data` for the attributes that all data share.
+
+    Attributes
+    ----------
+    models : tuple of Model
+    classes : tuple of str
+    ids : ndarray of str, shape (n,)
+    labels : ndarray of int, shape (n,)
+        Class of each image.
+    train : ndarray of bool, shape (n,)
+        Images a map may be fitted on; the others are the test images.
+    prompt_labels, prompt_templates : ndarray of int, shape (p,)
+        Class and template of each prompt.
+    pairs : tuple of (int, int)
+        Models to align, source and target.
+    chains : tuple of (int, int, int)
+        Chains of three models: source, intermediate, target.
+    text_fit : ndarray of bool, shape (p,)
+        Prompts a map may be fitted on; by default all.
+    heldout_classes : ndarray of bool, shape (k,)
+        Classes to evaluate; by default all. If each class has only one text, the classes fitted on are excluded.
+    domain : ndarray of int, shape (k,), or None
+        Group (0 or 1) of each class. The two groups serve as two data sets.
+    domains : tuple of str
+        Names of the two groups.
+    texts : tuple of str
+        Text of each prompt, for examples.
+    captions : dict of str to str
+        Description of each image, by id, for examples.
+    picture : callable, optional
+        Function of an image id that returns a small PNG, JPEG or WebP as bytes, or None.
+    steps : tuple of int
+        Numbers of classes to fit on that fit these data better than the paper's.
+    evaluation_templates : {"all", "single"}
+        Whether class prototypes for evaluation average all prompts of a class or use its first template only. Fits on
+        text do not use prototypes.
+    kinds : tuple of str
+        Kind of each pair in ``pairs``, if they differ (``"same training data"``).
+    bank : CaptionBank, optional
+        Captions embedded by every model, with edited versions of them.
+
+    Raises
+    ------
+    ShapeError
+        If ids, labels, masks, templates or the rows of a model do not match the number of images or prompts.
+    InputError
+        If a label is not a class, a class has no prompt, or a row is not finite or all zeros.
+    """
+
+    models: tuple[Model, ...]
+    classes: tuple[str, ...]
+    ids: np.ndarray
+    labels: np.ndarray
+    train: np.ndarray
+    prompt_labels: np.ndarray
+    prompt_templates: np.ndarray
+    pairs: tuple[tuple[int, int], ...] = ((0, 1),)
+    chains: tuple[tuple[int, int, int], ...] = ((0, 1, 2),)
+    text_fit: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    heldout_classes: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    domain: np.ndarray | None = None
+    domains: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    captions: dict[str, str] = field(default_factory=dict)
+    picture: Callable[[str], bytes | None] | None = None
+    steps: tuple[int, ...] = ()
+    evaluation_templates: str = "all"
+    kinds: tuple[str, ...] = ()
+    bank: CaptionBank | None = None
+
+    def __post_init__(self) -> None:
+        n, p, k = len(self.ids), len(self.prompt_labels), len(self.classes)
+        if len(self.text_fit) == 0:
+            object.__setattr__(self, "text_fit", np.ones(p, bool))
+        if len(self.heldout_classes) == 0:
+            object.__setattr__(self, "heldout_classes", np.ones(k, bool))
+        if len(self.labels) != n or len(self.train) != n or len(self.prompt_templates) != p or len(self.text_fit) != p:
+            raise ShapeError(
+                f"Got {n} ids, {len(self.labels)} labels, {len(self.train)} marks of training images, {p} "
+                f"prompts, {len(self.prompt_templates)} templates and {len(self.text_fit)} marks of prompts; "
+                "expected one each.",
+                "Pass a label and a mark for each id, and a template and a mark for each prompt.",
+            )
+        for what, codes in (("images", self.labels), ("prompts", self.prompt_labels)):
+            if len(codes) and not (codes.min() >= 0 and codes.max() < k):
+                raise InputError(
+                    f"Got {what} of classes outside 0 to {k - 1}; expected labels from 0 to {k - 1}.",
+                    "Pass labels that are positions in `classes=…`.",
+                )
+        missing = np.setdiff1d(np.arange(k), self.prompt_labels)
+        if len(missing):
+            raise InputError(
+                f"Got no prompt for {len(missing)} classes ({self.classes[missing[0]]!r}, …); expected at "
+                "least one for each.",
+                "Add prompts, or drop these classes.",
+            )
+        for model in self.models:
+            for what, rows, count in (("images", model.images, n), ("prompts", model.prompts, p)):
+                if rows is not None:
+                    check_embedded(rows, f"{what} of {model.name}", count)
+
+    @cached_property
+    def prototypes(self) -> tuple[np.ndarray | None, ...]:
+        """Class prototypes of each model, shape (k, d): the prompt ensemble of eq. (6), or the first template of each
+        class.
+        """
+        rows = np.ones(len(self.prompt_labels), bool)
+        if self.evaluation_templates == "single":
+            first = np.full(len(self.classes), np.iinfo(int).max)
+            np.minimum.at(first, self.prompt_labels, self.prompt_templates)
+            rows = self.prompt_templates == first[self.prompt_labels]
+        return tuple(
+            None if model.prompts is None else ensemble_prompts(model.prompts[rows], self.prompt_labels[rows])[0]
+            for model in self.models
+        )
+
+    def kind_of(self, pair: tuple[int, int]) -> str | None:
+        """Return the kind of one of ``pairs``, or None if all are of the same kind."""
+        return self.kinds[self.pairs.index(pair)] if self.kinds else None
+
+    def contents(self) -> dict[str, object]:
+        """Return the shapes of the embeddings and the numbers of classes, images, templates and captions."""
+        return {
+            "models": {
+                model.name: {
+                    "images": None if model.images is None else list(model.images.shape),
+                    "prompts": None if model.prompts is None else list(model.prompts.shape),
+                }
+                for model in self.models
+            },
+            "classes": len(self.classes),
+            "train_images": int(self.train.sum()),
+            "test_images": int((~self.train).sum()),
+            "templates": len(np.unique(self.prompt_templates)),
+            "evaluation_templates": self.evaluation_templates,
+            "captions": 0 if self.bank is None else len(self.bank.texts),
+        }
+
+    def thumbnail(self, item: str) -> bytes | None:
+        """Return a thumbnail of an image, or None if there is none."""
+        return None if self.picture is None or item not in self.captions else self.picture(item)
+
+    def restrict(self, classes: np.ndarray, name: str) -> Collection:
+        """Return the collection restricted to some classes.
+
+        Parameters
+        ----------
+        classes : ndarray of bool, shape (k,)
+            Classes to keep; they are renumbered from 0.
+        name : str
+            Name of the restricted collection.
+
+        Returns
+        -------
+        Collection
+        """
+        new = np.cumsum(classes) - 1
+        images, prompts = classes[self.labels], classes[self.prompt_labels]
+        return replace(
+            self,
+            name=name,
+            bank=None if self.bank is None else self.bank.relabel(np.where(classes, new, -1)),
+            models=tuple(
+                Model(
+                    m.name,
+                    None if m.images is None else m.images[images],
+                    None if m.prompts is None else m.prompts[prompts],
+                )
+                for m in self.models
+            ),
+            classes=tuple(np.array(self.classes, dtype=object)[classes]),
+            ids=self.ids[images],
+            labels=new[self.labels[images]],
+            train=self.train[images],
+            prompt_labels=new[self.prompt_labels[prompts]],
+            prompt_templates=self.prompt_templates[prompts],
+            text_fit=self.text_fit[prompts],
+            heldout_classes=self.heldout_classes[classes],
+            domain=None,
+            domains=(),
+            texts=tuple(np.array(self.texts, dtype=object)[prompts]) if self.texts else (),
+        )
+
+    def split_domains(self) -> tuple[Collection, Collection]:
+        """Return the two groups of classes as two collections.
+
+        Raises
+        ------
+        InputError
+            If the collection has no such groups.
+        """
+        if self.domain is None:
+            raise InputError(
+                f"Got {self.name} alone for a transfer between data sets; expected two data sets.",
+                "Pass `data=…` with another one.",
+            )
+        first, second = (self.restrict(self.domain == k, self.domains[k]) for k in (0, 1))
+        return first, second
+
+
+def unit_rows(rows: np.ndarray) -> np.ndarray:
+    """Return the rows scaled to unit length, as float32.
+
+    Shapes: ``rows`` (n, d); returns (n, d).
+    """
+    return np.asarray(normalize_rows(np.asarray(rows, dtype=np.float64)), dtype=np.float32)
+
+
+def random_half_mask(labels: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Return a random mask of half of the images of every class, rounded down.
+
+    Shapes: ``labels`` (n,); returns (n,).
+    """
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    rank = np.arange(len(order)) - np.searchsorted(labels[order], labels[order])  # within the class
+    mask = np.zeros(len(labels), bool)
+    mask[order] = rank % 2 == 1
+    return mask

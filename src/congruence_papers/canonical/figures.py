@@ -1,0 +1,880 @@
+"""How the figures and tables of the Canonical paper are measured."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from congruence import metrics
+from congruence.errors import InputError
+from congruence.metrics import cross_kernel_cka, linear_cka, zero_shot_accuracy
+from congruence_papers.canonical.data import CaptionBank, Collection, no_captions, shared_words, unit_rows
+from congruence_papers.canonical.maps import Means, ModalityMap, View, controls, fit_modality_map, measure, references
+from congruence_papers.core import Job
+
+if TYPE_CHECKING:
+    from congruence_papers.canonical.maps import ModalityMap
+
+#: Maximum number of anchors in a quick run.
+QUICK_ANCHORS = 600
+
+#: Description of what the draws resample, for fits on text.
+ALL_PROMPTS = "nothing for fits on text, which use every prompt; the test part is fixed"
+
+
+def fit_modality(job: Job[Collection], collection: Collection, pair: tuple[int, int]) -> str:
+    """Return the modality to fit on: the configured one if both models have it, otherwise the other.
+
+    Raises InputError if they share none.
+    """
+    configured: str = job.parameters.get("fit", "image")
+    for modality in (configured, "text" if configured == "image" else "image"):
+        if all(rows_of(collection, k, modality) is not None for k in pair):
+            if modality != configured:
+                job.add_note(f"{collection.name}: fitted on {modality}s, since not every model has {configured}s.")
+                # Claims about cycles and compositions hold for maps fitted on either modality.
+                if job.experiment.kind not in ("cycle", "composition"):
+                    job.unchecked = f"it is about maps fitted on {configured}s; here they were fitted on {modality}s"
+            return modality
+    raise InputError(
+        f"Got {pair_name(collection, pair)} without a modality that both models have; expected images or texts "
+        "of both.",
+        "Embed one modality with both models.",
+    )
+
+
+def rows_of(collection: Collection, model: int, modality: str) -> np.ndarray | None:
+    """Return the embeddings of all images or all prompts by one model, or None if it has none."""
+    return collection.models[model].images if modality == "image" else collection.models[model].prompts
+
+
+def both_rows(collection: Collection, pair: tuple[int, int], modality: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the embeddings of all images or all prompts by both models."""
+    source, target = (rows_of(collection, k, modality) for k in pair)
+    if source is None or target is None:
+        raise InputError(
+            f"Got no {modality}s of both models of {pair_name(collection, pair)}; expected both.",
+            f"Embed the {modality}s with both models.",
+        )
+    return source, target
+
+
+def pair_name(collection: Collection, pair: tuple[int, ...]) -> str:
+    """Return the display name of a pair or chain of models, such as ``a → b``."""
+    return " → ".join(collection.models[k].name for k in pair)
+
+
+def anchor_rows(collection: Collection, modality: str, classes: np.ndarray | None = None) -> np.ndarray:
+    """Return the indices of the rows that a map may be fitted on, of the given classes or of all classes."""
+    allowed = collection.train if modality == "image" else collection.text_fit
+    labels = collection.labels if modality == "image" else collection.prompt_labels
+    if classes is not None:
+        allowed = allowed & np.isin(labels, classes)
+    return np.flatnonzero(allowed)
+
+
+def draw(job: Job[Collection], rows: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
+    """Draw a share of the rows without replacement: at least two, and at most ``QUICK_ANCHORS`` in a quick run."""
+    count = max(2, round(share * len(rows)))
+    if job.quick:
+        count = min(count, QUICK_ANCHORS)
+    return np.sort(rng.choice(rows, min(count, len(rows)), replace=False))
+
+
+def draw_anchors(
+    job: Job[Collection], collection: Collection, modality: str, share: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Draw a share of the images a map may be fitted on, or return all prompts (or the first template of each class, if
+    configured).
+
+    Prompts are not subsampled: with one template per class, a subset would omit whole classes. The paper splits by
+    image.
+    """
+    rows = anchor_rows(collection, modality)
+    if modality == "image":
+        return draw(job, rows, share, rng)
+    job.resampled = ALL_PROMPTS
+    if "fit_templates" in job.parameters and job["fit_templates"] == "single":
+        templates = collection.prompt_templates[rows]
+        first = np.full(len(collection.classes), np.iinfo(int).max)
+        np.minimum.at(first, collection.prompt_labels[rows], templates)
+        return rows[templates == first[collection.prompt_labels[rows]]]
+    return rows
+
+
+def draw_subset(
+    job: Job[Collection], collection: Collection, modality: str, share: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Draw a share of the anchors, images or prompts, for maps that must be fitted on different subsets.
+
+    A subset of prompts contains at least one prompt of every class, unless every class has a single prompt.
+    """
+    rows = anchor_rows(collection, modality)
+    drawn = draw(job, rows, share, rng)
+    labels = collection.prompt_labels[rows] if modality == "text" else np.zeros(len(rows), int)
+    if modality == "image" or np.bincount(labels)[np.unique(labels)].max() == 1:
+        return drawn
+    order = rng.permutation(rows)
+    _, first = np.unique(collection.prompt_labels[order], return_index=True)
+    return np.union1d(drawn, order[first])
+
+
+def fitted_once(modality: str, method: str) -> bool:
+    """Return whether every draw would give the same map, because the fit has a closed form and uses all prompts."""
+    return modality == "text" and method not in ("mlp", "random")
+
+
+def add_references(job: Job[Collection], what: Mapping[str, object], view: View) -> None:
+    """Add the scores before mapping and of each model alone, and the constant and random-rotation controls where they
+    apply.
+    """
+    job.add_references(what, references(view, job.metrics))
+    random = "random" not in job.parameters.get("methods", [])  # otherwise it is one of the figure's methods
+    job.add_references(what, controls(view, job.metrics, random=random))
+
+
+def means(
+    collection: Collection, pair: tuple[int, int], modality: str, anchors: np.ndarray, classes: np.ndarray | None = None
+) -> dict[str, Means]:
+    """Return the means that a map exchanges: of the anchors, and, for the other modality, of the rows of ``classes``.
+
+    By default these are all classes, or those that are not held out.
+    """
+    out: dict[str, Means] = {}
+    source, target = both_rows(collection, pair, modality)
+    out[modality] = (_mean(source[anchors]), _mean(target[anchors]))
+    if classes is None:
+        # With one text per class, not even the mean of the test classes' texts may be used.
+        all_classes = np.arange(len(collection.classes))
+        classes = all_classes if collection.heldout_classes.all() else all_classes[~collection.heldout_classes]
+    if modality == "image":
+        a, b = (collection.prototypes[k] for k in pair)
+        if a is not None:
+            out["text"] = (_mean(a[classes]), None if b is None else _mean(b[classes]))
+    else:
+        a, b = (collection.models[k].images for k in pair)
+        rows = anchor_rows(collection, "image", classes)
+        if a is not None and len(rows):
+            out["image"] = (_mean(a[rows]), None if b is None else _mean(b[rows]))
+    return out
+
+
+def _mean(rows: np.ndarray) -> np.ndarray:
+    return rows.mean(axis=0, dtype=np.float64)
+
+
+def fit_on(
+    job: Job[Collection],
+    collection: Collection,
+    pair: tuple[int, int],
+    modality: str,
+    anchors: np.ndarray,
+    method: str = "orthogonal",
+    *,
+    classes: np.ndarray | None = None,
+    seed: int = 0,
+) -> tuple[ModalityMap, dict[str, Means]]:
+    """Fit a map between two models on the given anchors, and return it with the means it exchanges."""
+    source, target = both_rows(collection, pair, modality)
+    exchanged = means(collection, pair, modality, anchors, classes)
+    return fit_modality_map(method, source[anchors], target[anchors], exchanged, seed=seed, quick=job.quick), exchanged
+
+
+def test_part(collection: Collection) -> Collection:
+    """Return the collection restricted to the classes to evaluate, which are then the only candidates."""
+    if collection.heldout_classes.all():
+        return collection
+    return collection.restrict(collection.heldout_classes, collection.name)
+
+
+def view(
+    collection: Collection,
+    pair: tuple[int, int],
+    centers: dict[str, Means],
+    *,
+    classes: np.ndarray | None = None,
+    every_image: bool = False,
+) -> View:
+    """Return the test images and the class prototypes, with ``classes`` (by default all) and their images as queries.
+
+    All test images and all classes are candidates. With ``every_image``, training images are included, for maps that
+    were not fitted on images.
+    """
+    rows = np.ones(len(collection.train), bool) if every_image else ~collection.train
+    images = [collection.models[k].images for k in pair]
+    labels = collection.labels[rows]
+    queried = np.arange(len(collection.classes)) if classes is None else classes
+    return View(
+        (None if images[0] is None else images[0][rows], None if images[1] is None else images[1][rows]),
+        (collection.prototypes[pair[0]], collection.prototypes[pair[1]]),
+        labels,
+        np.flatnonzero(np.isin(labels, queried)),
+        queried,
+        centers,
+    )
+
+
+def usable(job: Job[Collection]) -> list[tuple[Collection, Collection, tuple[int, int]]]:
+    """Return (collection, test part, pair) for every pair whose models both have images and texts.
+
+    Raises InputError if there are none.
+    """
+    out = []
+    for collection in job.data:
+        heldout = test_part(collection)
+        for pair in collection.pairs:
+            if any(heldout.models[k].images is None or heldout.models[k].prompts is None for k in pair):
+                job.add_note(f"{pair_name(heldout, pair)}: left out, it needs images and texts of both models.")
+            else:
+                out.append((collection, heldout, pair))
+    if not out:
+        raise InputError("No pair with images and texts of both models.", "Pass a collection with such a pair.")
+    return out
+
+
+def nearest(queries: np.ndarray, gallery: np.ndarray, k: int) -> np.ndarray:
+    """Return the gallery indices of the k nearest rows to each query by cosine, best first; rows must have unit
+    norm.
+    """
+    return metrics.nearest(queries, min(k, len(gallery)), gallery, exact=False)
+
+
+def item(heldout: Collection, i: str) -> dict[str, str]:
+    """Return the id and the description of an image, for an example."""
+    return {"id": i, "text": heldout.captions.get(i, "")}
+
+
+def main(job: Job[Collection]) -> None:
+    """Fit every method on random draws of the anchors, and evaluate on the test part."""
+    methods = list(job["methods"])
+    if "mlp" in methods and importlib.util.find_spec("torch") is None:
+        methods.remove("mlp")
+        job.add_note("The MLP was left out: it needs PyTorch (pip install 'congruence[train]').")
+    for collection in job.data:
+        heldout = test_part(collection)
+        for pair in collection.pairs:
+            modality = fit_modality(job, collection, pair)
+            rows = anchor_rows(collection, modality)
+            what = {"data": collection.name, "pair": pair_name(collection, pair), "part": collection.kind_of(pair)}
+            add_references(job, what, view(heldout, pair, means(collection, pair, modality, rows)))
+            for number, seed in enumerate(job.seeds):
+                anchors = draw_anchors(job, collection, modality, job["share"], np.random.default_rng([seed, 11]))
+                for method in methods:
+                    if number and fitted_once(modality, method):
+                        continue
+                    mapping, centers = fit_on(job, collection, pair, modality, anchors, method, seed=seed)
+                    scores = measure(mapping, view(heldout, pair, centers), job.metrics)
+                    job.add_all({**what, "series": method}, scores)
+                if job["fit"] == "text":
+                    _fit_on_images(job, collection, pair, what, seed)
+                job.tick()
+
+
+def _fit_on_images(
+    job: Job[Collection], collection: Collection, pair: tuple[int, int], what: Mapping[str, object], seed: int
+) -> None:
+    """Also fit on images if both models have them, for comparison with the fit on text."""
+    if any(collection.models[k].images is None for k in pair):
+        return
+    anchors = draw_anchors(job, collection, "image", job["share"], np.random.default_rng([seed, 11]))
+    mapping, centers = fit_on(job, collection, pair, "image", anchors, seed=seed)
+    scores = measure(mapping, view(test_part(collection), pair, centers), job.metrics)
+    job.add_all({**what, "series": "orthogonal, fitted on images"}, scores)
+
+
+def few_anchors(job: Job[Collection]) -> None:
+    """Draw N classes, fit on all of their training rows, and evaluate on seen and unseen classes separately."""
+    for collection in job.data:
+        k = len(collection.classes)
+        for pair in collection.pairs:
+            modality = fit_modality(job, collection, pair)
+            labels = collection.labels if modality == "image" else collection.prompt_labels
+            pool = np.unique(labels[anchor_rows(collection, modality)])
+            for n in _steps(job, collection, len(pool)):
+                for seed in job.seeds:
+                    chosen = np.sort(np.random.default_rng([seed, n]).choice(pool, n, replace=False))
+                    anchors = anchor_rows(collection, modality, chosen)
+                    mean_classes = chosen if job["means"] == "seen" else np.arange(k)
+                    parts = {"seen": chosen, "unseen": _unseen(collection, chosen)}
+                    for method in job["methods"]:
+                        mapping, centers = fit_on(
+                            job, collection, pair, modality, anchors, method, classes=mean_classes, seed=seed
+                        )
+                        for part, classes in parts.items():
+                            what = {"data": collection.name, "pair": pair_name(collection, pair), "part": part, "x": n}
+                            if not len(classes):
+                                continue
+                            part_view = view(collection, pair, centers, classes=classes, every_image=modality == "text")
+                            scores = measure(mapping, part_view, job.metrics)
+                            job.add_all({**what, "series": method}, scores)
+                            if method == job["methods"][0]:
+                                add_references(job, what, part_view)
+                    job.tick()
+
+
+def _unseen(collection: Collection, chosen: np.ndarray) -> np.ndarray:
+    """Return the evaluated classes that were not fitted on; if the data hold classes out, these are the same for every
+    N.
+    """
+    return np.setdiff1d(np.flatnonzero(collection.heldout_classes), chosen)
+
+
+def _steps(job: Job[Collection], collection: Collection, most: int) -> list[int]:
+    """Return the numbers of classes to fit on, below ``most``."""
+    steps = sorted({n for n in (collection.steps or job["classes"]) if n < most})
+    return steps[:: max(1, len(steps) // 3)] if job.quick else steps
+
+
+def transfer(job: Job[Collection]) -> None:
+    """Fit on each data set and evaluate on both."""
+    for first, second in _couples(job.data):
+        for pair in first.pairs:
+            for fitted in (first, second):
+                modality = fit_modality(job, fitted, pair)
+                for seed in job.seeds[:1] if fitted_once(modality, "orthogonal") else job.seeds:
+                    anchors = draw_anchors(job, fitted, modality, job["share"], np.random.default_rng([seed, 13]))
+                    for evaluated in (first, second):
+                        _add_transferred(job, fitted, evaluated, pair, modality, anchors, seed)
+                    job.tick()
+            for evaluated in (first, second):
+                centers = means(evaluated, pair, modality, anchor_rows(evaluated, modality))
+                what = {"data": evaluated.name, "pair": pair_name(evaluated, pair)}
+                add_references(job, what, view(test_part(evaluated), pair, centers))
+
+
+def _couples(collections: list[Collection]) -> list[tuple[Collection, Collection]]:
+    """Return pairs of data sets with the same models, or the two groups of classes if there is only one data set.
+
+    Raises InputError for three or more.
+    """
+    couples = []
+    by_models: dict[tuple[str, ...], list[Collection]] = {}
+    for collection in collections:
+        by_models.setdefault(tuple(model.name for model in collection.models), []).append(collection)
+    for same in by_models.values():
+        if len(same) == 1:
+            couples.append(same[0].split_domains())
+        elif len(same) == 2:
+            couples.append((same[0], same[1]))
+        else:
+            raise InputError(
+                f"Got {len(same)} data sets for a transfer; expected two.", "Pass `data=…` with two names."
+            )
+    return couples
+
+
+def _add_transferred(
+    job: Job[Collection],
+    fitted: Collection,
+    evaluated: Collection,
+    pair: tuple[int, int],
+    modality: str,
+    anchors: np.ndarray,
+    seed: int,
+) -> None:
+    """Add the scores on one data set of a map fitted on another or the same, with each of the configured means."""
+    evaluated_means = means(evaluated, pair, modality, anchor_rows(evaluated, modality))
+    for which in job["means"]:
+        if fitted is evaluated and which != job["means"][0]:
+            continue
+        if which == "evaluated" and fitted is not evaluated:
+            source, target = both_rows(fitted, pair, modality)
+            mapping = fit_modality_map("orthogonal", source[anchors], target[anchors], evaluated_means, seed=seed)
+            centers = evaluated_means
+        else:
+            mapping, centers = fit_on(job, fitted, pair, modality, anchors, seed=seed)
+        what = {
+            "data": evaluated.name,
+            "pair": pair_name(evaluated, pair),
+            "series": f"fitted on {fitted.name}",
+            "part": "in domain" if fitted is evaluated else f"means of the data {which}",
+        }
+        scores = measure(mapping, view(test_part(evaluated), pair, centers), job.metrics)
+        job.add_all(what, scores)
+
+
+def cycle(job: Job[Collection]) -> None:
+    """Map from A to B and back with two independently fitted maps, and compare the result with A."""
+    for collection in job.data:
+        heldout = test_part(collection)
+        for a, b in collection.pairs:
+            modality = fit_modality(job, collection, (a, b))
+            what = {"data": collection.name, "pair": pair_name(collection, (a, b, a))}
+            own = means(collection, (a, a), modality, anchor_rows(collection, modality))
+            source_view = view(heldout, (a, a), own)
+            add_references(job, what, source_view)
+            for seed in job.seeds:
+                forward = _fit_subset(job, collection, (a, b), modality, seed, 0)
+                backward = _fit_subset(job, collection, (b, a), modality, seed, 1)
+                scores = measure(_compose(forward, backward), source_view, job.metrics)
+                job.add_all({**what, "series": "round trip"}, scores)
+                job.tick()
+
+
+def composition(job: Job[Collection]) -> None:
+    """Compare the composed map A → B → C with the direct map A → C, for every chain of the data."""
+    for collection in job.data:
+        if len(collection.models) < 3:
+            raise InputError(
+                f"Got {len(collection.models)} models for a composition; expected three.",
+                "Pass `models='a/b/c'`, three names.",
+            )
+        heldout = test_part(collection)
+        for a, b, c in collection.chains:
+            modality = fit_modality(job, collection, (a, c))
+            what = {"data": collection.name, "pair": pair_name(collection, (a, b, c))}
+            ends = view(heldout, (a, c), means(collection, (a, c), modality, anchor_rows(collection, modality)))
+            add_references(job, what, ends)
+            for seed in job.seeds:
+                first = _fit_subset(job, collection, (a, b), modality, seed, 0)
+                second = _fit_subset(job, collection, (b, c), modality, seed, 1)
+                direct = _fit_subset(job, collection, (a, c), modality, seed, 2)
+                for name, mapping in (("composed", _compose(first, second)), ("direct", direct)):
+                    job.add_all({**what, "series": name}, measure(mapping, ends, job.metrics))
+                job.tick()
+
+
+def _compose(first: ModalityMap, second: ModalityMap) -> Callable[[str, np.ndarray], np.ndarray]:
+    """Return the map that applies one map after the other."""
+    return lambda modality, rows: second(modality, first(modality, rows))
+
+
+def _fit_subset(
+    job: Job[Collection], collection: Collection, pair: tuple[int, int], modality: str, seed: int, number: int
+) -> ModalityMap:
+    """Fit the map with this number on its own random subset of the anchors."""
+    rng = np.random.default_rng([seed, 17, number])
+    anchors = draw_subset(job, collection, modality, job["share"], rng)
+    return fit_on(job, collection, pair, modality, anchors, seed=seed)[0]
+
+
+def gap(job: Job[Collection]) -> None:
+    """Measure the modality gap of each model, and the zero-shot accuracy while a translation closes it."""
+    clouds: list[dict[str, Any]] = []
+    for collection in job.data:
+        heldout = test_part(collection)
+        test = ~heldout.train
+        for k, model in enumerate(heldout.models):
+            texts = heldout.prototypes[k]
+            if model.images is None or texts is None:
+                continue
+            images, labels = model.images[test], heldout.labels[test]
+            gap = images.mean(axis=0) - texts.mean(axis=0)
+            what = {"data": heldout.name, "pair": model.name}
+            job.add({**what, "metric": "gap", "quantity": "value"}, float(np.linalg.norm(gap)))
+            for step in np.linspace(0, 1, 3 if job.quick else job["steps"]).round(3).tolist():
+                moved = unit_rows(texts + step * gap), unit_rows(images - step * gap)
+                for series, accuracy in (
+                    ("texts moved", zero_shot_accuracy(images, moved[0], labels)),
+                    ("images moved", zero_shot_accuracy(moved[1], texts, labels)),
+                ):
+                    key = {**what, "series": series, "x": step, "metric": "zero_shot", "quantity": "after"}
+                    job.add(key, accuracy)
+            # Each image is plotted together with the text of its class.
+            chosen = _sample(len(images), job["points"], job.seeds[0])
+            clouds.append(
+                {
+                    "title": f"{heldout.name}: {model.name}",
+                    "points": _project([images[chosen], texts[labels[chosen]]], ["target image", "target text"]),
+                }
+            )
+            job.tick()
+    if not clouds:
+        raise InputError("No model with images and texts.", "Pass a collection with such a model.")
+    job.extra["clouds"] = clouds
+
+
+def kernels(job: Job[Collection]) -> None:
+    """Compare the image–text similarity kernels of two models, and their image and text kernels."""
+    kernels: list[dict[str, Any]] = []
+    for collection in job.data:
+        heldout = test_part(collection)
+        test = np.flatnonzero(~heldout.train)
+        for pair in heldout.pairs:
+            (fa, fb), (ga, gb) = ([heldout.models[k].images for k in pair], [heldout.prototypes[k] for k in pair])
+            if fa is None or fb is None or ga is None or gb is None:
+                job.add_note(f"{pair_name(heldout, pair)}: left out, it needs images and texts of both models.")
+                continue
+            rows = test[_sample(len(test), 2_000, job.seeds[0])]
+            fa, fb = fa[rows], fb[rows]
+            kernel_a, kernel_b = fa @ ga.T, fb @ gb.T
+            what = {"data": heldout.name, "pair": pair_name(heldout, pair), "quantity": "value"}
+            numbers = {
+                "kernel_correlation": float(np.corrcoef(kernel_a.ravel(), kernel_b.ravel())[0, 1]),
+                "kernel_cka": float(cross_kernel_cka(fa, ga, fb, gb)),
+                "kernel_rms_difference": float(np.sqrt(np.mean((kernel_a - kernel_b) ** 2))),
+                "image_cka": float(linear_cka(fa, fb)),
+                "text_cka": float(linear_cka(ga, gb)),
+            }
+            if fa.shape[1] == fb.shape[1]:
+                # The paper's unimodal kernel ⟨f(x), f̃(x′)⟩ compares vectors of different models, so it depends on
+                # their coordinates.
+                within, across = fa @ fa.T, fa @ fb.T
+                numbers["cross_model_correlation"] = float(np.corrcoef(within.ravel(), across.ravel())[0, 1])
+            for metric, value in numbers.items():
+                job.add({**what, "metric": metric}, value)
+            same = heldout.labels[rows][:, None] == np.arange(len(heldout.classes))[None]
+            kernels.append(
+                {
+                    "title": f"{heldout.name}: {pair_name(heldout, pair)}",
+                    "matched": _sample_points(kernel_a[same], kernel_b[same], job["points"], job.seeds[0]),
+                    "other": _sample_points(kernel_a[~same], kernel_b[~same], 3 * job["points"], job.seeds[0]),
+                }
+            )
+            job.tick()
+    if not kernels:
+        raise InputError("No pair with images and texts of both models.", "Pass a collection with such a pair.")
+    job.extra["kernels"] = kernels
+
+
+def clouds(job: Job[Collection]) -> None:
+    """Project both models onto two principal directions before and after mapping, and measure the configured
+    metrics.
+    """
+    clouds: list[dict[str, Any]] = []
+    for collection in job.data:
+        heldout = test_part(collection)
+        for pair in collection.pairs:
+            modality = fit_modality(job, collection, pair)
+            rows = anchor_rows(collection, modality)
+            what = {"data": collection.name, "pair": pair_name(collection, pair)}
+            whole = view(heldout, pair, means(collection, pair, modality, rows))
+            add_references(job, what, whole)
+            for seed in job.seeds[:1] if fitted_once(modality, "orthogonal") else job.seeds:
+                anchors = draw_anchors(job, collection, modality, job["share"], np.random.default_rng([seed, 19]))
+                mapping, centers = fit_on(job, collection, pair, modality, anchors, seed=seed)
+                scores = measure(mapping, view(heldout, pair, centers), job.metrics)
+                job.add_all({**what, "series": "orthogonal"}, scores)
+                job.tick()
+            clouds += _before_after(heldout, pair, mapping, job["points"], job.seeds[0])
+    job.extra["clouds"] = clouds
+
+
+def _before_after(
+    heldout: Collection, pair: tuple[int, int], mapping: ModalityMap, points: int, seed: int
+) -> list[dict[str, Any]]:
+    """Return the projections of both models before and after mapping; before mapping only if the models have the same
+    width.
+    """
+    (a, b), (ta, tb) = [heldout.models[k].images for k in pair], [heldout.prototypes[k] for k in pair]
+    before: dict[str, np.ndarray] = {}
+    after: dict[str, np.ndarray] = {}
+    test = ~heldout.train
+    for modality, (source, target) in {
+        "image": (None if a is None else a[test], None if b is None else b[test]),
+        "text": (ta, tb),
+    }.items():
+        if source is None or target is None:
+            continue
+        chosen = _sample(len(source), points, seed)
+        before[f"source {modality}"], before[f"target {modality}"] = source[chosen], target[chosen]
+        after[f"source {modality}"] = unit_rows(mapping(modality, source[chosen]))
+        after[f"target {modality}"] = target[chosen]
+    out: list[dict[str, Any]] = []
+    for when, rows in (("before", before), ("after", after)):
+        if len({side.shape[1] for side in rows.values()}) == 1:
+            out.append(
+                {"title": f"{pair_name(heldout, pair)}, {when}", "points": _project(list(rows.values()), list(rows))}
+            )
+    return out
+
+
+def _project(sides: list[np.ndarray], names: list[str]) -> dict[str, list[list[float]]]:
+    """Project rows onto the two leading principal directions of all sides together."""
+    rows = np.concatenate(sides).astype(np.float64)
+    center = rows.mean(axis=0)
+    directions = np.linalg.svd(rows - center, full_matrices=False)[2][:2].T
+    return {name: ((side - center) @ directions).round(4).tolist() for name, side in zip(names, sides, strict=True)}
+
+
+def _sample(n: int, most: int, seed: int) -> np.ndarray:
+    """Return at most ``most`` of n indices, drawn at random and sorted."""
+    return np.arange(n) if n <= most else np.sort(np.random.default_rng([seed, 23]).choice(n, most, replace=False))
+
+
+def _sample_points(a: np.ndarray, b: np.ndarray, most: int, seed: int) -> list[list[float]]:
+    """Return at most ``most`` pairs of values, rounded."""
+    chosen = _sample(len(a), most, seed)
+    return np.stack([a[chosen], b[chosen]], axis=1).round(4).tolist()
+
+
+def commuting(job: Job[Collection]) -> None:
+    """Compare the direct path, mapping the image, with the path through the nearest text, by the overlap of their top
+    five images.
+    """
+    examples: list[dict[str, Any]] = []
+    for collection, heldout, pair in usable(job):
+        test = ~heldout.train
+        source_images, target_images = (side[test] for side in both_rows(heldout, pair, "image"))
+        source_texts, target_texts = both_rows(heldout, pair, "text")
+        ids, labels = heldout.ids[test], heldout.labels[test]
+        modality = fit_modality(job, collection, pair)
+        what = {"data": heldout.name, "pair": pair_name(heldout, pair)}
+        for seed in job.seeds:
+            anchors = draw_anchors(job, collection, modality, job["share"], np.random.default_rng([seed, 29]))
+            read = nearest(source_images, source_texts, 1)[:, 0]
+            used, position = np.unique(read, return_inverse=True)
+            for method in ("random", "orthogonal"):
+                mapping, _ = fit_on(job, collection, pair, modality, anchors, method, seed=seed)
+                direct = nearest(unit_rows(mapping("image", source_images)), target_images, 5)
+                mapped = nearest(unit_rows(mapping("text", source_texts[used])), target_texts, 1)[:, 0][position]
+                mediated = nearest(target_texts[mapped], target_images, 5)
+                shared = [len({*x} & {*y}) / len(x) for x, y in zip(direct.tolist(), mediated.tolist(), strict=True)]
+                values = (
+                    ("overlap_at_5", "both paths", np.mean(shared)),
+                    ("right_class_at_5", "direct", np.mean(labels[direct] == labels[:, None])),
+                    ("right_class_at_5", "through texts", np.mean(labels[mediated] == labels[:, None])),
+                    (
+                        "same_text",
+                        "through texts",
+                        np.mean(heldout.prompt_labels[mapped] == heldout.prompt_labels[read]),
+                    ),
+                )
+                for metric, series, value in values:
+                    if method == "orthogonal":
+                        line = {**what, "series": series, "metric": metric, "quantity": "after"}
+                    elif (metric, series) != ("right_class_at_5", "through texts"):  # one control per metric
+                        line = {**what, "metric": metric, "quantity": "random_rotation"}
+                    else:
+                        continue
+                    job.add(line, float(value))
+            if seed == job.seeds[0]:
+                chance = {
+                    "overlap_at_5": direct.shape[1] / len(target_images),
+                    "right_class_at_5": float(np.mean(labels[:, None] == labels[None])),
+                }
+                job.add_all(what, chance, "chance")
+            job.tick()
+        for q in np.random.default_rng(job.seeds[0]).permutation(len(ids))[: job["examples"]].tolist():
+            examples.append(
+                {
+                    "query": item(heldout, str(ids[q])),
+                    "read": heldout.texts[read[q]] if heldout.texts else "",
+                    "mapped_to": heldout.texts[mapped[q]] if heldout.texts else "",
+                    "rows": {
+                        "direct": [item(heldout, str(ids[k])) for k in direct[q]],
+                        "through texts": [item(heldout, str(ids[k])) for k in mediated[q]],
+                    },
+                }
+            )
+    job.extra["examples"] = examples
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """Texts that are searched, and edited texts that are mapped."""
+
+    gallery: tuple[np.ndarray, np.ndarray]
+    gallery_words: tuple[str, ...]
+    gallery_labels: np.ndarray
+    queries: np.ndarray
+    read: np.ndarray
+    edited: tuple[np.ndarray, np.ndarray]
+    edited_words: Sequence[str]
+    wanted: np.ndarray
+    templates: tuple[np.ndarray, np.ndarray] | None = None
+
+
+def edits(job: Job[Collection]) -> None:
+    """Change only the class in a text, map the edited text, and evaluate the nearest text and image in the target.
+
+    The text is the caption nearest to an image in the source, in which the class name is replaced. Without captions, it
+    is the nearest class prompt, and the edited text is the prompt of another class with the same template.
+    """
+    examples: list[dict[str, Any]] = []
+    for collection, heldout, pair in usable(job):
+        _check_texts(job, heldout)
+        test = ~heldout.train
+        source_images, target_images = (side[test] for side in both_rows(heldout, pair, "image"))
+        ids, labels = heldout.ids[test], heldout.labels[test]
+        modality = fit_modality(job, collection, pair)
+        what = {"data": heldout.name, "pair": pair_name(heldout, pair)}
+        for seed in job.seeds:
+            rng = np.random.default_rng([seed, 31])
+            anchors = draw_anchors(job, collection, modality, job["share"], rng)
+            mapping, _ = fit_on(job, collection, pair, modality, anchors, seed=seed)
+            most = min(job["swaps"], 100) if job.quick else job["swaps"]
+            texts = (
+                _prompts(heldout, pair, source_images, most, rng)
+                if heldout.bank is None
+                else _captions(heldout, heldout.bank, pair, source_images, most, rng)
+            )
+            source_texts, target_texts = texts.gallery
+            mapped_text = nearest(unit_rows(mapping("text", texts.edited[0])), target_texts, 1)[:, 0]
+            target_text = nearest(texts.edited[1], target_texts, 1)[:, 0]
+            source_text = nearest(texts.edited[0], source_texts, 1)[:, 0]
+            mapped = nearest(target_texts[mapped_text], target_images, 5)
+            target = nearest(target_texts[target_text], target_images, 5)
+            source = nearest(source_texts[source_text], source_images, 5)
+            wanted = texts.wanted
+            values = [
+                ("edited_class_text", "mapped", np.mean(texts.gallery_labels[mapped_text] == wanted)),
+                ("edited_class_text", "target alone", np.mean(texts.gallery_labels[target_text] == wanted)),
+                ("edited_class_image", "mapped", np.mean(labels[mapped[:, 0]] == wanted)),
+                ("edited_class_image", "target alone", np.mean(labels[target[:, 0]] == wanted)),
+                ("edited_class_image_at_5", "mapped", np.mean((labels[mapped] == wanted[:, None]).any(axis=1))),
+                ("edited_class_image_at_5", "target alone", np.mean((labels[target] == wanted[:, None]).any(axis=1))),
+                ("edited_class_image_at_5", "source alone", np.mean((labels[source] == wanted[:, None]).any(axis=1))),
+            ]
+            for metric, series, value in values:
+                job.add({**what, "series": series, "metric": metric, "quantity": "after"}, float(value))
+            random, _ = fit_on(job, collection, pair, modality, anchors, "random", seed=seed)
+            job.add_all(what, _control(heldout, texts, random, labels, target_images), "random_rotation")
+            for quantity, kept in _rest_kept(heldout, texts, mapped_text).items():
+                line = {**what, "series": "mapped"} if quantity == "after" else what
+                job.add({**line, "metric": "rest_kept", "quantity": quantity}, kept)
+            job.tick()
+        for q in range(min(job["examples"], len(texts.queries))):
+            examples.append(
+                {
+                    "query": item(heldout, str(ids[texts.queries[q]])),
+                    "read": texts.gallery_words[texts.read[q]] if texts.gallery_words else "",
+                    "mapped_to": texts.edited_words[q] if texts.edited_words else "",
+                    "rows": {"found": [item(heldout, str(ids[k])) for k in mapped[q]]},
+                }
+            )
+    job.extra["examples"] = examples
+
+
+def _control(
+    heldout: Collection, texts: _Texts, mapping: ModalityMap, labels: np.ndarray, target_images: np.ndarray
+) -> dict[str, float]:
+    """Return the scores of a random rotation about the correct means."""
+    target_texts, wanted = texts.gallery[1], texts.wanted
+    text = nearest(unit_rows(mapping("text", texts.edited[0])), target_texts, 1)[:, 0]
+    images = nearest(target_texts[text], target_images, 5)
+    return {
+        "edited_class_text": float(np.mean(texts.gallery_labels[text] == wanted)),
+        "edited_class_image": float(np.mean(labels[images[:, 0]] == wanted)),
+        "edited_class_image_at_5": float(np.mean((labels[images] == wanted[:, None]).any(axis=1))),
+        "rest_kept": _rest_kept(heldout, texts, text)["after"],
+    }
+
+
+def _check_texts(job: Job[Collection], heldout: Collection) -> None:
+    """Add a note on the texts that are edited.
+
+    Raises InputError for data with one template per class and no captions, where an edit preserves nothing.
+    """
+    templates = len(np.unique(heldout.prompt_templates))
+    named = ", ".join(f"{before} → {after}" for before, after in job["edits"].items())
+    if heldout.bank is not None:
+        count = len(heldout.bank.edited_texts)
+        job.add_note(
+            f"{heldout.name}: {len(heldout.bank.texts)} captions, {count} of them "
+            f"edited{f' ({named})' if named else ''}."
+        )
+        return
+    if templates < 2:
+        raise no_captions(heldout.name, job.experiment.name)
+    job.add_note(
+        f"{heldout.name}: no captions here. Class prompts of {templates} templates are edited instead, with the "
+        f"class replaced by a random one{f'; {named} needs a file of captions' if named else ''}."
+    )
+
+
+def _prompts(
+    heldout: Collection, pair: tuple[int, int], images: np.ndarray, most: int, rng: np.random.Generator
+) -> _Texts:
+    """Find the class prompt nearest to each image, and replace its class by a random one."""
+    source_texts, target_texts = both_rows(heldout, pair, "text")
+    queries = rng.choice(len(images), min(most, len(images)), replace=False)
+    read = nearest(images[queries], source_texts, 1)[:, 0]
+    edited = np.empty(len(read), dtype=int)
+    for q, row in enumerate(read.tolist()):
+        same = heldout.prompt_templates == heldout.prompt_templates[row]
+        other = np.flatnonzero(same & (heldout.prompt_labels != heldout.prompt_labels[row]))
+        edited[q] = rng.choice(other) if len(other) else row
+    return _Texts(
+        (source_texts, target_texts),
+        heldout.texts,
+        heldout.prompt_labels,
+        queries,
+        read,
+        (source_texts[edited], target_texts[edited]),
+        [heldout.texts[k] for k in edited] if heldout.texts else [],
+        heldout.prompt_labels[edited],
+        (heldout.prompt_templates[edited], heldout.prompt_templates),
+    )
+
+
+def _captions(
+    heldout: Collection,
+    bank: CaptionBank,
+    pair: tuple[int, int],
+    images: np.ndarray,
+    most: int,
+    rng: np.random.Generator,
+) -> _Texts:
+    """Find the caption nearest to each image, and keep the images whose caption has an edited version."""
+    source_texts, target_texts = (bank.vectors[k] for k in pair)
+    version = np.full(len(bank.texts), -1)
+    version[bank.origin[::-1]] = np.arange(len(bank.origin))[::-1]  # the first edited version of each caption
+    read = nearest(images, source_texts, 1)[:, 0]
+    editable = np.flatnonzero(version[read] >= 0)
+    if not len(editable):
+        raise InputError(
+            f"No image of {heldout.name} whose nearest caption names a class to be replaced, among "
+            f"{len(images)} test images.",
+            "Pass `captions=…` of these images, or other `edits=…`.",
+        )
+    queries = np.sort(rng.choice(editable, min(most, len(editable)), replace=False))
+    edited = version[read[queries]]
+    return _Texts(
+        (source_texts, target_texts),
+        bank.texts,
+        bank.labels,
+        queries,
+        read[queries],
+        (bank.edited[pair[0]][edited], bank.edited[pair[1]][edited]),
+        [bank.edited_texts[k] for k in edited],
+        bank.wanted[edited],
+    )
+
+
+def _rest_kept(heldout: Collection, texts: _Texts, text: np.ndarray) -> dict[str, float]:
+    """Return how much of the text apart from the class is preserved: the template, or the share of the caption's other
+    words.
+    """
+    if texts.templates is not None:
+        edited, gallery = texts.templates
+        labels = texts.gallery_labels
+        same = [np.mean(gallery[labels == w] == t) for w, t in zip(texts.wanted, edited, strict=True)]
+        return {"after": float(np.mean(gallery[text] == edited)), "chance": float(np.mean(same))}
+    words = texts.gallery_words
+    kept = shared_words(texts.edited_words, [words[k] for k in text], heldout.classes)
+    by_chance = []
+    for caption, wanted in zip(texts.edited_words, texts.wanted.tolist(), strict=True):
+        others = [words[k] for k in np.flatnonzero(texts.gallery_labels == wanted)]
+        by_chance.append(np.mean(shared_words([caption] * len(others), others, heldout.classes)) if others else np.nan)
+    out = {"after": kept, "chance": np.array(by_chance)}
+    return {quantity: float(np.nanmean(values)) for quantity, values in out.items() if not np.isnan(values).all()}
+
+
+def statistics(job: Job[Collection]) -> None:
+    """Count the classes, training images and test images."""
+    for collection in job.data:
+        counts = {
+            "classes": len(collection.classes),
+            "train_images": int(collection.train.sum()),
+            "test_images": int((~collection.train).sum()),
+        }
+        for metric, count in counts.items():
+            job.add({"data": collection.name, "metric": metric, "quantity": "count"}, count)
+        job.tick()
+
+
+def templates(job: Job[Collection]) -> None:
+    """Count the templates, and list the prompts of the first class."""
+    listed = {}
+    for collection in job.data:
+        first = np.flatnonzero(collection.prompt_labels == 0)
+        count = len(np.unique(collection.prompt_templates))
+        job.add({"data": collection.name, "metric": "templates", "quantity": "count"}, count)
+        listed[collection.name] = [collection.texts[k] for k in first.tolist()] if collection.texts else []
+        job.tick()
+    job.extra["templates"] = listed

@@ -1,0 +1,195 @@
+"""Collections of the paper's own models and data sets, with cached embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from congruence import encoders
+from congruence.encoders import PAIRS
+from congruence.errors import ParameterError
+from congruence_papers import image_sets
+from congruence_papers.canonical.data import Collection, Model, edit_captions, no_captions, unit_rows
+from congruence_papers.core import Experiment
+from congruence_papers.features import embed_rows
+from congruence_papers.image_sets import DATASETS, read_captions
+
+if TYPE_CHECKING:
+    from congruence_papers.image_sets import ImageDataset
+
+
+#: The paper's models by short name. The paper gives no version of SigLIP and FLAVA; these have the width of CLIP
+#: ViT-L/14, which the paper's square maps require.
+MODELS = {
+    "openai-b32": "open_clip:ViT-B-32/openai",
+    "openai-b16": "open_clip:ViT-B-16/openai",
+    "openai-l14": "open_clip:ViT-L-14/openai",
+    "laion400m-b32": "open_clip:ViT-B-32/laion400m_e31",
+    "siglip": "hf:google/siglip-base-patch16-224",
+    "flava": "hf:facebook/flava-full",
+}
+
+
+def resolve_models(spec: str) -> list[tuple[str, str]]:
+    """Return the short and full names of the models in a specification.
+
+    Examples
+    --------
+    >>> resolve_models("openai-b32/openai-b16")[1]
+    ('openai-b16', 'open_clip:ViT-B-16/openai')
+    """
+    if ":" in spec:
+        names = [part.strip() for part in spec.split(",")]
+        models = [(name.split(":", 1)[1], name) for name in names if ":" in name]
+    else:
+        names = spec.split("/")
+        if spec in PAIRS:
+            short = names if len(names) == 2 else [full.split(":", 1)[-1] for full in PAIRS[spec]]
+            return list(zip(short, PAIRS[spec], strict=True))
+        models = [(name, MODELS[name]) for name in names if name in MODELS]
+    if len(models) < 2 or len(models) != len(names):
+        raise ParameterError(
+            argument="models",
+            got=spec,
+            expected=f"sample, lvis, caltech101, paper, two or three of {', '.join(MODELS)} joined by /, or "
+            "full encoder names joined by commas",
+            fix="Pass `models=…` in one of these forms.",
+        )
+    return models
+
+
+def open_models(
+    spec: str,
+    data: str,
+    *,
+    root: str | Path,
+    cache: str | Path,
+    device: str = "auto",
+    dtype: str = "auto",
+    batch_size: int = 64,
+    load_encoder: Callable[..., Any] | None = None,
+    open_dataset: Callable[..., Any] | None = None,
+    log: Callable[[str], None] | None = None,
+    captions: str | Path | None = None,
+    edits: Mapping[str, str] | None = None,
+) -> Collection:
+    """Embed a data set with two or more models."""
+    models = resolve_models(spec)
+    load = load_encoder or encoders.load_encoder
+    open_ = open_dataset or image_sets.open_dataset
+    folder = Path(root).expanduser()
+    folder = folder / data if (folder / data).is_dir() else folder
+    parts = [open_(data, root=folder, split=split) for split in ("train", "test")]
+    prompts = list(parts[0].prompts())
+    label_of = {str(i): int(k) for part in parts for i, k in zip(part.ids, part.labels, strict=True)}
+    bank = None
+    if captions:
+        bank = edit_captions(read_captions(captions), edits or {}, parts[0].classes, label_of)
+    embedded = []
+    for short, full in models:
+        sides = {}
+        for modality in ("image", "text"):
+            encoder = load(full, modality=modality, device=device, dtype=dtype)
+            if log:
+                log(f"{short}: {modality}s of {data}")
+            if modality == "text":
+                words = [text for _, _, text in prompts]
+                sides[modality] = embed_rows(encoder, words, words, Path(cache), batch_size)
+                if bank is not None:
+                    rows, edited = (
+                        unit_rows(embed_rows(encoder, list(texts), texts, Path(cache), batch_size))
+                        for texts in (bank.texts, bank.edited_texts)
+                    )
+                    bank = replace(bank, vectors=(*bank.vectors, rows), edited=(*bank.edited, edited))
+            else:
+                splits = [
+                    embed_rows(
+                        encoder, _Images(part), [f"{data}/{part.split}/{i}" for i in part.ids], Path(cache), batch_size
+                    )
+                    for part in parts
+                ]
+                sides[modality] = np.concatenate(splits)
+        embedded.append(Model(short, unit_rows(sides["image"]), unit_rows(sides["text"])))
+    ids = [str(i) for part in parts for i in part.ids]
+    positions = dict(zip(ids, ((part, k) for part in parts for k in range(len(part))), strict=True))
+    return Collection(
+        data,
+        tuple(embedded),
+        tuple(parts[0].classes),
+        np.array(ids),
+        np.concatenate([np.asarray(part.labels, int) for part in parts]),
+        np.repeat([True, False], [len(part) for part in parts]),
+        np.array([c for c, _, _ in prompts]),
+        np.array([t for _, t, _ in prompts]),
+        texts=tuple(text for _, _, text in prompts),
+        captions={
+            i: parts[0].classes[k] for part in parts for i, k in zip(map(str, part.ids), part.labels, strict=True)
+        },
+        picture=lambda i: _thumbnail(*positions[i]),
+        title=DATASETS[data].title if data in DATASETS and data != "folder" else data,
+        bank=bank,
+    )
+
+
+class _Images(Sequence[object]):
+    """The images of a data set as a sequence, each opened on access."""
+
+    def __init__(self, data: ImageDataset) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    @overload
+    def __getitem__(self, which: int) -> object: ...
+    @overload
+    def __getitem__(self, which: slice) -> list[object]: ...
+    def __getitem__(self, which: int | slice) -> object:
+        if isinstance(which, slice):
+            return [self._data.image(k) for k in range(*which.indices(len(self)))]
+        return self._data.image(which)
+
+
+def _thumbnail(data: ImageDataset, k: int) -> bytes | None:
+    """Return image k as a small PNG."""
+    import io
+
+    picture = data.image(k).convert("RGB")
+    picture.thumbnail((96, 96))
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def open_for(
+    experiment: Experiment,
+    models: str,
+    *,
+    data: Sequence[str] | None = None,
+    file: object = None,
+    root: str | Path | None = None,
+    cache: str | Path | None = None,
+    **options: Any,
+) -> list[Collection]:
+    """Embed every data set of an experiment with every group of models, or load the embeddings from the cache."""
+    named = experiment.models if models == "paper" else [models]
+    sets = list(data or experiment.data)
+    if not named or not sets:
+        raise ParameterError(f"{experiment.name} names no models or data sets.", "Pass `models=…` and `data=…`.")
+    if root is None:
+        raise ParameterError(
+            f"Got no folder of data sets for {', '.join(sets)}.", "Pass `root=…` (or `models='sample'`)."
+        )
+    captions = experiment.parameters.get("captions")
+    if captions:
+        options |= {"captions": captions, "edits": experiment.parameters["edits"]}
+    elif experiment.kind == "edits":
+        for name in sets:  # fail before hours of embedding, not after
+            if name in DATASETS and len(DATASETS[name].templates) == 1:
+                raise no_captions(name, experiment.name)
+    cache = Path(root).expanduser() / "embeddings" if cache is None else cache
+    return [open_models(spec, name, root=root, cache=cache, **options) for spec in named for name in sets]

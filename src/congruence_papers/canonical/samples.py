@@ -1,0 +1,373 @@
+"""Small real data that replace the paper's models: linear heads in closed form, class names, and emoji."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import linalg
+
+from congruence.datasets import load_sample
+from congruence.synthetic import random_rotation
+from congruence_papers.canonical.data import Collection, Model, random_half_mask, unit_rows
+from congruence_papers.core import check_choice
+from congruence_papers.features import open_npz
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Linear image and text heads into a joint space; see :func:`contrastive_heads`."""
+
+    image_mean: np.ndarray
+    image_matrix: np.ndarray
+    text_mean: np.ndarray
+    text_matrix: np.ndarray
+
+    def images(self, rows: np.ndarray) -> np.ndarray:
+        """Return the embeddings of image features, as unit rows."""
+        return unit_rows((np.asarray(rows, np.float64) - self.image_mean) @ self.image_matrix)
+
+    def texts(self, rows: np.ndarray) -> np.ndarray:
+        """Return the embeddings of text features, as unit rows."""
+        return unit_rows((np.asarray(rows, np.float64) - self.text_mean) @ self.text_matrix)
+
+
+def contrastive_heads(images: np.ndarray, texts: np.ndarray, dim: int, *, ridge: float = 0.1, seed: int = 0) -> Heads:
+    """Fit linear heads that minimize the spectral contrastive loss, in closed form.
+
+    For ridge-whitened features x and y of a pair, the optimal linear heads of width k are the k leading singular
+    vectors of their cross-covariance, each scaled by the square root of its singular value: regularized canonical
+    correlation analysis. The loss depends on inner products only, so it does not determine a common rotation of both
+    heads. It is drawn at random, as training from a random initialization would result in an arbitrary one.
+
+    ``images`` (n, p); ``texts`` (n, q): text features.
+
+    References
+    ----------
+    HaoChen et al. (2021), "Provable guarantees for self-supervised deep learning with spectral contrastive loss", §3.
+    """
+    X, Y = (np.asarray(rows, np.float64) for rows in (images, texts))
+    x_mean, y_mean = X.mean(axis=0), Y.mean(axis=0)
+    X, Y = X - x_mean, Y - y_mean
+    roots = []
+    for rows in (X, Y):
+        covariance = rows.T @ rows / len(rows)
+        covariance.flat[:: len(covariance) + 1] += ridge * np.trace(covariance) / len(covariance)
+        roots.append(linalg.cholesky(covariance, lower=True))
+    cross = linalg.solve_triangular(roots[0], X.T @ Y / len(X), lower=True)
+    cross = linalg.solve_triangular(roots[1], cross.T, lower=True).T
+    U, s, Vt = linalg.svd(cross, full_matrices=False, check_finite=False)
+    rotation = random_rotation(dim, random_state=seed)
+    scale = np.sqrt(s[:dim])
+    A = linalg.solve_triangular(roots[0].T, U[:, :dim] * scale, lower=False)
+    B = linalg.solve_triangular(roots[1].T, Vt[:dim].T * scale, lower=False)
+    return Heads(x_mean, A @ rotation, y_mean, B @ rotation)
+
+
+#: Names of the data that replace the paper's models and data sets, and variants of them that an experiment may request.
+SAMPLE_DATA = ("sample", "lvis", "caltech101")
+VARIANTS = ("items", "narrow", "third", "same_data")
+
+#: Descriptions of the data and of what replaces the paper's models, for titles.
+_TITLES = {"sample": "emoji", "lvis": "LVIS class names", "caltech101": "Caltech-101 photos"}
+_STAND_IN = {
+    "sample": "stand-in: two small models of emoji",
+    "lvis": "stand-in: texts of three CLIPs, images of one",
+    "caltech101": "stand-in: linear heads on unimodal encoders",
+}
+
+#: Kinds of pairs in the variant ``same_data``.
+SAME_DATA, OTHER_DATA = "same training data", "other training data"
+
+#: Chains of three models in which each model is in the middle once.
+_CHAINS = ((0, 1, 2), (1, 2, 0), (2, 0, 1))
+
+_STEPS = (5, 10, 20, 50, 100, 200, 400, 800)
+
+
+def open_sample(name: str, file: str | Path | None = None, variant: str | None = None) -> Collection:
+    """Open data that replace the paper's models and data sets."""
+    check_choice(name, SAMPLE_DATA, "models")
+    if variant:
+        check_choice(variant, VARIANTS, "variant")
+    if name == "sample":
+        return _sample(variant)
+    return open_npz(name, file, lambda arrays: (_lvis if name == "lvis" else _caltech)(arrays, variant))
+
+
+def _narrow(models: tuple[Model, Model], dim: int) -> tuple[Model, Model]:
+    """Project the first model onto the leading principal directions of its images, or of its texts if the second model
+    has no images.
+    """
+    first, second = models
+    rows = first.prompts if second.images is None else first.images
+    assert rows is not None
+    _, _, directions = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
+    cut = directions[:dim].T
+    shorter = [None if side is None else unit_rows(side @ cut) for side in (first.images, first.prompts)]
+    return Model(f"{first.name} ({dim}-d)", *shorter), second
+
+
+# ---------------------------------------------------------------------------------------------------- the sample
+
+
+@cache
+def _sample_arrays() -> dict[str, Any]:
+    """Return the arrays of the emoji sample, read once."""
+    sample = load_sample("emoji")
+    models = {}
+    for side, name in (("source", "emoji-a"), ("target", "emoji-b")):
+        rows = getattr(sample, side)
+        models[name] = {kind: unit_rows(rows[kind].vectors) for kind in ("image", "prompt")}
+    prompts = sample.source["prompt"].ids
+    owner = sample.class_of("prompt", prompts)
+    row = {i: k for k, i in enumerate(sample.source["image"].ids.tolist())}
+    return {
+        "sample": sample,
+        "models": models,
+        "ids": sample.source["image"].ids,
+        "groups": np.array([sample.labels[i] for i in sample.source["image"].ids.tolist()]),
+        "owner": np.array([row[i] for i in owner.tolist()]),
+        "template": np.array([int(i.rsplit("#", 1)[1]) for i in prompts.tolist()]),
+        "texts": [sample.texts["prompt"][i] for i in prompts.tolist()],
+    }
+
+
+def _sample(variant: str | None) -> Collection:
+    data = _sample_arrays()
+    sample, ids, owner, template = data["sample"], data["ids"], data["owner"], data["template"]
+    models = tuple(Model(name, rows["image"], rows["prompt"]) for name, rows in data["models"].items())
+    notes = []
+    common: dict[str, Any] = {
+        "captions": sample.texts["image"] if "image" in sample.texts else sample.texts["text"],
+        "picture": sample.thumbnails.get,
+    }
+    if variant == "items":
+        train = np.random.default_rng(0).permutation(len(ids)) < 800
+        return Collection(
+            "sample",
+            models,
+            tuple(sample.texts["text"].get(i, i) for i in ids.tolist()),
+            ids,
+            np.arange(len(ids)),
+            train,
+            owner,
+            template,
+            text_fit=train[owner],
+            heldout_classes=~train,
+            texts=tuple(data["texts"]),
+            title=_TITLES["sample"],
+            stand_in=_STAND_IN["sample"],
+            notes=("A class is one emoji; fitted on 800 emoji, measured on the others.",),
+            **common,
+        )
+    names, counts = np.unique(data["groups"], return_counts=True)
+    names = names[counts >= 8]
+    kept = np.isin(data["groups"], names)
+    labels = np.searchsorted(names, data["groups"][kept])
+    kept_prompts = kept[owner]
+    item = (np.cumsum(kept) - 1)[owner[kept_prompts]]  # the kept item that each kept prompt describes
+    models = tuple(
+        Model(m.name, m.images[kept], m.prompts[kept_prompts])
+        for m in models
+        if m.images is not None and m.prompts is not None
+    )
+    notes.append(
+        f"A class is a Unicode subgroup with at least 8 emoji ({len(names)} of them); its prompts are those of "
+        "its emoji."
+    )
+    train = random_half_mask(labels)
+    prompt_labels = labels[item]
+    pairs: tuple[tuple[int, int], ...] = ((0, 1),)
+    if variant == "narrow":
+        models = _narrow((models[0], models[1]), 32)
+        notes.append("The narrow source is emoji-a in its 32 leading principal directions.")
+    elif variant == "third":
+        images, texts = data["models"]["emoji-a"]["image"][kept], data["models"]["emoji-b"]["prompt"][kept_prompts]
+        models = (*models, _third_model(images, texts, train, item, template[kept_prompts]))
+        notes.append(
+            "The third model is not independent: closed-form contrastive heads join the images of emoji-a and the "
+            "texts of emoji-b, fitted on the training images and their captions."
+        )
+        pairs = ((0, 1), (1, 2), (0, 2))
+    elif variant == "same_data":
+        notes.append("The sample has no two models trained on the same data: this is its ordinary pair.")
+    people = np.array([name.startswith(("face", "person", "hand", "cat-face", "emotion", "body")) for name in names])
+    return Collection(
+        "sample",
+        models,
+        tuple(names.tolist()),
+        ids[kept],
+        labels,
+        train,
+        prompt_labels,
+        template[kept_prompts],
+        pairs=pairs,
+        chains=_CHAINS,
+        domain=np.where(people, 0, 1),
+        domains=("people", "things"),
+        texts=tuple(np.array(data["texts"], dtype=object)[kept_prompts]),
+        title=_TITLES["sample"],
+        stand_in=_STAND_IN["sample"],
+        notes=tuple(notes),
+        **common,
+    )
+
+
+def _third_model(
+    images: np.ndarray, prompts: np.ndarray, train: np.ndarray, owner: np.ndarray, template: np.ndarray
+) -> Model:
+    """Return a model of contrastive heads on images and prompts of two other models, fitted on the first prompt of each
+    training image.
+    """
+    first = template == 0
+    caption = np.empty(len(train), dtype=int)
+    caption[owner[first]] = np.flatnonzero(first)
+    heads = contrastive_heads(images[train], prompts[caption[train]], 64, seed=2)
+    return Model("joined", heads.images(images), heads.texts(prompts))
+
+
+# ---------------------------------------------------------------------------------------------------------- lvis
+
+
+def _lvis(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collection:
+    names = arrays["names"]
+    models = tuple(
+        Model(name, unit_rows(arrays[image]) if image else None, unit_rows(arrays[text]))
+        for name, image, text in (
+            ("OpenAI B/32", "image_openai_vitb32_avg5", "text_openai_vitb32"),
+            ("OpenAI B/16", "", "text_openai_vitb16"),
+            ("EVA-02 B/16", "", "text_eva02_b16"),
+        )
+    )
+    heldout = np.random.default_rng(0).permutation(len(names)) >= 900
+    pairs: tuple[tuple[int, int], ...] = ((0, 1), (0, 2))
+    notes = [
+        "Fitted on texts: only OpenAI B/32 has images here. One text and one image (a mean of five) a class; fitted on "
+        "900 classes, measured on the other 303.",
+        "The target has no images whose mean could be known, so the mapped images keep the modality gap of the source.",
+    ]
+    if variant == "narrow":
+        models = (*_narrow((models[0], models[1]), 256), models[2])
+        notes.append("The narrow source is OpenAI B/32 in the 256 leading principal directions of its texts.")
+    elif variant == "third":
+        pairs = ((0, 1), (1, 2), (0, 2))
+    elif variant == "same_data":
+        notes.append("B/32 and B/16 of OpenAI were trained on the same data; EVA-02 was not.")
+    initial = np.array([name[:1].lower() for name in names.tolist()])
+    return Collection(
+        "lvis",
+        models,
+        tuple(names.tolist()),
+        names.astype(str),
+        np.arange(len(names)),
+        ~heldout,
+        np.arange(len(names)),
+        np.zeros(len(names), int),
+        pairs=pairs,
+        chains=_CHAINS,
+        text_fit=~heldout,
+        heldout_classes=heldout,
+        domain=np.where(initial < "m", 0, 1),
+        domains=("names a to l", "names m to z"),
+        texts=tuple(names.tolist()),
+        captions={name: name for name in names.tolist()},
+        notes=tuple(notes),
+        steps=_STEPS,
+        title=_TITLES["lvis"],
+        stand_in=_STAND_IN["lvis"],
+        kinds=(SAME_DATA, OTHER_DATA) if variant == "same_data" else (),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- caltech101
+
+#: Number of photos that each model's heads are fitted on; the remaining photos are for the maps.
+_PART = 1_900
+_WIDTH = 96
+
+
+def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> Collection:
+    labels = arrays["label"].astype(int)
+    order = np.random.default_rng(0).permutation(len(labels))
+    parts = [order[k * _PART : (k + 1) * _PART] for k in range(3)]
+    remaining = np.sort(order[3 * _PART :])
+    towers = {
+        "EfficientNet + MPNet": ("image_effnet_lite0", "text_mpnet"),
+        "MobileNet + MiniLM": ("image_mobilenet_v2", "text_minilm_l6"),
+        "MobileNet + MPNet": ("image_mobilenet_v2", "text_mpnet"),
+    }
+    (a, b, c) = towers
+    built = [(a, 0, _WIDTH), (b, 1, _WIDTH)]  # towers, part of the photos, width
+    pairs: tuple[tuple[int, int], ...] = ((0, 1),)
+    notes = [
+        f"Dual encoders made here: linear heads of width {_WIDTH} in closed form (spectral contrastive loss) on frozen "
+        f"unimodal features, each on its own {_PART} photos; maps are fitted and measured on photos no head has seen.",
+        "The heads center their inputs, so that these models have next to no modality gap.",
+    ]
+    if variant == "items":
+        notes.append("A class has many photos here, and the class is what is edited or retrieved.")
+    elif variant == "narrow":
+        built[0] = (a, 0, _WIDTH // 2)
+    elif variant == "third":
+        built.append((c, 2, _WIDTH))
+        pairs = ((0, 1), (1, 2), (0, 2))
+    elif variant == "same_data":
+        built.append((b, 0, _WIDTH))
+        pairs = ((0, 1), (0, 2))
+        notes.append("The third model is the second, its heads fitted on the same photos as the first's.")
+    models = []
+    for seed, (name, part, width) in enumerate(built):
+        image, text = towers[name]
+        label = name if width == _WIDTH else f"{name} ({width}-d)"
+        label += " (same photos)" if variant == "same_data" and seed == 2 else ""
+        models.append(_head_model(label, arrays[image], arrays[text], labels, parts[part], remaining, width, seed))
+    templates = arrays["templates"].tolist()
+    classes = arrays["classes"].tolist()
+    return Collection(
+        "caltech101-heads",  # "caltech101" is the data set itself, embedded by real dual encoders
+        tuple(models),
+        tuple(classes),
+        arrays["image_file"][remaining].astype(str),
+        labels[remaining],
+        random_half_mask(labels[remaining]),
+        np.repeat(np.arange(len(classes)), len(templates)),
+        np.tile(np.arange(len(templates)), len(classes)),
+        pairs=pairs,
+        chains=_CHAINS,
+        domain=np.arange(len(classes)) % 2,
+        domains=("even classes", "odd classes"),
+        texts=tuple(t.format(c) for c in classes for t in templates),
+        captions={
+            i: classes[k] for i, k in zip(arrays["image_file"][remaining].tolist(), labels[remaining], strict=True)
+        },
+        notes=tuple(notes),
+        title=_TITLES["caltech101"],
+        stand_in=_STAND_IN["caltech101"],
+        kinds=(OTHER_DATA, SAME_DATA) if variant == "same_data" else (),
+    )
+
+
+def _head_model(
+    name: str,
+    images: np.ndarray,
+    texts: np.ndarray,
+    labels: np.ndarray,
+    fit_rows: np.ndarray,
+    rows: np.ndarray,
+    width: int,
+    seed: int,
+) -> Model:
+    """Return the embeddings of the photos ``rows`` and of all prompts by heads fitted on the photos ``fit_rows``, each
+    with a random prompt.
+    """
+    rng = np.random.default_rng(seed)
+    template = rng.integers(texts.shape[1], size=len(fit_rows))
+    captions = texts[labels[fit_rows], template]
+    heads = contrastive_heads(unit_rows(images[fit_rows]), unit_rows(captions), width, seed=seed)
+    prompts = texts.reshape(-1, texts.shape[2])
+    return Model(name, heads.images(unit_rows(images[rows])), heads.texts(unit_rows(prompts)))

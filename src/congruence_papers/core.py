@@ -1,0 +1,484 @@
+"""What the papers share: experiments and their claims, the data they run on, and a run that collects what they
+measure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from congruence.errors import NotFiniteError, ParameterError, ShapeError, ZeroRowError
+
+#: Columns that identify a measured value; the metric and the quantity are set in every row, the others may be None.
+COLUMNS = ("data", "pair", "series", "part", "x", "metric", "quantity")
+
+#: Maximum number of draws in a quick run.
+QUICK_DRAWS = 2
+
+#: A measured value: its columns, its mean over the draws, their standard deviation (None for one draw) and values.
+Row = dict[str, Any]
+
+_T = TypeVar("_T")
+
+
+def check_choice(value: _T, choices: Iterable[_T], name: str) -> _T:
+    """Return a value that is one of the choices."""
+    listed = list(choices)
+    if value not in listed:
+        among = ", ".join(map(repr, listed)) or "none"
+        raise ParameterError(f"Got {name} {value!r}; expected one of {among}.", "Pass one of these.")
+    return value
+
+
+def check_positive(value: _T, name: str, *, zero: bool = False, integer: bool = False) -> _T:
+    """Return a finite number that is positive, or with ``zero`` not negative."""
+    numeric = isinstance(value, int | np.integer if integer else int | float | np.number)
+    if isinstance(value, bool) or not numeric or not 0 <= value < np.inf or (value == 0 and not zero):  # type: ignore[operator]
+        expected = f"{'a whole' if integer else 'a finite'} number {'≥' if zero else '>'} 0"
+        raise ParameterError(argument=name, got=value, expected=expected, fix=f"Pass `{name}=10`, for example.")
+    return value
+
+
+def check_seed(value: int, name: str = "random_state") -> int:
+    """Return a whole number that NumPy takes as a seed."""
+    if check_positive(value, name, zero=True, integer=True) >= 2**63:
+        raise ParameterError(
+            argument=name, got=value, expected="a number below 2**63", fix=f"Pass `{name}=0`, for example."
+        )
+    return value
+
+
+def check_same_rows(n_source: int, n_target: int, source: str, target: str) -> None:
+    """Refuse two numbers of rows that differ."""
+    if n_source != n_target:
+        raise ShapeError(f"Got {n_source} {source} and {n_target} {target}; expected as many.", "Pass one for each.")
+
+
+def check_embedded(rows: np.ndarray, what: str, count: int | None = None) -> None:
+    """Refuse rows, shape (n, d), that are not finite, all zeros, or not ``count`` many."""
+    for bad, kind, words in (
+        (np.flatnonzero(~np.isfinite(rows).all(axis=1)), NotFiniteError, "NaN or infinity"),
+        (np.flatnonzero(~np.asarray(rows).any(axis=1)), ZeroRowError, "nothing but zeros"),
+    ):
+        if len(bad):
+            listed = ", ".join(map(str, bad[:5])) + ("" if len(bad) <= 5 else ", …")
+            raise kind(f"{len(bad)} of {len(rows)} rows of {what} hold {words} (rows {listed}).", "Embed them again.")
+    if count is not None and len(rows) != count:
+        raise ShapeError(f"Got {len(rows)} {what}; expected {count}.", "Embed all of them with this encoder.")
+
+
+@dataclass(frozen=True)
+class Data:
+    """Embeddings on which a paper's experiments run; each paper has a subclass with its arrays and its split.
+
+    Attributes
+    ----------
+    name : str
+        Name of the data in the rows of the results.
+    sizes : dict
+        Parameters of the experiments that fit these data better than the paper's values.
+    notes : tuple of str
+        What a reader needs to know to interpret the numbers.
+    title : str
+        Description of the data in titles; by default the name.
+    stand_in : str, optional
+        Description of what replaces the paper's models and data; part of every title.
+    """
+
+    name: str
+    _: KW_ONLY
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    title: str = ""
+    stand_in: str | None = None
+
+    def contents(self) -> dict[str, object]:
+        """Return shapes and counts, as plain data."""
+        return {}
+
+    def facts(self) -> dict[str, Any]:
+        """Return a description of the data and their contents, as plain data."""
+        named = {"name": self.name, "title": self.title or self.name, "stand_in": self.stand_in}
+        return {**named, **self.contents(), "notes": list(self.notes)}
+
+    def thumbnail(self, item: str) -> bytes | None:
+        """Return a small PNG, JPEG or WebP of an item, or None if there is none."""
+        return None
+
+
+DataT = TypeVar("DataT", bound=Data)
+
+
+class Checked(NamedTuple):
+    """What a claim returns: the measured value, the bound it is compared with, and whether the claim holds."""
+
+    value: float
+    bound: float
+    holds: bool
+
+
+def above(value: float, *bounds: float) -> Checked:
+    """Return whether a value is above all bounds."""
+    return Checked(value, max(bounds), value > max(bounds))
+
+
+def at_least(value: float, *bounds: float) -> Checked:
+    """Return whether a value is at least all bounds."""
+    return Checked(value, max(bounds), value >= max(bounds))
+
+
+def below(value: float, bound: float) -> Checked:
+    """Return whether a value is below a bound."""
+    return Checked(value, bound, value < bound)
+
+
+def at_most(value: float, bound: float) -> Checked:
+    """Return whether a value is at most a bound."""
+    return Checked(value, bound, value <= bound)
+
+
+class Values:
+    """The measured means of one case, a combination of data set, pair of models, part and x, which claims ask for by
+    metric.
+
+    Without rows it returns 1 for everything and only records what is asked for.
+    """
+
+    #: Quantities that a metric stands for if none is named.
+    _OWN = ("after", "value", "count")
+
+    def __init__(self, rows: Sequence[Row] | None, case: Mapping[str, object]) -> None:
+        self._rows, self._case = rows, case
+        self.metrics: set[str] = set()
+        self.selected: set[str] = set()
+        #: Whether a row of exactly this case was asked for; scores of a model alone, which have no part and no x, do
+        #: not suffice.
+        self.complete = False
+
+    def __call__(self, metric: str, quantity: str | None = None, **keys: object) -> float:
+        """Return the mean of a metric after mapping, or of another ``quantity``."""
+        self.metrics.add(metric)
+        self.selected |= {*keys}
+        if self._rows is None:
+            return 1.0
+        quantities = self._OWN if quantity is None else (quantity,)
+        rows = [row for row in self._rows if row["metric"] == metric and row["quantity"] in quantities]
+        self.complete |= any(all(row[key] == own for key, own in self._case.items()) for row in rows)
+        for key in ("data", "pair", "part", "series"):
+            if keys.get(key) == "*":
+                continue
+            if key in keys:
+                rows = [row for row in rows if row[key] == keys[key]]
+            elif key in self._case:  # scores of a model alone are recorded once for all parts, with None as the part
+                rows = [row for row in rows if row[key] in (self._case[key], None)]
+        if "series" not in keys and rows:
+            rows = [row for row in rows if row["series"] == rows[0]["series"]]
+        x = keys.get("x", self._case.get("x"))
+        if x in ("min", "max"):
+            x = (min if x == "min" else max)((row["x"] for row in rows if row["x"] is not None), default=None)
+        if x is not None:
+            rows = [row for row in rows if row["x"] in (x, None)]
+        if not rows or (len(rows) > 1 and "*" not in keys.values()):
+            raise LookupError(metric)
+        return float(np.mean([row["mean"] for row in rows]))
+
+    def controls(self, metric: str) -> tuple[float, float, float]:
+        """Return a metric before mapping, with every row at the target's mean, and after a random rotation."""
+        return self(metric, "before"), self(metric, "constant"), self(metric, "random_rotation")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of a paper about a figure, as a function that is checked in every case that was measured."""
+
+    words: str
+    check: Callable[[Values], Checked]
+
+    def judge(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """Return in how many cases the claim was checked (``of``) and ``held``, and up to four in which it
+        ``failed``.
+        """
+        asked = Values(None, {})
+        self.check(asked)
+        free = [key for key in ("data", "pair", "part", "x") if key not in asked.selected]
+        cases = dict.fromkeys(tuple(row[key] for key in free) for row in rows if row["metric"] in asked.metrics)
+        held, checked = 0, 0
+        failed: list[dict[str, Any]] = []
+        for own in cases:
+            case = dict(zip(free, own, strict=True))
+            values = Values(rows, case)
+            try:
+                found = self.check(values)
+            except LookupError:  # not measured in this case
+                continue
+            if not values.complete:
+                continue
+            checked += 1
+            held += bool(found.holds)
+            if not found.holds and len(failed) < 4:
+                shown = {key: value for key, value in case.items() if value is not None}
+                failed.append({**shown, "value": round(found.value, 4), "bound": round(found.bound, 4)})
+        return {"claim": self.words, "held": held, "of": checked, "failed": failed}
+
+
+def judge(claims: Sequence[Claim], rows: Sequence[Row], unchecked: str | None = None) -> dict[str, Any]:
+    """Check the claims of an experiment, unless the reason ``unchecked`` says why they do not apply to this run.
+
+    The ``verdict`` is "yes" if every claim was checked and held in every case, "no" if none held in any case, "partly"
+    otherwise, and "not checked" (with the reason, ``why``) if there is nothing to check.
+    """
+    found = [] if unchecked else [claim.judge(rows) for claim in claims]
+    held, checked = sum(one["held"] for one in found), sum(one["of"] for one in found)
+    verdict, why = "partly" if held else "no", None
+    if not checked:
+        missing = "the numbers that it needs were not measured" if found else "it has no statement about numbers"
+        verdict, why = "not checked", unchecked or missing
+    elif held == checked and all(one["of"] for one in found):
+        verdict = "yes"
+    return {"verdict": verdict, "why": why, "claims": found}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How experiments of one kind are measured.
+
+    ``measure``: takes a :class:`Job` and adds what it measures; ``resampled``: what each draw resamples; ``{share}`` is
+    replaced by the parameter of that name.
+    """
+
+    measure: Callable[[Job[Any]], None]
+    resampled: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One figure or table of a paper.
+
+    Attributes
+    ----------
+    name : str
+        ``"fig5"`` for the Canonical paper; for other papers with their name as a prefix, such as ``"jam-table2"``.
+    title, section : str
+    kind : str
+        A key of :attr:`Paper.kinds`.
+    claim : str
+        The paper's statement about the figure.
+    claims : tuple of Claim
+        The parts of it that are checked.
+    models, data : tuple of str
+        The paper's models, joined by ``/``: two are a pair, three a chain; and its data sets.
+    sample_data : tuple of str
+        Data to run on without the paper's weights; the first is the default.
+    variant : str, optional
+        Variant of the sample data that it needs.
+    seeds : int
+        Number of draws.
+    metrics : tuple of str
+        Keys of :attr:`Paper.metrics`, in the order of the panels.
+    parameters : dict
+        Those of the kind, where they differ from its defaults.
+    numbers : dict, optional
+        Numbers that the paper prints; by default those of ``printed.json``.
+    """
+
+    name: str
+    title: str
+    section: str
+    kind: str
+    claim: str
+    claims: tuple[Claim, ...] = ()
+    _: KW_ONLY
+    models: tuple[str, ...] = ()
+    data: tuple[str, ...] = ()
+    sample_data: tuple[str, ...] = ()
+    variant: str | None = None
+    seeds: int = 3
+    metrics: tuple[str, ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    numbers: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.numbers is None:
+            object.__setattr__(self, "numbers", _printed().get(self.name))
+
+    def facts(self) -> dict[str, Any]:
+        """Return the description as plain data."""
+        lists = {name: list(getattr(self, name)) for name in ("models", "data", "sample_data", "metrics")}
+        plain = {
+            name: getattr(self, name) for name in ("name", "title", "section", "kind", "claim", "variant", "seeds")
+        }
+        return {**plain, **lists, "parameters": dict(self.parameters), "numbers": self.numbers}
+
+
+@cache
+def _printed() -> dict[str, dict[str, Any]]:
+    """Return the numbers that the papers print, by experiment."""
+    found: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("printed.json").read_bytes())
+    return found
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper: its experiments, and how its data are opened.
+
+    ``metrics``: axis labels of the metrics; ``data_type``: type of its data, a subclass of :class:`Data`;
+    ``open_sample``: ``open_sample(name, variant, file=…, cache=…, log=…)`` opens data that replace the paper's;
+    ``open_models``: ``open_models(experiment, models, data=…, file=…, root=…, cache=…, log=…, **options)`` opens
+    embeddings by models; ``count``: words for the numbers of rows in :meth:`Data.facts`; ``choices``: allowed values of
+    parameters that are names; ``ranges``: allowed values of other parameters, in words and as a condition;
+    ``drawings``: figures and tables without numbers: the reason, and the section; ``seeds``: seeds of a number of
+    draws.
+    """
+
+    name: str
+    title: str
+    experiments: tuple[Experiment, ...]
+    kinds: Mapping[str, Kind]
+    metrics: Mapping[str, str]
+    data_type: type[Data]
+    sample_data: tuple[str, ...]
+    open_sample: Callable[..., Data]
+    open_models: Callable[..., Sequence[Data]]
+    count: Callable[[Mapping[str, Any]], str]
+    choices: Mapping[str, Collection[str]] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[str, Callable[[Any], bool]]] = field(default_factory=dict)
+    drawings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    seeds: Callable[[int], list[int]] = lambda draws: list(range(draws))
+
+    def parameters(self, experiment: Experiment, changed: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parameters of an experiment with some changed, after checking these."""
+        known = {**self.kinds[experiment.kind].parameters, **experiment.parameters}
+        for name, value in changed.items():
+            if name not in known:
+                among = ", ".join(known) or "none"
+                raise ParameterError(
+                    f"{experiment.name} has no parameter {name}: it has {among}.", "Pass one of these."
+                )
+            self._check(name, value, self.kinds[experiment.kind].parameters[name])
+        return {**known, **changed}
+
+    def _check(self, name: str, value: Any, default: Any) -> None:
+        """Refuse a value of another type than the default, a name that is no choice, and a number out of range."""
+        several = isinstance(default, list)
+        if name in self.ranges:
+            words, allowed = self.ranges[name]
+            try:
+                right = allowed(value)
+            except TypeError:
+                right = False
+        elif several and not isinstance(value, list | tuple):
+            words, right = "a list", False
+        elif name in self.choices:
+            words = f"{'some' if several else 'one'} of {', '.join(self.choices[name])}"
+            right = all(one in self.choices[name] for one in (value if several else [value]))
+        elif several:
+            words = "a list of names" if name == "dual_encoders" else "a list of whole numbers from 2"
+            right = all(isinstance(one, str) if name == "dual_encoders" else _is_count(one, 2) for one in value)
+        elif type(default) is int:
+            words, right = "a whole number of at least 1", _is_count(value, 1)
+        else:
+            words, right = (
+                {bool: "true or false", str: "text", dict: "a mapping"}[type(default)],
+                type(value) is type(default),
+            )
+        if not right:
+            raise ParameterError(f"Got {name} {value!r}; expected {words}.", "Pass such a value.")
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+@dataclass
+class Job(Generic[DataT]):
+    """One run of an experiment: what it runs on, and what it measured.
+
+    ``quick``: use fewer draws, anchors and steps; ``extra``: plain data for plots (clouds, kernels, examples), and
+    records of tuning and training; ``notes``: what a reader needs to know to interpret the results; ``callback``:
+    called with 1 after each draw; ``resampled``: what the draws resample, if it is not what the kind says;
+    ``unchecked``: reason why the paper's claim does not apply to this run.
+
+    Examples
+    --------
+    >>> job = Job(None, [], [0, 1], {})
+    >>> job.add({"data": "sample", "metric": "text_cosine", "quantity": "after"}, 0.5)
+    >>> job.add({"data": "sample", "metric": "text_cosine", "quantity": "after"}, 0.7)
+    >>> row = job.rows()[0]
+    >>> round(row["mean"], 3), round(row["sd"], 3), row["n"]
+    (0.6, 0.141, 2)
+    """
+
+    experiment: Experiment
+    data: list[DataT]
+    seeds: list[int]
+    parameters: Mapping[str, Any]
+    quick: bool = False
+    extra: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    callback: Callable[[int], None] | None = None
+    resampled: str = ""
+    unchecked: str | None = None
+    _values: dict[tuple[Any, ...], list[float]] = field(default_factory=dict)
+
+    def __getitem__(self, parameter: str) -> Any:
+        return self.parameters[parameter]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics to measure."""
+        return self.experiment.metrics
+
+    def size(self, data: DataT, key: str, default: object = None) -> Any:
+        """Return a parameter unless it is 0, empty or missing, else the one of the data, else the default."""
+        return self.parameters.get(key) or data.sizes.get(key, default)
+
+    def tick(self) -> None:
+        """Report that a draw is done."""
+        if self.callback:
+            self.callback(1)
+
+    def add(self, what: Mapping[str, Any], value: float) -> None:
+        """Add one value, identified by :data:`COLUMNS`."""
+        self._values.setdefault(tuple(what.get(column) for column in COLUMNS), []).append(float(value))
+
+    def add_all(self, what: Mapping[str, Any], values: Mapping[str, float], quantity: str = "after") -> None:
+        """Add one value per metric."""
+        for metric, value in values.items():
+            self.add({**what, "metric": metric, "quantity": quantity}, value)
+
+    def add_listed(self, what: Mapping[str, Any], values: Mapping[str, float], quantity: str = "after") -> None:
+        """Add the values of those metrics that the experiment lists."""
+        self.add_all(what, {metric: value for metric, value in values.items() if metric in self.metrics}, quantity)
+
+    def add_references(self, what: Mapping[str, Any], values: Mapping[str, Mapping[str, float]]) -> None:
+        """Add values that do not depend on the map, by metric and quantity."""
+        for metric, by_quantity in values.items():
+            for quantity, value in by_quantity.items():
+                self.add({**what, "metric": metric, "quantity": quantity}, value)
+
+    def add_note(self, note: str) -> None:
+        """Add a note, unless it is already there."""
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def rows(self) -> list[Row]:
+        """Return one row per group of values; the standard deviation is over draws, with n − 1, and None for one
+        value.
+        """
+        return [
+            {
+                **dict(zip(COLUMNS, columns, strict=True)),
+                "mean": float(np.mean(values)),
+                "sd": float(np.std(values, ddof=1)) if len(values) > 1 else None,
+                "n": len(values),
+                "values": values,
+            }
+            for columns, values in self._values.items()
+        ]

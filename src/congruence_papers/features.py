@@ -1,0 +1,124 @@
+"""Embeddings that experiments read: files of the sample data, folders by encoder, and a cache of what was embedded."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from congruence.errors import CorruptFileError, FileError, InputError, ParameterError, ShapeError
+from congruence.persist import atomic_path
+from congruence.stores import suffixes
+from congruence_papers.core import check_embedded
+
+if TYPE_CHECKING:
+    from congruence.encoders import Encoder
+
+T = TypeVar("T")
+
+#: File name of each data set.
+FILES = {
+    "lvis": "lvis1203_clip.npz",
+    "imagenet1000": "imagenet1000_unimodal.npz",
+    "caltech101": "caltech101_unimodal.npz",
+}
+
+#: Array names of the unimodal encoders in ``imagenet1000`` and ``caltech101``, by encoder name.
+IMAGE_ENCODERS = {"EfficientNet-Lite0": "image_effnet_lite0", "MobileNet-v2": "image_mobilenet_v2"}
+TEXT_ENCODERS = {"MPNet": "text_mpnet", "MiniLM-L6": "text_minilm_l6"}
+
+#: Number of items per file of the cache; at most this many are embedded again after an interruption.
+SHARD = 256
+
+
+def open_npz(name: str, file: str | Path | None, build: Callable[[Mapping[str, np.ndarray]], T]) -> T:
+    """Return what ``build`` makes of the arrays in the file of ``name``, a key of :data:`FILES`, or in its folder."""
+    if file is None:
+        raise ParameterError(f"Got no file for {name}, which is {FILES[name]}.", "Pass `file=…`.")
+    path = Path(file).expanduser()
+    path = path / FILES[name] if path.is_dir() else path
+    if not path.is_file():
+        raise FileError(f"Got no file at {path}; expected {FILES[name]}.", "Check the path.")
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            arrays = {key: data[key] for key in data.files}
+        for key, rows in arrays.items():
+            if rows.dtype.kind == "f" and rows.ndim > 1:
+                check_embedded(rows.reshape(-1, rows.shape[-1]), f"{key} in {path}")
+        return build(arrays)
+    except (InputError, ParameterError):
+        raise
+    except (ValueError, OSError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise CorruptFileError(
+            f"{path} cannot be used as {name} ({error}).", f"Pass `file=…` with the path of {FILES[name]}."
+        ) from error
+
+
+def encoder_pairs(models: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the image and the text encoder of each name such as ``"dinov2/minilm"``."""
+    pairs = []
+    for spec in models:
+        names = spec.split("/")
+        if len(names) != 2 or not all(names):
+            raise ParameterError(
+                f"Got {spec!r}; expected an image and a text encoder joined by /.",
+                "Pass `models='dinov2/minilm'`, for example.",
+            )
+        pairs.append((names[0], names[1]))
+    return pairs
+
+
+def find_embeddings(folder: Path, name: str) -> Path | None:
+    """Return the embeddings called ``name`` in an encoder's folder: a folder, or a file of any format; None without."""
+    paths = [folder / f"{name}{suffix}" for suffix in ("", *(s for s in suffixes() if s))]
+    return next((path for path in paths if path.exists()), None)
+
+
+def embed_rows(
+    encoder: Encoder, items: Sequence[object], names: Sequence[str], cache: Path | None, batch_size: int
+) -> np.ndarray:
+    """Return the vectors of all items, shape (n, …); those in the cache, found by the items' names, are not computed
+    again.
+    """
+    if cache is None:
+        rows: np.ndarray = encoder.encode_all(items, batch_size)
+        return rows
+    if not len(items):
+        raise InputError(
+            "This part of the data set has no items.", "Extract the data set again, or pass another split."
+        )
+    digest = hashlib.sha256(f"{encoder.fingerprint}\0".encode())
+    for name in names:
+        digest.update(f"{name}\0".encode())
+    folder = cache.expanduser() / digest.hexdigest()[:32]
+    folder.mkdir(parents=True, exist_ok=True)
+    shards = [
+        _shard(encoder, items, slice(start, min(start + SHARD, len(items))), folder / f"{start:08d}.npy", batch_size)
+        for start in range(0, len(items), SHARD)
+    ]
+    return np.concatenate(shards)
+
+
+def _shard(encoder: Encoder, items: Sequence[object], part: slice, path: Path, batch_size: int) -> np.ndarray:
+    """Return the vectors of a part of the items from its file in the cache, which is written first if it is not
+    there.
+    """
+    count = part.stop - part.start
+    if not path.is_file():
+        rows = np.concatenate([np.asarray(batch) for batch in encoder.encode(items[part], batch_size=batch_size)])
+        if len(rows) != count:
+            raise ShapeError(f"Got {len(rows)} vectors for {count} items.", "Make the encoder return one for each.")
+        with atomic_path(path, force=True) as temporary, open(temporary, "wb") as file:
+            np.save(file, rows.astype(np.float32))
+    try:
+        cached: np.ndarray = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise CorruptFileError(f"{path} in the cache is damaged ({error}).", "Delete it and run again.") from error
+    if len(cached) != count:
+        raise CorruptFileError(f"Got {len(cached)} vectors in {path}, not {count}.", "Delete it and run again.")
+    return cached

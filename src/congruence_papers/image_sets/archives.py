@@ -1,0 +1,199 @@
+"""Unpack tar and zip archives safely: only regular files, only inside one folder, and within limits on bytes and
+files.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from congruence.errors import CongruenceError, CorruptFileError, FileError, StorageError
+from congruence.persist import find_left_over, temporary_path
+from congruence_papers.core import check_positive
+
+#: Limits well above the known archives, of which the largest unpacks to 3.1 GB and the one with most files to about
+#: 9,000.
+MAX_BYTES = 16 * 2**30
+MAX_FILES = 200_000
+
+_DAMAGE = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    FileExistsError,  # two members whose paths conflict, as a file and a folder or on a case-insensitive file system
+    NotADirectoryError,
+)
+
+
+def extract(
+    archive: str | Path,
+    into: str | Path,
+    *,
+    keep: Sequence[str] = (),
+    max_bytes: int = MAX_BYTES,
+    max_files: int = MAX_FILES,
+) -> int:
+    """Unpack a tar or zip archive completely, or not at all.
+
+    Members are written as new regular files (without owner, mode or time) into a temporary folder, and moved once all
+    are complete. Existing files are replaced.
+    """
+    archive, into = Path(archive), Path(into)
+    check_positive(max_bytes, "max_bytes", integer=True)
+    check_positive(max_files, "max_files", integer=True)
+    for path, exists in ((archive, archive.is_file()), (into, into.is_dir())):
+        if not exists:
+            raise FileError(
+                f"Got nothing at {path}; expected an archive and a folder to unpack it into.", "Check the path."
+            )
+    written = total = 0
+    seen: set[str] = set()
+    try:
+        with _temporary_in(into) as temporary:
+            with _members(archive) as members:
+                for count, (name, size, source) in enumerate(members, start=1):
+                    total += size
+                    if total > max_bytes or count > max_files:
+                        raise CorruptFileError(
+                            f"Got more than {max_bytes} bytes or {max_files} members in {archive}; expected "
+                            "fewer in a data set.",
+                            "Do not use this archive: download it from its official source.",
+                        )
+                    place = _place(name, archive)
+                    if source is None or (keep and not any(fnmatchcase(place, pattern) for pattern in keep)):
+                        continue
+                    if place in seen:
+                        raise CorruptFileError(
+                            f"Got {name} twice in {archive}; expected each file once.",
+                            "Do not use this archive: download it from its official source.",
+                        )
+                    seen.add(place)
+                    target = temporary / place
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with source() as stream, open(target, "xb") as out:
+                        shutil.copyfileobj(stream, out, 2**20)
+                    if target.stat().st_size != size:
+                        raise CorruptFileError(
+                            f"Got {target.stat().st_size} of {size} bytes of {name} in {archive}; expected all "
+                            "of them.",
+                            "Download it again.",
+                        )
+                    written += 1
+            _merge(temporary, into)
+    except CongruenceError:
+        raise
+    except _DAMAGE as error:
+        raise CorruptFileError(f"Got a damaged archive, {archive} ({error}).", "Download it again.") from error
+    except OSError as error:
+        if error.errno is None:  # gzip and bz2 raise this for data in another format
+            raise CorruptFileError(f"Got a damaged archive, {archive} ({error}).", "Download it again.") from error
+        raise StorageError(
+            f"Got an error from the disk while unpacking {archive} ({error.strerror}); expected space and permission.",
+            "Free space, or pass another folder. Nothing was left behind.",
+        ) from error
+    return written
+
+
+def remove_left_over(folder: Path) -> None:
+    """Remove what killed processes left in a folder while unpacking an archive."""
+    for left_over in find_left_over(folder / "unpacking"):
+        shutil.rmtree(left_over, ignore_errors=True)
+
+
+@contextmanager
+def _temporary_in(folder: Path) -> Iterator[Path]:
+    """Yield a hidden temporary folder, removed when the block ends; first remove those of killed runs."""
+    remove_left_over(folder)
+    temporary = temporary_path(folder / "unpacking")
+    temporary.mkdir()
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+#: Name, size and a function that opens it (None for a folder).
+_Member = tuple[str, int, Callable[[], IO[bytes]] | None]
+
+
+@contextmanager
+def _members(archive: Path) -> Iterator[Iterator[_Member]]:
+    """Open an archive and yield an iterator over its members."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as zipped:
+            yield _zip_members(zipped, archive)
+    else:
+        with tarfile.open(archive, mode="r:*") as tarred:
+            yield _tar_members(tarred, archive)
+            if tarred.fileobj is not None:  # read to the end, since gzip verifies its checksum there
+                while tarred.fileobj.read(2**20):
+                    if tarred.fileobj.tell() > 2 * MAX_BYTES:
+                        raise CorruptFileError(
+                            f"No end of {archive}.", "Do not use this archive: download it from its official source."
+                        )
+
+
+def _zip_members(zipped: zipfile.ZipFile, archive: Path) -> Iterator[_Member]:
+    for member in zipped.infolist():
+        kind = stat.S_IFMT(member.external_attr >> 16)
+        if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+            raise _special(member.filename, archive)
+        yield member.filename, member.file_size, None if member.is_dir() else partial(zipped.open, member)
+
+
+def _tar_members(tarred: tarfile.TarFile, archive: Path) -> Iterator[_Member]:
+    for member in tarred:
+        if not (member.isreg() or member.isdir()):
+            raise _special(member.name, archive)
+        if hasattr(tarfile, "data_filter"):  # from Python 3.11.4 on; the checks below are stricter
+            tarfile.data_filter(member, str(archive.parent))
+        yield member.name, member.size, None if member.isdir() else partial(_read, tarred, member)
+
+
+def _read(tarred: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
+    stream = tarred.extractfile(member)
+    assert stream is not None  # None only for links and folders, which are excluded above
+    return stream
+
+
+def _special(name: str, archive: Path) -> CorruptFileError:
+    return CorruptFileError(
+        f"Got the link or device {name!r} in {archive}; expected plain files and folders.",
+        "Do not use this archive: download it from its official source.",
+    )
+
+
+def _place(name: str, archive: Path) -> str:
+    """Return the relative path of a member. Raises CorruptFileError for a name that leads out of the folder."""
+    parts = PurePosixPath(name).parts
+    if name.startswith("/") or ".." in parts or "\\" in name or "\0" in name or any(":" in part for part in parts):
+        raise CorruptFileError(
+            f"Got the path {name!r} in {archive}; expected paths inside the archive's folder.",
+            "Do not use this archive: download it from its official source.",
+        )
+    return "/".join(parts)
+
+
+def _merge(source: Path, target: Path) -> None:
+    """Move the contents of a folder into another, merging folders of the same name."""
+    for path in sorted(source.iterdir()):
+        place = target / path.name
+        if path.is_dir() and place.is_dir() and not place.is_symlink():
+            _merge(path, place)
+        else:
+            os.replace(path, place)

@@ -1,0 +1,394 @@
+"""Data of JAM: images with captions and wrong captions, embedded by unimodal encoders, and their split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from congruence.datasets import SugarCrepe, load_sugarcrepe
+from congruence.embeddings import Embeddings
+from congruence.errors import FileError, IdError, InputError, ParameterError, ShapeError
+from congruence.stores import matrices, read_embeddings
+from congruence.train import split_by_group
+from congruence.train.captions import Captions
+from congruence_papers.core import Data, check_choice, check_embedded
+from congruence_papers.features import encoder_pairs, find_embeddings
+
+TASKS = ("replace", "add", "swap")
+
+#: Depths of hidden layers. The paper gives no layer numbers; here they are a quarter of the blocks, half of them, and
+#: the last.
+LAYERS = ("early", "mid", "late")
+
+Layered = Mapping[str, Mapping[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class JAMParts:
+    """One split of the items of a task.
+
+    Attributes
+    ----------
+    train : Captions
+        Training items.
+    validation : tuple
+        Validation items, in the form expected by :meth:`congruence.train.JAM.fit`.
+    items : SugarCrepe
+        Test items.
+    test : tuple of ndarray, shape (n, d), (n, e) and (n, e)
+        Images, captions and wrong captions of the test items.
+    rows : ndarray of int, shape (n,)
+        Indices of the test items among all items.
+    encoders : (str, str)
+        Image and text encoder of the embeddings.
+    """
+
+    train: Captions
+    validation: tuple[Any, ...]
+    items: SugarCrepe
+    test: tuple[np.ndarray, np.ndarray, np.ndarray]
+    rows: np.ndarray
+    encoders: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class JAMData(Data):
+    """Images, captions and wrong captions from independent unimodal encoders, optionally from several layers of each.
+
+    See :class:`congruence_papers.Data` for the attributes that all data share. ``sizes`` may contain ``train``,
+    ``validation`` and ``test``, the maximum numbers of items of these parts, and ``training``, parameters of
+    :class:`congruence.train.JAM`.
+
+    Attributes
+    ----------
+    items : SugarCrepe
+        The items: image, caption, wrong caption, and category. The task is the part of the category before ``_``.
+    images : dict of str to dict of str to ndarray, shape (m, d)
+        Embeddings by encoder and layer (``"early"``, ``"mid"``, ``"late"``), one row for each of ``items.images``.
+        ``"late"`` is required.
+    captions, negatives : dict of str to dict of str to ndarray, shape (n, e)
+        Embeddings by encoder and layer, one row per item.
+    encoders : tuple of (str, str)
+        Pairs of encoders to align; by default all pairs.
+    dual : dict of str to tuple of ndarray
+        Images, captions and wrong captions embedded by dual encoders such as CLIP, with rows as above, which are
+        measured for comparison.
+    unrelated : dict of str to ndarray, shape (r, d)
+        White noise by image encoder, and embeddings of unrelated texts by text encoder, for the easy non-matches.
+    labels : ndarray, shape (n,), optional
+        Labels of the items, if a caption is correct for every image with its label (class names). In validation any
+        such caption is then a hit, and wrong captions are left out.
+
+    Raises
+    ------
+    ShapeError
+        If the number of rows differs from that of the images or items, or not every item has a label.
+    InputError
+        If there are no encoders, captions and wrong captions have different encoders or layers, or a row is not finite
+        or all zeros.
+    ParameterError
+        If a pair names an unknown encoder, or an encoder has no late layer or one with another name.
+    """
+
+    items: SugarCrepe
+    images: Layered
+    captions: Layered
+    negatives: Layered
+    encoders: tuple[tuple[str, str], ...] = ()
+    dual: Mapping[str, tuple[np.ndarray, np.ndarray, np.ndarray]] = field(default_factory=dict)
+    unrelated: Mapping[str, np.ndarray] = field(default_factory=dict)
+    labels: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        n, m = len(self.items), len(self.items.images)
+        if not self.encoders:
+            object.__setattr__(self, "encoders", tuple((i, t) for i in self.images for t in self.captions))
+        for pair in self.encoders:
+            for encoder, known in zip(pair, (self.images, self.captions), strict=True):
+                check_choice(encoder, known, "encoder")
+        if not self.encoders and not self.dual:
+            raise InputError(
+                "Got no encoders; expected at least one of images and one of texts.", "Pass the embeddings of both."
+            )
+        if {name: set(layers) for name, layers in self.captions.items()} != {
+            name: set(layers) for name, layers in self.negatives.items()
+        }:
+            raise InputError(
+                f"Got wrong captions of {self.name} by other encoders or layers than its captions; expected "
+                "the same ones.",
+                "Embed both with the same encoders and layers.",
+            )
+        for side, rows in ((self.images, m), (self.captions, n), (self.negatives, n)):
+            for encoder, layers in side.items():
+                if "late" not in layers or not set(layers) <= set(LAYERS):
+                    raise ParameterError(
+                        f"Got layers {', '.join(layers) or 'none'} of {encoder}; expected late, and optionally "
+                        "early and mid.",
+                        "Use these names for the layers.",
+                    )
+                for layer, array in layers.items():
+                    check_embedded(array, f"rows of the {layer} layer of {encoder}", rows)
+        for encoder, (V, P, N) in self.dual.items():
+            for array, rows in ((V, m), (P, n), (N, n)):
+                check_embedded(array, f"rows of {encoder}", rows)
+        for encoder, array in self.unrelated.items():
+            check_choice(encoder, {**self.images, **self.captions}, "encoder of unrelated rows")
+            check_embedded(array, f"unrelated rows of {encoder}")
+        if self.labels is not None and len(self.labels) != n:
+            raise ShapeError(
+                f"Got {len(self.labels)} labels of {n} items; expected one each.", "Pass a label for each item."
+            )
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks that have items."""
+        present = set(self.task_of.tolist())
+        return tuple(task for task in TASKS if task in present)
+
+    @property
+    def task_of(self) -> np.ndarray:
+        """The task of each item."""
+        return np.array([category.partition("_")[0] for category in self.items.categories.tolist()])
+
+    @property
+    def image_of(self) -> np.ndarray:
+        """The row of each item's image."""
+        return np.searchsorted(self.items.images, self.items.filenames)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The layers that all encoders have."""
+        sides = (*self.images.values(), *self.captions.values())
+        return tuple(layer for layer in LAYERS if all(layer in side for side in sides))
+
+    def contents(self) -> dict[str, object]:
+        """Return the numbers of items and images, the shapes of the embeddings, the dual encoders and the layers."""
+        return {
+            "items": {task: int((self.task_of == task).sum()) for task in self.tasks},
+            "distinct_images": len(self.items.images),
+            "images": {name: list(side["late"].shape) for name, side in self.images.items()},
+            "texts": {name: list(side["late"].shape) for name, side in self.captions.items()},
+            "dual": sorted(self.dual),
+            "layers": list(self.layers),
+        }
+
+    def split(
+        self,
+        task: str,
+        seed: int,
+        *,
+        encoders: tuple[str, str] | None = None,
+        layer: str | tuple[str, str] = "late",
+        most: Mapping[str, int] | None = None,
+    ) -> JAMParts:
+        """Split a task's items 70–15–15 by image.
+
+        Parameters
+        ----------
+        task : {"replace", "add", "swap"}
+        seed : int
+        encoders : (str, str), optional
+            Image and text encoder; the first pair by default.
+        layer : {"early", "mid", "late"} or tuple of two of these, default="late"
+            Layer of both encoders, or of the image and of the text encoder.
+        most : dict of str to int, optional
+            Maximum numbers of items of ``"train"``, ``"validation"`` and ``"test"``, drawn at random; 0 or missing
+            means all.
+
+        Returns
+        -------
+        JAMParts
+
+        Raises
+        ------
+        ParameterError
+            If the task has no items, or an encoder does not have the layer.
+        TooFewAnchorsError
+            If the task has too few images to split.
+        """
+        check_choice(task, self.tasks, "task")
+        own = np.flatnonzero(self.task_of == task)
+        parts = [own[part] for part in split_by_group(self.items.filenames[own], random_state=seed)]
+        return self._parts(parts, np.random.default_rng([seed, 31]), encoders, layer, most)
+
+    def split_tasks(
+        self, seed: int, *, encoders: tuple[str, str] | None = None, most: Mapping[str, int] | None = None
+    ) -> dict[str, JAMParts]:
+        """Split the images of all tasks once, 70–15–15, and the items of each task accordingly.
+
+        An image that is used to fit one task is then never a test image of another, which :meth:`split` does not
+        ensure.
+
+        Parameters
+        ----------
+        seed : int
+        encoders, most
+            As for :meth:`split`; ``most`` applies to each task.
+
+        Returns
+        -------
+        dict of str to JAMParts
+            Splits by task. If there are several tasks, ``"all"`` contains all of them together, with the median number
+            of the tasks' training items.
+
+        Raises
+        ------
+        TooFewAnchorsError
+            If there are too few images to split.
+        """
+        division = split_by_group(self.items.filenames, random_state=seed)
+        rng = np.random.default_rng([seed, 31])
+        task_of, out = self.task_of, {}
+        for task in self.tasks:
+            own = [part[task_of[part] == task] for part in division]
+            out[task] = self._parts(own, rng, encoders, "late", most)
+        if len(out) > 1:
+            n_train = int(np.median([len(parts.train) for parts in out.values()]))
+            out["all"] = self._parts(division, rng, encoders, "late", {**(most or {}), "train": n_train})
+        return out
+
+    def _parts(
+        self,
+        division: Sequence[np.ndarray],
+        rng: np.random.Generator,
+        encoders: tuple[str, str] | None,
+        layer: str | tuple[str, str],
+        most: Mapping[str, int] | None,
+    ) -> JAMParts:
+        """Return a split, given the indices of the training, validation and test items."""
+        image, text = encoders or self.encoders[0]
+        image_layer, text_layer = (layer, layer) if isinstance(layer, str) else layer
+        check_choice(image_layer, self.images[image], "layer")
+        check_choice(text_layer, self.captions[text], "layer")
+        parts = []
+        for name, part in zip(("train", "validation", "test"), division, strict=True):
+            limit = (most or {}).get(name) or len(part)
+            parts.append(np.sort(rng.permutation(part)[:limit]))
+        V, P, N = self.images[image][image_layer], self.captions[text][text_layer], self.negatives[text][text_layer]
+        V = V[self.image_of]  # one row per item
+        groups = self.items.filenames if self.labels is None else self.labels
+        train, validation, test = parts
+        return JAMParts(
+            Captions(V[train], P[train], N[train][:, None], self.items.filenames[train]),
+            (V[validation], P[validation], N[validation] if self.labels is None else None, groups[validation]),
+            self.items.take(test),
+            (V[test], P[test], N[test]),
+            test,
+            (image, text),
+        )
+
+
+def layer_numbers(blocks: int) -> dict[str, int]:
+    """Return the number of the hidden state for each depth: a quarter of the blocks, half of them, and all (0 is the
+    input of the first block).
+
+    Examples
+    --------
+    >>> layer_numbers(26)
+    {'early': 7, 'mid': 13, 'late': 26}
+    """
+    return {"early": -(-blocks // 4), "mid": -(-blocks // 2), "late": blocks}
+
+
+_KINDS = ("images", "captions", "negatives")
+
+
+def open_features(
+    models: Sequence[str],
+    file: str | Path | None,
+    root: str | Path | None,
+    variant: str | None = None,
+    *,
+    dual_encoders: Sequence[str] = (),
+    device: str = "auto",
+) -> JAMData:
+    """Read embeddings of SugarCrepe's images and captions."""
+    if file is None or root is None:
+        raise ParameterError(
+            f"Got {', '.join(models)} without the folder of their embeddings or of SugarCrepe; expected both.",
+            "Pass `file=…` and `root=…`, the two folders (or `models='synthetic'`).",
+        )
+    folder, items = Path(file).expanduser(), load_sugarcrepe(root)
+    pairs = encoder_pairs(models)
+    several = variant == "layers"
+    images = {name: _layers(folder, name, "images", items, several) for name in dict.fromkeys(i for i, _ in pairs)}
+    texts = list(dict.fromkeys(t for _, t in pairs))
+    captions, negatives = (
+        {name: _layers(folder, name, kind, items, several) for name in texts} for kind in ("captions", "negatives")
+    )
+    dual, notes = {}, []
+    for name in dual_encoders:
+        if all(find_embeddings(folder / name, kind) for kind in _KINDS):
+            V, P, N = (_layers(folder, name, kind, items, False)["late"] for kind in _KINDS)
+            dual[name] = (V, P, N)
+        else:
+            notes.append(f"{name} is left out: its images, captions or negatives are missing.")
+    unrelated = {
+        name: np.asarray(_read(path, "late")["late"].vectors)
+        for name in (*images, *texts)
+        if (path := find_embeddings(folder / name, "unrelated"))
+    }
+    return JAMData(
+        "SugarCrepe",
+        items,
+        images,
+        captions,
+        negatives,
+        tuple(pairs),
+        dual=dual,
+        unrelated=unrelated,
+        sizes={"training": {"device": device}},
+        notes=tuple(notes),
+    )
+
+
+def _read(path: Path, *depths: str) -> dict[str, Embeddings]:
+    """Read the embeddings at a path, by depth; a single file, or a folder without layers, is the last layer."""
+    layers = {}
+    if path.is_dir():
+        layers = {name: spec for name, spec in matrices(path).items() if name.startswith("layer_")}
+    if not layers:
+        if set(depths) != {"late"}:
+            raise ParameterError(
+                f"Got one layer at {path}; expected a folder of all layers, since early, mid and late are compared.",
+                "Run congruence embed with --layer all.",
+            )
+        return {"late": read_embeddings(path)}
+    number = layer_numbers(len(layers) - 1)
+    missing = [f"layer_{number[depth]}" for depth in depths if f"layer_{number[depth]}" not in layers]
+    if missing:
+        raise FileError(
+            f"Got {len(layers)} layers at {path} without {', '.join(missing)}; expected layer_0 to "
+            f"layer_{len(layers) - 1}.",
+            "Run congruence embed --layer all again.",
+        )
+    return {depth: read_embeddings(layers[f"layer_{number[depth]}"]) for depth in depths}
+
+
+def _layers(folder: Path, name: str, kind: str, items: SugarCrepe, several: bool) -> Mapping[str, np.ndarray]:
+    """Return the embeddings by depth, with rows in the order of ``items.images`` or of ``items.ids``."""
+    path = find_embeddings(folder / name, kind)
+    if path is None:
+        raise FileError(
+            f"Got no {kind} of {name} in {folder}; expected {folder / name / kind}.",
+            f"Run congruence embed … --layer all -o {folder / name / kind}.",
+        )
+    ids = items.images if kind == "images" else items.ids
+    out = {}
+    for depth, rows in _read(path, *(("early", "mid", "late") if several else ("late",))).items():
+        names = [str(i) for i in rows.ids]
+        names = [i.rsplit("/", 1)[-1] for i in names] if kind == "images" else names
+        row = {i: k for k, i in enumerate(names)}
+        missing = [i for i in ids.tolist() if i not in row]
+        if missing:
+            raise IdError(
+                f"Got no vector for {len(missing)} of {len(ids)} {kind} at {path}, {missing[0]} for example; "
+                "expected all.",
+                f"Embed them under {'their file names' if kind == 'images' else 'the ids of SugarCrepe'}.",
+            )
+        out[depth] = np.asarray(rows.vectors[[row[i] for i in ids.tolist()]], np.float32)
+    return out

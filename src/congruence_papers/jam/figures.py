@@ -1,0 +1,630 @@
+"""How the figures and tables of JAM are measured."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import combinations, pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from congruence.datasets import SugarCrepe
+from congruence.errors import InputError, NotFiniteError, ShapeError, TooFewAnchorsError
+from congruence.evaluation.paired_tests import bootstrap_intervals, group_sums, holm, sign_flip
+from congruence.metrics import cca, cknna, linear_cka, rbf_cka, svcca
+from congruence.train.autoencoder import autoencoder, count
+from congruence_papers.core import Job
+from congruence_papers.jam.data import LAYERS, TASKS, JAMData, JAMParts
+from congruence_papers.jam.methods import (
+    BASELINES,
+    CONTROLS,
+    control_data,
+    dual_as_encoders,
+    fit_baseline,
+    fit_method,
+    measure_recall,
+    measure_transfer,
+)
+
+if TYPE_CHECKING:
+    from typing import SupportsFloat
+
+    from congruence.maps import Map
+
+
+#: Parameters of training and numbers of items that are replaced in a quick run.
+QUICK_TRAINING = {"hidden": (16,), "latent": 8, "max_epochs": 2, "validate_every": 1}
+QUICK_MOST = {"train": 64, "validation": 64, "test": 0}
+
+#: Seeds used in the paper; further seeds count up from the last.
+PAPER_SEEDS = (5, 42, 55)
+
+#: The order of the losses in the paper, best first.
+PAPER_ORDER = ("Spread", "NegCon", "Con")
+
+
+def paper_seeds(draws: int) -> list[int]:
+    """Return the paper's seeds, followed by further seeds if more draws are requested."""
+    return [*PAPER_SEEDS, *range(PAPER_SEEDS[-1] + 1, PAPER_SEEDS[-1] + 1 + draws)][:draws]
+
+
+def training(job: Job[JAMData], data: JAMData) -> dict[str, Any]:
+    """Return the parameters of JAM that differ from its defaults."""
+    return {**(job.size(data, "training") or {}), **(QUICK_TRAINING if job.quick else {})}
+
+
+def tasks(job: Job[JAMData], data: JAMData) -> list[str]:
+    """Return the configuration's tasks for which the data have items. Raises InputError if there are none."""
+    present = [task for task in job["tasks"] if task in data.tasks]
+    if not present:
+        raise InputError(
+            f"Got {data.name} without items of {', '.join(job['tasks'])}; expected at least one of these tasks.",
+            "Pass data with items of these tasks.",
+        )
+    return present
+
+
+def check_layers(data: JAMData) -> None:
+    """Raise InputError unless every encoder has early, middle and late layers."""
+    if data.layers != LAYERS:
+        raise InputError(
+            f"Got {data.name} with the layers {', '.join(data.layers)}; expected early, mid and late of every encoder.",
+            "Run congruence embed with --layer all.",
+        )
+
+
+def split(
+    job: Job[JAMData],
+    data: JAMData,
+    task: str,
+    seed: int,
+    encoders: tuple[str, str],
+    layer: str | tuple[str, str] = "late",
+) -> JAMParts:
+    """Split a task's items, with the sizes of this run."""
+    return data.split(task, seed, encoders=encoders, layer=layer, most=limits(job, data))
+
+
+def limits(job: Job[JAMData], data: JAMData) -> dict[str, int]:
+    """Return the maximum number of items of each part of a split; 0 means no limit."""
+    most = {part: job.size(data, part) or 0 for part in ("train", "validation", "test")}
+    return {**QUICK_MOST, "test": most["test"]} if job.quick else most
+
+
+def pair_name(data: JAMData, encoders: tuple[str, str]) -> str:
+    """Format a pair of encoders; the image encoder is included only if there are several, to keep bar labels short."""
+    return " – ".join(encoders) if len({image for image, _ in data.encoders}) > 1 else encoders[1]
+
+
+def in_task(task: str, pair: str) -> str:
+    """Prefix a pair of encoders with a task or part of a task."""
+    return f"{task}: {pair}"
+
+
+def record_run(job: Job[JAMData], what: Mapping[str, object], mapping: Map) -> dict[str, float]:
+    """Record a training run of JAM, and return its best epoch and the α at that epoch."""
+    facts = getattr(mapping, "facts_", None) or {}
+    if "reconstruction_error" not in facts:  # not trained by JAM
+        return {}
+    per_epoch = -(-facts["n_pairs"] // facts["training"]["batch_size"])
+    best = facts["best_step"]
+    at_best = {} if best is None else {"epoch_at_best": best / per_epoch}
+    if "spread_mix_at_best" in facts:
+        at_best["alpha_at_best"] = facts["spread_mix_at_best"]
+    job.extra.setdefault("runs", []).append(
+        {
+            **what,
+            "pairs": facts["n_pairs"],
+            "steps": facts["steps"],
+            "best_step": best,
+            **at_best,
+            "validation": mapping.scores_.get("validation_source_to_target_recall_at_1"),
+            "reconstruction_error": facts["reconstruction_error"],
+            "training": facts["training"],
+        }
+    )
+    return at_best
+
+
+def record_order(job: Job[JAMData]) -> None:
+    """Record for each combination of data, pair, task and metric whether the mean scores follow the paper's order of
+    the losses.
+    """
+    means_by_task: dict[tuple[object, ...], dict[str, float]] = {}
+    for row in job.rows():
+        task = str(row["pair"]).partition(":")[0]
+        if row["series"] in PAPER_ORDER and task in TASKS and row["metric"] in ("binary_recall", "five_way_recall"):
+            means_by_task.setdefault((row["data"], row["pair"], row["metric"]), {})[row["series"]] = row["mean"]
+    lines: list[dict[str, Any]] = []
+    for (data, pair, metric), means in means_by_task.items():
+        if set(means) == set(PAPER_ORDER):
+            order = sorted(means, key=lambda name: -means[name])
+            holds = bool(np.all(np.diff([means[name] for name in PAPER_ORDER]) < 0))
+            lines.append({"data": data, "pair": pair, "metric": metric, "order": order, "as_paper": holds})
+    if lines:
+        job.extra["order"] = lines
+        words = " > ".join(PAPER_ORDER)
+        job.add_note(
+            f"{words} for {sum(line['as_paper'] for line in lines)} of {len(lines)} tasks and measures, by the means."
+        )
+
+
+LEVEL = 0.95
+PERMUTATIONS = 9999
+DRAWS = 2000
+
+
+@dataclass(frozen=True)
+class ItemTest:
+    """A paired test of two losses on the same items."""
+
+    data: str
+    pair: str
+    metric: str
+    first: str
+    second: str
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    adjusted_p_value: float
+    n: int
+    n_images: int
+    draws: int
+
+
+@dataclass
+class ItemPairs:
+    """Per-item outcomes of the losses of one experiment."""
+
+    _right: dict[tuple[str, str], dict[str, dict[int, np.ndarray]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(dict))
+    )
+    _images: dict[tuple[str, str], dict[int, np.ndarray]] = field(default_factory=lambda: defaultdict(dict))
+
+    def add(self, where: tuple[str, str], name: str, draw: int, items: SugarCrepe, right: np.ndarray) -> None:
+        """Add the per-item outcomes of one fitted loss.
+
+        ``right`` (n, 2).
+        """
+        self._right[where][name][draw] = right
+        self._images[where][draw] = items.filenames
+
+    def tests(self, every: bool = False) -> list[ItemTest]:
+        """Test adjacent losses in the paper's order, or every two if ``every`` is set; only losses that were run on the
+        same draws are compared.
+        """
+        rng = np.random.default_rng(0)
+        tests: list[ItemTest] = []
+        for where, names in self._right.items():
+            for first, second in combinations(PAPER_ORDER, 2) if every else pairwise(PAPER_ORDER):
+                if first not in names or second not in names or names[first].keys() != names[second].keys():
+                    continue
+                draws = list(names[first])
+                gaps = np.concatenate([names[first][draw] - names[second][draw] for draw in draws])
+                images = np.concatenate([self._images[where][draw] for draw in draws])
+                sums, sizes = group_sums(gaps, images)
+                ends = bootstrap_intervals(sums, sizes, LEVEL, DRAWS, rng, np.ones(2))
+                for k, metric in enumerate(("binary_recall", "five_way_recall")):
+                    p = sign_flip(sums[:, k], PERMUTATIONS, rng)
+                    middle, low, high = float(gaps[:, k].mean()), float(ends[0, k]), float(ends[1, k])
+                    counts = (len(gaps), len(sizes), len(draws))
+                    tests.append(ItemTest(*where, metric, first, second, middle, low, high, p, p, *counts))
+        adjusted = holm(np.array([test.p_value for test in tests]))
+        return [replace(test, adjusted_p_value=float(p)) for test, p in zip(tests, adjusted, strict=True)]
+
+
+def record_item_tests(job: Job[JAMData], pairs: ItemPairs, every: bool = False) -> None:
+    """Store the tests in the results' ``item_tests``, and add notes on how many differences, and which, are
+    significant.
+    """
+    tests = pairs.tests(every)
+    if not tests:
+        return
+    job.extra["item_tests"] = [asdict(test) for test in tests]
+    for first, second in dict.fromkeys((test.first, test.second) for test in tests):
+        lines = [test for test in tests if (test.first, test.second) == (first, second)]
+        significant = [test for test in lines if test.adjusted_p_value < 1 - LEVEL]
+        above, below = (sum(sign * test.difference > 0 for test in significant) for sign in (1, -1))
+        job.add_note(
+            f"Item by item (sign-flip tests of images, Holm, 5 %): {first} is above {second} in {above} of "
+            f"{len(lines)} tasks and measures, below in {below}, and not significantly different in "
+            f"{len(lines) - above - below}."
+        )
+        for test in significant:
+            job.add_note(
+                f"{test.data}, {test.pair}, {test.metric.removesuffix('_recall').replace('_', '-')}: {first} − "
+                f"{second} {test.difference:+.3f} ({test.low:+.3f} to {test.high:+.3f}), p = "
+                f"{test.adjusted_p_value:.2g}, {test.n_images} images."
+            )
+
+
+def pareto_front(cost: ArrayLike, gain: ArrayLike) -> np.ndarray:
+    """Return a mask of the Pareto front: points for which no other point is at least as good in both measures and
+    better in one.
+
+    ``cost`` (n,): smaller is better, e.g. a reconstruction error; ``gain`` (n,).
+
+    Examples
+    --------
+    >>> pareto_front([0.1, 0.2, 0.3], [0.5, 0.7, 0.6])
+    array([ True,  True, False])
+    """
+    costs, gains = (np.asarray(side, np.float64).reshape(-1) for side in (cost, gain))
+    if len(costs) != len(gains):
+        raise ShapeError(
+            f"Got {len(costs)} costs and {len(gains)} gains; expected one of each per point.",
+            "Pass both for the same points.",
+        )
+    if not (np.isfinite(costs).all() and np.isfinite(gains).all()):
+        raise NotFiniteError(
+            "Got NaN or infinity among the points; expected finite ones.", "Leave out points that failed."
+        )
+    no_worse = (costs[:, None] <= costs) & (gains[:, None] >= gains)  # of point i, compared with point j
+    better = (costs[:, None] < costs) | (gains[:, None] > gains)
+    return np.asarray(~(no_worse & better).any(axis=0))
+
+
+def losses(job: Job[JAMData]) -> None:
+    """Train with every loss on every task, and measure dual encoders for comparison (tables 2 and 3)."""
+    pairs = ItemPairs()
+    for data in job.data:
+        for task in tasks(job, data):
+            for seed in job.seeds:
+                for encoders in data.encoders:
+                    parts = split(job, data, task, seed, encoders)
+                    for method in job["methods"]:
+                        line = {"data": data.name, "pair": pair_name(data, encoders), "series": BASELINES[method]}
+                        fitted = fit_method(method, parts, training(job, data), seed)
+                        what = {**line, "task": task, "seed": seed}
+                        at_best = {} if fitted.mapping is None else record_run(job, what, fitted.mapping)
+                        _add(job, line, fitted.measure(parts.items, parts.test, seed), at_best, task)
+                        outcomes = fitted.outcomes(parts.items, parts.test, seed)
+                        if outcomes is not None:
+                            where = (data.name, in_task(task, line["pair"]))
+                            pairs.add(where, line["series"], seed, parts.items, outcomes)
+                        job.tick()
+                _add_dual_encoders(job, data, task, seed)
+    record_order(job)
+    record_item_tests(job, pairs)
+
+
+def pairs(job: Job[JAMData]) -> None:
+    """Train with every loss on increasing numbers of pairs, and compare the losses item by item at each number."""
+    pairs = ItemPairs()
+    for data in job.data:
+        for task in tasks(job, data):
+            for seed in job.seeds:
+                for encoders in data.encoders:
+                    name = pair_name(data, encoders)
+                    for n in job["pairs"][:2] if job.quick else job["pairs"]:
+                        parts = data.split(task, seed, encoders=encoders, most={**limits(job, data), "train": n})
+                        if len(parts.train) < n:
+                            raise TooFewAnchorsError(
+                                f"Got {len(parts.train)} pairs of {data.name} to train on; expected `pairs={n}`.",
+                                "Remove larger numbers from pairs.",
+                            )
+                        for method in job["methods"]:
+                            fitted = fit_method(method, parts, training(job, data), seed)
+                            line = {"data": data.name, "pair": name, "series": BASELINES[method], "part": name, "x": n}
+                            _add(job, line, fitted.measure(parts.items, parts.test, seed), {}, task)
+                            outcomes = fitted.outcomes(parts.items, parts.test, seed)
+                            if outcomes is not None:
+                                where = (data.name, in_task(task, f"{name}, {n} pairs"))
+                                pairs.add(where, line["series"], seed, parts.items, outcomes)
+                    job.tick()
+    # One panel per pair of encoders.
+    names = dict.fromkeys(pair_name(data, encoders) for data in job.data for encoders in data.encoders)
+    job.extra["axes"] = [[name, f"pairs trained on ({name})"] for name in names]
+    record_item_tests(job, pairs, every=True)
+
+
+def layers(job: Job[JAMData]) -> None:
+    """Train with the Spread loss and a linear α schedule, on early, middle and late layers (figures 4 and 5)."""
+    for data in job.data:
+        check_layers(data)
+        for task in tasks(job, data):
+            for layer in LAYERS:
+                for seed in job.seeds:
+                    for encoders in data.encoders:
+                        parts = split(job, data, task, seed, encoders, layer)
+                        options = {**training(job, data), "spread_mix": tuple(job["spread_mix"])}
+                        mapping = fit_baseline("spread", parts, options, seed)
+                        line = {"data": data.name, "pair": pair_name(data, encoders), "series": layer}
+                        at_best = record_run(job, {**line, "task": task, "seed": seed}, mapping)
+                        _add(job, line, measure_recall(mapping, parts.items, parts.test, seed), at_best, task)
+                        job.tick()
+
+
+def _add(
+    job: Job[JAMData], line: dict[str, Any], recalls: dict[str, dict[str, float]], at_best: dict[str, float], task: str
+) -> None:
+    """Add the metrics of a task and its parts to the results; the pair is prefixed by the task, so that a figure has
+    one group of bars per task.
+    """
+    for part, recall in recalls.items():
+        job.add_listed({**line, "pair": in_task(part, line["pair"])}, {**recall, **(at_best if part == task else {})})
+
+
+def _add_dual_encoders(job: Job[JAMData], data: JAMData, task: str, seed: int) -> None:
+    """Measure dual encoders on the same test items without training, and JAM trained on the embeddings of their
+    towers.
+    """
+    if not data.dual:
+        return
+    rows = data.split(task, seed, most={"test": data.sizes.get("test", 0)}).rows
+    for name, (V, P, N) in data.dual.items():
+        line = {"data": data.name, "pair": "dual encoders"}
+        recalls = measure_recall(None, data.items.take(rows), (V[data.image_of[rows]], P[rows], N[rows]), seed)
+        _add(job, {**line, "series": name}, recalls, {}, task)
+        for method in job["dual_methods"]:
+            parts = split(job, dual_as_encoders(data, name), task, seed, (name, name))
+            mapping = fit_baseline(method, parts, training(job, data), seed)
+            recalls = measure_recall(mapping, parts.items, parts.test, seed)
+            _add(job, {**line, "series": f"{name}, {BASELINES[method]} on its towers"}, recalls, {}, task)
+
+
+def controls(job: Job[JAMData]) -> None:
+    """Fit and evaluate on the data and on each control, with everything else equal."""
+    for data in job.data:
+        for control in job["controls"]:
+            if control == "unrelated" and any(text not in data.unrelated for _, text in data.encoders):
+                job.add_note(f"{data.name} has no unrelated texts: {CONTROLS[control]} is left out.")
+                continue
+            for seed in job.seeds:
+                own = control_data(data, control, seed)
+                for task in tasks(job, own):
+                    for encoders in own.encoders:
+                        parts = split(job, own, task, seed, encoders)
+                        for method in job["methods"]:
+                            fitted = fit_method(method, parts, training(job, own), seed)
+                            line: dict[str, Any] = {
+                                "data": data.name,
+                                "series": BASELINES[method],
+                                "part": CONTROLS[control],
+                            }
+                            scores = fitted.measure(parts.items, parts.test, seed)[task]
+                            job.add_listed({**line, "pair": in_task(task, pair_name(data, encoders))}, scores)
+                        job.tick()
+
+
+def transfer(job: Job[JAMData]) -> None:
+    """Fit on each task and on all tasks together, and evaluate on every task, which gives one matrix per method."""
+    for data in job.data:
+        for seed in job.seeds:
+            for encoders in data.encoders:
+                for method in job["methods"]:
+                    transferred = measure_transfer(
+                        data, method, seed, encoders=encoders, training=training(job, data), most=limits(job, data)
+                    )
+                    for recall in transferred:
+                        line = {
+                            "data": data.name,
+                            "pair": in_task(recall.task, pair_name(data, encoders)),
+                            "series": BASELINES[method],
+                            "part": f"fitted on {recall.fitted_on}",
+                        }
+                        job.add_listed(line, {"binary_recall": recall.binary, "five_way_recall": recall.choice})
+                job.tick()
+
+
+#: Metric that is traded off against the reconstruction error.
+_GAIN = "five_way_recall"
+
+#: Reconstruction weight in the first step and in the last.
+Span: TypeAlias = tuple[float, float]
+
+
+def reconstruction(job: Job[JAMData]) -> None:
+    """Train with each reconstruction weight, and mark the weights on the Pareto front of reconstruction error and
+    recall.
+    """
+    draws: dict[tuple[str, str, str], dict[Span, list[list[float]]]] = {}
+    for data in job.data:
+        for task in tasks(job, data):
+            for seed in job.seeds:
+                for encoders in data.encoders:
+                    parts = split(job, data, task, seed, encoders)
+                    for method in job["methods"]:
+                        for weight in map(_span, job["weights"]):
+                            options = {**training(job, data), "reconstruction": weight}
+                            mapping = fit_baseline(method, parts, options, seed)
+                            values = {
+                                **measure_recall(mapping, parts.items, parts.test, seed)[task],
+                                **reconstruction_errors(mapping, parts),
+                            }
+                            pair = in_task(task, pair_name(data, encoders))
+                            # A schedule is a series of its own, placed at its mean weight: no constant weight is
+                            # equivalent to it.
+                            schedule = f", λ {_named(weight)}" * (weight[0] != weight[1])
+                            line = {
+                                "data": data.name,
+                                "pair": pair,
+                                "series": BASELINES[method] + schedule,
+                                "x": sum(weight) / 2,
+                            }
+                            job.add_listed(line, values)
+                            error = (values["image_error"] + values["text_error"]) / 2
+                            by_weight = draws.setdefault((data.name, pair, BASELINES[method]), {})
+                            by_weight.setdefault(weight, []).append([error, values[_GAIN]])
+                    job.tick()
+    job.extra["axes"] = [[None, "weight of the reconstruction, λ"]]
+    job.extra["curves"] = [_pareto(job, key, points) for key, points in draws.items()]
+
+
+def reconstruction_errors(mapping: object, parts: JAMParts) -> dict[str, float]:
+    """Return the squared error of reconstructed test rows, divided by that of the training mean; 1 is no better than
+    the mean.
+    """
+    if not hasattr(mapping, "reconstruct"):
+        raise InputError(
+            f"Got {type(mapping).__name__}, which cannot reconstruct; expected a map with decoders.",
+            "Pass one that JAM trained.",
+        )
+    V, P, _ = parts.test
+    out = {}
+    for name, reconstructed, rows, train in (
+        ("image_error", mapping.reconstruct(V), V, parts.train.source),
+        ("text_error", mapping.reconstruct_target(P), P, parts.train.target),  # type: ignore[attr-defined]
+    ):
+        A = np.asarray(rows, np.float64)
+        out[name] = float(np.sum((reconstructed - A) ** 2) / np.sum((A - train.mean(axis=0, dtype=np.float64)) ** 2))
+    return out
+
+
+def _span(weight: float | list[float]) -> Span:
+    """Return the weight in the first step and in the last, equal for a constant weight."""
+    first, last = weight if isinstance(weight, list | tuple) else (weight, weight)
+    return float(first), float(last)
+
+
+def _named(weight: Span) -> str:
+    """Format a constant weight, or the start and end of a schedule."""
+    return f"{weight[0]:g}" if weight[0] == weight[1] else f"{weight[0]:g} → {weight[1]:g}"
+
+
+def _pareto(job: Job[JAMData], key: tuple[str, str, str], points: dict[Span, list[list[float]]]) -> dict[str, Any]:
+    """Return a panel of recall against reconstruction error, with the Pareto front as a separate series, and record
+    which weights are on the front.
+    """
+    mean = np.array([np.mean(values, axis=0) for values in points.values()])
+    front = pareto_front(mean[:, 0], mean[:, 1])
+    weights = list(points)
+    job.extra.setdefault("fronts", []).append(
+        {
+            "of": " | ".join(key),
+            "weights": [first if first == last else [first, last] for first, last in weights],
+            "error": mean[:, 0].tolist(),
+            "recall": mean[:, 1].tolist(),
+            "on_front": front.tolist(),
+        }
+    )
+    on_front = ", ".join(_named(weight) for weight, on in zip(weights, front, strict=True) if on)
+    job.add_note(f"{key[1]}, {key[2]}: λ = {on_front} on the Pareto front of reconstruction error and 5-way recall.")
+    series: list[dict[str, Any]] = []
+    for name, on, color in (("on the Pareto front", front, "series-0"), ("dominated", ~front, "before")):
+        order = [k for k in np.argsort(mean[:, 0]) if on[k]]
+        if order:
+            sd = [
+                float(np.std([v[1] for v in points[weights[k]]], ddof=1)) if len(job.seeds) > 1 else None for k in order
+            ]
+            series.append(
+                {
+                    "name": name,
+                    "color": color,
+                    "x": [float(mean[k, 0]) for k in order],
+                    "mean": [float(mean[k, 1]) for k in order],
+                    "sd": sd,
+                }
+            )
+    return {
+        "kind": "lines",
+        "title": f"Pareto front of {key[2]}, {key[1].partition(':')[0]}: 5-way recall",
+        "label": "reconstruction error",
+        "series": series,
+    }
+
+
+def layer_pairs(job: Job[JAMData]) -> None:
+    """Train on every combination of a layer of the image encoder and a layer of the text encoder."""
+    for data in job.data:
+        check_layers(data)
+        for task in tasks(job, data):
+            for seed in job.seeds:
+                for encoders in data.encoders:
+                    for image_layer in LAYERS:
+                        for text_layer in LAYERS:
+                            parts = split(job, data, task, seed, encoders, (image_layer, text_layer))
+                            for method in job["methods"]:
+                                mapping = fit_baseline(method, parts, training(job, data), seed)
+                                pair = f"{pair_name(data, encoders)}, " * (len(data.encoders) > 1)
+                                line: dict[str, Any] = {
+                                    "data": data.name,
+                                    "pair": in_task(task, f"{pair}images {image_layer}"),
+                                    "series": BASELINES[method],
+                                    "part": f"texts {text_layer}",
+                                }
+                                job.add_listed(line, measure_recall(mapping, parts.items, parts.test, seed)[task])
+                    job.tick()
+
+
+#: Number of components for CCA and for the other measures, and number of neighbors, as in the paper.
+CCA_RANK, RANK, NEIGHBORS = 50, 10, 10
+_QUICK_ROWS = 120
+
+
+def statistics(job: Job[JAMData]) -> None:
+    """Measure matching pairs, hard non-matches and easy non-matches (figure 1, tables 6 to 8)."""
+    for data in job.data:
+        for encoders in data.encoders:
+            for task in tasks(job, data):
+                for seed in job.seeds:
+                    for case, (V, T) in cases(job, data, encoders, task, seed).items():
+                        line = {"data": data.name, "pair": in_task(task, pair_name(data, encoders)), "part": case}
+                        for metric, value in measure_statistics(V, T, job.metrics).items():
+                            job.add({**line, "metric": metric, "quantity": "after"}, value)
+                    job.tick()
+
+
+def cases(
+    job: Job[JAMData], data: JAMData, encoders: tuple[str, str], task: str, seed: int
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return paired images and texts for each case of matching and non-matching pairs, with one random item per
+    image.
+    """
+    rng = np.random.default_rng([seed, 37])
+    own = rng.permutation(np.flatnonzero(data.task_of == task))
+    _, first = np.unique(data.items.filenames[own], return_index=True)
+    most = _QUICK_ROWS if job.quick else job["rows"]
+    own = rng.permutation(own[first])[:most]
+    V = data.images[encoders[0]]["late"][data.image_of[own]]
+    P, N = (side[encoders[1]]["late"][own] for side in (data.captions, data.negatives))
+    cases = {"match": (V, P), "hard non-match": (V, N), "easy: captions of other images": (V, np.roll(P, 1, axis=0))}
+    for encoder, case in zip(encoders, ("easy: noise for images", "easy: other texts"), strict=True):
+        if encoder in data.unrelated:
+            unrelated = rng.permutation(data.unrelated[encoder])[: len(own)]
+            n = len(unrelated)
+            cases[case] = (unrelated, P[:n]) if encoder == encoders[0] else (V[:n], unrelated)
+    return cases
+
+
+def measure_statistics(V: np.ndarray, T: np.ndarray, metrics: Sequence[str]) -> dict[str, float]:
+    """Return the requested similarity measures of paired rows, computed as in the paper."""
+    V, T = (rows.astype(np.float64) for rows in (V, T))
+    A, B = _leading(V), _leading(T)
+    measures: dict[str, Callable[[], SupportsFloat]] = {
+        "cca_linear": lambda: cca(V, T, components="first", rank=CCA_RANK),
+        "cca_kernel": lambda: cca(V, T, components="first", rank=CCA_RANK, reduce="kernel"),
+        "cka_linear": lambda: linear_cka(A, B, estimator="biased"),
+        "cka_rbf": lambda: rbf_cka(A, B, estimator="biased"),
+        "svcca": lambda: svcca(V, T, keep=RANK),
+        "cknna": lambda: cknna(A, B, NEIGHBORS, definition="jam"),
+    }
+    return {name: float(measure()) for name, measure in measures.items() if name in metrics}
+
+
+def _leading(rows: np.ndarray) -> np.ndarray:
+    """Return the scores on the leading principal components."""
+    centered = rows - rows.mean(axis=0)
+    U, s, _ = np.linalg.svd(centered, full_matrices=False)
+    return np.asarray(U[:, :RANK] * s[:RANK])
+
+
+def sizes(job: Job[JAMData]) -> None:
+    """Count the parameters and operations of an autoencoder for the width of each backbone and of each encoder of the
+    data (table 12).
+    """
+    rng = np.random.default_rng(0)
+    widths: dict[tuple[str | None, str], int] = {(None, name): width for name, width in job["widths"].items()}
+    for data in job.data:
+        for side in (data.images, data.captions):
+            widths |= {(data.name, name): layers["late"].shape[1] for name, layers in side.items()}
+    for (where, name), width in widths.items():
+        encoder, decoder = autoencoder(width, rng)
+        cost = count(encoder) + count(decoder)
+        for metric, value in (("parameters", cost.parameters), ("mflops", cost.flops)):
+            job.add({"data": where, "pair": f"{name} ({width})", "metric": metric, "quantity": "value"}, value / 1e6)
+    job.tick()

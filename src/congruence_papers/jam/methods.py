@@ -1,0 +1,383 @@
+"""JAM's losses and what they are compared with, controls, and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from congruence.datasets import SugarCrepe
+from congruence.errors import InputError, MissingExtraError
+from congruence.evaluation.compositional import TaskRecall, sugarcrepe_outcomes, sugarcrepe_recall, text_only_recall
+from congruence.maps import CCAMap, HeadsMap
+from congruence.train import JAM, Contrastive
+from congruence.train.captions import Captions
+from congruence_papers.core import check_choice, check_seed
+from congruence_papers.jam.data import JAMData, JAMParts
+
+#: Every metric, with its description.
+METRICS = {
+    "binary_recall": "the image is nearer its caption than the wrong one",
+    "five_way_recall": "the image is nearer its caption than the wrong one and three of other images",
+    "image_error": "reconstruction error of images (1: their mean)",
+    "text_error": "reconstruction error of texts (1: their mean)",
+    "alpha_at_best": "α at the step with the best validation score",
+    "epoch_at_best": "epoch of that step",
+    "cca_linear": "first canonical correlation of 50 principal components",
+    "cca_kernel": "first canonical correlation of 50 kernel principal components",
+    "cka_linear": "biased linear CKA of 10 principal components",
+    "cka_rbf": "biased CKA with a Gaussian kernel of 10 principal components",
+    "svcca": "mean canonical correlation of 10 principal components",
+    "cknna": "CKNNA by JAM's equations 6 to 9, of 10 principal components, 10 neighbors",
+    "parameters": "millions of parameters of an autoencoder",
+    "mflops": "millions of operations per row, round trip",
+}
+
+
+def measure_recall(
+    mapping: HeadsMap | None, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5
+) -> dict[str, dict[str, float]]:
+    """Measure binary and 5-way recall of a map, or of vectors that already share a space."""
+    return _by_task(sugarcrepe_recall(items, *map_items(mapping, test), random_state=seed))
+
+
+def measure_outcomes(
+    mapping: HeadsMap | None, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5
+) -> np.ndarray:
+    """Return which items are answered correctly, for the same choices as :func:`measure_recall`.
+
+    Returns (n, 2): binary and 5-way outcome of each item: 1, 0, or a fraction for ties.
+    """
+    return sugarcrepe_outcomes(items, *map_items(mapping, test), random_state=seed)
+
+
+def map_items(mapping: HeadsMap | None, test: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return images, captions and wrong captions mapped into the joint space; without a map, unchanged."""
+    V, P, N = test
+    if mapping is None:
+        return V, P, N
+    return mapping.transform(V), mapping.transform_target(P), mapping.transform_target(N)
+
+
+def measure_text_only(
+    score: Callable[[np.ndarray], np.ndarray], items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5
+) -> dict[str, dict[str, float]]:
+    """Measure binary and 5-way recall of a score of the texts alone, for the same choices as :func:`measure_recall`;
+    the images are not used.
+    """
+    _, P, N = test
+    return _by_task(text_only_recall(items, score(P), score(N), random_state=seed))
+
+
+def _by_task(lines: list[TaskRecall]) -> dict[str, dict[str, float]]:
+    """Return recalls under the names of the metrics, by task."""
+    return {line.task: {"binary_recall": line.binary, "five_way_recall": line.choice} for line in lines}
+
+
+#: Methods that a table can compare, with their labels.
+BASELINES = {
+    "con": "Con",
+    "negcon": "NegCon",
+    "spread": "Spread",
+    "cca": "CCA",
+    "text_only": "text only",
+    "towers": "contrastive towers",
+    "towers_con": "Con on contrastive towers",
+    "towers_negcon": "NegCon on contrastive towers",
+    "towers_spread": "Spread on contrastive towers",
+}
+
+#: Inverse penalties of the logistic regression on texts; the validation items select one.
+_INVERSE_PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
+
+
+def fit_baseline(method: str, parts: JAMParts, training: Mapping[str, Any] | None = None, seed: int = 5) -> HeadsMap:
+    """Fit JAM with one of its losses, or canonical correlation analysis in closed form, to a split."""
+    check_choice(method, ("con", "negcon", "spread", "cca"), "method")
+    options = dict(training or {})
+    train = parts.train
+    if method == "cca":
+        # Rows repeat, since an image has several captions, and a caption several wrong captions.
+        distinct = min(len(np.unique(rows, axis=0)) for rows in (train.source, train.target))
+        width = min(options.get("latent", JAM().latent), distinct - 1, train.source.shape[1], train.target.shape[1])
+        mapping: HeadsMap = CCAMap(n_components=width, ridge=0.1).fit(train.source, train.target)
+    else:
+        jam = JAM(method, random_state=seed, **options)
+        heldout = parts.validation
+        mapping = jam.fit(train.source, train.target, negatives=train.negatives, validation=heldout, verbose=False)
+    for side, model in zip(("source", "target"), parts.encoders, strict=True):
+        space = getattr(mapping, f"{side}_space_")
+        setattr(
+            mapping, f"{side}_space_", replace(space, model=model, modality={"source": "image", "target": "text"}[side])
+        )
+    return mapping
+
+
+def fit_text_only(parts: JAMParts) -> Callable[[np.ndarray], np.ndarray]:
+    """Fit a logistic regression that separates correct from wrong captions by their embeddings, without any image.
+
+    The words alone often give a wrong caption away: an addition makes it longer, a replacement is a rarer word. A
+    method that is trained on wrong captions can reach this score without learning anything about images.
+
+    Returns: function of text embeddings, shape (n, e), that returns scores, shape (n,). A higher score means that a
+    text is more likely a correct caption.
+    """
+    try:
+        from sklearn.base import clone
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.model_selection import GridSearchCV, GroupKFold
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("This needs scikit-learn.", "Run pip install 'congruence[papers]'.") from error
+
+    def flat(rows: np.ndarray) -> np.ndarray:
+        return np.asarray(rows, np.float64).reshape(-1, np.shape(rows)[-1])
+
+    assert parts.train.negatives is not None  # always given for JAM's data
+    correct, wrong = flat(parts.train.target), flat(parts.train.negatives)
+    texts, labels = np.vstack([correct, wrong]), np.repeat([1, 0], [len(correct), len(wrong)])
+    regression = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000))
+    _, caption, negatives, *_ = parts.validation
+    if negatives is None:
+        groups = np.concatenate([parts.train.groups, np.repeat(parts.train.groups, len(wrong) // len(correct))])
+        grid = {"logisticregression__C": _INVERSE_PENALTIES}
+        chosen = GridSearchCV(regression, grid, cv=GroupKFold(3)).fit(texts, labels, groups=groups).best_estimator_
+        return lambda rows: np.asarray(chosen.decision_function(flat(rows)))
+    heldout = [flat(caption), flat(negatives)]
+    each = len(heldout[1]) // len(heldout[0])
+    best, chosen = -1.0, None
+    for inverse in _INVERSE_PENALTIES:
+        model = clone(regression).set_params(logisticregression__C=inverse).fit(texts, labels)
+        scores = [model.decision_function(rows) for rows in heldout]
+        accuracy = float(np.mean(scores[0][:, None] > scores[1].reshape(-1, each)))
+        if accuracy > best:
+            best, chosen = accuracy, model
+    assert chosen is not None
+    return lambda rows: np.asarray(chosen.decision_function(flat(rows)))
+
+
+#: Parameters of the contrastive towers. The heads are linear, so that they keep distinctions made by the encoders; the
+#: number of steps and the learning rate suit hundreds of pairs.
+_TOWERS: dict[str, Any] = {"head": "linear", "optimizer": "adamw", "learning_rate": 1e-3}
+_TOWER_STEPS = 300
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted method that can be scored on test items."""
+
+    mapping: HeadsMap | None = None
+    towers: HeadsMap | None = None
+    score: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def measure(self, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5) -> dict[str, dict[str, float]]:
+        """Return binary and 5-way recall by task."""
+        if self.score is not None:
+            return measure_text_only(self.score, items, test, seed)
+        return measure_recall(self.mapping, items, map_items(self.towers, test), seed)
+
+    def outcomes(self, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5) -> np.ndarray | None:
+        """Return which items are answered correctly, as :func:`congruence_papers.jam.metrics.measure_outcomes` does;
+        None for the text-only score.
+        """
+        if self.mapping is None:
+            return None
+        return measure_outcomes(self.mapping, items, map_items(self.towers, test), seed)
+
+
+def fit_method(method: str, parts: JAMParts, training: Mapping[str, Any] | None = None, seed: int = 5) -> Fitted:
+    """Fit any method of JAM's tables to a split."""
+    check_choice(method, BASELINES, "method")
+    if method == "text_only":
+        return Fitted(score=fit_text_only(parts))
+    if not method.startswith("towers"):
+        return Fitted(fit_baseline(method, parts, training, seed))
+    towers = fit_towers(parts, training, seed)
+    if method == "towers":
+        return Fitted(towers)
+    _, _, loss = method.partition("_")
+    return Fitted(fit_baseline(loss, _on_towers(towers, parts), training, seed), towers)
+
+
+def fit_towers(parts: JAMParts, training: Mapping[str, Any] | None = None, seed: int = 5) -> HeadsMap:
+    """Train a linear head on each encoder with InfoNCE on correct captions only, as a dual encoder for these pairs."""
+    training = training or {}
+    train = parts.train
+    images, captions, _, groups, *_ = parts.validation
+    max_steps = training.get("max_epochs", 100) * -(-len(train.source) // training.get("batch_size", 32))
+    towers = Contrastive(
+        n_components=min(training.get("latent", 256), train.source.shape[1], train.target.shape[1]),
+        device=training.get("device", "auto"),
+        random_state=seed,
+        validate_every=25,
+        **_TOWERS,
+        max_steps=min(_TOWER_STEPS, max_steps),
+    )
+    labels = np.asarray(groups).astype(str)
+    return towers.fit(train.source, train.target, validation=(images, captions, labels, labels), verbose=False)
+
+
+def _on_towers(towers: HeadsMap, parts: JAMParts) -> JAMParts:
+    """Return a split whose rows are mapped by the towers."""
+    train = parts.train
+    assert train.negatives is not None  # JAM's data have them
+    wrong = towers.transform_target(train.negatives.reshape(-1, train.negatives.shape[-1]))
+    images, captions, negatives, *groups = parts.validation
+    return replace(
+        parts,
+        train=Captions(
+            towers.transform(train.source),
+            towers.transform_target(train.target),
+            wrong.reshape(*train.negatives.shape[:2], -1),
+            train.groups,
+        ),
+        validation=(
+            towers.transform(images),
+            towers.transform_target(captions),
+            None if negatives is None else towers.transform_target(negatives),
+            *groups,
+        ),
+        test=map_items(towers, parts.test),
+    )
+
+
+#: Every control, with its label in tables.
+CONTROLS = {
+    "none": "as they are",
+    "noise": "images: white noise",
+    "others": "captions of other images",
+    "unrelated": "unrelated texts",
+}
+
+
+def noise_like(rows: np.ndarray, random_state: int = 0) -> np.ndarray:
+    """Return white noise with the mean and the standard deviation of each column of ``rows``.
+
+    Shapes: ``rows`` (n, d). Returns (n, d): unlike those of embeddings, the columns are independent.
+    """
+    check_seed(random_state)
+    A = np.asarray(rows, np.float64)
+    drawn = np.random.default_rng([random_state, 41]).standard_normal(A.shape)
+    return np.asarray(A.mean(axis=0) + A.std(axis=0) * drawn, np.float32)
+
+
+def control_data(data: JAMData, control: str, random_state: int = 0) -> JAMData:
+    """Return a copy of the data in which images and texts carry no information about each other.
+
+    Examples
+    --------
+    >>> from congruence_papers.jam import open_sample
+    >>> data = open_sample("synthetic")
+    >>> noise = control_data(data, "noise")
+    >>> noise.images["made-up images"]["late"].shape == data.images["made-up images"]["late"].shape
+    True
+    """
+    check_choice(control, CONTROLS, "control")
+    check_seed(random_state)
+    if control == "none":
+        return data
+    name = f"{data.name}, {CONTROLS[control]}"
+    if control == "noise":
+        images = {
+            encoder: {layer: noise_like(rows, random_state) for layer, rows in layers.items()}
+            for encoder, layers in data.images.items()
+        }
+        return replace(data, name=name, images=images, dual={})
+    rng = np.random.default_rng([random_state, 43])
+    if control == "others":
+        if len(data.items.images) < 2:
+            raise InputError(
+                "Got one image; expected at least two, so that each gets the captions of another.", "Pass more items."
+            )
+        # A random cyclic permutation: no image keeps its own captions, and all captions of an image stay together.
+        cycle = rng.permutation(len(data.items.images))
+        other = np.empty_like(cycle)
+        other[cycle] = np.roll(cycle, 1)
+        images = {
+            encoder: {layer: np.asarray(rows)[other] for layer, rows in layers.items()}
+            for encoder, layers in data.images.items()
+        }
+        return replace(data, name=name, images=images, dual={})
+    missing = [encoder for encoder in data.captions if encoder not in data.unrelated]
+    if missing:
+        raise InputError(
+            f"Got no unrelated texts of {missing[0]}; expected some, embedded by this encoder.",
+            f"Pass `unrelated={{{missing[0]!r}`: rows}}, or leave this control out.",
+        )
+    n = len(data.items)
+    captions, negatives = (
+        {encoder: {"late": _draw_unrelated(data, encoder, n, rng)} for encoder in data.captions} for _ in range(2)
+    )
+    return replace(data, name=name, captions=captions, negatives=negatives, dual={})
+
+
+def dual_as_encoders(data: JAMData, name: str) -> JAMData:
+    """Return data whose image and text encoders are the towers of one dual encoder, to train heads on rows that are
+    already aligned.
+    """
+    check_choice(name, data.dual, "dual encoder")
+    V, P, N = (np.asarray(rows, np.float32) for rows in data.dual[name])
+    sides: list[Mapping[str, Mapping[str, np.ndarray]]] = [{name: {"late": rows}} for rows in (V, P, N)]
+    images, captions, negatives = sides
+    return replace(
+        data, images=images, captions=captions, negatives=negatives, encoders=((name, name),), dual={}, unrelated={}
+    )
+
+
+def _draw_unrelated(data: JAMData, encoder: str, n: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw n unrelated texts with replacement.
+
+    Without replacement, a text that is a correct caption in training could not be one of a test item, and would more
+    likely be a wrong one there.
+    """
+    rows = np.asarray(data.unrelated[encoder], np.float32)
+    return np.asarray(rows[rng.integers(len(rows), size=n)])
+
+
+@dataclass(frozen=True)
+class Transferred:
+    """Recall of a method that was fitted on one task and evaluated on another."""
+
+    fitted_on: str
+    task: str
+    n: int
+    binary: float
+    choice: float
+
+    def to_dict(self) -> dict[str, object]:
+        """Return all fields as plain data."""
+        return asdict(self)
+
+
+def measure_transfer(
+    data: JAMData,
+    method: str = "spread",
+    seed: int = 5,
+    *,
+    encoders: tuple[str, str] | None = None,
+    training: Mapping[str, Any] | None = None,
+    most: Mapping[str, int] | None = None,
+) -> list[Transferred]:
+    """Fit a method on each task, and on all tasks together, and evaluate each fit on every task.
+
+    The images of all tasks are split once, so that no method is evaluated on images that it was fitted on.
+
+    Examples
+    --------
+    >>> from congruence_papers.jam import open_sample
+    >>> lines = measure_transfer(open_sample("synthetic"), "text_only")
+    >>> [(line.fitted_on, line.task) for line in lines][:3]
+    [('replace', 'replace'), ('replace', 'add'), ('replace', 'swap')]
+    """
+    parts = data.split_tasks(seed, encoders=encoders, most=most)
+    out = []
+    for fitted_on, own in parts.items():
+        fitted = fit_method(method, own, data.sizes.get("training") if training is None else training, seed)
+        for task in data.tasks:
+            items = parts[task].items
+            recall = fitted.measure(items, parts[task].test, seed)[task]
+            out.append(Transferred(fitted_on, task, len(items), recall["binary_recall"], recall["five_way_recall"]))
+    return out

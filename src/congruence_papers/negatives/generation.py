@@ -1,0 +1,312 @@
+"""Hard negatives of captions, made by rules or by a user-defined generator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from zlib import crc32
+
+import numpy as np
+
+from congruence.errors import DtypeError, ParameterError, ShapeError
+from congruence_papers.core import check_choice, check_positive, check_same_rows, check_seed
+from congruence_papers.negatives.add import add_att, add_obj
+from congruence_papers.negatives.caption import Alternatives, Caption, parse_caption
+from congruence_papers.negatives.lexicon import Words, lexicon
+from congruence_papers.negatives.replace import replace_att, replace_obj, replace_rel
+from congruence_papers.negatives.swap import swap_att, swap_obj
+from congruence_papers.negatives.words import Sentence, changed_words, same_words
+
+#: For each kind, the function that yields all its edits of a caption.
+RULES: dict[str, Callable[[Caption], Alternatives]] = {
+    "replace_obj": replace_obj,
+    "replace_att": replace_att,
+    "replace_rel": replace_rel,
+    "swap_obj": swap_obj,
+    "swap_att": swap_att,
+    "add_obj": add_obj,
+    "add_att": add_att,
+}
+#: SugarCrepe's kinds of wrong captions.
+KINDS = tuple(RULES)
+
+#: Maximum number of calls of a generator per requested negative.
+_TRIES = 10
+
+
+class Generator(Protocol):
+    """A callable that makes a wrong caption of one kind, or returns ``None`` if it cannot."""
+
+    def __call__(self, caption: str, kind: str, rng: np.random.Generator) -> str | None:
+        """Return the wrong caption; all random numbers must come from ``rng``."""
+
+
+@dataclass(frozen=True)
+class Negative:
+    """A caption and a version of it that is wrong in one detail."""
+
+    caption: str
+    negative: str
+    kind: str
+    changed: tuple[str, str]
+    row: int
+
+
+def by_rules(caption: str, kind: str, rng: np.random.Generator) -> str | None:
+    """Make a wrong caption by rules; the default generator."""
+    parsed = parse_caption(caption, (), lexicon())
+    negatives = _from_rules(parsed, caption, (), check_choice(kind, KINDS, "kind"), 1, rng, {})
+    return negatives[0] if negatives else None
+
+
+#: Generators by name; :func:`register` adds to it.
+GENERATORS: dict[str, Generator] = {"rules": by_rules}
+
+
+def register(name: str, generator: Generator) -> None:
+    """Register a generator under a name, for use in :func:`generate`.
+
+    Parameters
+    ----------
+    name : str
+        A name that is not in use.
+    generator : callable
+        ``(caption, kind, rng)`` to a wrong caption or ``None``.
+
+    Raises
+    ------
+    ParameterError
+        If the name is empty or in use, or the generator is not callable.
+    """
+    if not isinstance(name, str) or not name or name in GENERATORS:
+        raise ParameterError(
+            argument="name", got=name, expected="a name that is not in use", fix="Pass another `name=…`."
+        )
+    if not callable(generator):
+        raise ParameterError(
+            f"Got {generator!r} for a generator; expected a callable.", "Pass a function (caption, kind, rng)."
+        )
+    GENERATORS[name] = generator
+
+
+def generate(
+    captions: Sequence[str],
+    kinds: Sequence[str] = KINDS,
+    per_caption: int = 1,
+    random_state: int = 0,
+    generator: str | Generator | None = None,
+    *,
+    groups: Sequence[object] | None = None,
+    on_refused: str = "skip",
+) -> list[Negative]:
+    """Make wrong captions by replacing a word, swapping two words, or adding an object or attribute.
+
+    Parameters
+    ----------
+    captions : sequence of str, length n
+        Captions; the rules expect English.
+    kinds : sequence of str
+        Some of :data:`KINDS`; with your own generator, any names.
+    per_caption : int, default=1
+        Largest number of different negatives of each kind per caption.
+    random_state : int, default=0
+        The negatives of a caption depend on this seed, its row and the captions, but not on which other kinds are
+        requested.
+    generator : str or callable, optional
+        A key of :data:`GENERATORS` or ``(caption, kind, rng)`` to a wrong caption or ``None``; the rules by default.
+    groups : sequence, length n, optional
+        The item, such as an image, that each caption describes. A negative is then never another caption of the same
+        item, and the rules do not introduce anything that these captions mention.
+    on_refused : {"skip", "error"}, default="skip"
+        What to do if a generator returns something that is not a negative: no text, or the words of a caption of the
+        same item.
+
+    Returns
+    -------
+    list of Negative
+        Ordered by caption, then as in ``kinds``. A caption without a valid edit of a kind has no negatives of that
+        kind; :func:`count` returns the number of such captions.
+
+    Raises
+    ------
+    DtypeError, ShapeError
+        If captions are not strings or are blank, there are none, or the number of groups differs.
+    ParameterError
+        If the kind or generator is unknown, another parameter is out of range, or an output is refused with
+        ``on_refused="error"``.
+
+    Notes
+    -----
+    Among the possible replacements of a word, one that occurs k times in ``captions`` is drawn k + 1 times as often as
+    one that does not occur. With equal probabilities, negatives could be recognized by their rare words, without the
+    image.
+
+    Examples
+    --------
+    >>> from congruence_papers.negatives import generate
+    >>> kinds = ["replace_obj", "swap_obj", "swap_att", "add_att"]
+    >>> for made in generate(["A black cat sits on a wooden chair."], kinds):
+    ...     print(made.kind, "|", made.negative)
+    replace_obj | A black rabbit sits on a wooden chair.
+    swap_obj | A wooden chair sits on a black cat.
+    add_att | A soaked black cat sits on a wooden chair.
+
+    References
+    ----------
+    Hsieh et al. (2023), "SugarCrepe: Fixing hackable benchmarks for vision-language compositionality", section 3, for
+    the kinds. Yoon, Yue and Kim (2025), section 2.1.
+    """
+    texts = check_captions(captions)
+    kinds = _kinds(kinds, generator)
+    check_positive(per_caption, "per_caption", integer=True)
+    check_seed(random_state)
+    check_choice(on_refused, ("skip", "error"), "on_refused")
+    if isinstance(generator, str):
+        generator = GENERATORS[check_choice(generator, GENERATORS, "generator")]
+    generator = by_rules if generator is None else generator
+    if not callable(generator):
+        raise ParameterError(
+            f"Got {generator!r} for a generator; expected a callable or a name.",
+            "Pass a function, or a registered name.",
+        )
+    others, frequencies = _others(texts, groups), _frequencies(texts)
+    negatives = []
+    for row, caption in enumerate(texts):
+        parsed = parse_caption(caption, others[row], lexicon()) if generator is by_rules else None
+        for kind in kinds:
+            rng = np.random.default_rng([random_state, crc32(kind.encode()), row])
+            if parsed is not None:
+                made = _from_rules(parsed, caption, others[row], kind, per_caption, rng, frequencies)
+            else:
+                made = _from_generator(generator, caption, others[row], kind, per_caption, rng, on_refused)
+            negatives += [Negative(caption, text, kind, changed_words(caption, text), row) for text in made]
+    return negatives
+
+
+def count(negatives: Iterable[Negative], n: int, kinds: Sequence[str] = KINDS) -> dict[str, dict[str, int]]:
+    """Count negatives, and captions without any, by kind."""
+    rows: dict[str, list[int]] = {kind: [] for kind in kinds}
+    for negative in negatives:
+        rows.setdefault(negative.kind, []).append(negative.row)
+    return {
+        kind: {"negatives": len(own), "captions": len(set(own)), "without": n - len(set(own))}
+        for kind, own in rows.items()
+    }
+
+
+def check_captions(captions: Iterable[str]) -> list[str]:
+    """Return captions as a list of str, after checking that none is blank."""
+    if isinstance(captions, (str, bytes)):
+        raise DtypeError("Got one text for captions; expected a list of texts.", "Pass [text].")
+    texts = list(captions)
+    if not texts:
+        raise ShapeError("No captions.", "Pass a file or column with captions.")
+    for row, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise DtypeError(f"Got {text!r} for caption {row}; expected a text.", "Remove it, or convert it to str.")
+        if not text.strip():
+            raise ShapeError(f"Got a blank caption at row {row}; expected a text.", "Remove this row.")
+    return [str(text) for text in texts]
+
+
+def _kinds(kinds: object, generator: object) -> list[str]:
+    """Return the requested kinds, without repetitions. Raises ParameterError."""
+    kinds = () if isinstance(kinds, str) or not isinstance(kinds, Iterable) else tuple(kinds)
+    if not kinds or not all(isinstance(kind, str) for kind in kinds):
+        raise ParameterError(
+            argument="kinds",
+            got=kinds,
+            expected=f"a list of some of {', '.join(KINDS)}",
+            fix=f"Pass `kinds=[{KINDS[0]!r}]`, for example.",
+        )
+    if generator in (None, "rules", by_rules):
+        for kind in kinds:
+            check_choice(kind, KINDS, "kind")
+    return list(dict.fromkeys(kinds))
+
+
+def _others(texts: list[str], groups: Sequence[object] | None) -> list[tuple[str, ...]]:
+    """Return, for each caption, the other captions of the same item."""
+    if groups is None:
+        return [()] * len(texts)
+    items = list(groups)
+    check_same_rows(len(texts), len(items), "captions", "groups")
+    members: dict[object, list[int]] = {}
+    for row, item in enumerate(items):
+        members.setdefault(item, []).append(row)
+    return [tuple(texts[k] for k in members[item] if k != row) for row, item in enumerate(items)]
+
+
+def _frequencies(texts: Iterable[str]) -> Counter[Words]:
+    """Count how often each possible replacement occurs in the captions."""
+    replacements = lexicon().replacements
+    longest = max(map(len, replacements))
+    counts: Counter[Words] = Counter()
+    for text in texts:
+        words = Sentence.parse(text).lower
+        spans = [(k, k + m) for m in range(1, longest + 1) for k in range(len(words) - m + 1)]
+        counts.update(words[start:stop] for start, stop in spans if words[start:stop] in replacements)
+    return counts
+
+
+def _from_rules(
+    parsed: Caption,
+    caption: str,
+    others: tuple[str, ...],
+    kind: str,
+    limit: int,
+    rng: np.random.Generator,
+    frequencies: Mapping[Words, int],
+) -> list[str]:
+    """Draw positions in a random order, and an edit at each, until there are enough negatives."""
+    positions = [list(edits) for edits in RULES[kind](parsed) if edits]
+    made: list[str] = []
+    while positions and len(made) < limit:
+        for k in rng.permutation(len(positions)):
+            if len(made) == limit:
+                break
+            weights = np.array([1.0 + frequencies.get(edit[0].words, 0) for edit in positions[k]])
+            drawn = int(rng.choice(len(weights), p=weights / weights.sum()))
+            text = parsed.sentence.apply(positions[k].pop(drawn))
+            if _is_new(text, caption, (*others, *made)):
+                made.append(text)
+        positions = [edits for edits in positions if edits]
+    return made
+
+
+def _from_generator(
+    generator: Generator,
+    caption: str,
+    others: tuple[str, ...],
+    kind: str,
+    limit: int,
+    rng: np.random.Generator,
+    on_refused: str,
+) -> list[str]:
+    """Call a generator until there are enough different negatives, it returns None, or the number of tries is used
+    up.
+    """
+    made: list[str] = []
+    for _ in range(limit * _TRIES):
+        text = generator(caption, kind, rng)
+        if text is None:
+            break
+        if isinstance(text, str) and _is_new(text, caption, others):
+            if _is_new(text, caption, made):
+                made.append(text)
+        elif on_refused == "error":
+            raise ParameterError(
+                f"Got {text!r} from the generator for {caption!r} ({kind}); expected a text that differs from "
+                "all captions of this item, or None if there is none.",
+                ("Change the generator.", "Pass `on_refused='skip'`."),
+            )
+        if len(made) == limit:
+            break
+    return made
+
+
+def _is_new(text: str, caption: str, others: Iterable[str]) -> bool:
+    """Return whether a text has words, and not those of the caption or of one of the others."""
+    return bool(Sentence.parse(text).words) and not any(same_words(text, other) for other in (caption, *others))

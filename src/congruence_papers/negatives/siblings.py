@@ -1,0 +1,136 @@
+"""Hard negatives for captions made from class names: the same sentence with the name of another class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from congruence.embeddings import normalize_rows
+from congruence.errors import ParameterError, ShapeError
+from congruence.metrics import nearest
+from congruence_papers.core import check_embedded, check_positive, check_same_rows, check_seed
+from congruence_papers.negatives.generation import Negative, check_captions
+from congruence_papers.negatives.words import Edit, Sentence, changed_words
+
+
+def sibling_negatives(
+    names: Sequence[str],
+    classes: Sequence[str],
+    similarity: ArrayLike | None = None,
+    *,
+    template: str = "a photo of a {}",
+    per_caption: int = 1,
+    random_state: int = 0,
+) -> list[Negative]:
+    """Replace the class in captions such as “a photo of a beaver” by its nearest other classes, or by random ones.
+
+    Parameters
+    ----------
+    names : sequence of str, length n
+        Class name of each caption, one of ``classes``.
+    classes : sequence of str, length c
+        Names of all classes.
+    similarity : array_like, shape (c, d), optional
+        Text embeddings of the classes; the nearest classes are those with the largest cosines. By default classes are
+        drawn at random.
+    template : str, default="a photo of a {}"
+        Caption with one ``{}`` for the class name; an article before it is adjusted to the name.
+    per_caption : int, default=1
+        Number of negatives per caption: the nearest classes, or distinct classes drawn at random.
+    random_state : int, default=0
+        Seed for drawing classes; not used with ``similarity``.
+
+    Returns
+    -------
+    list of Negative
+        ``per_caption`` for each name, of kind ``"sibling"``. Classes with the same name (ImageNet has two called
+        *crane*) count as one.
+
+    Raises
+    ------
+    DtypeError, ShapeError
+        If names or classes are missing, blank or not texts, or the number of embeddings differs from that of the
+        classes.
+    NotFiniteError, ZeroRowError
+        If an embedding contains NaN or infinity, or is all zeros.
+    ParameterError
+        If a name is not among the classes, there are too few classes, ``template`` does not contain ``{}`` exactly
+        once, or another parameter is out of range.
+
+    Examples
+    --------
+    >>> from congruence_papers.negatives import sibling_negatives
+    >>> vectors = [[1.0, 0.1], [1.0, 0.2], [0.0, 1.0]]
+    >>> sibling_negatives(["cat"], ["cat", "ocelot", "truck"], vectors)[0].negative
+    'a photo of an ocelot'
+    """
+    labels, known = check_captions(names), check_captions(classes)
+    check_positive(per_caption, "per_caption", integer=True)
+    check_seed(random_state)
+    if not isinstance(template, str) or template.count("{}") != 1:
+        raise ParameterError(
+            argument="template",
+            got=template,
+            expected="a text with {} once",
+            fix="Pass `template='a photo of a {}.'`, for example.",
+        )
+    first = {name: k for k, name in reversed(list(enumerate(known)))}  # index of the first class with each name
+    if missing := next((name for name in labels if name not in first), None):
+        raise ParameterError(
+            f"Got the name {missing!r}, which is not a class; expected one of the {len(known)}.",
+            "Add it to the classes.",
+        )
+    if len(first) <= per_caption:
+        raise ParameterError(
+            f"Got {len(first)} different classes; expected more than `per_caption={per_caption}`.",
+            "Pass all classes, or a smaller `per_caption=…`.",
+        )
+    captions = {name: _fill(template, name) for name in first}
+    if similarity is None:
+        distinct = np.array(sorted(first.values()))
+        chosen = [
+            [known[k] for k in _draw(distinct, first[name], per_caption, np.random.default_rng([random_state, row]))]
+            for row, name in enumerate(labels)
+        ]
+    else:
+        chosen_by_name = _nearest(known, first, similarity, sorted({first[name] for name in labels}), per_caption)
+        chosen = [chosen_by_name[name] for name in labels]
+    return [
+        Negative(captions[name], captions[other], "sibling", changed_words(captions[name], captions[other]), row)
+        for row, name in enumerate(labels)
+        for other in chosen[row]
+    ]
+
+
+def _draw(distinct: np.ndarray, own: int, k: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw k classes other than ``own``."""
+    return rng.choice(distinct[distinct != own], k, replace=False)
+
+
+def _nearest(
+    known: list[str], first: dict[str, int], similarity: ArrayLike, rows: list[int], k: int
+) -> dict[str, list[str]]:
+    """Return for each of ``rows`` the k classes with the largest cosines, best first; ties keep the order of the
+    classes.
+    """
+    vectors = np.asarray(similarity, np.float64)
+    if vectors.ndim != 2:
+        raise ShapeError(f"Got similarity of shape {vectors.shape}; expected one row per class.", "Pass a matrix.")
+    check_same_rows(len(known), len(vectors), "classes", "rows of similarity")
+    check_embedded(vectors, "similarity")
+    vectors = normalize_rows(vectors)
+    distinct = np.array(sorted(first.values()))  # one class per name: the first
+    own = np.searchsorted(distinct, rows)
+    found = distinct[nearest(vectors[rows], k, vectors[distinct], left_out=own)]
+    return {known[row]: [known[j] for j in best] for row, best in zip(rows, found.tolist(), strict=True)}
+
+
+def _fill(template: str, name: str) -> str:
+    """Return a template filled with a name, with the article before it adjusted."""
+    sentence, words = Sentence.parse(template.replace("{}", "x0x")), tuple(name.split())
+    if "x0x" not in sentence.words:  # the placeholder touches other letters, so no article needs adjusting
+        return template.replace("{}", name)
+    place = sentence.words.index("x0x")
+    return sentence.apply([Edit(place, place + 1, words)])

@@ -1,0 +1,327 @@
+"""Run and list the figures and tables of the papers."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import congruence
+from congruence.errors import InputError, ParameterError
+from congruence_papers import canonical, jam, sotalign
+from congruence_papers.core import QUICK_DRAWS, Data, Experiment, Job, Paper, check_choice, check_positive, judge
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: The papers by name, in listing order.
+PAPERS: dict[str, Paper] = {paper.name: paper for paper in (canonical.PAPER, jam.PAPER, sotalign.PAPER)}
+
+#: Every figure and table that can be run, by name.
+EXPERIMENTS: dict[str, Experiment] = {one.name: one for paper in PAPERS.values() for one in paper.experiments}
+
+#: Printed with every listing of sample data.
+NOT_RUN = "The paper's published weights and data sets have not been run: these runs use stand-ins."
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run measured.
+
+    Attributes
+    ----------
+    results : dict
+        Plain data: ``rows`` (mean, standard deviation and values of every quantity), what was resampled, seeds,
+        versions, seconds, the configuration, the data, the ``title`` with the stand-ins for the paper's models, the
+        paper's ``claim``, and whether it ``held``.
+    pictures : dict of str to bytes
+        Thumbnails of the examples, by id.
+    """
+
+    results: dict[str, Any]
+    pictures: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def claim(self) -> str:
+        """The paper's claim about the figure."""
+        return str(self.results["claim"])
+
+    @property
+    def held(self) -> dict[str, Any]:
+        """Whether the claim holds for the measured numbers: the ``verdict``, and each of the ``claims``."""
+        return dict(self.results["held"])
+
+    def plot(self, ax: Axes | None = None, *, panel: int = 0, annotate: bool = True) -> Axes:
+        """Draw one panel of the figure.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            By default those of a new figure, which is not registered with pyplot.
+        panel : int, default=0
+            Index of the panel: 0 is (a).
+        annotate : bool, default=True
+            Add the title and the legend.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        from congruence_papers.figure import draw_panel, panels
+
+        shown = panels(self.results)
+        if not 0 <= panel < len(shown):
+            raise ParameterError(
+                argument="panel", got=panel, expected=f"0 to {len(shown) - 1}", fix="Pass one of these."
+            )
+        return draw_panel(shown[panel], ax, annotate=annotate)
+
+
+def find(experiment: str | Experiment) -> tuple[Paper, Experiment]:
+    """Return an experiment by name, or one made in Python, with its paper."""
+    if isinstance(experiment, Experiment):
+        found = [paper for paper in PAPERS.values() if experiment.kind in paper.kinds]
+        if not found:
+            kinds = ", ".join(kind for paper in PAPERS.values() for kind in paper.kinds)
+            raise ParameterError(f"Got kind {experiment.kind!r}; expected one of {kinds}.", "Use one of these kinds.")
+        return found[0], experiment
+    if experiment not in EXPERIMENTS:
+        raise ParameterError(f"Got {experiment!r}; expected one of {', '.join(EXPERIMENTS)}.", "Pass one of these.")
+    return next(paper for paper in PAPERS.values() if EXPERIMENTS[experiment] in paper.experiments), EXPERIMENTS[
+        experiment
+    ]
+
+
+def run(
+    experiment: str | Experiment,
+    *,
+    models: str | None = None,
+    data: Sequence[str] | None = None,
+    file: str | Path | None = None,
+    root: str | Path | None = None,
+    cache: str | Path | None = None,
+    seeds: int | None = None,
+    quick: bool = False,
+    parameters: Mapping[str, Any] | None = None,
+    collections: Sequence[Data] | None = None,
+    callback: Callable[[int], None] | None = None,
+    log: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Outcome:
+    """Run one figure or table of a paper.
+
+    Parameters
+    ----------
+    experiment : str or Experiment
+        ``"fig5"``, or an experiment made with :func:`dataclasses.replace` from one of :data:`EXPERIMENTS`.
+    models : str, optional
+        Sample data of the experiment, by default the first: ``"sample"``, ``"lvis"`` or ``"caltech101"``; for SOTAlign
+        ``"synthetic"``, ``"imagenet1000"`` or ``"caltech101"``; for JAM these and ``"sugarcrepe"``. Otherwise
+        ``"paper"`` for the paper's models, or names: ``"openai-b32/flava"``, or for SOTAlign and JAM an image and a
+        text encoder, given as their folders joined by ``/``.
+    data : sequence of str, optional
+        Data sets for models by name; by default the experiment's.
+    file : path-like, optional
+        File or folder of ``"lvis"``, ``"caltech101"``, ``"imagenet1000"`` or ``"sugarcrepe"``; for models of SOTAlign
+        and JAM the folder of their embeddings.
+    root : path-like, optional
+        Folder of the data sets, for models by name; for JAM the folder of SugarCrepe's JSON files.
+    cache : path-like, optional
+        Folder in which embeddings are cached; for models by name by default ``root/embeddings``.
+    seeds : int, optional
+        Number of draws.
+    quick : bool, default=False
+        Use fewer draws, anchors and steps, for a quick test.
+    parameters : dict, optional
+        Parameters of the experiment to change: ``{"methods": ["orthogonal", "mlp"]}``, or for figure 55 ``captions``, a
+        file, and ``edits``.
+    collections : sequence of Data, optional
+        Your own embeddings, instead of ``models``: ``Collection``, ``SOTAlignData`` or ``JAMData``, depending on the
+        paper.
+    callback : callable, optional
+        Called with 1 after each draw.
+    log : callable, optional
+        Called with a description of what is being embedded.
+    **options
+        ``device``, ``dtype``, ``batch_size`` of the encoders; for features the ``device`` to train on.
+
+    Returns
+    -------
+    Outcome
+
+    Examples
+    --------
+    >>> results = run("fig4", quick=True).results
+    >>> row = next(r for r in results["rows"] if r["metric"] == "text_cosine" and r["quantity"] == "after")
+    >>> row["mean"] > 0.5
+    True
+    """
+    paper, experiment = find(experiment)
+    changed = dict(parameters or {})
+    metrics = tuple(check_choice(name, paper.metrics, "metric") for name in changed.pop("metrics", experiment.metrics))
+    experiment = replace(experiment, metrics=metrics, parameters=paper.parameters(experiment, changed))
+    models = models or next(iter(experiment.sample_data), "sample")
+    started = time.perf_counter()
+    draws = check_positive(experiment.seeds if seeds is None else seeds, "seeds", integer=True)
+    draws = min(draws, QUICK_DRAWS) if quick else draws
+    if collections is not None:
+        opened = list(collections)
+    elif models in paper.sample_data:
+        opened = [_open_sample(paper, experiment, models, data, file=file, cache=cache, log=log)]
+    else:
+        source = {"data": data, "file": file, "root": root, "cache": cache, "log": log, **options}
+        opened = list(paper.open_models(experiment, models, **source))
+    if not opened:
+        raise InputError("Got no data to run on.", "Pass `models=…`, or `collections=…`.")
+    if not all(isinstance(each, paper.data_type) for each in opened):
+        raise InputError(
+            f"Got collections of another type; expected {paper.data_type.__name__} for {experiment.name}.",
+            "Pass `collections=…` of this type.",
+        )
+    if "evaluation_templates" in experiment.parameters:
+        measured = {"evaluation_templates": experiment.parameters["evaluation_templates"]}
+        opened = [replace(each, **measured) for each in opened]
+    job = Job(experiment, opened, paper.seeds(draws), experiment.parameters, quick, callback=callback)
+    kind = paper.kinds[experiment.kind]
+    kind.measure(job)
+    rows = job.rows()
+    stand_ins = _stand_ins(opened)
+    results = {
+        "format": 1,
+        "experiment": experiment.name,
+        "title": title_of(experiment, opened),
+        "stand_in": stand_ins or None,
+        "stands_for": {"models": list(experiment.models), "data": list(experiment.data)} if stand_ins else None,
+        "claim": experiment.claim,
+        "held": judge(experiment.claims, rows, job.unchecked),
+        "ran_on": models if collections is None else "collections",
+        "quick": quick,
+        "seeds": job.seeds,
+        "resampled": job.resampled or kind.resampled.format(share=experiment.parameters.get("share", 1.0)),
+        "config": experiment.facts(),
+        "data": [{**each.facts(), "count": paper.count(each.facts())} for each in opened],
+        "notes": job.notes,
+        "rows": rows,
+        "words": {metric: paper.metrics[metric] for row in rows if (metric := row["metric"]) in paper.metrics},
+        "extra": job.extra,
+        "versions": versions(),
+        "seconds": round(time.perf_counter() - started, 3),
+    }
+    return Outcome(results, _pictures(job))
+
+
+def _open_sample(paper: Paper, experiment: Experiment, name: str, data: Sequence[str] | None, **source: Any) -> Data:
+    """Open sample data; an option that does not apply to them is refused."""
+    if experiment.parameters.get("captions"):
+        raise ParameterError(
+            f"Got captions for {name}, whose encoders are not available to embed them.",
+            "Pass `models=…` by name, or leave out captions.",
+        )
+    if data:
+        raise ParameterError(
+            f"Got data {', '.join(data)} for {name}, which contains its own data.", "Leave out `data=…`."
+        )
+    if name not in experiment.sample_data:
+        among = ", ".join(experiment.sample_data) or "none"
+        raise ParameterError(
+            f"Got {name} for {experiment.name}; expected one of {among}, or the paper's models.",
+            "Pass one of these as `models=…`.",
+        )
+    return paper.open_sample(name, experiment.variant, **source)
+
+
+def title_of(experiment: Experiment, data: Sequence[Data]) -> str:
+    """Return ``"Few classes, on emoji [stand-in: two small models of emoji]"``: the data, and what replaces the paper's
+    models.
+    """
+    names = ", ".join(dict.fromkeys(each.title or each.name for each in data))
+    stand_ins = _stand_ins(data)
+    return f"{experiment.title}, on {names}" + (f" [{stand_ins}]" if stand_ins else "")
+
+
+def _stand_ins(data: Sequence[Data]) -> str:
+    return " and ".join(dict.fromkeys(each.stand_in for each in data if each.stand_in))
+
+
+def _pictures(job: Job[Any]) -> dict[str, bytes]:
+    """Return the thumbnails of the examples' images, by id."""
+    ids = []
+    for example in job.extra.get("examples", []):
+        ids += [example["query"]["id"], *(item["id"] for row in example["rows"].values() for item in row)]
+    found = {i: next((one for data in job.data if (one := data.thumbnail(i))), None) for i in dict.fromkeys(ids)}
+    return {i: picture for i, picture in found.items() if picture}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that results may depend on."""
+    out = {"congruence": congruence.__version__, "python": platform.python_version()}
+    for package in ("numpy", "scipy", "scikit-learn", "torch", "open_clip_torch", "transformers"):
+        try:
+            out[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return out
+
+
+def sort_key(name: str) -> tuple[str, str, int]:
+    """Return the prefix, figure or table, and number of an experiment's name."""
+    prefix, kind, number = re.match(r"(?:([a-z]+)-)?([a-z]+)(\d*)", name).groups()  # type: ignore[union-attr]
+    return prefix or "", kind, int(number or 0)
+
+
+def listing() -> list[dict[str, Any]]:
+    """Return every figure and table of the papers as plain data."""
+    out = []
+    for paper in PAPERS.values():
+        same: dict[str, list[str]] = {}
+        for one in sorted(paper.experiments, key=lambda one: sort_key(one.name)):
+            same.setdefault(experiment_of(paper, one), []).append(one.name)
+        rows = [
+            {
+                **_entry(paper, one.name, one.title, one.section, one.kind),
+                "runs_here": list(one.sample_data),
+                "needs_weights": list(dict.fromkeys(name for spec in one.models for name in spec.split("/"))),
+                "needs_data": list(one.data),
+                "same_experiment_here": same[experiment_of(paper, one)],
+                "parameters": paper.parameters(one, {}),
+            }
+            for one in paper.experiments
+        ]
+        rows += [_entry(paper, name, why, section, "nothing to run") for name, (why, section) in paper.drawings.items()]
+        out += sorted(rows, key=lambda row: sort_key(row["name"]))
+    return out
+
+
+def experiment_of(paper: Paper, experiment: Experiment) -> str:
+    """Return a key of what runs on sample data; figures that differ in the paper's models, data and metrics share
+    it.
+    """
+    return json.dumps([experiment.kind, paper.parameters(experiment, {}), experiment.variant], sort_keys=True)
+
+
+def _entry(paper: Paper, name: str, title: str, section: str, kind: str) -> dict[str, Any]:
+    named = {"name": name, "paper": paper.name, "title": title, "section": section, "kind": kind, "parameters": {}}
+    lists: dict[str, list[str]] = {
+        key: [] for key in ("runs_here", "needs_weights", "needs_data", "same_experiment_here")
+    }
+    return {**named, **lists, "published_weights_run": False}
+
+
+def count_experiments(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, tuple[int, int]]]:
+    """Return by paper the number of figures (``"fig"``) and tables that run on sample data, and of distinct experiments
+    among them.
+    """
+    out: dict[str, dict[str, tuple[int, int]]] = {}
+    for paper in PAPERS:
+        for kind in ("fig", "table"):
+            own = [
+                row for row in rows if row["paper"] == paper and row["runs_here"] and sort_key(row["name"])[1] == kind
+            ]
+            out.setdefault(paper, {})[kind] = len(own), len({row["same_experiment_here"][0] for row in own})
+    return out

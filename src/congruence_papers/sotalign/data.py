@@ -1,0 +1,406 @@
+"""Data of SOTAlign: embeddings of images and texts by unimodal encoders, split for semi-supervised alignment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from congruence.embeddings import Embeddings
+from congruence.errors import FileError, IdError, InputError, ParameterError, ShapeError
+from congruence.splits import unpaired_pools
+from congruence.stores import read_column, read_embeddings
+from congruence_papers.core import Data, check_choice, check_embedded, check_positive
+from congruence_papers.features import encoder_pairs, find_embeddings
+
+
+@dataclass(frozen=True)
+class Heldout:
+    """Held-out rows on which a pair of heads is evaluated.
+
+    Attributes
+    ----------
+    images, texts : ndarray, shape (n, d) and (m, e)
+    image_labels, text_labels : ndarray, shape (n,) and (m,)
+        Rows with equal labels match: an image may match several texts, and a text several images.
+    """
+
+    images: np.ndarray
+    texts: np.ndarray
+    image_labels: np.ndarray
+    text_labels: np.ndarray
+
+    @property
+    def validation(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """The rows and labels in the order expected by the methods of :mod:`congruence.train`."""
+        return self.images, self.texts, self.image_labels, self.text_labels
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One split of the data.
+
+    Attributes
+    ----------
+    images, texts : ndarray, shape (n, d) and (n, e)
+        Pairs, row by row.
+    unpaired_images, unpaired_texts : ndarray, shape (p, d) and (q, e)
+        Unpaired rows, each side in a random order of its own.
+    validation, test : Heldout
+    partners : tuple of two tuples, optional
+        For each side, all rows and the indices of the true pairs of the unpaired rows' items. Only the upper bound uses
+        them, trained as if these pairs were known.
+    """
+
+    images: np.ndarray
+    texts: np.ndarray
+    unpaired_images: np.ndarray
+    unpaired_texts: np.ndarray
+    validation: Heldout
+    test: Heldout
+    partners: tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
+
+    def all_pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the pairs followed by the true pairs of the unpaired rows' items."""
+        if self.partners is None:
+            return self.images, self.texts
+        (images, a), (texts, b) = self.partners
+        return np.concatenate([self.images, images[a]]), np.concatenate([self.texts, texts[b]])
+
+
+@dataclass(frozen=True)
+class SOTAlignData(Data):
+    """Images and texts from independent unimodal encoders; see :class:`congruence_papers.Data` for the common
+    attributes.
+
+    Attributes
+    ----------
+    images, texts : dict of str to ndarray, shape (n, d) and (m, e)
+        Embeddings by encoder.
+    image_labels, text_labels : ndarray of int, shape (n,) and (m,)
+        Rows with equal labels match. If labels are shared by several images they are classes, and the images and texts
+        of a class are distributed over the parts of a split. Otherwise a label is an item, which is assigned to one
+        part together with all its texts.
+    encoders : tuple of (str, str)
+        Pairs of encoders; the first is used unless encoders are compared.
+    image_source, text_source : ndarray of int, shape (n,) and (m,)
+        Collection of each row; by default 0, the collection used for evaluation.
+    sources : tuple of str
+        Names of the collections.
+
+    Raises
+    ------
+    ShapeError
+        If an encoder's number of rows differs from the number of labels, or there is not one source per label.
+    InputError
+        If a row has a source without a name, contains NaN or infinity, or is all zeros.
+    ParameterError
+        If a pair names an unknown encoder.
+    """
+
+    images: Mapping[str, np.ndarray]
+    texts: Mapping[str, np.ndarray]
+    image_labels: np.ndarray
+    text_labels: np.ndarray
+    encoders: tuple[tuple[str, str], ...] = ()
+    image_source: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    text_source: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
+    sources: tuple[str, ...] = ("all",)
+
+    def __post_init__(self) -> None:
+        if not self.encoders:
+            object.__setattr__(self, "encoders", tuple((i, t) for i in self.images for t in self.texts))
+        for pair in self.encoders:
+            for encoder, known in zip(pair, (self.images, self.texts), strict=True):
+                check_choice(encoder, known, "encoder")
+        for modality, rows, labels in (
+            ("image", self.images, self.image_labels),
+            ("text", self.texts, self.text_labels),
+        ):
+            if not len(getattr(self, f"{modality}_source")):
+                object.__setattr__(self, f"{modality}_source", np.zeros(len(labels), int))
+            source = getattr(self, f"{modality}_source")
+            if len(source) != len(labels):
+                raise ShapeError(
+                    f"Got {len(source)} sources of {len(labels)} {modality}s; expected one source per {modality}.",
+                    f"Pass as many sources as {modality}s.",
+                )
+            if not np.isin(source, np.arange(len(self.sources))).all():
+                raise InputError(
+                    f"Got a {modality} whose source is not one of the {len(self.sources)} sources; expected "
+                    f"numbers from 0 to {len(self.sources) - 1}.",
+                    "Add the missing names to `sources=…`.",
+                )
+            for encoder, array in rows.items():
+                check_embedded(array, f"{modality}s of {encoder}", len(labels))
+
+    @property
+    def classes(self) -> bool:
+        """Whether labels are classes of several images, so that an image can be classified."""
+        return len(np.unique(self.image_labels)) < len(self.image_labels)
+
+    def contents(self) -> dict[str, object]:
+        """Return the shapes of the embeddings, the number of labels and the sources."""
+        return {
+            "images": {name: list(rows.shape) for name, rows in self.images.items()},
+            "texts": {name: list(rows.shape) for name, rows in self.texts.items()},
+            "labels": len(np.unique(self.image_labels)),
+            "sources": list(self.sources),
+        }
+
+    def split(
+        self,
+        pairs: int,
+        *,
+        unpaired: int | None = None,
+        validation: int = 100,
+        test: int = 200,
+        seed: int = 0,
+        encoders: tuple[str, str] | None = None,
+        pair_source: int = 0,
+        unpaired_sources: tuple[int, int] = (0, 0),
+        overlap: float | None = 0.0,
+    ) -> Parts:
+        """Draw pairs, unpaired rows of each side, and validation and test rows.
+
+        The held-out rows depend only on ``seed``, ``validation`` and ``test``. A smaller number of pairs is a subset of
+        a larger one.
+
+        Parameters
+        ----------
+        pairs : int
+            Number of pairs.
+        unpaired : int, optional
+            Maximum number of unpaired rows of each side; by default all remaining rows.
+        validation, test : int
+            Numbers of images. The held-out texts are those with the same labels; if labels are classes, an eighth of
+            each class's texts is reserved for each of the two parts.
+        seed : int
+        encoders : (str, str), optional
+            Image and text encoder; by default the first pair.
+        pair_source : int, default=0
+            Source of the pairs' images. Held-out images are always from the first source.
+        unpaired_sources : (int, int), default=(0, 0)
+            Sources of the unpaired images and texts.
+        overlap : float, optional
+            Share of each side's unpaired items that are also among the other side's; by default the sides have no item
+            in common. None draws each side from all remaining rows, regardless of partners. It has no effect if labels
+            are classes or the two sources differ, since rows then have no partners.
+
+        Returns
+        -------
+        Parts
+
+        Raises
+        ------
+        ParameterError
+            If a size is not a positive integer, or there are fewer rows than requested.
+        """
+        for value, name in ((pairs, "pairs"), (validation, "validation"), (test, "test")):
+            check_positive(value, name, integer=True)
+        image_encoder, text_encoder = encoders or self.encoders[0]
+        images, texts = self.images[image_encoder], self.texts[text_encoder]
+        rng = np.random.default_rng([seed, 77])
+        home = np.flatnonzero(self.image_source == 0)
+        heldout = rng.permutation(home)
+        heldout_images = {"test": heldout[:test], "validation": heldout[test : test + validation]}
+        free_images = np.setdiff1d(np.arange(len(images)), heldout[: test + validation])
+        heldout_texts, free_texts = self._texts(heldout_images, rng)
+        pool = rng.permutation(free_images[self.image_source[free_images] == pair_source])
+        pool, partner = self._partners(pool, rng.permutation(free_texts))
+        if len(heldout) < test + validation or len(pool) < pairs:
+            raise ParameterError(
+                f"Got {pairs} pairs, {validation} validation and {test} test images of {self.name}; expected "
+                f"at most {len(pool)} pairs in addition to the {min(len(heldout), test + validation)} held-out "
+                "images.",
+                "Pass fewer `pairs=…`.",
+            )
+        a, b = pool[:pairs], partner[:pairs]
+        # The unpaired images and texts.
+        sides: list[np.ndarray] = []
+        for free, paired, from_source, labels in (
+            (free_images, a, self.image_source == unpaired_sources[0], self.image_labels),
+            (free_texts, b, self.text_source == unpaired_sources[1], self.text_labels),
+        ):
+            rows = np.setdiff1d(free, paired)
+            rows = rows[from_source[rows]]
+            if not self.classes:  # other captions of a paired image would be hidden pairs
+                rows = rows[~np.isin(labels[rows], labels[paired])]
+            sides.append(rows)
+        have_partners = not self.classes and unpaired_sources[0] == unpaired_sources[1]
+        if overlap is not None and have_partners and all(map(len, sides)):
+            items = self.image_labels[sides[0]], self.text_labels[sides[1]]
+            pools = unpaired_pools(*items, overlap, unpaired, random_state=[seed, 78])
+            sides = [rows[chosen] for rows, chosen in zip(sides, pools, strict=True)]
+        sides = [rng.permutation(rows)[:unpaired] for rows in sides]
+        # The true pairs of the unpaired rows' items, for the upper bound.
+        true_images, true_texts = pool[pairs:], partner[pairs:]
+        if self.classes:  # texts do not belong to a single image: use as many pairs as there are unpaired images
+            true_images, true_texts = true_images[: len(sides[0])], true_texts[: len(sides[0])]
+        else:
+            unpaired_items = np.union1d(self.image_labels[sides[0]], self.text_labels[sides[1]])
+            known = np.isin(self.image_labels[true_images], unpaired_items)
+            true_images, true_texts = true_images[known], true_texts[known]
+        parts = {
+            part: Heldout(
+                images[heldout_images[part]],
+                texts[heldout_texts[part]],
+                self.image_labels[heldout_images[part]],
+                self.text_labels[heldout_texts[part]],
+            )
+            for part in heldout_images
+        }
+        partners = (images, true_images), (texts, true_texts)
+        return Parts(images[a], texts[b], images[sides[0]], texts[sides[1]], **parts, partners=partners)
+
+    def _texts(
+        self, heldout_images: Mapping[str, np.ndarray], rng: np.random.Generator
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Return the texts held out with the given images, by part, and the texts available for training."""
+        order = rng.permutation(len(self.text_labels))
+        if self.classes:
+            order = order[np.argsort(self.text_labels[order], kind="stable")]
+            labels = self.text_labels[order]
+            place = np.arange(len(order)) - np.searchsorted(labels, labels)
+            eighth = np.maximum(1, np.bincount(labels)[labels] // 8)
+            reserved = {"test": order[place < eighth], "validation": order[(place >= eighth) & (place < 2 * eighth)]}
+            free = order[place >= 2 * eighth]
+        else:
+            reserved = dict.fromkeys(heldout_images, order)
+            heldout_labels = np.concatenate([self.image_labels[rows] for rows in heldout_images.values()])
+            free = order[~np.isin(self.text_labels, heldout_labels)[order]]
+        heldout = {
+            part: np.sort(reserved[part][np.isin(self.text_labels[reserved[part]], self.image_labels[rows])])
+            for part, rows in heldout_images.items()
+        }
+        return heldout, np.sort(free)
+
+    def _partners(self, pool: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Assign each image a text with its label, and drop images without one; texts are reused only if a label has
+        fewer texts than images.
+        """
+        texts = texts[np.argsort(self.text_labels[texts], kind="stable")]
+        text_labels, image_labels = self.text_labels[texts], self.image_labels[pool]
+        first, past = (np.searchsorted(text_labels, image_labels, side) for side in ("left", "right"))
+        known = past > first
+        pool, image_labels, first, past = pool[known], image_labels[known], first[known], past[known]
+        order = np.argsort(image_labels, kind="stable")
+        turn = np.empty(len(pool), int)
+        turn[order] = np.arange(len(pool)) - np.searchsorted(image_labels[order], image_labels[order])
+        return pool, texts[first + turn % np.maximum(past - first, 1)]
+
+
+def check_sources(data: SOTAlignData, names: Sequence[str]) -> None:
+    """Check that the data have several sources to compare."""
+    if len(data.sources) < 2:
+        raise InputError(
+            f"Got {data.name} with one source for {', '.join(names)}; expected at least two.",
+            "Pass data with two sources or more.",
+        )
+
+
+#: The paper's sizes, which are the maxima for user-supplied data, and the maximum share of the images for each.
+_SIZES = {"pairs": (10_000, 0.1), "validation": (5000, 0.1), "test": (5000, 0.2)}
+_SWEEPS = {
+    "pairs_sweep": (100, 300, 1000, 3000, 10_000, 30_000, 100_000),
+    "unpaired_sweep": (10_000, 30_000, 100_000, 300_000, 1_000_000),
+}
+
+
+def open_features(
+    models: Sequence[str], file: str | Path, *, variant: str | None = None, device: str = "auto"
+) -> SOTAlignData:
+    """Open embeddings of images and their texts."""
+    folder = Path(file).expanduser()
+    if not folder.is_dir():
+        raise ParameterError(
+            f"Got {folder} for {', '.join(models)}; expected the folder that contains these.",
+            "Pass `file=…` with the path of that folder.",
+        )
+    pairs = encoder_pairs(models)
+    images = {name: _read(folder / name, "images") for name in dict.fromkeys(image for image, _ in pairs)}
+    texts = {name: _read(folder / name, "texts") for name in dict.fromkeys(text for _, text in pairs)}
+    image_ids, text_ids = (_same_ids(side, folder) for side in (images, texts))
+    row = {name: number for number, name in enumerate(image_ids)}
+    image_of = np.array([row.get(name, row.get(name.rsplit("#", 1)[0], -1)) for name in text_ids])
+    without_text = np.setdiff1d(np.arange(len(image_ids)), image_of)
+    if len(without_text) or (image_of < 0).any():
+        if len(without_text):
+            what, partner, name = "image", "text", image_ids[without_text[0]]
+        else:
+            what, partner, name = "text", "image", text_ids[int(np.argmin(image_of))]
+        raise IdError(
+            f"Got the {what} {name!r} in {folder} without its {partner}; expected each text's id to be its "
+            "image's, optionally followed by # and a suffix.",
+            "Remove rows without a partner, or correct their ids.",
+        )
+    labels = _labels(folder, image_ids)
+    data = SOTAlignData(
+        folder.resolve().name,
+        {name: np.asarray(rows.vectors, np.float32) for name, rows in images.items()},
+        {name: np.asarray(rows.vectors, np.float32) for name, rows in texts.items()},
+        labels,
+        labels[image_of],
+        tuple(pairs),
+        sizes=_sizes(len(image_ids)) | {"training": {"device": device}},
+        title=f"{folder.resolve().name}, {len(image_ids):,} images",
+    )
+    if variant == "classes" and not data.classes:
+        raise ParameterError(
+            f"Got {folder} without classes, but the experiment classifies images; expected labels.csv with the "
+            "columns id and label.",
+            ("Write this file.", "Pass `models='synthetic'`."),
+        )
+    return data
+
+
+def _read(folder: Path, kind: str) -> Embeddings:
+    """Read rows and sort them by id, so that all encoders have the same order."""
+    path = find_embeddings(folder, kind)
+    if path is None:
+        raise FileError(
+            f"Got no {kind} in {folder}; expected a file such as {folder / kind}.parquet.",
+            f"Run congruence embed … -o {folder / kind}.parquet.",
+        )
+    rows = read_embeddings(path)
+    if not rows.has_ids:
+        raise IdError(f"Got rows without ids in {path}; expected the image's id for each row.", "Add a column id.")
+    return rows.take(np.argsort(np.array([str(i) for i in rows.ids]), kind="stable"))
+
+
+def _same_ids(side: dict[str, Embeddings], folder: Path) -> list[str]:
+    """Return the ids of a side, which must be the same for all its encoders."""
+    names = {name: [str(i) for i in rows.ids] for name, rows in side.items()}
+    (first, ids), *others = names.items()
+    for name, other in others:
+        if other != ids:
+            raise IdError(
+                f"Got different ids for {name} and {first} in {folder}; expected the same rows for both.",
+                "Embed the same rows with both.",
+            )
+    return ids
+
+
+def _labels(folder: Path, image_ids: list[str]) -> np.ndarray:
+    """Return the class number of each image; without ``labels.csv``, each image has a number of its own."""
+    file = folder / "labels.csv"
+    if not file.exists():
+        return np.arange(len(image_ids))
+    ids, labels = (read_column(f"{file}:{column}") for column in ("id", "label"))
+    classes = dict(zip(map(str, ids), map(str, labels), strict=True))
+    missing = [name for name in image_ids if name not in classes]
+    if missing:
+        raise IdError(f"Got no label of {missing[0]!r} in {file}; expected one for each image.", "Add a line for it.")
+    numbers: np.ndarray = np.unique([classes[name] for name in image_ids], return_inverse=True)[1].reshape(-1)
+    return numbers
+
+
+def _sizes(n: int) -> dict[str, object]:
+    """Return the sizes for n images."""
+    sizes: dict[str, object] = {name: max(2, min(most, int(share * n))) for name, (most, share) in _SIZES.items()}
+    for name, steps in _SWEEPS.items():
+        most = n // 2 if name == "pairs_sweep" else n // 4
+        sizes[name] = [step for step in steps if step <= most] or [max(2, most // 4), max(2, most)]
+    return sizes

@@ -1,0 +1,188 @@
+"""The compared methods, how they are tuned and fitted, and the metrics of their heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from congruence.maps import HeadsMap
+from congruence.metrics import ensemble_prompts, mutual_knn, zero_shot_accuracy
+from congruence.train import METHODS, HeadTrainer, make_method
+from congruence.train.retrieval import recalls
+from congruence.train.tuning import grid_points
+from congruence_papers.sotalign.data import Heldout, Parts, SOTAlignData
+
+#: Every metric, with its axis label in figures.
+METRICS = {
+    **{f"t2i_r{k}": f"text to image, recall at {k}" for k in (1, 5, 10)},
+    **{f"i2t_r{k}": f"image to text, recall at {k}" for k in (1, 5, 10)},
+    **{f"mean_r{k}": f"MeanR@{k}" for k in (1, 5, 10)},
+    "zero_shot": "zero-shot accuracy",
+    "mutual_knn": "mutual k-NN of the two encoders",
+    "shift": "distance from the paired data (turns)",
+    "image_shift": "distance of the images (turns)",
+    "text_shift": "distance of the texts (turns)",
+    "correlation": "Pearson r over all points",
+}
+
+
+def measure_heads(mapping: HeadsMap, heldout: Heldout, classes: bool = False) -> dict[str, float]:
+    """Measure retrieval in both directions, and classification."""
+    F, G = mapping.transform(heldout.images), mapping.transform_target(heldout.texts)
+    scores = recalls(F, G, heldout.image_labels, heldout.text_labels)
+    directions = {"source_to_target": "i2t", "target_to_source": "t2i", "mean": "mean"}
+    out = {f"{directions[d]}_r{k}": value for name, value in scores.items() for d, k in [name.split("@")]}
+    if classes:
+        prototypes, names = ensemble_prompts(G, heldout.text_labels)
+        out["zero_shot"] = zero_shot_accuracy(F, prototypes, heldout.image_labels, names)
+    return out
+
+
+def encoder_agreement(
+    data: SOTAlignData, encoders: tuple[str, str], k: int = 10, rows: int = 1000, seed: int = 0
+) -> float:
+    """Return the mutual k-NN of an image and a text encoder, on one random image and one random text of each label that
+    both sides have.
+
+    References
+    ----------
+    SOTAlign, appendix B.2, figure 9; Huh et al. (2024), "The Platonic representation hypothesis", section 2.
+    """
+    rng = np.random.default_rng(seed)
+    common = np.intersect1d(data.image_labels[data.image_source == 0], data.text_labels)
+    common = np.sort(rng.permutation(common)[:rows])
+    chosen = []
+    for labels in (data.image_labels, data.text_labels):
+        order = rng.permutation(len(labels))
+        order = order[np.argsort(labels[order], kind="stable")]
+        chosen.append(order[np.searchsorted(labels[order], common)])
+    return mutual_knn(
+        data.images[encoders[0]][chosen[0]].astype(np.float64),
+        data.texts[encoders[1]][chosen[1]].astype(np.float64),
+        min(k, len(common) - 1),
+        metric="cosine",
+    )
+
+
+#: Number of pairs for which the paper's weights α were chosen.
+PAPER_PAIRS = 10_000
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A method in the comparison."""
+
+    words: str
+    method: str
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    unpaired: bool = True
+    oracle_pairs: bool = False
+
+
+_RATES = {"preprocess": ("center", "normalize"), "rate": (1.0, 1 / 3, 3.0, 10.0)}
+_WEIGHTS = {"weight": (10.0, 1.0, 100.0, 0.1), "preprocess": ("center", "normalize")}
+_ALPHAS = {"paper_alpha": (1e-4, 1e-3, 1e-5, 1e-2)}
+_TEACHERS = {"teacher": ("cca", "procrustes")}
+
+#: All methods that can be listed in a table. Without tuning, the first combination of the grid is used.
+BASELINES: dict[str, Baseline] = {
+    "sotalign": Baseline("SOTAlign", "sotalign", {}, {**_ALPHAS, **_TEACHERS}),
+    # Ours: the paper initializes the heads at random.
+    "sotalign_teacher": Baseline(
+        "SOTAlign, teacher's start", "sotalign", {"init": "teacher"}, {**_ALPHAS, **_TEACHERS}
+    ),
+    "sail": Baseline("SAIL", "sail", {}, _RATES, unpaired=False),
+    "sail_all": Baseline("SAIL, all pairs", "sail", {}, _RATES, unpaired=False, oracle_pairs=True),
+    "sail_negatives": Baseline("SAIL, unpaired negatives", "sail", {"negatives": True}, _RATES),
+    "structure": Baseline("STRUCTURE", "structure", {}, _WEIGHTS, unpaired=False),
+    "structure_unpaired": Baseline("STRUCTURE, unpaired too", "structure", {"unpaired": True}, _WEIGHTS),
+    "nnclr": Baseline("NNCLR", "nnclr", {}, {"n_neighbors": (5, 1), "both_weights": (0.1, 1.0, 0.3, 3.0)}),
+    "sclip": Baseline("S-CLIP", "sclip", {}, {"assignment": ("ot", "soft"), "both_weights": (0.1, 1.0, 0.3, 3.0)}),
+    "sue": Baseline("SUE", "sue", {"n_components": 8}, {"n_neighbors": (30, 10), "ridge": (0.1, 1.0, 0.01, 10.0)}),
+    "contrastive": Baseline("Contrastive", "contrastive", {}, _RATES, unpaired=False),
+    "csa": Baseline("CSA", "csa", {}, {"ridge": (0.0, 0.1, 1.0, 10.0), "power": (0.5, 1.0)}, unpaired=False),
+    "cca": Baseline(
+        "CCA", "cca", {}, {"ridge": (0.1, 1.0, 10.0, 100.0), "components_share": (1.0, 0.25)}, unpaired=False
+    ),
+    "procrustes": Baseline(
+        "Procrustes",
+        "procrustes",
+        {},
+        {"components_share": (1.0, 0.9, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125)},
+        unpaired=False,
+    ),
+    "sotalign_mlp": Baseline(
+        "SOTAlign, perceptrons of width 8", "sotalign", {"head": "mlp", "n_components": 8}, {**_ALPHAS, **_TEACHERS}
+    ),
+}
+
+
+def method_parameters(
+    tried: Mapping[str, Any], pairs: int, rank: int, learning_rate: float = 1e-4
+) -> dict[str, object]:
+    """Convert a combination of the grid to parameters of its method."""
+    out = dict(tried)
+    if "rate" in out:
+        out["learning_rate"] = out.pop("rate") * learning_rate
+    if "paper_alpha" in out:
+        out["divergence_weight"] = out.pop("paper_alpha") * PAPER_PAIRS / pairs
+    if "both_weights" in out:
+        out["image_weight"] = out["text_weight"] = out.pop("both_weights")
+    if "components_share" in out:
+        share = out.pop("components_share")
+        if share < 1:
+            out["n_components"] = max(1, int(share * rank))
+    return out
+
+
+def combinations(name: str) -> list[dict[str, object]]:
+    """Return the parameter combinations of a baseline; without tuning, the first is used."""
+    return grid_points(BASELINES[name].grid)
+
+
+def fit_baseline(
+    name: str, parts: Parts, training: Mapping[str, Any], tried: Mapping[str, Any] | None = None, seed: int = 0
+) -> HeadsMap:
+    """Fit a baseline to a split; the step with the best retrieval on the validation part is kept, if the method trains
+    in steps.
+    """
+    baseline = BASELINES[name]
+    parameters: dict[str, object] = {}
+    if issubclass(METHODS[baseline.method], HeadTrainer):
+        names = make_method(baseline.method).get_params()
+        parameters = {key: value for key, value in training.items() if key in names} | {"random_state": seed}
+        if "unpaired_batch" in training:
+            parameters["batch_size"] = len(parts.images) + training["unpaired_batch"]
+    rate = training.get("learning_rate", 1e-4)
+    tried = combinations(name)[0] if tried is None else tried
+    rank = min(len(parts.images) - 1, parts.images.shape[1], parts.texts.shape[1])
+    chosen = method_parameters(tried, len(parts.images), rank, rate)
+    method = make_method(baseline.method, **{**parameters, **baseline.fixed, **chosen})
+    unpaired = (parts.unpaired_images, parts.unpaired_texts) if baseline.unpaired else None
+    heldout = parts.validation.validation
+    images, texts = parts.all_pairs() if baseline.oracle_pairs else (parts.images, parts.texts)
+    return method.fit(images, texts, unpaired=unpaired, validation=heldout, verbose=False)
+
+
+def choose(
+    name: str,
+    splits: Sequence[Parts],
+    training: Mapping[str, object],
+    classes: bool = False,
+    among: Sequence[Mapping[str, object]] | None = None,
+) -> tuple[dict[str, Any], list[tuple[dict[str, Any], dict[str, float]]]]:
+    """Evaluate every combination of a baseline on tuning splits, and return the best combination and all trials.
+
+    The score is the mean of MeanR@1, @5 and @10 on the splits' test parts, because recall at 1 alone is too noisy with
+    few items.
+    """
+    trials = []
+    for tried in among or combinations(name):
+        scores = [measure_heads(fit_baseline(name, parts, training, tried), parts.test, classes) for parts in splits]
+        trials.append((dict(tried), {key: sum(each[key] for each in scores) / len(scores) for key in scores[0]}))
+    best = max(trials, key=lambda trial: sum(value for key, value in trial[1].items() if key.startswith("mean_r")))
+    return best[0], trials

@@ -1,0 +1,199 @@
+"""The experiments as they are described: whole, of their own paper, and changed by parameters that are checked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from congruence.errors import InputError, ParameterError
+from congruence_papers import EXPERIMENTS, PAPERS, Data, Experiment, canonical, listing, run
+from congruence_papers.commands import _parsed
+from congruence_papers.core import Claim, Job, Kind, Paper, above
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_is_whole(name):
+    one = EXPERIMENTS[name]
+    (paper,) = (paper for paper in PAPERS.values() if one in paper.experiments)
+    assert {*one.parameters} <= {*paper.kinds[one.kind].parameters}
+    paper.parameters(replace(one, parameters={}), one.parameters)  # each value is one that may be given
+    assert {*one.metrics} <= {*paper.metrics}
+    assert one.models
+    assert one.data
+    assert {*one.sample_data} <= {*paper.sample_data}
+    assert one.sample_data[0] == ("sample" if paper.name == "canonical" else "synthetic")
+    assert one.claim
+    assert paper.name == "canonical" or name.startswith(f"{paper.name}-")
+    if one.numbers and "columns" in one.numbers and paper.name == "jam":
+        assert all(len(values) == len(one.numbers["columns"]) for values in one.numbers.values())
+
+
+def test_no_kind_is_of_two_papers():
+    every = [kind for paper in PAPERS.values() for kind in paper.kinds]
+    assert len(every) == len(set(every))
+
+
+@pytest.mark.parametrize(
+    ("paper", "names", "drawn"),
+    [
+        ("canonical", [*(f"fig{k}" for k in range(1, 57)), "table1", "table2"], ["fig8"]),
+        (
+            "sotalign",
+            [f"sotalign-{what}" for what in (*(f"fig{k}" for k in range(1, 13)), *(f"table{k}" for k in range(1, 12)))],
+            [f"sotalign-fig{k}" for k in (1, 2, 3, 6)],
+        ),
+        (
+            "jam",
+            [f"jam-{what}" for what in (*(f"fig{k}" for k in range(1, 6)), *(f"table{k}" for k in range(1, 13)))],
+            [f"jam-{what}" for what in ("fig2", "fig3", *(f"table{k}" for k in (1, 4, 5, 9, 10, 11)))],
+        ),
+    ],
+)
+def test_every_figure_and_table_is_listed(paper, names, drawn):
+    rows = {row["name"]: row for row in listing() if row["paper"] == paper}
+    more = [f"jam-{x}" for x in ("context", "controls", "layers", "reconstruction", "towers", "transfer")]
+    assert [name for name in rows if name not in more] == names  # in this order; these are not in the paper
+    assert {name for name in rows if not rows[name]["runs_here"]} == {*drawn}
+    if paper == "jam":
+        assert {*more} <= {*rows}
+
+
+def test_the_listing_says_what_the_paper_needed():
+    rows = {row["name"]: row for row in listing()}
+    assert rows["fig5"]["needs_weights"] == ["openai-l14", "flava"]
+    assert rows["fig5"]["needs_data"] == ["pets"]
+    assert rows["sotalign-table4"]["needs_weights"] == ["dinov3-vitl16", "nv-embed-v2"]
+    assert rows["sotalign-table4"]["needs_data"] == ["cc3m", "coco", "flickr30k"]
+    assert rows["jam-table2"]["needs_weights"] == ["dinov2-base", "gemma2-2b", "llama3.2-1b", "olmo2-7b"]
+    assert "sugarcrepe" in rows["jam-table2"]["runs_here"]
+    assert "bench_klot" in rows["sotalign-fig3"]["title"]
+    assert rows["fig5"]["parameters"]["classes"] == [2, 3, 5, 8, 10, 15, 20, 25, 30]
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "message"),
+    [
+        ("fig5", {"share": 0.5}, "fig5 has no parameter share: it has fit, methods"),
+        ("fig4", {"captions": "c.csv"}, "fig4 has no parameter captions"),
+        ("table1", {"fit": "text"}, "it has none"),
+        ("fig5", {"classes": [1, 5]}, "whole numbers from 2"),
+        ("fig5", {"classes": [2.5]}, "whole numbers from 2"),
+        ("fig5", {"classes": 5}, "a list"),
+        ("fig5", {"means": "middle"}, "one of seen, all"),
+        ("fig5", {"methods": ["sail"]}, "some of orthogonal"),
+        ("fig5", {"evaluation_templates": "one"}, "one of all, single"),
+        ("fig4", {"share": 0}, "a share above 0"),
+        ("fig4", {"share": 1.5}, "a share above 0"),
+        ("fig2", {"steps": 0}, "at least 1"),
+        ("fig2", {"steps": True}, "at least 1"),
+        ("fig55", {"edits": ["a"]}, "a mapping"),
+        ("sotalign-table4", {"methods": ["orthogonal"]}, "some of sotalign"),
+        ("sotalign-table4", {"pairs": [1]}, "whole numbers from 2"),
+        ("sotalign-table4", {"tune": 1}, "true or false"),
+        ("sotalign-table4", {"test": -3}, "at least 1"),
+        ("sotalign-table4", {"overlap": 2}, "from 0 to 1"),
+        ("sotalign-fig4", {"vary": "both"}, "no parameter vary"),
+        ("jam-fig4", {"spread_mix": [0.0, 1.5]}, "two numbers from 0 to 1"),
+        ("jam-fig4", {"spread_mix": [0.5]}, "two numbers"),
+        ("jam-fig4", {"tasks": ["negate"]}, "some of replace, add, swap"),
+        ("jam-fig4", {"train": -1}, "at least 1"),
+        ("jam-table2", {"methods": ["sotalign"]}, "some of con, negcon, spread, cca"),
+        ("jam-table2", {"dual_encoders": [3]}, "a list of names"),
+        *(("jam-reconstruction", {"weights": w}, "weight") for w in ([-1.0, 1.0], [1.0], [0.5, [1]], [0.5, [1, 2, 3]])),
+        *(("jam-context", {"pairs": pairs}, "each above 1") for pairs in ([], [0], [1.5], ["many"])),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_parameter_is_named(name, changed, message):
+    with pytest.raises(ParameterError, match=message):
+        run(name, parameters=changed)
+
+
+def test_parameters_of_the_command_are_json_or_text():
+    known = {"methods": [], "classes": [], "share": 0.8, "edits": {}, "captions": ""}
+    given = ["methods=a,b", "classes=2,5", "share=0.5", 'edits={"Birman": "Russian Blue"}', "captions=c.csv"]
+    assert _parsed(given, known) == {
+        **{"methods": ["a", "b"], "classes": [2, 5], "share": 0.5},
+        **{"edits": {"Birman": "Russian Blue"}, "captions": "c.csv"},
+    }
+    assert _parsed(["weights=[0.5, [1, 0.1]]"], {"weights": []}) == {"weights": [0.5, [1, 0.1]]}
+    for wrong in ("methods", "=3", "methods="):
+        with pytest.raises(ParameterError, match="NAME=VALUE"):
+            _parsed([wrong], known)
+
+
+def test_an_unknown_name_lists_all():
+    with pytest.raises(ParameterError, match=r"Got 'fig99'; expected one of fig1, fig2, .*table2"):
+        run("fig99")
+    with pytest.raises(ParameterError, match="Got kind 'dice'; expected one of main, .*jam_losses.*sotalign_methods"):
+        run(Experiment("own", "t", "1", "dice", "none"))
+
+
+# ------------------------------------------------------------------ a fourth paper
+
+
+class Throws(Data):
+    """Throws of a loaded die."""
+
+    eyes = np.array([1, 6, 6, 6, 6])
+
+    def contents(self):
+        return {"throws": len(self.eyes)}
+
+
+def mean_of_throws(job):
+    for data in job.data:
+        for seed in job.seeds:
+            drawn = np.random.default_rng(seed).choice(data.eyes, job["throws"])
+            job.add({"data": data.name, "metric": "eyes", "quantity": "after"}, drawn.mean())
+            job.tick()
+
+
+def test_what_a_paper_describes_is_what_is_run(monkeypatch):
+    loaded = Claim("eyes are above 4", lambda v: above(v("eyes"), 4))
+    one = Experiment(
+        "dice-fig1",
+        "Throws",
+        "1",
+        "dice_mean",
+        "The die is loaded.",
+        (loaded,),
+        models=("ivory",),
+        data=("casino",),
+        sample_data=("loaded",),
+        seeds=2,
+        metrics=("eyes",),
+        parameters={"throws": 50},
+    )
+    kinds = {"dice_mean": Kind(mean_of_throws, "the throws", {"throws": 10})}
+    dice = Paper(
+        *("dice", "the dice paper", (one,), kinds, {"eyes": "mean number of eyes"}, Throws, ("loaded", "fair")),
+        lambda name, variant, **_: Throws(name, stand_in="stand-in: a made-up die"),
+        lambda experiment, models, **_: [],
+        lambda facts: f"{facts['throws']} throws",
+    )
+    monkeypatch.setitem(PAPERS, "dice", dice)
+    results = run(one).results
+    assert results["title"] == "Throws, on loaded [stand-in: a made-up die]"
+    assert results["data"][0]["count"] == "5 throws"
+    (row,) = results["rows"]
+    drawn = [np.random.default_rng(seed).choice(Throws.eyes, 50).mean() for seed in (0, 1)]
+    assert row["values"] == pytest.approx(drawn)
+    assert (results["held"]["verdict"], results["resampled"], results["seeds"]) == ("yes", "the throws", [0, 1])
+    assert results["words"] == {"eyes": "mean number of eyes"}
+    with pytest.raises(ParameterError, match=r"Got fair for dice-fig1; expected one of loaded"):
+        run(one, models="fair")
+    with pytest.raises(InputError, match="Got no data"):
+        run(one, models="paper")
+    with pytest.raises(InputError, match="expected Throws"):
+        run(one, collections=[canonical.open_sample("sample")])
+
+
+def test_values_of_a_key_are_collected():
+    job = Job(EXPERIMENTS["fig4"], [], [0], {})
+    for value in (1.0, 3.0):
+        job.add({"data": "d", "metric": "m", "quantity": "after", "x": 2}, value)
+    (row,) = job.rows()
+    assert (row["mean"], row["n"], row["x"], row["series"]) == (2.0, 2, 2, None)
+    assert row["sd"] == pytest.approx(2**0.5)
