@@ -217,7 +217,7 @@ def _read_index(path: str | Path) -> faiss.Index:
     faiss = require("faiss", extra="faiss")
     if not Path(path).is_file():
         raise FileError(
-            f"No FAISS index at {path}.", "Pass `index=` with the path of a file written by faiss.write_index.",
+            f"No FAISS index at {path}.", "Pass `index=` with the path of a file written by faiss.write_index."
         )
     try:
         return faiss.read_index(os.fspath(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
