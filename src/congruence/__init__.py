@@ -76,7 +76,7 @@ _HOME = {
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 _MODULES = (
     "compare databases datasets embed embeddings encoders errors evaluation integrations linalg maps metrics "
-    "negatives papers plotting recipe report stores synthetic system theory train transport upgrade"
+    "plotting recipe report stores synthetic system theory train transport upgrade"
 )
 
 __all__ = ["__version__", *_MODULE_OF]
