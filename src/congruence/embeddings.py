@@ -549,7 +549,7 @@ def by_modality(
     if isinstance(source, Mapping) and isinstance(target, Mapping):
         if modality is not None:
             raise ModalityError(
-                f"Got modality={modality!r} beside embeddings by modality, whose keys say it; expected one of the two.",
+                f"Got `modality={modality!r}` beside embeddings by modality, whose keys say it; expected one of the two.",
                 "Leave modality out.",
             )
         sides: tuple[dict[str, Embeddings], dict[str, Embeddings]] = ({}, {})
@@ -573,7 +573,7 @@ def by_modality(
     for kind in declared:
         if modality is not None and kind not in (None, modality):
             raise ModalityError(
-                f"Got {kind} vectors with modality={modality!r}; expected them to agree.", "Leave modality out."
+                f"Got {kind} vectors with `modality={modality!r}`; expected them to agree.", "Leave modality out."
             )
     expected = [space.modality for space in spaces]
     joint = expected[0] != expected[1]  # a map that joins two modalities: neither side tells the modality of the other

@@ -300,7 +300,7 @@ def unpaired_pools(
     if not len(possible):
         raise ParameterError(
             f"Got {len(items[0])} and {len(items[1])} items, {len(both)} of them on both sides, for pools with "
-            f"overlap={overlap!r}; expected at least one item for each pool.",
+            f"`overlap={overlap!r}`; expected at least one item for each pool.",
             "Pass another overlap, or more rows.",
         )
     most = int(possible[-1])

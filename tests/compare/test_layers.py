@@ -339,7 +339,7 @@ def test_the_command_refuses(here, files, tmp_path):
         (("odd.npz", "b.npz"), "Layer short of odd.npz"),
         (("flat.npz", "b.npz"), "no matrix"),
         (("a.npz:deep*", "b.npz"), "matches 'deep*'"),
-        (("none.npz", "b.npz"), "no file"),
+        (("none.npz", "b.npz"), "No file"),
     ):
         result = here("similarity", *arguments, "--layers", "--permutations", 2)
         assert result.code == 2

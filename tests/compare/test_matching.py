@@ -263,7 +263,7 @@ def test_the_command_refuses(here, tmp_path):
     for arguments, words in (
         (("a.npy", "c.npy"), "89"),
         (("a.npy", "b.npy", "--hard", "c.npy"), "89"),
-        (("a.npy", "b.npy", "--hard", "none.npy"), "no file"),
+        (("a.npy", "b.npy", "--hard", "none.npy"), "No file"),
         (("a.npy", "b.npy", "--unrelated", "a.npy"), "widths"),
         (("a.npy", "b.npy", "--metric", "magic"), "magic"),
         (("a.npy", "b.npy", "--rows", 1000), "rows"),

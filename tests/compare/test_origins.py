@@ -190,7 +190,7 @@ def test_command(here, files):
         (["store.npz:v", "--known", "a=old.npy", "--fdr", "0"], "Got --fdr 0"),
         (["store.npz:v", "--rows", "rows.txt"], "Got --rows rows.txt; expected a .csv or .parquet file"),
         (["store.npz:v", "--rows", "old.npy"], "expected a .csv or .parquet file"),
-        (["store.npz:v", "--known", "a=known.csv", "--rows", "known.csv", "--force"], "which is the source known.csv"),
+        (["store.npz:v", "--known", "a=known.csv", "--rows", "known.csv", "--force"], "is the source known.csv"),
         (["store.npz:v", "--map", "old.npy"], "old.npy"),
     ],
 )

@@ -159,7 +159,7 @@ def test_the_command_refuses(here, tmp_path):
     np.save(tmp_path / "b.npy", Y[:-1])
     for arguments, words in (
         (("a.npy", "b.npy"), "120"),
-        (("a.npy", "none.npy"), "no file"),
+        (("a.npy", "none.npy"), "No file"),
         (("a.npy", "a.npy", "--metric", "magic"), "magic"),
         (("a.npy", "a.npy", "--permutations", 0), "permutations"),
     ):

@@ -66,7 +66,7 @@ def test_bad_input_is_named(done, mapping, tmp_path):  # noqa: F811
     for error, words, sides, options in (
         (ParameterError, "Got queries without queries_old", (new_queries, None), {}),
         (ParameterError, "Got queries_old without queries", (None, old_queries), {}),
-        (ShapeError, f"Got 20-d queries; expected {E}-d, of the new model", (old_queries, new_queries), {}),
+        (ShapeError, f"Got 20-d queries; expected {E}-d", (old_queries, new_queries), {}),
         (TooFewAnchorsError, "two queries per fold", (new_queries[:6], old_queries[:6]), {}),
         (TooFewAnchorsError, "are of video", (new_queries, old_queries), {"among": "video"}),
     ):

@@ -174,7 +174,7 @@ def test_the_command_refuses_steps_that_no_engine_makes(here, tmp_path):
     MAP.save(tmp_path / "map")
     write_parts(tmp_path / "photos")
     for words, said in (
-        (("verify", "--engine", "ray"), "--engine ray for verify; expected --engine with run, switch or rollback"),
+        (("verify", "--engine", "ray"), "--engine ray for verify"),
         (("--address", "auto"), "--address for --engine local"),
         (("--engine", "spark"), "spark"),
         (("--engine", "ray", "--progressive", "--encode", "new.npz", "--share", ".1"), "--engine ray for reembed"),

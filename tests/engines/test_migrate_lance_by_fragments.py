@@ -309,4 +309,4 @@ def test_what_an_object_store_cannot_do_is_said(bucket, here, tmp_path):
     np.savez(tmp_path / "new.npz", ids=np.arange(N), vectors=MAP.transform(X))
     ended = here("migrate", where, "reembed", "--encode", "new.npz", "--share", "0.1")
     assert ended.code == 2
-    assert "in an object store, whose rows cannot be re-embedded; expected a table in a local folder" in ended.err
+    assert "in an object store, where rows cannot be re-embedded" in ended.err

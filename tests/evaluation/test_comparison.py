@@ -217,7 +217,7 @@ def test_several_maps_are_compared_with_the_first(maps, texts, found):
     )
     assert [(row.first_name, row.second_name) for row in result.rows] == [("all", "few"), ("all", "uncentered")]
     assert result.rows[0].adjusted_p_value == pytest.approx(max(row.p_value for row in result.rows), rel=1)
-    with pytest.raises(ParameterError, match="name of two maps"):
+    with pytest.raises(ParameterError, match="Two maps have the name"):
         compare_maps(maps[0], {"A": maps[1]}, source["text"], target["text"])
 
 
@@ -260,14 +260,14 @@ def test_rows_a_map_was_fitted_on_are_refused_dropped_or_kept(maps, texts):
     bare = compare_maps(whole, other, old.vectors[:300], new.vectors[:300], **options)
     assert "no ids" in bare.notes[0]
     seen = old.ids[~both[0]]
-    with pytest.raises(InputError, match="no text row that all maps held out"):
+    with pytest.raises(InputError, match="No text row was held out"):
         compare_maps(whole, other, old.take(seen), new.take(seen), fitted_rows="drop")
 
 
 def test_what_cannot_be_compared_is_said(maps, found, texts):
     _, (source, target) = found
     whole, few, _ = maps
-    with pytest.raises(InputError, match="source=None for the map A"):
+    with pytest.raises(InputError, match="No source rows for the map A"):
         compare_maps(whole, few, None, target["text"])
     with pytest.raises(ParameterError, match="metrics with 'recall_at_5'; expected some of retrieval, recall_at_10"):
         compare_maps(whole, few, source["text"], target["text"], metrics=["recall_at_5"], draws=5, permutations=9)

@@ -89,7 +89,7 @@ def test_images_and_their_texts_are_fitted_and_measured_in_the_joint_space(data,
 
 
 def test_one_sided_methods_still_want_one_modality(data):
-    with pytest.raises(ModalityError, match="joint-space method"):
+    with pytest.raises(ModalityError, match="method='cca'"):
         congruence.fit(data.images, data.texts, "linear")
     with pytest.raises(ModalityError):
         congruence.fit(data.images, data.texts, "cca", modality="image")
@@ -315,7 +315,7 @@ def test_sides_of_one_width_have_to_be_named(data, tmp_path):
     out = open_source(tmp_path / "out.npz").read().vectors
     np.testing.assert_allclose(out, m.transform_target(data.texts.vectors), atol=1e-9)
     one_sided = congruence.LinearMap().fit(data.texts.vectors, data.images.vectors)
-    with pytest.raises(ParameterError, match="the only side it maps"):
+    with pytest.raises(ParameterError, match="has one side"):
         transform_file(one_sided, source, tmp_path / "no.npz", side="target")
 
 
@@ -442,7 +442,7 @@ def test_the_command_line_fits_carries_and_measures(here, files, data):
 def test_the_command_line_refuses_what_two_sided_maps_cannot(here, files):
     assert here(*FIT, "--method", "procrustes").code == 0
     for arguments, words in (
-        ((*FIT, "--force"), "joint-space method"),
+        ((*FIT, "--force"), "--method cca"),
         ((*FIT, "--force", "--method", "procrustes", "--ridge", "1"), "no such option"),
         ((*FIT, "--force", "--method", "heads"), "'procrustes', 'cca'"),
         ((*FIT, "--force", "--method", "cca", "--n-components", "19"), "expected at most 18"),

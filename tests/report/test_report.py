@@ -199,7 +199,7 @@ def test_what_is_missing_is_left_out(bundle):
     assert "Two paths" not in page
     with pytest.raises(InputError, match="held-out pairs"):
         summarize(mapping, only, held_out=True)
-    with pytest.raises(InputError, match="nothing can be measured|no source"):
+    with pytest.raises(InputError, match="nothing can be measured|No source"):
         summarize(mapping, Bundle({}, {}))
 
 

@@ -321,7 +321,7 @@ def test_the_command_refuses(here, tmp_path):
         (("a.npz:unit", "a.npz:wide"), "widths 4 of"),
         (("a.npz:unit", "a.npz:unit", "--paired-text", "a.npz:wide"), "paired side only"),
         (("a.npz:unit", "a.npz:unit", "--variant", "round"), "round"),
-        (("a.npz:unit", "none.npy"), "no file"),
+        (("a.npz:unit", "none.npy"), "No file"),
     ):
         result = here("shift", *arguments)
         assert result.code == 2

@@ -80,15 +80,15 @@ def test_the_chosen_map_is_finite_and_no_worse_than_the_fixed_one(kind, single_m
 ONE, SEVERAL = (X[:1], Y[:1]), (X[:30], Y[:30])
 REFUSED = {
     "one pair": (ONE, TooFewAnchorsError, "Pass more pairs"),
-    "constant source": ((np.tile(X[:1], (30, 1)), Y[:30]), InputError, "rows of .* pairs are equal"),
-    "constant target": ((X[:30], np.tile(Y[:1], (30, 1))), InputError, "rows of .* pairs are equal"),
+    "constant source": ((np.tile(X[:1], (30, 1)), Y[:30]), InputError, "pairs are equal"),
+    "constant target": ((X[:30], np.tile(Y[:1], (30, 1))), InputError, "pairs are equal"),
     "copies of one pair": (
         tuple(np.repeat(side, 20, axis=0) for side in ONE),
         InputError,
-        "rows of .* pairs are equal",
+        "pairs are equal",
     ),
     "NaN": ((np.where(np.arange(30)[:, None] == 4, np.nan, X[:30]), Y[:30]), NotFiniteError, "rows 4"),
-    "no pair": ((X[:0], Y[:0]), InputError, "expected at least"),
+    "no pair": ((X[:0], Y[:0]), InputError, "0"),
 }
 
 

@@ -261,7 +261,7 @@ def test_random_rows_alternate_between_meter_and_choice():
 def test_every_kind_of_bad_vectors_has_its_error(problem, mapping):
     plan = start(problem, mapping)
     good = problem.target_images[:3]
-    with pytest.raises(IdError, match="store lacks 1 of these ids"):
+    with pytest.raises(IdError, match="store lacks 1 of the ids"):
         plan.update([0, 1, 4000], good)
     with pytest.raises(IdError, match="duplicate"):
         plan.update([0, 1, 1], good)

@@ -213,7 +213,7 @@ class DriftMonitor:
         """
         if not check_positive(self.alpha, "alpha") < 1:
             raise ParameterError(
-                f"Got alpha={self.alpha}; expected a probability below 1.", "Pass `alpha=0.001`, for example."
+                f"Got `alpha={self.alpha}`; expected a probability below 1.", "Pass `alpha=0.001`, for example."
             )
         check_seed(self.random_state)
         X = as_embeddings(reference, "reference").vectors

@@ -236,7 +236,7 @@ def match_test(
     rows = max(n // 2, FEWEST_ROWS) if rows is None else check_positive(rows, "rows", integer=True)
     if not FEWEST_ROWS <= rows <= n:
         raise ParameterError(
-            f"Got rows={rows} for {n} pairs; expected {FEWEST_ROWS} to {n}.", f"Pass `rows={n}` to use all pairs."
+            f"Got `rows={rows}` for {n} pairs; expected {FEWEST_ROWS} to {n}.", f"Pass `rows={n}` to use all pairs."
         )
     H = None if hard is None else _hard(hard, T)
     U = None if unrelated is None else _unrelated(unrelated, T)
@@ -336,7 +336,7 @@ def _nearest_derangement(T: np.ndarray) -> np.ndarray:
 
     if len(T) > _MOST_TEXTS:
         raise ShapeError(
-            f"Got {len(T)} rows for hard='nearest'; expected at most {_MOST_TEXTS}, since it compares all pairs "
+            f"Got {len(T)} rows for `hard='nearest'`; expected at most {_MOST_TEXTS}, since it compares all pairs "
             "of texts.",
             f"Pass a sample of {_MOST_TEXTS} rows.",
         )

@@ -100,7 +100,7 @@ class OriginDetector:
             If ``fdr`` is not in (0, 1).
         """
         if not check_positive(self.fdr, "fdr") < 1:
-            raise ParameterError(f"Got fdr={self.fdr}; expected a share below 1.", "Pass `fdr=0.01`, for example.")
+            raise ParameterError(f"Got `fdr={self.fdr}`; expected a share below 1.", "Pass `fdr=0.01`, for example.")
         check_seed(self.random_state)
         rng = np.random.default_rng(self.random_state)
         rows = {name: as_embeddings(X, name).vectors for name, X in (known or {}).items()}

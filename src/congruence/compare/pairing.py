@@ -226,7 +226,7 @@ def warn_pairing(report: PairingReport, *, strict: bool = False) -> None:
         return
     if report.state == "too few" and not strict:
         return
-    advice = "Check that both sides list the same items in the same order, or pass ids=… to pair them by id"
+    advice = "Check that both sides list the same items in the same order, or pass `ids=…` to pair them by id"
     if report.looks_paired and report.suspects:
         advice = "Inspect these items, and remove the wrong pairs"
     message = f"Got anchors that fail the pairing check; expected pairs of the same item. {report.sentence} {advice}."

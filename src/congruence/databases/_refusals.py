@@ -135,7 +135,7 @@ def bad_cursor(after: object) -> ParameterError:
 def bad_condition(rows: str, reason: object, example: str) -> ParameterError:
     """Return the error for a condition that the database does not understand."""
     return ParameterError(
-        f"Got the condition rows={rows!r}, which is rejected ({reason}).", f"Pass `rows=…` as {example}."
+        f"Got the condition `rows={rows!r}`, which is rejected ({reason}).", f"Pass `rows=…` as {example}."
     )
 
 

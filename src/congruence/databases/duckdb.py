@@ -98,7 +98,7 @@ class DuckDB(Database):
         if len(matching) != 1:
             names = ", ".join(sorted(name if schema == "main" else f"{schema}.{name}" for schema, name in tables))
             raise ParameterError(
-                f"Got table={table!r}; expected one of those in {self._place}: {names or 'none'}.", "Pass `table=…`."
+                f"Got `table={table!r}`; expected one of those in {self._place}: {names or 'none'}.", "Pass `table=…`."
             )
         schema, name = matching[0]
         columns: dict[str, str] = dict(

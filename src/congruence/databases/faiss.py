@@ -48,7 +48,7 @@ class Faiss(FileDatabase):
         if modality is not None:
             if describe_index(self._stored.inner, "").startswith("IVF"):
                 raise ParameterError(
-                    f"Got modality_column={modality!r} for an inverted file, which keeps no order of rows.",
+                    f"Got `modality_column={modality!r}` for an inverted file, which keeps no order of rows.",
                     "Pass `modality=…` for all rows.",
                 )
             self._labels = label_array(modality, self.n)

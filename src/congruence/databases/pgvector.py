@@ -787,7 +787,7 @@ def find_table(
     if len({row.oid for row in chosen}) != 1:
         known = ", ".join(sorted({f"{row.schema}.{row.table}" for row in candidates}))
         raise ParameterError(
-            f"Got table={table!r}; expected one of those in {place} that have vectors: {known or 'none'}.",
+            f"Got `table={table!r}`; expected one of those in {place} that have vectors: {known or 'none'}.",
             "Pass `table=…` with the name of one.",
         )
     columns = [row.column for row in chosen]

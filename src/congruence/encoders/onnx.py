@@ -164,7 +164,7 @@ class OnnxEncoder(Encoder):
             return out
         if out.ndim != 3 or pooling is None:
             raise ShapeError(
-                f"Got an output {self._output!r} of shape {out.shape} with pooling={pooling!r}; expected (items, "
+                f"Got an output {self._output!r} of shape {out.shape} with `pooling={pooling!r}`; expected (items, "
                 f"dimensions), or (items, tokens, dimensions) with one of {', '.join(POOLINGS)}.",
                 "Set another output or pooling in the description.",
             )

@@ -125,7 +125,7 @@ def embed_dataset(
     if space.modality != data.modality:
         raise ModalityError(
             f"Got {data.modality}s ({data.place.shown}) for an encoder of {space.modality}s.",
-            f"Pass modality={data.modality!r} to the encoder.",
+            f"Pass `modality={data.modality!r}` to the encoder.",
         )
     assert space.dim is not None
     dtype, path = np.dtype(np.float32), job.output.place.shown

@@ -314,7 +314,7 @@ def _unseen_rows(
                         f"No {m} row was held out by all maps.",
                         (
                             "Fit the maps with the same `holdout=…` and `random_state=…`.",
-                            "Or pass `fitted_rows='keep'` for new items.",
+                            "Pass `fitted_rows='keep'` for new items.",
                         ),
                     )
                 items[m] = rows.take(unseen)

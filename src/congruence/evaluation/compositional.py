@@ -217,7 +217,7 @@ def check_choices(options: int) -> None:
     check_positive(options, "options", integer=True)
     if options < 2:
         raise ParameterError(
-            f"Got options={options}; expected at least 2, a caption and a wrong one.", "Pass `options=2` or more."
+            f"Got `options={options}`; expected at least 2, a caption and a wrong one.", "Pass `options=2` or more."
         )
 
 

@@ -161,17 +161,17 @@ def measure_exposure(
     for p in pairs:
         if check_positive(p, "pairs", integer=True, zero=True) == 1:
             raise ParameterError(
-                f"Got pairs={p}; expected 0, or at least 2 to fit a rotation.", "Pass `pairs=10`, for example."
+                f"Got `pairs={p}`; expected 0, or at least 2 to fit a rotation.", "Pass `pairs=10`, for example."
             )
         if p >= len(X):
             raise TooFewAnchorsError(
-                f"Got pairs={p} of {len(X)} vectors; expected fewer pairs than vectors, so that some remain to "
+                f"Got `pairs={p}` of {len(X)} vectors; expected fewer pairs than vectors, so that some remain to "
                 "be matched.",
                 "Pass a smaller `pairs=…`.",
             )
     if len(X) < k + 2:
         raise TooFewAnchorsError(
-            f"Got {len(X)} vectors for k={k}; expected more than k + 1.", f"Pass `k={max(len(X) - 2, 1)}` or less."
+            f"Got {len(X)} vectors for `k={k}`; expected more than k + 1.", f"Pass `k={max(len(X) - 2, 1)}` or less."
         )
     for spec in protections:
         check_protection(spec, X.shape[1])
@@ -194,7 +194,7 @@ def measure_exposure(
                 others = np.flatnonzero(~np.isin(own, own[known]))
                 if not len(others):
                     raise TooFewAnchorsError(
-                        f"Got pairs={p} that include the texts of all {len(X)} vectors; expected vectors with "
+                        f"Got `pairs={p}` that include the texts of all {len(X)} vectors; expected vectors with "
                         "other texts, which remain to be matched.",
                         "Pass a smaller `pairs=…`.",
                     )
@@ -428,7 +428,7 @@ def protect(rows: np.ndarray, spec: str, rng: np.random.Generator) -> Protected:
         elif name == "pca":
             if value > out.shape[1]:
                 raise ParameterError(
-                    f"Got protection pca={value:g} after a step that leaves {out.shape[1]} directions; "
+                    f"Got protection `pca={value:g}` after a step that leaves {out.shape[1]} directions; "
                     "expected at most as many.",
                     "Use only the smaller `pca=…`.",
                 )

@@ -96,7 +96,7 @@ class Thresholds:
         old = self.table[0]
         if not old[0] <= threshold <= old[-1]:
             raise ParameterError(
-                f"Got threshold={threshold:g}; expected one from {old[0]:.4f} to {old[-1]:.4f}, the range of "
+                f"Got `threshold={threshold:g}`; expected one from {old[0]:.4f} to {old[-1]:.4f}, the range of "
                 "the old model's scores of irrelevant pairs.",
                 "Fit the thresholds on more pairs, or pass `threshold=…` in this range.",
             )

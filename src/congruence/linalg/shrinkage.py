@@ -115,7 +115,7 @@ def cross_validate(
     n = sum(len(group.X) for group in groups)
     if n < _MIN_CV_PAIRS:
         raise ParameterError(
-            f'Got {n} pairs for shrinkage="cv"; expected at least {_MIN_CV_PAIRS} to split into folds.',
+            f'Got {n} pairs for `shrinkage="cv"`; expected at least {_MIN_CV_PAIRS} to split into folds.',
             'Pass `shrinkage="auto"`.',
         )
     rng = np.random.default_rng(random_state)

@@ -442,7 +442,7 @@ class Map(ABC):
     def _check_side(self, side: str) -> None:
         if check_choice(side, ("source", "target"), "side") not in self.sides:
             raise ParameterError(
-                f"{type(self).__name__} leaves target rows as they are, so side='target' has no meaning.",
+                f"{type(self).__name__} leaves target rows as they are, so `side='target'` has no meaning.",
                 "Leave out `side=…`.",
             )
 

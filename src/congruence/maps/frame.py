@@ -210,7 +210,7 @@ class CanonicalFrame:
             growth = self.objective_[-1] - self.objective_[-2]
             warnings.warn(
                 ConvergenceWarning(
-                    f"After max_iter={self.max_iter} sweeps the alignment still grew by {growth:.1e}, more than tol.",
+                    f"After `max_iter={self.max_iter}` sweeps the alignment still grew by {growth:.1e}, more than tol.",
                     "Pass `max_iter=…` with a larger number, or `tol=…`.",
                 ),
                 stacklevel=2,
@@ -318,7 +318,7 @@ class CanonicalFrame:
             check_choice(modality, MODALITIES, "modality")
         if not table or (modality is not None and modality not in table and "" not in table):
             raise ModalityError(
-                f"Got modality={modality!r} for {source!r} ({a.modalities}) and {target!r} ({b.modalities}); expected "
+                f"Got `modality={modality!r}` for {source!r} ({a.modalities}) and {target!r} ({b.modalities}); expected "
                 "one whose means are known in both.",
                 "Pass another `modality=…`, or add rows of it with a new frame.",
             )

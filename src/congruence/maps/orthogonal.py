@@ -311,7 +311,7 @@ class OrthogonalMap(AffineMap):
     def _refuse_cv(self) -> None:
         if self.shrinkage == "cv":
             raise ParameterError(
-                'shrinkage="cv" needs a second pass over the rows, which moments do not have.',
+                '`shrinkage="cv"` needs a second pass over the rows, which moments do not have.',
                 'Pass `shrinkage="auto"`.',
             )
 
@@ -361,13 +361,13 @@ class OrthogonalMap(AffineMap):
             return
         if d_source != d_target:
             raise ParameterError(
-                f"Got allow_reflection=False for widths {d_source} and {d_target}; expected equal widths, since only a "
+                f"Got `allow_reflection=False` for widths {d_source} and {d_target}; expected equal widths, since only a "
                 "square matrix has a determinant.",
                 "Leave out `allow_reflection=False`.",
             )
         if self.shrinkage not in ("auto", "full"):
             raise ParameterError(
-                f'Got allow_reflection=False with shrinkage={self.shrinkage!r}; expected "full", since a partial '
+                f'Got `allow_reflection=False` with `shrinkage={self.shrinkage!r}`; expected "full", since a partial '
                 "map has "
                 "no determinant.",
                 'Pass `shrinkage="full"`, or leave out `allow_reflection=False`.',
@@ -431,7 +431,7 @@ class OrthogonalMap(AffineMap):
             warnings.warn(
                 DegenerateWarning(
                     f"The anchors cover {svd.rank} of {len(gains)} directions; the other {len(gains) - svd.rank} are "
-                    'filled with an arbitrary rotation under shrinkage="full".',
+                    'filled with an arbitrary rotation under `shrinkage="full"`.',
                     'Add anchors, or pass `shrinkage="auto"`.',
                 ),
                 stacklevel=3,
@@ -537,7 +537,7 @@ class OrthogonalMap(AffineMap):
             return self
         known = sorted({*self.modality_means_, self.modality_ or ""} - {""})
         raise ModalityError(
-            f"Got modality={modality!r}; expected one this map has means for ({', '.join(known)}).",
+            f"Got `modality={modality!r}`; expected one this map has means for ({', '.join(known)}).",
             "Pass one of these, or add the means of this one with recenter, or with `means=…` when fitting.",
         )
 
@@ -569,7 +569,7 @@ class OrthogonalMap(AffineMap):
         self.check_fitted()
         if modality not in self.given_means_:
             raise ModalityError(
-                f"Got modality={modality!r}; expected a modality whose rows were passed to recenter "
+                f"Got `modality={modality!r}`; expected a modality whose rows were passed to recenter "
                 f"({', '.join(self.given_means_) or 'none'}).",
                 "Call `recenter(…, modality=…)` first.",
             )
@@ -585,7 +585,7 @@ class OrthogonalMap(AffineMap):
             if weight is None:
                 raise ParameterError(
                     f"The {name} mean was given as a vector, so its number of rows is unknown.",
-                    f"Pass all rows to recenter(…, modality={modality!r}).",
+                    f"Pass all rows to recenter(…, `modality={modality!r}`).",
                 )
             new, n = _average(rows, len(mean), name)
             if n is None:

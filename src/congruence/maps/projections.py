@@ -197,7 +197,7 @@ class CCAMap(HeadsMap):
         """Return the whitened rows and the whitening matrix."""
         if not svd.rank and not self.ridge:
             raise InputError(
-                "Got rows that are all equal once preprocessed, and ridge=0; expected rows that vary.",
+                "Got rows that are all equal once preprocessed, and `ridge=0`; expected rows that vary.",
                 "Add other rows, or pass `ridge=1.0`.",
             )
         kept = max(1, svd.rank)
@@ -267,7 +267,7 @@ def _set_directions(
     most = max(1, min(rank, A.width, B.width, len(A) - bool(mapping.center)))
     if mapping.n_components is not None and mapping.n_components > most:
         raise ParameterError(
-            f"Got n_components={mapping.n_components}; expected at most {most}, the number of directions that {len(A)} "
+            f"Got `n_components={mapping.n_components}`; expected at most {most}, the number of directions that {len(A)} "
             f"pairs of widths {A.width} and {B.width} have in common.",
             f"Pass `n_components={most}`, or more pairs.",
         )

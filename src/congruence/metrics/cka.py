@@ -122,7 +122,7 @@ def _divide(cross: Array, first: Array, second: Array, xp: ArrayNamespace) -> Ar
         if not float(to_numpy(value)) > 0:
             raise InputError(
                 "A kernel does not vary between pairs of rows.",
-                ("Drop constant vectors.", "Or pass another `bandwidth=…`."),
+                ("Drop constant vectors.", "Pass another `bandwidth=…`."),
             )
     return cross / (xp.sqrt(first) * xp.sqrt(second))
 

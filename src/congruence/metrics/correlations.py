@@ -72,7 +72,7 @@ def _kernel_spectrum(xp: ArrayNamespace, A: Array, name: str) -> tuple[Array, Ar
     if _number(median) <= 64 * EPS * _number(xp.max(norms)):
         raise InputError(
             f"The median distance between rows of {name} is 0, which cannot be the bandwidth of a kernel.",
-            ("Drop duplicates.", "Or pass `reduce='pca'`."),
+            ("Drop duplicates.", "Pass `reduce='pca'`."),
         )
     K = xp.exp(-squared / (2 * median))
     K = K - xp.mean(K, axis=0, keepdims=True)

@@ -42,7 +42,7 @@ class Dissimilarities:
             if len(constant):
                 raise ZeroRowError(
                     f"Row {int(constant[0])} of {name} has equal entries, so it has no correlation.",
-                    ("Remove such rows.", "Or pass `rdm='euclidean'`."),
+                    ("Remove such rows.", "Pass `rdm='euclidean'`."),
                 )
             A -= xp.mean(A, axis=1, keepdims=True)
         if rdm in ("correlation", "cosine"):
@@ -138,7 +138,7 @@ def _check_varies(low: Array, high: Array, tie: float, name: str) -> None:
     if float(high - low) <= tie:
         raise InputError(
             f"All pairs of {name} have the same dissimilarity, so it has no correlation.",
-            ("Pass `compare='cosine'`.", "Or check the encoder's outputs."),
+            ("Pass `compare='cosine'`.", "Check the encoder's outputs."),
         )
 
 

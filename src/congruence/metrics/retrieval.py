@@ -335,7 +335,7 @@ def recall_at_k(
     check_choice(mode, ("any", "share"), "mode")
     m, n = len(queries), len(gallery)
     if k > n:
-        raise ParameterError(f"Got k={k} for a gallery of {n}; expected k ≤ {n}.", f"Pass `k={n}` or less.")
+        raise ParameterError(f"Got `k={k}` for a gallery of {n}; expected k ≤ {n}.", f"Pass `k={n}` or less.")
     if len(relevant) != m:
         raise ShapeError(
             f"Got relevant rows for {len(relevant)} of {m} queries; expected one list for each query.",

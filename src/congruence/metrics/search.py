@@ -95,7 +95,7 @@ def nearest(
         available = len(B) - (own is not None)
         if n_neighbors > available:
             raise ParameterError(
-                f"Got n_neighbors={n_neighbors} for {available} gallery rows to choose from.",
+                f"Got `n_neighbors={n_neighbors}` for {available} gallery rows to choose from.",
                 f"Pass `n_neighbors={available}` or less, or a larger gallery.",
             )
         if A.dtype != B.dtype:
@@ -140,7 +140,7 @@ def check_n_neighbors(n_neighbors: int, n: int) -> None:
     check_positive(n_neighbors, "n_neighbors", integer=True)
     if n_neighbors >= n:
         raise ParameterError(
-            f"Got n_neighbors={n_neighbors} for {n} rows; expected n_neighbors ≤ {n - 1}, since a row is not its own "
+            f"Got `n_neighbors={n_neighbors}` for {n} rows; expected n_neighbors ≤ {n - 1}, since a row is not its own "
             "neighbor.",
             f"Pass `n_neighbors={n - 1}` or less.",
         )

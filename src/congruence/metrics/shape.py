@@ -98,7 +98,7 @@ def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scal
     if kind == "angular" and not scale:
         raise ParameterError(
             "An angle does not depend on scale.",
-            ("Pass `scale=True` with `kind='angular'`.", "Or pass `kind='euclidean'`."),
+            ("Pass `scale=True` with `kind='angular'`.", "Pass `kind='euclidean'`."),
         )
     xp, A, B = float_pair(X, Y)
     A, B = (contrasts(xp, side, name, scale=scale) for side, name in ((A, "X"), (B, "Y")))

@@ -152,4 +152,4 @@ def _check(entries: Mapping[Any, Any], known: Mapping[str, Expected], where: Whe
             raise ParameterError(
                 f"Got {name} {shown} in {place}; expected {words}.", f"Write {name}: {example}, for example."
             )
-        raise ParameterError(f"Got {name}={shown}; expected {words}.", f"Pass `{name}={example!r}`, for example.")
+        raise ParameterError(f"Got `{name}={shown}`; expected {words}.", f"Pass `{name}={example!r}`, for example.")

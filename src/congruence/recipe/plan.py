@@ -124,7 +124,7 @@ class Recipe:
             if getattr(self, name) and not takes(METHODS[self.method], parameter):
                 rows = {"unpaired": "unpaired rows", "negatives": "wrong captions, which are for jam"}[parameter]
                 raise ParameterError(
-                    f"Got {name} for {self.method}, which does not learn from {rows}.", f"Leave out {name}=…."
+                    f"Got {name} for {self.method}, which does not learn from {rows}.", f"Leave out `{name}=…`."
                 )
         if self.overlap is not None and self.keep_pairs is None:
             raise ParameterError(
@@ -198,7 +198,7 @@ def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], where: Where) 
     if missing:
         raise ParameterError(
             f"Got a recipe without {missing[0]!r}; expected this entry.",
-            f"Add it to the recipe, or pass {missing[0]}=….",
+            f"Add it to the recipe, or pass `{missing[0]}=…`.",
         )
     plain: dict[str, Any] = {str(name): _plain(value) for name, value in entries.items()}
     for name in ("unpaired_source", "unpaired_target"):

@@ -153,7 +153,7 @@ def as_rotation(Q: RowsLike, d: int, d_target: int, name: str = "Q") -> np.ndarr
     if deviation > 1e-3:
         raise InputError(
             f"Got {name} with ‖QᵀQ − I‖ = {deviation:.3g}; expected a rotation.",
-            "Pass polar_rotation(…).rotation, or rotation_ of an OrthogonalMap(shrinkage='full').",
+            "Pass polar_rotation(…).rotation, or rotation_ of an OrthogonalMap(`shrinkage='full'`).",
         )
     return matrix
 

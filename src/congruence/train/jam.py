@@ -211,7 +211,7 @@ class JAM(HeadsMap):
     def score(
         self,
         X: RowsLike,
-        Y: RowsLike | None = None,
+        y: RowsLike | None = None,
         negatives: RowsLike | None = None,
         groups: Labels | None = None,
     ) -> float:
@@ -222,7 +222,7 @@ class JAM(HeadsMap):
         ----------
         X : array_like, shape (n, d_source)
             Images, one row per caption.
-        Y : array_like, shape (n, d_target)
+        y : array_like, shape (n, d_target)
             Their captions.
         negatives : array_like, shape (n, d_target) or (n, k, d_target), optional
             Wrong captions, added to the captions that are searched.
@@ -239,7 +239,7 @@ class JAM(HeadsMap):
             If arrays have the wrong shape, contain NaN or infinity or have a row of zeros, or the map is not fitted.
         """
         self._check_source(getattr(X, "vectors", X))
-        heldout = read_captions(X, Y, negatives, groups)
+        heldout = read_captions(X, y, negatives, groups)
         hits = partners(heldout.groups, heldout.groups)
         return recall_at_k(self.transform(heldout.source), self.transform_target(heldout.candidates()), hits, k=1)
 

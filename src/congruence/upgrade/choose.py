@@ -255,7 +255,7 @@ def choose_map(
     foreign = sorted(set(fixed) - set(OrthogonalMap().get_params()))
     if foreign:
         raise ParameterError(
-            f"Got {foreign[0]}=… for method='auto'; expected parameters of a rotation.",
+            f"Got {foreign[0]}=… for `method='auto'`; expected parameters of a rotation.",
             f"Pass `method='linear'`, for example, or leave out `{foreign[0]}=…`.",
         )
     if set(fixed) - {"center"}:

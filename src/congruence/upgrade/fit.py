@@ -106,10 +106,10 @@ def fit(
     if unpaired is not None and method == "auto":
         method = "orthogonal"
     if method != "auto" and single_modality:
-        raise ParameterError(f"Got `single_modality=True` for method={method!r}; it is for choices.", "Leave it out.")
+        raise ParameterError(f"Got `single_modality=True` for `method={method!r}`; it is for choices.", "Leave it out.")
     if unpaired is not None and method != "orthogonal":
         raise ParameterError(
-            f"Only an orthogonal map is refined with unpaired rows; got method={method!r}.",
+            f"Only an orthogonal map is refined with unpaired rows; got `method={method!r}`.",
             "Pass `method='orthogonal'`, or leave out `unpaired=…`.",
         )
     model: Map = OrthogonalMap() if method == "auto" else make_map(method, **parameters)

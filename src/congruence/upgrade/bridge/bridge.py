@@ -228,7 +228,7 @@ class Bridge:
         declared = queries.space.modality
         if None not in (modality, declared) and modality != declared:
             raise ModalityError(
-                f"Got {declared} queries with modality={modality!r}; expected them to agree.", "Leave modality out."
+                f"Got {declared} queries with `modality={modality!r}`; expected them to agree.", "Leave modality out."
             )
         wanted = modality or declared or self.modality
         try:
@@ -388,7 +388,7 @@ class Bridge:
             check_positive(k, "at", integer=True)
         at = sorted(set(at))
         if not at:
-            raise ParameterError("No cutoff in at=….", "Pass `at=(1, 10)`.")
+            raise ParameterError("No cutoff in `at=…`.", "Pass `at=(1, 10)`.")
         asked = as_embeddings(queries, "queries")
         rows = as_embeddings(index, "index")
         judgments = judge(asked, rows, qrels=qrels, labels=labels)

@@ -507,7 +507,7 @@ def choose_fitted(tables: PairedTables, fitted: str | None, together: bool = Tru
     if fitted == "both":
         if len(both) < 2 or tables.by_class:
             raise ModalityError(
-                'fitted="both" needs two modalities of items.', f"Pass `fitted=…` with one of {', '.join(both)}."
+                '`fitted="both"` needs two modalities of items.', f"Pass `fitted=…` with one of {', '.join(both)}."
             )
         return both
     check_choice(fitted, both, "fitted")

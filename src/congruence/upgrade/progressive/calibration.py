@@ -33,7 +33,7 @@ class OriginScale:
     def factor(self) -> float:
         """Slope between the outermost knots; for ``kind="factor"``, by what mapped rows are multiplied."""
         if not len(self.knots):
-            raise ParameterError("Got kind='query', which has no factor.", "Pass `kind='factor'`.")
+            raise ParameterError("Got `kind='query'`, which has no factor.", "Pass `kind='factor'`.")
         return float((self.values[-1] - self.values[0]) / (self.knots[-1] - self.knots[0]))
 
     def rescale(self, scores: RowsLike, mapped: RowsLike, queries: RowsLike | None = None) -> np.ndarray:
@@ -68,7 +68,9 @@ class OriginScale:
                 out[:, which] = np.where(beyond, further, out[:, which])
             return out
         if queries is None or self.mapped is None or self.native is None:
-            raise ParameterError("Got no queries for kind='query'; expected those of the scores.", "Pass `queries=…`.")
+            raise ParameterError(
+                "Got no queries for `kind='query'`; expected those of the scores.", "Pass `queries=…`."
+            )
         Q = unit(as_matrix(queries, "queries"))
         check_same_rows(len(out), len(Q), "scores", "queries")
         ours, native = Q @ self.mapped.T, Q @ self.native.T
