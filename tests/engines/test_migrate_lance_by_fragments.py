@@ -127,7 +127,7 @@ def test_what_is_committed_is_not_mapped_again(tmp_path, monkeypatch):
     with Migration(
         open_database(str(where)), MAP, journal=tmp_path / "j", executor=EngineExecutor(LocalEngine())
     ) as one:
-        one.executor.fill(one.database, one.mapper, one.journal, one.folder, one.info.dim, one.retry, None)
+        one.executor.fill(one, one.journal)
     assert sum(mapped) == (FILES - 2) * ROWS
 
 
@@ -309,4 +309,4 @@ def test_what_an_object_store_cannot_do_is_said(bucket, here, tmp_path):
     np.savez(tmp_path / "new.npz", ids=np.arange(N), vectors=MAP.transform(X))
     ended = here("migrate", where, "reembed", "--encode", "new.npz", "--share", "0.1")
     assert ended.code == 2
-    assert "in an object store, whose rows cannot be re-embedded; expected a table in a local folder" in ended.err
+    assert "in an object store, where rows cannot be re-embedded" in ended.err

@@ -7,7 +7,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike
 
 from congruence._utils.ahead import run_ahead
 from congruence._utils.arrays import as_dtype
+from congruence._utils.plain import PlainData
 from congruence._utils.validation import RowNames, check_rows
 from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import ColumnsWarning, ParameterError
@@ -161,7 +162,7 @@ _Block: TypeAlias = tuple[
 
 
 @dataclass(frozen=True)
-class TransformReport:
+class TransformReport(PlainData):
     """Summary of a call to :func:`transform_file`."""
 
     output: str
@@ -172,10 +173,6 @@ class TransformReport:
     covered_share: float | None  # of the first rows' variance, in directions that the anchors cover
     normalized: bool = False
     left_out: list[str] = field(default_factory=list)  # columns that the output cannot hold
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the report as plain data."""
-        return asdict(self)
 
 
 def transform_file(
@@ -196,8 +193,8 @@ def transform_file(
     """Map a file of vectors into another file.
 
     Reading, mapping and writing overlap; rows keep their order and their ids. All columns of a table are kept, with
-    their names, types, order and metadata; the column of vectors holds the mapped ones. The output appears only once it
-    is complete.
+    their names, types, order and metadata; the column of vectors holds the mapped ones. Columns that the output's
+    format cannot hold are named in a ColumnsWarning. The output appears only once it is complete.
 
     Parameters
     ----------
@@ -233,13 +230,6 @@ def transform_file(
         If the vectors do not belong to the map's source; raised before anything is written.
     CorruptFileError
         If the source is damaged; as after other errors, no partial output is left.
-
-    Warns
-    -----
-    ColumnsWarning
-        If the output cannot hold some of the table's columns; the warning names them.
-    NormWarning
-        If ``normalize="auto"`` and the map does not record whether its target's rows had unit norm.
     """
     started = time.perf_counter()
     check_output_place(source, output)

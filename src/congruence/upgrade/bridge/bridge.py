@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast, overload
 
@@ -15,6 +15,7 @@ from congruence._utils.arrays import UNIT_TOLERANCE, is_tensor, namespace, norma
 from congruence._utils.columns import to_rows
 from congruence._utils.display import as_html, as_markdown, as_text
 from congruence._utils.ids import id_rows, is_in
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import Array, ArrowStream, Labels, RowsLike, Tensor, TensorT
 from congruence._utils.validation import (
     as_matrix,
@@ -71,7 +72,7 @@ class SystemScores:
 
 
 @dataclass(frozen=True)
-class BridgeScores:
+class BridgeScores(PlainData):
     """Result of :meth:`congruence.Bridge.evaluate`: plain data."""
 
     systems: list[SystemScores]  # all measured on the same queries
@@ -89,10 +90,6 @@ class BridgeScores:
                 return line.scores
         raise KeyError(system)
 
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
-
     def __str__(self) -> str:
         names = list(self.systems[0].scores)
         lines = [f"{self.n_queries:,} queries over {self.n_rows:,} rows".ljust(32) + "".join(f"{n:>11}" for n in names)]
@@ -109,16 +106,11 @@ class Bridge:
         Fitted **from the queries' model to the index's model**: ``congruence.fit(new, old)``. If a rotation was fitted
         from the index's model to the new one, pass ``mapping.inverse()``.
     normalize : {"auto", True, False}, default="auto"
-        Scale bridged queries to unit norm; "auto" does so if the index's rows had unit norm at the fit, as
-        :func:`congruence.transform_file` does.
+        Scale bridged queries to unit norm; "auto" does so if the index's rows had unit norm at the fit, with a
+        NormWarning if the map does not record this.
     modality : str, optional
         Modality of queries that do not declare one. Required for such queries if the map has means for several
         modalities.
-
-    Warns
-    -----
-    NormWarning
-        If ``normalize="auto"`` and the map does not record whether the index's rows had unit norm.
 
     Examples
     --------

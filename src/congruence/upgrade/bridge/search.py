@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks, normalize_rows
 from congruence._utils.ids import id_texts
@@ -16,12 +17,6 @@ from congruence.embeddings import Embeddings, as_embeddings
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.metrics.hubness import Hubness, as_hubness, means_of
 from congruence.metrics.search import NEIGHBORS, nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import ArrayLike
-
 
 #: Function of bridged queries and a number n of results; returns scores and ids, each of shape (m, n), nearest first.
 Searcher: TypeAlias = "Callable[[np.ndarray, int], tuple[ArrayLike, ArrayLike]]"

@@ -81,10 +81,6 @@ class MixedStore:
         value, low, high = (float(np.interp(share, SHARES, side)) for side in (self.values, *ends.T))
         return Estimate(value, low, high, len(self.influence))
 
-    def needed(self, wanted: float) -> float | None:
-        """Return the share, in whole percents, at which a score is reached; None if :data:`MOST` is not enough."""
-        return reached(self.values, wanted)
-
     def draw(self, drawn: dict[str, np.ndarray], values: dict[str, float], rng: np.random.Generator) -> np.ndarray:
         """Draw true scores, given draws of the strategies' true scores, shape (draws, s)."""
         q = len(self.names)
@@ -163,7 +159,7 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
     ranks = np.argsort(-scores, kind="stable")
     shuffled = np.random.default_rng([random_state, 21]).permutation(len(rows))
     n = len(rows)
-    part = _parts(n, groups, random_state)
+    part = deal(np.arange(n) if groups is None else groups, _FOLDS, np.random.default_rng(random_state))
     counts = [n if n_rows is None and share else min(n, round(share * (n_rows or n))) for share in SHARES]
 
     def take(some: np.ndarray, count: int) -> np.ndarray:
@@ -213,10 +209,6 @@ def first_rows(ranks: np.ndarray, shuffled: np.ndarray, share: float) -> np.ndar
     chosen[ranks[: count - random]] = True
     chosen[shuffled[~chosen[shuffled]][:random]] = True
     return chosen
-
-
-def _parts(n: int, groups: np.ndarray | None, random_state: int) -> np.ndarray:
-    return deal(np.arange(n) if groups is None else groups, _FOLDS, np.random.default_rng(random_state))
 
 
 def _texts(items: EvaluationSet, rows: np.ndarray) -> Texts | None:

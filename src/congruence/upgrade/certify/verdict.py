@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from congruence._utils.plain import PlainData
 from congruence._utils.validation import check_positive
 from congruence.compare.pairing import PairingReport
 from congruence.embeddings import UNNAMED
@@ -41,29 +42,16 @@ _NAMED = {
 
 
 @dataclass(frozen=True)
-class Thresholds:
-    """Criteria for a sufficient map.
+class Thresholds(PlainData):
+    """Criteria for a sufficient map."""
 
-    Attributes
-    ----------
-    retention : float, default=0.95
-        Smallest share of the target model's own score that mapped vectors must reach.
-    worth : float, default=0.01
-        Smallest difference of scores that is worth acting on.
-    tie : float, default=0.03
-        Smallest advantage of mapped queries over mapped stored vectors for which queries are mapped. Below it, mapping
-        the store is preferred, since new items can then be added without the source model.
-    most_anchors : int, default=5000
-        Largest number of further anchors that could be collected.
-    must_move : bool, default=False
-        The source model will no longer be available, so keeping it is not an option.
-    """
-
-    retention: float = 0.95
-    worth: float = 0.01
+    retention: float = 0.95  # smallest share of the target model's own score that mapped vectors must reach
+    worth: float = 0.01  # smallest difference of scores that is worth acting on
+    #: Smallest advantage of mapped queries over mapped stored vectors for which queries are mapped. Below it, mapping
+    #: the store is preferred, since new items can then be added without the source model.
     tie: float = 0.03
-    most_anchors: int = 5000
-    must_move: bool = False
+    most_anchors: int = 5000  # largest number of further anchors that could be collected
+    must_move: bool = False  # the source model will no longer be available, so keeping it is not an option
 
     def __post_init__(self) -> None:
         check_positive(self.retention, "retention")
@@ -74,10 +62,6 @@ class Thresholds:
             raise ParameterError(
                 f"Got `retention={self.retention}`; expected a share, at most 1.", "Pass `retention=0.9`, for example."
             )
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -301,7 +285,7 @@ def _in_words(
         )
         first = ""
         if keep is not None and not of_lists and keep > values["stored"]:
-            better = mixed.needed(keep)
+            better = reached(mixed.values, keep)
             first = f" Switch once {better:.0%} are re-embedded: until then, the old model scores higher."
         return (
             f"map now, re-embed {decision.share:.0%} progressively",
@@ -356,7 +340,7 @@ def strategy_costs(
     ]
     if mixed is not None:
         wanted = np.inf if verdict.wanted is None else verdict.wanted
-        enough = _SOME if scores["stored"].value >= wanted else mixed.needed(wanted)
+        enough = _SOME if scores["stored"].value >= wanted else reached(mixed.values, wanted)
         share = SHARES[-1] if enough is None else enough
         found.append(("progressive", mixed.at(share), share))
     found.append(("re-embed", best, 1.0))

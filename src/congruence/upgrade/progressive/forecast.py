@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from congruence._utils.plain import PlainData
 from congruence.upgrade.progressive.meter import rest_interval
 
 FEWEST = 20  # minimum number of random rows for a verdict
@@ -16,7 +17,7 @@ MOST = 0.5  # beyond this share of the store, re-embedding all of it is simpler,
 
 
 @dataclass(frozen=True)
-class Forecast:
+class Forecast(PlainData):
     """The quality after further batches with the present map; refitting the map adds to it."""
 
     metric: str
@@ -32,10 +33,6 @@ class Forecast:
     needed_at_random: float | None  # the same in random order
     verdict: str  # "measure first", "done", "keep the old model", "re-embed progressively" or "re-embed everything"
     reason: str
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> Forecast:

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from congruence._utils.arrays import blocks
+from congruence._utils.plain import PlainData
 from congruence.upgrade.progressive.state import LEARN, Received, RowStates
 from congruence.upgrade.progressive.texts import Texts, nearest_texts, overlap
 
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(PlainData):
     """An estimate and its 95 % confidence interval, from n items."""
 
     value: float
     low: float
     high: float
     n: int
-
-    def to_dict(self) -> dict[str, float]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
 
 TAIL = 0.025  # probability that the true value lies below the interval, and that it lies above
@@ -166,7 +160,7 @@ def _rate_of_rest(hits: int, m: int, rest: int) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Reading:
+class Reading(PlainData):
     """The quality of the whole store at one stage, by metric.
 
     ``"cosine"`` is that with the new model's vector; ``"agreement"`` the share of rows whose nearest text is the same
@@ -188,14 +182,6 @@ class Reading:
     def share(self) -> float:
         """Share of the rows that were re-embedded."""
         return self.n_embedded / self.n_rows
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        parts = {
-            name: {key: estimate.to_dict() for key, estimate in getattr(self, name).items()}
-            for name in ("store", "mapped", "old", "new")
-        }
-        return {"n_rows": self.n_rows, "n_embedded": self.n_embedded, "n_meter": self.n_meter, **parts}
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> Reading:

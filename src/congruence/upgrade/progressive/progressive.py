@@ -564,17 +564,7 @@ class Progressive:
                 further.append(_point(share, Estimate(value, low, high, 0)))
         return {"metric": name, "stages": stages, "forecast": further, "lines": lines}
 
-    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return arrays and plain data from which :meth:`from_state` can resume, given the same inputs."""
-        arrays, facts = self._own_state()
-        rows = self.new_vectors.rows
-        arrays |= {"rows": rows, "vectors": self.new_vectors.take(rows), "surprise": self.new_vectors.surprise}
-        for slot, correction in self.written.maps.items():
-            arrays |= {f"map.{slot}.{name}": array for name, array in correction.arrays().items()}
-        facts["maps"] = [[slot, correction.facts()] for slot, correction in self.written.maps.items()]
-        return {name: array.copy() for name, array in arrays.items()}, facts
-
-    def _own_state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def _state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return the part of the state that every save writes again: all but new vectors and maps."""
         states = self._row_states
         arrays = {"role": states.role, "due": states.due, "embedded": states.embedded, "slot": self.written.slot}
@@ -598,25 +588,13 @@ class Progressive:
         mapping: Map,
         old: RowsLike | Source | RowsOnDisk,
         *,
-        folder: Path | None = None,
+        folder: Path,
         **inputs: Any,
     ) -> Self:
-        """Resume a plan.
+        """Resume a plan from the arrays and the facts of a state that :meth:`write` wrote to a folder; see
+        :meth:`load`.
 
-        Parameters
-        ----------
-        state, mapping, old
-            From :meth:`state`, and as for the plan that was saved.
-        folder : Path, optional
-            Folder to which :meth:`write` wrote new vectors and maps; by default the state holds them.
-        **inputs
-            ``texts``, ``new_texts``, ``labels`` and ``weights`` as before, and ``order`` if it was a function. Other
-            parameters come from the state.
-
-        Raises
-        ------
-        CorruptFileError
-            If the state is damaged, or of another store, map or texts.
+        Raises CorruptFileError if the state is damaged, or of another store, map or texts.
         """
         arrays, facts = state
         if saved := [name for name in PARAMETERS if name in inputs]:
@@ -631,21 +609,8 @@ class Progressive:
                 raise CorruptFileError(
                     "The state is of a plan for another store, map or texts.", "Pass those of the saved plan."
                 )
-            if folder is None:
-                rows, vectors, surprise = arrays["rows"], arrays["vectors"], arrays["surprise"]
-                if vectors.shape != (len(rows), plan._mapped.shape[1]) or surprise.shape != (len(rows),):
-                    raise ValueError(f"vectors have shape {vectors.shape}")
-                if len(rows) and (len(np.unique(rows)) < len(rows) or not 0 <= rows.min() <= rows.max() < len(plan)):
-                    raise ValueError("vectors are not those of the re-embedded rows")
-                plan.new_vectors.add(rows, np.array(vectors, np.float32), surprise)
-                maps = {}
-                for slot, record in facts["maps"]:
-                    own = {name: array for name, array in arrays.items() if name.startswith(f"map.{slot}.")}
-                    own = {name.removeprefix(f"map.{slot}."): array for name, array in own.items()}
-                    maps[int(slot)] = Correction.restore(own, record)
-            else:
-                plan.new_vectors.load(folder, facts["vectors"])
-                maps = {int(slot): Correction.load(folder, name, record) for slot, name, record in facts["maps"]}
+            plan.new_vectors.load(folder, facts["vectors"])
+            maps = {int(slot): Correction.load(folder, name, record) for slot, name, record in facts["maps"]}
             plan._fill(arrays, facts, maps)
         except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
             raise CorruptFileError(
@@ -700,7 +665,7 @@ class Progressive:
         release: bool = True,
     ) -> None:
         """Write to an existing folder: new vectors and maps in files of their own, then the state, which names them."""
-        states, facts = self._own_state()
+        states, facts = self._state()
         states = {name: array.astype(np.uint8) for name, array in states.items()}
         facts["vectors"] = self.new_vectors.save(folder)
         facts["maps"] = [[slot, fitted.save(folder), fitted.facts()] for slot, fitted in self.written.maps.items()]
@@ -716,7 +681,11 @@ class Progressive:
 
     @classmethod
     def load(cls, path: str | Path, mapping: Map, old: RowsLike | Source | RowsOnDisk, **inputs: Any) -> Self:
-        """Resume a plan saved with :meth:`save`; see :meth:`from_state`."""
+        """Resume a plan saved with :meth:`save`.
+
+        ``mapping`` and ``old`` are those of the plan, as are ``texts``, ``new_texts``, ``labels``, ``weights`` and, if
+        it is a function, ``order``; other parameters come from the folder.
+        """
         path = Path(path)
         if (path / persist.CONFIG).exists():
             raise CorruptFileError(f"{path} is the folder of a map, not of a progressive migration.", "Check the path.")

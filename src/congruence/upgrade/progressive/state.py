@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +99,7 @@ class _Part:
         return out.getvalue()
 
 
-class Received(Mapping[int, np.ndarray]):
+class Received:
     """The new vectors received so far, by row of the store.
 
     ``rows`` (e,) are in the order in which they first arrived, and ``surprise`` (e,) is 1 − cosine between each and the
@@ -112,20 +112,6 @@ class Received(Mapping[int, np.ndarray]):
         self._at = np.full(n, -1, np.int32)
         self._parts: list[_Part] = []
         self._count = 0
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.rows.tolist())
-
-    def __contains__(self, row: object) -> bool:
-        return isinstance(row, (int, np.integer)) and bool(self._at[row] >= 0)
-
-    def __getitem__(self, row: int) -> np.ndarray:
-        if self._at[row] < 0:
-            raise KeyError(row)
-        return np.asarray(self.take(np.array([row]))[0])
 
     def known(self, rows: np.ndarray) -> np.ndarray:
         """Return a mask of the rows that have been received, shape (b,)."""
