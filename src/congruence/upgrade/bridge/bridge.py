@@ -139,7 +139,7 @@ class Bridge:
         self._folded: dict[str | None, Folded] = {}
         if modality is not None:
             check_choice(modality, MODALITIES, "modality")
-            self._for(modality)
+            self.for_modality(modality)
 
     @property
     def source(self) -> Space:
@@ -200,14 +200,15 @@ class Bridge:
             return None
         folded = self._folded.get(modality)
         if folded is None or folded.solved is not self.map.matrix:  # a refitted map has a new matrix
-            mapped = self._for(modality)
+            mapped = self.for_modality(modality)
             assert isinstance(mapped, AffineMap)
-            folded = self._folded[modality] = Folded.of(mapped)
+            matrix = np.ascontiguousarray(mapped.matrix, dtype=np.float32)
+            folded = self._folded[modality] = Folded(matrix, mapped.offset.astype(np.float32), self.map.matrix)
         return folded.transform(queries, unit_in=self.map.source_space_.normalized, unit_out=self._unit)
 
     def _mapped(self, rows: np.ndarray | Tensor, modality: str | None) -> Array:
         """Map checked queries, and scale them to unit norm if required."""
-        out: Array = self._for(modality).transform(rows)
+        out: Array = self.for_modality(modality).transform(rows)
         if not self._unit:
             return out
         if isinstance(out, np.ndarray) and not out.any(axis=1).all():
@@ -232,8 +233,9 @@ class Bridge:
         space = replace(self.target, modality=wanted, normalized=True if self._unit else None)
         return Embeddings(out, ids=queries.ids if queries.has_ids else None, space=space, allow_zero_rows=True)
 
-    def _for(self, modality: str | None) -> Map:
-        """Return the map for queries of a modality."""
+    def for_modality(self, modality: str | None = None) -> Map:
+        """Return the map applied to queries of a modality, by default the bridge's, which exports write."""
+        modality = modality or self.modality
         known = sorted(self.map.modality_means_) if isinstance(self.map, OrthogonalMap) else []
         if modality is None and len(known) > 1:
             raise ModalityError(
@@ -247,10 +249,6 @@ class Bridge:
                 f"Fit a rotation, which modalities share, with `means={{{modality!r}: (…, …)}}`.",
             )
         return self.map.for_modality(modality)
-
-    def for_modality(self, modality: str | None = None) -> Map:
-        """Return the map applied to queries of a modality, by default the bridge's, which exports write."""
-        return self._for(modality or self.modality)
 
     def to_torch(
         self, modality: str | None = None, *, trainable: bool = False, dtype: torch.dtype | None = None
@@ -636,12 +634,6 @@ class Folded:
     matrix: np.ndarray
     offset: np.ndarray
     solved: np.ndarray
-
-    @classmethod
-    def of(cls, mapped: AffineMap) -> Folded:
-        """Return the matrix and offset of a map that is set to the queries' modality."""
-        matrix = mapped.matrix
-        return cls(np.ascontiguousarray(matrix, dtype=np.float32), mapped.offset.astype(np.float32), matrix)
 
     def transform(self, X: np.ndarray, *, unit_in: bool | None, unit_out: bool) -> np.ndarray | None:
         """Map float32 rows, (m, d_source) or (d_source,), or return None if they need a full check.

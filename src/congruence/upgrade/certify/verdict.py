@@ -128,11 +128,7 @@ def decide(
         if keep >= thresholds.retention and mapped <= keep + thresholds.worth:
             return Decision("keep", None, keep + thresholds.worth)
         keep = None
-    if (
-        keep is not None
-        and max(mapped, best if best is not None else mapped) <= keep + thresholds.worth
-        and best is not None
-    ):
+    if keep is not None and best is not None and max(mapped, best) <= keep + thresholds.worth:
         return Decision("keep", None, keep + thresholds.worth)
     wanted = -1.0
     if best is not None:

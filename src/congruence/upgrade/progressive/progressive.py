@@ -611,37 +611,33 @@ class Progressive:
                 )
             plan.new_vectors.load(folder, facts["vectors"])
             maps = {int(slot): Correction.load(folder, name, record) for slot, name, record in facts["maps"]}
-            plan._fill(arrays, facts, maps)
+            states, n = plan._row_states, len(plan)
+            for name, kind in (("role", np.uint8), ("due", bool), ("embedded", bool)):
+                if arrays[name].shape != (n,):
+                    raise ValueError(f"{name} has shape {arrays[name].shape}")
+                setattr(states, name, np.array(arrays[name], kind))
+            rows = plan.new_vectors.rows
+            if not np.array_equal(np.sort(rows), np.flatnonzero(states.embedded)):
+                raise ValueError("vectors are not those of the re-embedded rows")
+            for part in row_blocks(plan._mapped):
+                if not np.isfinite(plan.new_vectors.take(rows[part])).all():
+                    raise ValueError("vectors are not finite")
+            states.place, states.drawn = int(facts["place"]), int(facts["drawn"])
+            plan._views, plan._chosen_at = int(facts["views"]), int(facts["chosen_at"])
+            plan._resumed = True
+            plan._selection.restore(facts["selection"])
+            plan.history_ = [Reading.from_dict(reading) for reading in facts["history"]]
+            plan.written.restore(arrays["slot"], maps)
+            plan.correction_ = plan.written.maps[plan.written.current]
+            plan._map()
+            if plan.order == "auto":
+                plan.order_ = plan._selection.current_order()
         except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
             raise CorruptFileError(
                 f"The state of the plan is damaged ({type(error).__name__}: {error}).",
                 "Start a new one, and pass its rows to update.",
             ) from error
         return plan
-
-    def _fill(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any], maps: dict[int, Correction]) -> None:
-        """Set the state of a new plan that has its vectors; an invalid one raises KeyError, TypeError or ValueError."""
-        states, n = self._row_states, len(self)
-        for name, kind in (("role", np.uint8), ("due", bool), ("embedded", bool)):
-            if arrays[name].shape != (n,):
-                raise ValueError(f"{name} has shape {arrays[name].shape}")
-            setattr(states, name, np.array(arrays[name], kind))
-        rows = self.new_vectors.rows
-        if not np.array_equal(np.sort(rows), np.flatnonzero(states.embedded)):
-            raise ValueError("vectors are not those of the re-embedded rows")
-        for part in row_blocks(self._mapped):
-            if not np.isfinite(self.new_vectors.take(rows[part])).all():
-                raise ValueError("vectors are not finite")
-        states.place, states.drawn = int(facts["place"]), int(facts["drawn"])
-        self._views, self._chosen_at = int(facts["views"]), int(facts["chosen_at"])
-        self._resumed = True
-        self._selection.restore(facts["selection"])
-        self.history_ = [Reading.from_dict(reading) for reading in facts["history"]]
-        self.written.restore(arrays["slot"], maps)
-        self.correction_ = self.written.maps[self.written.current]
-        self._map()
-        if self.order == "auto":
-            self.order_ = self._selection.current_order()
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
         """Save to a folder: the state, rewritten atomically, plus new vectors and maps added since the last save."""

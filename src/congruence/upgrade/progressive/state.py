@@ -127,12 +127,9 @@ class Received:
             out[here] = part.vectors[at[here] - part.start]
         return out
 
-    def add(self, rows: np.ndarray, vectors: np.ndarray, surprise: np.ndarray) -> None:
+    def add(self, rows: np.ndarray, vectors: np.ndarray, surprise: np.ndarray, name: str | None = None) -> None:
         """Add distinct rows; those received before get a new vector, and keep their position and their surprise."""
-        self._append(_Part(rows.astype(np.int64), vectors, surprise.astype(np.float64), self._count))
-
-    def _append(self, part: _Part) -> None:
-        """Append a part, whose vectors replace earlier ones of the same rows."""
+        part = _Part(rows.astype(np.int64), vectors, surprise.astype(np.float64), self._count, name)
         first = ~self.known(part.rows)
         self.rows = np.concatenate([self.rows, part.rows[first]])
         self.surprise = np.concatenate([self.surprise, part.surprise[first]])
@@ -177,10 +174,7 @@ class Received:
                 raise ValueError("rows that the store does not have")
             if len(np.unique(rows)) < len(rows):
                 raise ValueError("a file that has a row twice")
-            part = _Part(
-                rows, np.array(vectors) if self.keep else vectors, np.array(table["surprise"]), self._count, name
-            )
-            self._append(part)
+            self.add(rows, np.array(vectors) if self.keep else vectors, np.array(table["surprise"]), name)
 
 
 def _table(width: int) -> np.dtype:
