@@ -47,12 +47,10 @@ BLOCK_BYTES = 8 * 2**20  # bytes of source vectors in a block; a few blocks are 
 
 
 class BlockMap:
-    """A map applied to blocks of rows, with fixed side, means, precision and normalization.
+    """A map applied to blocks of rows, with fixed side, means, precision and normalization; engines pickle it.
 
-    It can be pickled, which is how engines send it to their workers; prepared products are computed again there.
     ``space`` and ``source_dtype`` are those of the stored vectors, and as attributes ``space`` and ``dtype`` those of
-    the mapped ones; ``compute`` is the type of the product. With ``device`` "cpu" or "cuda" torch computes it, with
-    "auto" if it sees a GPU.
+    the mapped ones. With ``device`` "cpu" or "cuda" torch computes the product, with "auto" if it sees a GPU.
     """
 
     def __init__(

@@ -243,7 +243,7 @@ def certify(
     cosines = measured.cosines()
     # The shape of the learning curve is measured on few items; its level is set by the score on all of them.
     curve, cosine_curve = (
-        curve.lifted(level - float(curve.at(curve.n)))
+        curve.lifted(level - curve.at(curve.n))
         for curve, level in zip(
             curves, (strategies[task]["stored"].value, cosines[items.tables.shown].value), strict=True
         )

@@ -65,10 +65,9 @@ def cross_fit(
 ) -> Measured:
     """Score every item with a map that has not seen it.
 
-    Each fold's items are scored twice, with maps fitted without that fold and without two folds. The difference
-    estimates what the left-out anchors would have added, and corrects the score to that of a map fitted on all. The map
-    is chosen again for each fold without its items, and both maps are of the chosen kind, so that the optimism of
-    choosing on the same rows is not included.
+    Each fold's items are scored with maps fitted without that fold and without two folds. The difference estimates what
+    the left-out anchors would have added, and corrects the score. The map is chosen again for each fold without its
+    items, and both maps are of the chosen kind, so that the optimism of choosing on the same rows is not included.
     """
     tables, groups = items.tables, items.groups_of(recipe.fitted)
     units = np.arange(len(tables.ids[recipe.fitted[0]])) if groups is None else groups

@@ -116,9 +116,8 @@ def decide(
     """Apply the rule to a set of scores.
 
     ``enough`` returns the number of further anchors with which mapping reaches a score, and ``share`` the share of the
-    store at which progressive re-embedding does, or None. Scores ``of_lists`` show how similar models are, but not
-    which is better: the old model is then kept only if its own results are sufficiently close to the target's and
-    mapping brings them no closer.
+    store at which progressive re-embedding does, or None. Scores ``of_lists`` do not show which model is better: the
+    old one is then kept only if its results are close enough to the target's and mapping brings them no closer.
     """
     keep = None if thresholds.must_move else strategies.get("keep")
     best = strategies.get("re-embed")
@@ -199,7 +198,7 @@ def judge(
         here = {strategy: float(series[k]) for strategy, series in drawn.items()}
         shape = curves[k % _CURVES]
         mixture = None if mixtures is None else mixtures[k]
-        redrawn = rule(here, shape.lifted(here["stored"] - float(shape.at(shape.n))), mixture)
+        redrawn = rule(here, shape.lifted(here["stored"] - shape.at(shape.n)), mixture)
         counts[redrawn.action] = counts.get(redrawn.action, 0) + 1
         if mixture is not None and decision.share is not None:
             share = reached(mixture, redrawn.wanted)

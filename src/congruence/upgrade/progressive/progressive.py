@@ -364,7 +364,9 @@ class Progressive:
         if self.history_ and self.history_[-1].n_embedded == reading.n_embedded:
             self.history_.pop()
         self.history_.append(reading)
-        return self._changed()
+        waits = ~states.embedded
+        remap, moved = self.written.advance(self.correction_, self._mapped, waits, self.tolerance)
+        return Update(self.ids[remap], moved, int(np.count_nonzero(waits)))
 
     def _fit(self) -> None:
         """Refit the map on the re-embedded rows, and map all rows with it."""
@@ -387,11 +389,6 @@ class Progressive:
         if choose and np.count_nonzero(random) >= FEWEST_CHOOSING:
             self._chosen_at = len(native)
         self._map()
-
-    def _changed(self) -> Update:
-        waits = ~self._row_states.embedded
-        rows, moved = self.written.advance(self.correction_, self._mapped, waits, self.tolerance)
-        return Update(self.ids[rows], moved, int(np.count_nonzero(waits)))
 
     def _map(self) -> None:
         """Map all rows with the current map: now, or for a stream whenever they are read."""

@@ -196,10 +196,9 @@ class RowStates:
     """State of each row of the store.
 
     Random rows come from the front of one permutation of the store. Every second one is the meter's: neither the fit
-    nor the order uses its new vector, so the order treats it like any row that was not requested. When the order
-    reaches it, it is *due*: it counts as a chosen row, and its vector is used. Chosen rows therefore do not depend on
-    which rows the meter has, and its rows that are not due are a simple random sample of all rows that are neither due
-    nor LEARN.
+    nor the order uses its new vector until the order reaches it. It is then *due* and counts as a chosen row. Chosen
+    rows therefore do not depend on which rows the meter has, and its rows that are not due are a simple random sample
+    of all rows that are neither due nor LEARN.
     """
 
     def __init__(self, n: int, random_state: int) -> None:
