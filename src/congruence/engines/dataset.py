@@ -101,9 +101,6 @@ class _FragmentedTable:
         return file if groups is None else f"{file} (row groups {groups[0]}–{groups[1] - 1})"
 
 
-# ------------------------------------------------------------------ vectors
-
-
 @dataclass(frozen=True, kw_only=True)
 class DataSet(_FragmentedTable):
     """A table in one or many files, with its columns of vectors and ids."""
@@ -302,9 +299,6 @@ def _open_uri(uri: str, options: tuple[tuple[str, str], ...], version: int | Non
 _open_cached = lru_cache(maxsize=4)(_open_uri)
 
 
-# ------------------------------------------------------------------ items
-
-
 @dataclass(frozen=True, kw_only=True)
 class ItemSet(_FragmentedTable):
     """A table in one or many files, with its columns of items and ids."""
@@ -327,8 +321,7 @@ class ItemSet(_FragmentedTable):
 
     def batches(self, fragment: Fragment, names: list[str], batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield batches of the named columns, each with the number of its first row in the fragment."""
-        row = 0
-        name = self.path_of(fragment)
+        row, name = 0, self.path_of(fragment)
         with reading(name, *_DAMAGE):
             for piece in self._pieces(fragment, names, batch):
                 yield row, piece
@@ -477,9 +470,6 @@ def _check_items(field: pa.Field, modality: str, place: Location) -> None:
 def _is_text(kind: pa.DataType) -> bool:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-# ------------------------------------------------------------------ pairs
 
 
 @dataclass(frozen=True)

@@ -47,9 +47,6 @@ SECONDS, _SECONDS_LOCAL = 20.0, 1.0
 _GROUP_ROWS, _GROUP_BYTES = 65_536, 64 * 2**20
 
 
-# ------------------------------------------------------------------ journal
-
-
 @dataclass(frozen=True)
 class Receipt:
     """Record that a fragment's output is in place."""
@@ -60,10 +57,6 @@ class Receipt:
     size: int = 0  # of the output file in bytes
     path: str = ""  # of this file in its folder; empty if none was written, and for Lance
     lance: list[Any] = field(default_factory=list)  # metadata to be committed
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the receipt as plain data."""
-        return {**vars(self), "lance": list(self.lance)}
 
 
 class FragmentJournal:
@@ -137,7 +130,7 @@ class FragmentJournal:
         """Write the buffered receipts."""
         if self._waiting:
             self._segment += 1
-            facts = {"digest": self._digest, "receipts": [receipt.to_dict() for receipt in self._waiting]}
+            facts = {"digest": self._digest, "receipts": [vars(receipt) for receipt in self._waiting]}
             self.place.child(f"done-{self._segment:06d}-{self._run}.json").write(with_digest(facts))
             self._waiting = []
         self._flushed = time.monotonic()
@@ -210,9 +203,6 @@ def with_digest(facts: Mapping[str, object]) -> bytes:
     """Return the content of a file of the journal: facts as JSON, with the digest by which damage is noticed."""
     stored = {"format": _JOURNAL, "format_version": FORMAT_VERSION, "digest": _digest(facts), "facts": facts}
     return json.dumps(stored).encode()
-
-
-# ------------------------------------------------------------------ output
 
 
 @dataclass(frozen=True)
@@ -430,9 +420,6 @@ def write_parquet(
     return rows, size
 
 
-# ------------------------------------------------------------------ the job
-
-
 @dataclass(frozen=True)
 class DataSetReport(PlainData):
     """Summary of a call to :func:`transform_dataset`."""
@@ -469,7 +456,7 @@ class FragmentWork(ABC):
         if bad:
             place = self.output.quarantine.child(f"{fragment.name}.parquet")
             write_parquet(place, bad[0].schema, iter(bad))
-        return {**receipt.to_dict(), "bad": sum(map(len, bad))}
+        return {**vars(receipt), "bad": sum(map(len, bad))}
 
     @abstractmethod
     def batches(self, fragment: Fragment, bad: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -551,8 +538,6 @@ def _bad_batches(out: Output, journal: FragmentJournal) -> Iterator[pa.RecordBat
             with out.quarantine.child(f"{receipt.fragment}.parquet").open() as file:
                 yield from pq.ParquetFile(file).iter_batches()
 
-
-# ------------------------------------------------------------------ rows that are left out
 
 #: Reasons why a row is left out, by the code that :func:`find_bad` returns; 0 is a valid row.
 REASONS = ("", "no vector", "another width", "missing numbers", "NaN or infinity", "all zeros")

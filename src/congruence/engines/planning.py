@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
@@ -145,8 +146,6 @@ def measure_rates(
 
 
 def _some_map(dim: int, dim_out: int, rng: np.random.Generator) -> OrthogonalMap:
-    import warnings
-
     n = 2 * max(dim, dim_out)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -154,9 +154,8 @@ def _torch_function(mapped: AffineMap, compute: np.dtype, device: str) -> Callab
 
 
 _COVERED_ROWS = 1000  # number of rows from which the share of variance in covered directions is estimated
-_Block: TypeAlias = tuple[
-    pa.Array | None, np.ndarray, TableRows | None
-]  # Ids, vectors, and the table rows they belong to
+#: Ids, vectors, and the table rows they belong to.
+_Block: TypeAlias = tuple[pa.Array | None, np.ndarray, TableRows | None]
 
 
 @dataclass(frozen=True)

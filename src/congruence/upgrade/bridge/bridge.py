@@ -85,10 +85,7 @@ class BridgeScores(PlainData):
     hubness: str | None = None
 
     def __getitem__(self, system: str) -> dict[str, float]:
-        for line in self.systems:
-            if line.system == system:
-                return line.scores
-        raise KeyError(system)
+        return {line.system: line.scores for line in self.systems}[system]
 
     def __str__(self) -> str:
         names = list(self.systems[0].scores)
@@ -560,37 +557,29 @@ class Bridge:
             return bridge
         except CorruptFileError:
             raise
-        except (
-            AttributeError,
-            LookupError,
-            TypeError,
-            ValueError,
-        ) as error:  # also raised for maps that a bridge does not support
+        except (AttributeError, LookupError, TypeError, ValueError) as error:  # also for maps that a bridge refuses
             raise CorruptFileError(
                 f"The bridge in {path} is damaged ({error!r}).", "Create it again from its map."
             ) from error
 
     def _card(self) -> str:
-        source, target = self.source, self.target
-        lines = [
-            "---",
-            "library_name: congruence",
-            "tags: [congruence, embeddings, alignment, procrustes]",
-            "---",
-            f"# Bridge: queries of {as_markdown(source.model or 'the new model')} over an index of "
-            f"{as_markdown(target.model or 'the old model')}",
-            "",
-            f"Maps queries of *{as_markdown(str(source))}* into the space of *{as_markdown(str(target))}*, "
-            "whose vectors do not change.",
-            "",
-            "```python",
-            "import congruence",
-            "",
-            'bridge = congruence.load("path/to/this/folder")',
-            "queries = bridge.transform(vectors)  # search the old index with these",
-            "```",
-        ]
-        return "\n".join(lines) + "\n"
+        new, old = (as_markdown(str(space)) for space in (self.source, self.target))
+        names = [as_markdown(space.model or "") for space in (self.source, self.target)]
+        return f"""---
+library_name: congruence
+tags: [congruence, embeddings, alignment, procrustes]
+---
+# Bridge: queries of {names[0] or "the new model"} over an index of {names[1] or "the old model"}
+
+Maps queries of *{new}* into the space of *{old}*, whose vectors do not change.
+
+```python
+import congruence
+
+bridge = congruence.load("path/to/this/folder")
+queries = bridge.transform(vectors)  # search the old index with these
+```
+"""
 
     def describe(self) -> dict[str, Any]:
         """Return parameters, spaces, map and thresholds as plain data."""

@@ -92,28 +92,23 @@ class RowMapper:
         check_space(space, self.map.source_space_, self.map.target_space_, modality=False)
         if len(sample):
             if self.old.coded:
-                self._check_coded()
+                self.scale = bool(self.map.source_space_.normalized)
+                if not self.scale and self.old.element_type == "binary":
+                    raise SpaceMismatchError(
+                        "Binary vectors have no norms, but the map needs them.",
+                        "Fit the map on rows scaled to unit norm.",
+                    )
+                if not self.scale and self.old.ranges is None:
+                    raise ParameterError(
+                        "The ranges of the int8 vectors are unknown, and the map was fitted on raw rows.",
+                        "Pass `old_ranges=…`, or fit the map on rows scaled to unit norm.",
+                    )
                 return
             unit = has_unit_rows(sample)
             # With cosine distance the stored norms are arbitrary, and the map was fitted on unit rows.
             self.scale = bool(self.map.source_space_.normalized) and not unit and info.distance == "cosine"
             if not self.scale:
                 check_space(Space(normalized=unit), self.map.source_space_, Space(), modality=False)
-
-    def _check_coded(self) -> None:
-        """Scale decoded rows to unit norm if the map was fitted on unit rows; refuse those of unknown norm."""
-        self.scale = bool(self.map.source_space_.normalized)
-        if self.scale:
-            return
-        if self.old.element_type == "binary":
-            raise SpaceMismatchError(
-                "Binary vectors have no norms, but the map needs them.", "Fit the map on rows scaled to unit norm."
-            )
-        if self.old.ranges is None:
-            raise ParameterError(
-                "The ranges of the int8 vectors are unknown, and the map was fitted on raw rows.",
-                "Pass `old_ranges=…`, or fit the map on rows scaled to unit norm.",
-            )
 
     def rows(self, vectors: np.ndarray) -> np.ndarray:
         """Return rows of the database as input of the map: decoded, and of unit norm if :attr:`scale` is True."""
