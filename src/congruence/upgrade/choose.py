@@ -269,10 +269,10 @@ def choose_map(
             kind for kind in LINEAR if free and (kind.parameters.get("ridge") != 0 or n_train > X.shape[1] + 1)
         ]
     not_tried = "" if free else "linear maps: their effect on rows of another modality is unknown"
-    not_tried = (
-        "linear maps: only rotations can be fitted on several modalities together" if rotations_only else not_tried
-    )
-    not_tried = "other maps: center was given" if fixed else not_tried
+    if rotations_only:
+        not_tried = "linear maps: only rotations can be fitted on several modalities together"
+    if fixed:
+        not_tried = "other maps: center was given"
     groups = duplicate_groups(X, Y) if groups is None else np.unique(groups, return_inverse=True)[1]
     different = int(groups.max()) + 1
     if different < FEWEST or len(candidates) == 1:

@@ -142,7 +142,7 @@ def test_what_a_search_cannot_be_is_refused():
         ({"bank": NEW}, ParameterError, "bank is used only with hubness"),
         ({"metric": "near"}, ParameterError, "near"),
         ({"metric": "inner", "center": True}, ParameterError, "need cosines"),
-        ({"rerank": OLD}, ShapeError, "12-d vectors from rerank"),
+        ({"rerank": OLD}, ShapeError, "rerank has 12 dimensions"),
         ({"rerank": ITEMS[:5]}, InputError, "not row numbers of rerank, which has 5 rows"),
         ({"rerank": lambda ids: []}, InputError, "0 vectors"),
         ({"rerank": lambda ids: [[1.0]] * len(ids)}, ShapeError, r"shape \(1,\)"),

@@ -158,7 +158,7 @@ def test_the_table_shows_the_first_hits_and_says_what_was_left_out(here, files):
         (("--new", "parted.parquet", "-o", "parted.parquet", "--force"), "parted.parquet"),
         (
             ("--background-old", "parted.parquet", "--background-new", "p_new.npz", "-o", "parted.parquet", "--force"),
-            "which is the source parted.parquet",
+            "is the source parted.parquet",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

@@ -94,20 +94,20 @@ class MixedStore:
 
     def to_dict(self) -> dict[str, object]:
         """Return the scores as plain data."""
-        low, high = self._ends()
+        low, high = self._ends().tolist()
         return {
             "order": self.order,
             "share": list(SHARES),
             "value": self.values.tolist(),
-            "low": list(low),
-            "high": list(high),
+            "low": low,
+            "high": high,
         }
 
-    def _ends(self) -> list[tuple[float, ...]]:
-        """Return the lower and the upper ends of the intervals at :data:`SHARES`."""
+    def _ends(self) -> np.ndarray:
+        """Return the lower and the upper ends of the intervals at :data:`SHARES`, shape (2, s)."""
         sides = zip(self.values.tolist(), self.influence.T, strict=True)
         ends = [rate_interval(value, rows, groups=self.groups, each=self.each) for value, rows in sides]
-        return list(zip(*ends, strict=True))
+        return np.array(ends).T
 
 
 def reached(values: np.ndarray, wanted: float) -> float | None:

@@ -40,10 +40,11 @@ class Retry:
 
     def __call__(self, database: Database, step: Callable[[], _T]) -> _T:
         """Run a step, retry it after transient errors, and return its result."""
+        transient: tuple[type[Exception], ...] = (DatabaseUnavailableError, *database.transient)
         for attempt in range(1, self.attempts):
             try:
                 return step()
-            except (DatabaseUnavailableError, *database.transient) as error:
+            except transient as error:
                 self.wait(attempt, error)
         return step()
 
@@ -110,13 +111,14 @@ def rows_per_block(dim: int) -> int:
 def _scan_with_retry(database: Database, retry: Retry, after: Cursor | None, batch: int) -> Iterator[Block]:
     """Scan the old side; after a transient error, continue after the last block."""
     attempt = 0
+    transient: tuple[type[Exception], ...] = (DatabaseUnavailableError, *database.transient)
     while True:
         try:
             for block in database.scan("old", after=after, batch=batch):
                 yield block
                 after, attempt = block.cursor, 0
             return
-        except (DatabaseUnavailableError, *database.transient) as error:
+        except transient as error:
             attempt += 1
             if attempt >= retry.attempts:
                 raise

@@ -189,10 +189,8 @@ class Reading(PlainData):
 
 def _estimate(facts: Mapping[str, Any]) -> Estimate:
     """Rebuild an estimate; unknown values (NaN) are null in JSON."""
-    value, low, high = (
-        float("nan") if facts[name] is None else float(facts[name]) for name in ("value", "low", "high")
-    )
-    return Estimate(value, low, high, int(facts["n"]))
+    ends = (facts[name] for name in ("value", "low", "high"))
+    return Estimate(*(float("nan") if end is None else float(end) for end in ends), int(facts["n"]))
 
 
 def estimate_mean(
