@@ -109,9 +109,7 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
         return clock.parts
     from congruence import Migration, load
     from congruence.databases import open_database
-    from congruence.upgrade.migrate import passes
     from congruence.upgrade.migrate.journal import Journal
-    from congruence.upgrade.migrate.mapper import RowMapper
 
     address = place.read_text() if options.kind == "pgvector" else str(place)
     mapping, database = load(folder / "map"), open_database(address, table="items")
@@ -126,8 +124,8 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
 
         clock("whole", whole)
         return clock.parts
-    mapper, retry = RowMapper(mapping), passes.Retry()
-    info = database.info()
+    migration = Migration(database, mapping, journal=folder / options.child)
+    mapper, info = migration.mapper, migration.info
     journal = Journal(
         place=info.place,
         map_digest="",
@@ -140,11 +138,11 @@ def child(options: argparse.Namespace) -> dict[str, Any]:
 
     def fill() -> None:
         database.prepare(mapper.dim)
-        passes.fill(database, mapper, journal, folder / options.child, info.dim, retry)
+        migration.executor.fill(migration, journal)
         database.build_index()  # there is no index; this puts staged files in place
 
     clock("fill", fill)
-    found = clock("comparing", lambda: passes.repair(database, mapper, info.dim, retry))
+    found = clock("comparing", lambda: migration.executor.repair(migration))
     if found["written"] or found["rows"] != info.rows:
         raise SystemExit(f"the comparing pass found {found}")
     database.close()

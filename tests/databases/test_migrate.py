@@ -527,7 +527,7 @@ def test_two_runs_at_a_time_are_refused(mapping, tmp_path):
     def look(step):
         if step == "write" and not second:
             second.append(1)
-            with pytest.raises(FileError, match="another run"):
+            with pytest.raises(FileError, match="Another run"):
                 begin(made, mapping, tmp_path).run(resume=True)
 
     begin(made, mapping, tmp_path, look).run()

@@ -25,7 +25,7 @@ from congruence.errors import (
 )
 from congruence.upgrade.migrate import stages
 from congruence.upgrade.migrate.encode import CommandEncoder, FileEncoder, ItemsEncoder
-from congruence.upgrade.migrate.passes import repair
+from congruence.upgrade.migrate.passes import Executor
 from congruence.upgrade.migrate.stages import reembed
 
 IMAGES = 200
@@ -177,7 +177,7 @@ def test_a_run_that_goes_on_writes_no_row_again(switched, mapping, truth, tmp_pa
     assert sum(before) > 60
     held = bits(made.new)
     with begin(made, mapping, tmp_path) as migration:
-        found = repair(migration.database, migration.mapper, 20, migration.retry, write=False)
+        found = Executor().repair(migration)
         assert found["written"] == 0
     assert bits(made.new) == held
     run(stop=None)

@@ -12,7 +12,7 @@ from s3_server import s3_server
 
 from congruence import CCAMap, LinearMap, MLPMap, Space
 from congruence.engines import LocalEngine, MapBatch, open_dataset, transform_dataset
-from congruence.engines.jobs import FragmentJournal, JobPlan
+from congruence.engines.jobs import FragmentJournal
 from congruence.engines.locations import Location
 from congruence.errors import (
     DirectionError,
@@ -243,11 +243,11 @@ def test_a_receipt_counts_only_with_its_file_and_digest(parts, tmp_path):
     assert transform_dataset(MAP, data, str(out), engine=HERE).resumed == 1
     assert read_parts(out).column("id").to_pylist() == list(range(FILES * ROWS))
     assert not list(out.glob(".*"))
-    journal = FragmentJournal(Location.of(tmp_path / "j"), JobPlan("transform", {}, data.fragments)).open()
+    journal = FragmentJournal(Location.of(tmp_path / "j"), {}, data.fragments).open()
     journal.place.child("done-000001-00000000.json").write(
         b'{"format_version": 1, "digest": "0", "facts": {"receipts": []}}'
     )
-    again = FragmentJournal(journal.place, journal.plan).open()
+    again = FragmentJournal(journal.place, {}, data.fragments).open()
     assert (again.damaged, again.finished) == (1, {})
 
 

@@ -112,7 +112,7 @@ def test_a_stretch_that_is_done_is_not_mapped_again(both, tmp_path, monkeypatch)
     with Migration(
         open_database(str(ours)), MAP, journal=tmp_path / "j", executor=EngineExecutor(LocalEngine())
     ) as one:
-        one.executor.fill(one.database, one.mapper, one.journal, one.folder, one.info.dim, one.retry, None)
+        one.executor.fill(one, one.journal)
     assert sum(mapped) == (FILES - 3) * ROWS  # three ranges were done: two told of, and the one after which it died
 
 
@@ -167,14 +167,14 @@ def test_only_files_of_tables_and_only_maps(tmp_path):
     ) as migration:
         migration.mapper.native = object()
         with pytest.raises(MigrationError, match="a migration with re-embedded rows for an engine"):
-            migration.executor.repair(migration.database, migration.mapper, migration.info.dim, migration.retry, None)
+            migration.executor.repair(migration)
 
 
 def test_the_command_refuses_steps_that_no_engine_makes(here, tmp_path):
     MAP.save(tmp_path / "map")
     write_parts(tmp_path / "photos")
     for words, said in (
-        (("verify", "--engine", "ray"), "--engine ray for verify"),
+        (("verify", "--engine", "ray"), "--engine ray for verify; expected it for run, switch or rollback"),
         (("--address", "auto"), "--address for --engine local"),
         (("--engine", "spark"), "spark"),
         (("--engine", "ray", "--progressive", "--encode", "new.npz", "--share", ".1"), "--engine ray for reembed"),

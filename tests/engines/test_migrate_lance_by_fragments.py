@@ -127,7 +127,7 @@ def test_what_is_committed_is_not_mapped_again(tmp_path, monkeypatch):
     with Migration(
         open_database(str(where)), MAP, journal=tmp_path / "j", executor=EngineExecutor(LocalEngine())
     ) as one:
-        one.executor.fill(one.database, one.mapper, one.journal, one.folder, one.info.dim, one.retry, None)
+        one.executor.fill(one, one.journal)
     assert sum(mapped) == (FILES - 2) * ROWS
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from congruence.engines import jobs as journals
 from congruence.engines.dataset import Fragment
-from congruence.engines.jobs import MOST_RECEIPTS, SECONDS, FragmentJournal, JobPlan, Receipt
+from congruence.engines.jobs import MOST_RECEIPTS, SECONDS, FragmentJournal, Receipt
 from congruence.engines.locations import Location
 from congruence.engines.planning import DRIVER_BYTES, Machines, Rates, measure_rates, plan_rows
 
@@ -84,7 +84,7 @@ def test_every_fragment_counts_once(tmp_path, monkeypatch, seed):
     monkeypatch.setattr("os.fsync", lambda handle: None)  # no machine loses its power here
     sizes = rng.integers(1, 100_000, N)
     fragments = tuple(Fragment(f"part-{k:05d}", "", int(size), 0) for k, size in enumerate(sizes))
-    plan = JobPlan("transform", {"seed": seed}, fragments)
+    job = {"seed": seed}, fragments
     kills = sorted(rng.integers(500, N, 5).tolist())  # results after which a driver is killed
     cluster = Cluster(clock, rng)
     place = Location.of(tmp_path / "journal")
@@ -92,7 +92,7 @@ def test_every_fragment_counts_once(tmp_path, monkeypatch, seed):
     noted: set[str] = set()
     while True:
         runs += 1
-        journal = FragmentJournal(place, plan).open()
+        journal = FragmentJournal(place, *job).open()
         assert noted <= set(journal.finished)  # what was on the disk is still there
         assert len(noted) == journal.resumed
         began, here = clock.now, 0
@@ -109,12 +109,12 @@ def test_every_fragment_counts_once(tmp_path, monkeypatch, seed):
         segments += written
         assert written <= here / MOST_RECEIPTS + (clock.now - began) / SECONDS + 1
         again += journal.again
-        noted = set(FragmentJournal(place, plan).open().finished)
+        noted = set(FragmentJournal(place, *job).open().finished)
         lost += len(journal.finished) - len(noted)
         assert len(journal.finished) - len(noted) < MOST_RECEIPTS
         if not journal.pending():
             break
-    whole = FragmentJournal(place, plan).open()
+    whole = FragmentJournal(place, *job).open()
     assert runs == 6
     assert whole.rows == sizes.sum()
     assert [one.fragment for one in whole.receipts()] == [one.name for one in fragments]
@@ -138,7 +138,7 @@ def test_what_the_driver_keeps_of_a_fragment(tmp_path):
             Fragment(f"day={k % 30}/part-{k:05d}", f"day={k % 30}/part-{k:05d}.parquet", 83_000, 2**28)
             for k in range(2000)
         )
-        journal = FragmentJournal(Location.of(tmp_path / "journal"), JobPlan("transform", {}, fragments)).open()
+        journal = FragmentJournal(Location.of(tmp_path / "journal"), {}, fragments).open()
         for one in fragments:
             journal.add(Receipt(one.name, one.rows, size=2**28, path=one.path))
         _, peak = tracemalloc.get_traced_memory()

@@ -234,18 +234,19 @@ def damage_journal(rng: random.Random, path: Path) -> None:
     (path / "journal.json").write_text(text)
 
 
-def _fragments_plan():
+def _fragments_journal(place: Path):
     from congruence.engines.dataset import Fragment
-    from congruence.engines.jobs import JobPlan
+    from congruence.engines.jobs import FragmentJournal
+    from congruence.engines.locations import Location
 
-    return JobPlan("transform", {"map": "ab"}, tuple(Fragment(f"part-{k}", "", 10, 100) for k in range(5)))
+    fragments = tuple(Fragment(f"part-{k}", "", 10, 100) for k in range(5))
+    return FragmentJournal(Location.of(place), {"map": "ab"}, fragments).open()
 
 
 def write_fragments_journal(rng: random.Random, folder: Path) -> Path:
-    from congruence.engines.jobs import FragmentJournal, Receipt
-    from congruence.engines.locations import Location
+    from congruence.engines.jobs import Receipt
 
-    journal = FragmentJournal(Location.of(folder / "fragments"), _fragments_plan()).open()
+    journal = _fragments_journal(folder / "fragments")
     for k in range(rng.choice((1, 3))):
         journal.add(Receipt(f"part-{k}", 10, size=99, path=f"part-{k}.parquet"))
         journal.flush()
@@ -253,11 +254,7 @@ def write_fragments_journal(rng: random.Random, folder: Path) -> Path:
 
 
 def read_fragments_journal(path: Path) -> None:
-    from congruence.engines.jobs import FragmentJournal
-    from congruence.engines.locations import Location
-
-    plan = _fragments_plan()
-    journal = FragmentJournal(Location.of(path), plan).open()
+    journal = _fragments_journal(path)
     assert len(journal.pending()) + len(journal.finished) == 5
     assert journal.rows >= 0
     journal.keep({"part-0.parquet": 99})

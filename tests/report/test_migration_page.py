@@ -125,9 +125,9 @@ def test_a_folder_without_a_journal_and_a_damaged_one_are_refused(here, journal,
     journal.write(tmp_path)
     path = tmp_path / "journal.json"
     path.write_text(path.read_text().replace("1234", "1235"))
-    with pytest.raises(CorruptFileError, match="journal .* is damaged or was edited"):
+    with pytest.raises(CorruptFileError, match="damaged or was edited"):
         read_migration(tmp_path)
-    assert "journal .* is damaged or was edited" in here("report", tmp_path, "-o", tmp_path / "m.html").err
+    assert "damaged or was edited" in here("report", tmp_path, "-o", tmp_path / "m.html").err
 
 
 @pytest.fixture(scope="module")

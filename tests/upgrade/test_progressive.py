@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from congruence import Embeddings, OrthogonalMap, ProcrustesHeads
+from congruence import Embeddings, OrthogonalMap, ProcrustesHeads, persist
 from congruence.datasets import load_sample
 from congruence.embeddings import normalize_rows
 from congruence.errors import (
@@ -327,8 +327,7 @@ def test_bad_parameters(problem, mapping):
 # ---------------------------------------------------------------------- saving
 
 
-@pytest.mark.parametrize("how", ["state", "folder"])
-def test_a_plan_that_was_killed_goes_on_as_if_it_had_not(problem, mapping, how, tmp_path):
+def test_a_plan_that_was_killed_goes_on_as_if_it_had_not(problem, mapping, tmp_path):
     ids = [f"item {k}" for k in range(400)]
     old = Embeddings(problem.source_images, ids=ids)
     given = {"texts": problem.source_texts[:WORDS], "new_texts": problem.target_texts[:WORDS]}
@@ -343,25 +342,20 @@ def test_a_plan_that_was_killed_goes_on_as_if_it_had_not(problem, mapping, how, 
 
     plan = Progressive(mapping, old, modality="image", **given)
     go(plan, 3)
-    if how == "state":
-        arrays, facts = plan.state()
-        facts = json.loads(json.dumps(facts))  # plain data
-        again = Progressive.from_state((arrays, facts), mapping, old, modality="image", **given)
-    else:
-        plan.save(tmp_path / "plan")
-        again = Progressive.load(tmp_path / "plan", mapping, old, modality="image", **given)
+    plan.save(tmp_path / "plan")
+    again = Progressive.load(tmp_path / "plan", mapping, old, modality="image", **given)
     np.testing.assert_array_equal(again.transform(problem.source_images), plan.transform(problem.source_images))
     assert [one.to_dict() for one in again.history_] == [one.to_dict() for one in plan.history_]
     assert go(again, 2) == go(plan, 2)
     np.testing.assert_allclose(again.correction_.coef, plan.correction_.coef)
 
 
-def test_rows_that_were_being_encoded_at_a_kill_are_asked_for_again(problem, mapping):
+def test_rows_that_were_being_encoded_at_a_kill_are_asked_for_again(problem, mapping, tmp_path):
     plan = start(problem, mapping)
     ids = next(plan.batches(20))
-    arrays, facts = plan.state()
+    plan.save(tmp_path / "plan")
     texts = {"texts": problem.source_texts[:WORDS], "new_texts": problem.target_texts[:WORDS], "modality": "image"}
-    again = Progressive.from_state((arrays, facts), mapping, problem.source_images, **texts).batches(20)
+    again = Progressive.load(tmp_path / "plan", mapping, problem.source_images, **texts).batches(20)
     assert set(next(again).tolist()) == set(ids.tolist())
     assert not set(next(again).tolist()) & set(ids.tolist())
 
@@ -380,22 +374,27 @@ def test_a_forecast_changes_nothing(problem, mapping):
 
 def test_a_state_of_other_data_or_a_damaged_one_is_refused(problem, mapping, tmp_path):
     plan = run(start(problem, mapping), problem, budget=40)
-    arrays, facts = plan.state()
+    folder = plan.save(tmp_path / "plan")
+    arrays, config = persist.read_folder(folder / "state")
+    facts = config["facts"]
     texts = {"texts": problem.source_texts[:WORDS], "new_texts": problem.target_texts[:WORDS], "modality": "image"}
+
+    def again(arrays, facts, store=problem.source_images):
+        return Progressive.from_state((arrays, facts), mapping, store, folder=folder, **texts)
+
+    assert again(arrays, facts).meter() == plan.meter()
     with pytest.raises(CorruptFileError, match="another store, map or texts"):
-        Progressive.from_state((arrays, facts), mapping, problem.source_images[:, ::-1], **texts)
+        again(arrays, facts, problem.source_images[:, ::-1])
     for key, value in (
         ("role", arrays["role"][:5]),
-        ("vectors", arrays["vectors"][:, :3]),
-        ("rows", arrays["rows"] + 1),
+        ("embedded", 1 - arrays["embedded"]),
+        ("slot", arrays["slot"] + 9),
     ):
         with pytest.raises(CorruptFileError, match="damaged"):
-            Progressive.from_state(({**arrays, key: value}, facts), mapping, problem.source_images, **texts)
+            again({**arrays, key: value}, facts)
     for key in facts:
         with pytest.raises(CorruptFileError):
-            Progressive.from_state(
-                (arrays, {k: v for k, v in facts.items() if k != key}), mapping, problem.source_images, **texts
-            )
+            again(arrays, {k: v for k, v in facts.items() if k != key})
     mapping.save(tmp_path / "map")
     with pytest.raises(CorruptFileError, match="progressive migration"):
         Progressive.load(tmp_path / "map", mapping, problem.source_images, **texts)

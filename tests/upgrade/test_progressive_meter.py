@@ -258,7 +258,7 @@ def test_a_forecast_counts_what_the_order_takes_first():
     assert result.minutes[1:] == [2.0, 4.0]
     assert result.price[1:] == [1.0, 2.0]
     assert "10.0 % more" in str(result)
-    assert Forecast.from_dict(result.to_dict()) == result
+    assert Forecast(**result.to_dict()) == result
 
 
 def test_the_forecast_says_where_it_cannot_win():

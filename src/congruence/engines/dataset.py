@@ -48,20 +48,15 @@ _DAMAGE = (pa.ArrowException, OSError, ValueError, RuntimeError)
 
 @dataclass(frozen=True)
 class Fragment:
-    """The part of a data set that one task reads.
+    """The part of a data set that one task reads."""
 
-    ``name`` is unique in the data set, and that of the output's fragment; ``path`` the file's in the data set, empty
-    for a single file and for Lance; ``size`` an approximate number of uncompressed bytes; ``start`` the number of the
-    first row in its file; ``groups`` a range of row groups (None for all), and ``number`` that of a Lance fragment.
-    """
-
-    name: str
-    path: str
+    name: str  # unique in the data set, and that of the output's fragment
+    path: str  # of the file in the data set; empty for a single file and for Lance
     rows: int
-    size: int
-    start: int = 0
-    groups: tuple[int, int] | None = None
-    number: int | None = None
+    size: int  # approximate number of uncompressed bytes
+    start: int = 0  # number of the first row in its file
+    groups: tuple[int, int] | None = None  # range of row groups; None for all
+    number: int | None = None  # of a Lance fragment
 
     def to_dict(self) -> dict[str, object]:
         """Return plain data."""
@@ -79,7 +74,7 @@ class _FragmentedTable:
     """A table in one or many files: a Parquet file or folder, or a version of a Lance data set."""
 
     place: Location
-    version: int | None
+    version: int | None  # of a Lance data set
     fragments: tuple[Fragment, ...]
 
     @property
@@ -106,16 +101,9 @@ class _FragmentedTable:
         return file if groups is None else f"{file} (row groups {groups[0]}–{groups[1] - 1})"
 
 
-# ------------------------------------------------------------------ vectors
-
-
 @dataclass(frozen=True, kw_only=True)
 class DataSet(_FragmentedTable):
-    """A table in one or many files, with its columns of vectors and ids.
-
-    ``version`` is that of a Lance data set, ``dim`` the width of the vectors and ``dtype`` their numbers' type;
-    ``row_bytes`` the approximate number of bytes per row, in the fragment where it is largest.
-    """
+    """A table in one or many files, with its columns of vectors and ids."""
 
     columns: Columns
     dim: int
@@ -123,7 +111,7 @@ class DataSet(_FragmentedTable):
     has_ids: bool
     id_type: pa.DataType
     space: Space
-    row_bytes: int
+    row_bytes: int  # approximate, in the fragment where it is largest
 
     @property
     def schema(self) -> pa.Schema:
@@ -156,10 +144,6 @@ def open_dataset(
         Known facts about the space; they override those in the files.
     fragment_bytes : int, default=268_435_456
         Uncompressed bytes above which a Parquet file is divided between row groups.
-
-    Returns
-    -------
-    DataSet
     """
     place, key = _split_spec(spec)
     version: int | None = None
@@ -315,21 +299,14 @@ def _open_uri(uri: str, options: tuple[tuple[str, str], ...], version: int | Non
 _open_cached = lru_cache(maxsize=4)(_open_uri)
 
 
-# ------------------------------------------------------------------ items
-
-
 @dataclass(frozen=True, kw_only=True)
 class ItemSet(_FragmentedTable):
-    """A table in one or many files, with its columns of items and ids.
+    """A table in one or many files, with its columns of items and ids."""
 
-    ``schema`` has the columns that are read. ``column`` holds texts; or images as paths, bytes, or structures of
-    ``bytes`` and ``path`` as written by the ``datasets`` library. ``modality`` is "image" or "text".
-    """
-
-    schema: pa.Schema
-    column: str
+    schema: pa.Schema  # of the columns that are read
+    column: str  # of texts; or of images as paths, bytes, or the structures of both that the datasets library writes
     id_column: str | None
-    modality: str
+    modality: str  # "image" or "text"
 
     @property
     def id_type(self) -> pa.DataType:
@@ -344,8 +321,7 @@ class ItemSet(_FragmentedTable):
 
     def batches(self, fragment: Fragment, names: list[str], batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield batches of the named columns, each with the number of its first row in the fragment."""
-        row = 0
-        name = self.path_of(fragment)
+        row, name = 0, self.path_of(fragment)
         with reading(name, *_DAMAGE):
             for piece in self._pieces(fragment, names, batch):
                 yield row, piece
@@ -429,10 +405,6 @@ def open_itemset(
         By default determined by the name of the column.
     fragment_bytes : int, default=16_777_216
         Uncompressed bytes above which a Parquet file is divided between row groups.
-
-    Returns
-    -------
-    ItemSet
     """
     place, key = _split_spec(spec)
     version: int | None = None
@@ -500,19 +472,13 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-# ------------------------------------------------------------------ pairs
-
-
 @dataclass(frozen=True)
 class PairedData:
-    """Source and target vectors, row by row.
-
-    ``partner`` has the target's fragment by the name of the source's.
-    """
+    """Source and target vectors, row by row."""
 
     source: DataSet
     target: DataSet
-    partner: dict[str, Fragment]
+    partner: dict[str, Fragment]  # the target's fragment by the name of the source's
     allow_zero_rows: bool = False
 
     @property
@@ -521,7 +487,7 @@ class PairedData:
         return self.source.fragments
 
     def without_fragments(self) -> PairedData:
-        """Return the pairs without the lists of fragments, as they are sent to a worker."""
+        """Return the pairs as they are sent to a worker."""
         return replace(self, source=self.source.without_fragments(), target=self.target.without_fragments())
 
     def blocks(self, fragment: Fragment) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -584,10 +550,6 @@ def open_pairs(
     spaces : (Space, Space), optional
         Known facts about both spaces; they override those in the files.
     allow_zero_rows : bool, default=False
-
-    Returns
-    -------
-    PairedData
     """
     together = _split_spec(source)[0] == _split_spec(target)[0]
     # Whole files, since row groups of two data sets may differ.

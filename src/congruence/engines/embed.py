@@ -29,13 +29,7 @@ _READ = 1024
 
 @dataclass(frozen=True)
 class EncoderSpec(EncoderOptions):
-    """The name and options of an encoder; sent to the workers, which open the encoder themselves.
-
-    Parameters
-    ----------
-    name, modality, device, dtype, revision, layer, pooling, normalize, safetensors_only
-        See :func:`congruence.encoders.load_encoder`.
-    """
+    """The name and options of an encoder, as for :func:`congruence.encoders.load_encoder`; the workers open it."""
 
     def open(self) -> Encoder:
         """Return the encoder, which is loaded once per process."""
@@ -49,20 +43,10 @@ def _open(spec: EncoderSpec) -> Encoder:
 
 @dataclass(frozen=True)
 class EmbedDataSetReport(DataSetReport):
-    """Summary of a call to :func:`embed_dataset`.
+    """Summary of a call to :func:`embed_dataset`."""
 
-    Attributes
-    ----------
-    output, engine, rows, dim, dtype, fragments, resumed, bad_rows, bad_rows_file, normalized, seconds
-        As in :class:`DataSetReport`.
-    fingerprint : str
-        Fingerprint of the encoder, which is the same on all workers.
-    space : dict
-        Space of the vectors.
-    """
-
-    fingerprint: str
-    space: dict[str, Any]
+    fingerprint: str  # of the encoder, the same on all workers
+    space: dict[str, Any]  # of the vectors
 
 
 def embed_dataset(
@@ -99,17 +83,10 @@ def embed_dataset(
     callback : callable, optional
         Called with the number of rows of each finished fragment.
 
-    Returns
-    -------
-    EmbedDataSetReport
-
     Raises
     ------
-    ParameterError, ModalityError, OutputExistsError
-        If an option is invalid, the modality does not fit, or the output exists. Raised before anything is written.
     FileError, CorruptFileError, InputError
-        If an item cannot be used or ids are repeated in a fragment, which the message names; or if no item can be
-        encoded.
+        If an item cannot be used, or ids are repeated in a fragment, which the message names.
     SpaceMismatchError
         If a worker has another model, or another precision, under the same name.
     """
@@ -159,15 +136,12 @@ class _DescribeWork:
 
 @dataclass(frozen=True)
 class _EmbedWork(FragmentWork):
-    """Encodes one fragment, with an encoder that must have the fingerprint.
-
-    ``first_rows``: row number of each fragment's first row by its name; empty if the ids are not row numbers.
-    """
+    """Encodes one fragment, with an encoder that must have the fingerprint."""
 
     data: ItemSet
     encoder: EncoderSpec
     fingerprint: str
-    first_rows: dict[str, int]
+    first_rows: dict[str, int]  # number of each fragment's first row; empty if the ids are not row numbers
     batch_size: int
 
     def batches(self, fragment: Fragment, bad: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

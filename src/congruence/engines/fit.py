@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import safetensors.numpy
 
 from congruence.compare.pairing import check_pairing, warn_pairing
 from congruence.embeddings import has_unit_rows
@@ -52,18 +53,9 @@ def fit_dataset(
     check : bool, default=True
         Compare the alignment of up to 2,000 pairs of the first fragment with random re-pairing.
     strict : bool, default=False
-        Raise an error instead of a warning if the check fails.
+        If the check fails, raise UnpairedError instead of a PairingWarning.
     **parameters
         Parameters of the map.
-
-    Returns
-    -------
-    Map
-
-    Raises
-    ------
-    UnpairedError
-        If the check fails, with ``strict``; otherwise, that is a PairingWarning.
     """
     if method not in METHODS:
         raise ParameterError(
@@ -78,7 +70,7 @@ def fit_dataset(
         scores["pairing"] = report.to_dict()
     linear = method == "linear"
     work = _MomentsWork(pairs.without_fragments(), linear)
-    state = _unpack(engine.reduce(work, _merge_moments, pairs.fragments))
+    state = safetensors.numpy.load(engine.reduce(work, _merge_moments, pairs.fragments))
     unit = bool(state["unit"][0]), bool(state["unit"][1])
     moments = CrossMoments.from_state(state)
     model: Map
@@ -115,7 +107,7 @@ class _MomentsWork:
 
 def _merge_moments(states: Sequence[bytes]) -> bytes:
     """Return the moments of several fragments merged into one."""
-    first, *others = (_unpack(state) for state in states)
+    first, *others = (safetensors.numpy.load(state) for state in states)
     moments, unit = CrossMoments.from_state(first), first["unit"]
     for other in others:
         moments = moments.merge(CrossMoments.from_state(other))
@@ -134,14 +126,5 @@ def _first_pairs(pairs: PairedData) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _pack(arrays: dict[str, np.ndarray]) -> bytes:
-    import safetensors.numpy
-
     packed: bytes = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     return packed
-
-
-def _unpack(content: bytes) -> dict[str, np.ndarray]:
-    import safetensors.numpy
-
-    arrays: dict[str, np.ndarray] = safetensors.numpy.load(content)
-    return arrays

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from congruence._utils.atomic import locked
 from congruence._utils.optional import require
+from congruence._utils.plain import PlainData
 from congruence.engines.dataset import DataSet, Fragment, ItemSet
 from congruence.engines.engine import Engine
 from congruence.engines.locations import Location
@@ -46,64 +47,40 @@ SECONDS, _SECONDS_LOCAL = 20.0, 1.0
 _GROUP_ROWS, _GROUP_BYTES = 65_536, 64 * 2**20
 
 
-# ------------------------------------------------------------------ journal
-
-
 @dataclass(frozen=True)
 class Receipt:
-    """Record that a fragment's output is in place.
-
-    ``rows`` were written and ``bad`` ones left out; ``size`` is the output file's in bytes, and ``path`` its path in
-    its folder, empty if no file was written or if the format keeps its own list of files (``lance``: metadata to be
-    committed).
-    """
+    """Record that a fragment's output is in place."""
 
     fragment: str
-    rows: int
-    bad: int = 0
-    size: int = 0
-    path: str = ""
-    lance: list[Any] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the receipt as plain data."""
-        return {**vars(self), "lance": list(self.lance)}
-
-
-@dataclass(frozen=True)
-class JobPlan:
-    """Description of a job, by which a later run recognizes it.
-
-    ``identity``: the digests and options on which the output depends, as plain data.
-    """
-
-    kind: str
-    identity: Mapping[str, object]
-    fragments: tuple[Fragment, ...]
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the plan as plain data."""
-        fragments = [fragment.to_dict() for fragment in self.fragments]
-        return {"kind": self.kind, "identity": dict(self.identity), "fragments": fragments}
+    rows: int  # written
+    bad: int = 0  # left out
+    size: int = 0  # of the output file in bytes
+    path: str = ""  # of this file in its folder; empty if none was written, and for Lance
+    lance: list[Any] = field(default_factory=list)  # metadata to be committed
 
 
 class FragmentJournal:
     """The receipts of one job, in the folder ``place``.
 
-    ``finished`` has them by the name of the fragment; ``resumed`` counts those of an earlier run, ``again`` those that
-    were ignored, because the fragment already had one or is not in the plan, and ``damaged`` the segments that were
-    damaged or belong to another plan, whose fragments are processed again.
+    ``identity`` has the digests and options on which the output depends, as plain data: by these and the fragments, a
+    later run recognizes the job. ``finished`` has them by the name of the fragment; ``resumed`` counts those of an
+    earlier run, ``again`` those that were ignored, because the fragment already had one or is not in the plan, and
+    ``damaged`` the segments that were damaged or belong to another plan, whose fragments are processed again.
     """
 
-    def __init__(self, place: Location, plan: JobPlan) -> None:
-        self.place, self.plan, self._digest = place, plan, _digest(plan.to_dict())
+    def __init__(self, place: Location, identity: Mapping[str, object], fragments: tuple[Fragment, ...]) -> None:
+        self.place, self.identity, self.fragments = place, identity, fragments
+        self._digest = _digest(self._plan())
         self.finished: dict[str, Receipt] = {}
         self.resumed = self.again = self.damaged = 0
-        self._names = {fragment.name for fragment in plan.fragments}
+        self._names = {fragment.name for fragment in fragments}
         self._waiting: list[Receipt] = []
         self._segment, self._run = 0, uuid.uuid4().hex[:8]  # two runs must not overwrite each other's segments
         self._seconds = _SECONDS_LOCAL if place.local else SECONDS
         self._flushed = time.monotonic()
+
+    def _plan(self) -> dict[str, object]:
+        return {"identity": dict(self.identity), "fragments": [fragment.to_dict() for fragment in self.fragments]}
 
     def open(self, *, restart: bool = False) -> FragmentJournal:
         """Start the job, or resume what an earlier run has finished; ``restart`` discards the journal of another."""
@@ -124,7 +101,7 @@ class FragmentJournal:
                     "Pass `force=True` to start over, or pass another output.",
                 )
             self.place.remove()
-        self.place.child("plan.json").write(with_digest({"digest": self._digest, "plan": self.plan.to_dict()}))
+        self.place.child("plan.json").write(with_digest({"digest": self._digest, "plan": self._plan()}))
         return self
 
     def keep(self, sizes: Mapping[str, int]) -> None:
@@ -136,7 +113,7 @@ class FragmentJournal:
 
     def pending(self) -> list[Fragment]:
         """Return the fragments without a receipt."""
-        return [fragment for fragment in self.plan.fragments if fragment.name not in self.finished]
+        return [fragment for fragment in self.fragments if fragment.name not in self.finished]
 
     def add(self, receipt: Receipt) -> bool:
         """Record that a fragment is finished; return False if it already was."""
@@ -153,7 +130,7 @@ class FragmentJournal:
         """Write the buffered receipts."""
         if self._waiting:
             self._segment += 1
-            facts = {"digest": self._digest, "receipts": [receipt.to_dict() for receipt in self._waiting]}
+            facts = {"digest": self._digest, "receipts": [vars(receipt) for receipt in self._waiting]}
             self.place.child(f"done-{self._segment:06d}-{self._run}.json").write(with_digest(facts))
             self._waiting = []
         self._flushed = time.monotonic()
@@ -171,7 +148,7 @@ class FragmentJournal:
     def receipts(self) -> list[Receipt]:
         """Return the receipts in the order of the plan."""
         finished = self.finished
-        return [finished[fragment.name] for fragment in self.plan.fragments if fragment.name in finished]
+        return [finished[fragment.name] for fragment in self.fragments if fragment.name in finished]
 
     def _read_segments(self) -> None:
         names = [name for name in self.place.files() if re.fullmatch(r"done-\d{6,12}-[0-9a-f]{8}\.json", name)]
@@ -226,9 +203,6 @@ def with_digest(facts: Mapping[str, object]) -> bytes:
     """Return the content of a file of the journal: facts as JSON, with the digest by which damage is noticed."""
     stored = {"format": _JOURNAL, "format_version": FORMAT_VERSION, "digest": _digest(facts), "facts": facts}
     return json.dumps(stored).encode()
-
-
-# ------------------------------------------------------------------ output
 
 
 @dataclass(frozen=True)
@@ -337,7 +311,7 @@ class Output:
         lost = [receipt for receipt in receipts if receipt.path and sizes.get(receipt.path) != receipt.size]
         if lost or journal.pending():
             raise StorageError(
-                f"Got {len(receipts) - len(lost)} of {len(journal.plan.fragments)} fragments in "
+                f"Got {len(receipts) - len(lost)} of {len(journal.fragments)} fragments in "
                 f"{self.stage.shown}; the others were removed or changed during the run.",
                 "Run this again, and make sure that no other program writes there.",
             )
@@ -446,32 +420,9 @@ def write_parquet(
     return rows, size
 
 
-# ------------------------------------------------------------------ the job
-
-
 @dataclass(frozen=True)
-class DataSetReport:
-    """Summary of a call to :func:`transform_dataset`.
-
-    Attributes
-    ----------
-    output, engine : str
-        Path of the output, and name of the engine.
-    rows, dim : int
-        Number of rows and width of the output.
-    dtype : str
-        Type of the stored vectors.
-    fragments, resumed : int
-        Number of fragments, and number of those that an earlier run had finished.
-    bad_rows : int
-        Number of rows that were left out.
-    bad_rows_file : str or None
-        Path of the file of rows that were left out; None if there are none.
-    normalized : bool
-        Whether the mapped rows were scaled to unit norm.
-    seconds : float
-        Duration of this run.
-    """
+class DataSetReport(PlainData):
+    """Summary of a call to :func:`transform_dataset`."""
 
     output: str
     engine: str
@@ -479,15 +430,11 @@ class DataSetReport:
     dim: int
     dtype: str
     fragments: int
-    resumed: int
-    bad_rows: int
-    bad_rows_file: str | None
-    normalized: bool
-    seconds: float
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the report as plain data."""
-        return asdict(self)
+    resumed: int  # fragments that an earlier run had finished
+    bad_rows: int  # rows that were left out
+    bad_rows_file: str | None  # with these rows; None if there are none
+    normalized: bool  # whether the mapped rows were scaled to unit norm
+    seconds: float  # of this run
 
 
 @dataclass(frozen=True)
@@ -509,7 +456,7 @@ class FragmentWork(ABC):
         if bad:
             place = self.output.quarantine.child(f"{fragment.name}.parquet")
             write_parquet(place, bad[0].schema, iter(bad))
-        return {**receipt.to_dict(), "bad": sum(map(len, bad))}
+        return {**vars(receipt), "bad": sum(map(len, bad))}
 
     @abstractmethod
     def batches(self, fragment: Fragment, bad: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -545,10 +492,9 @@ class Job:
         """Run the pending fragments, collect the rows that were left out, publish, and return a report's facts."""
         out, data, quarantine, callback = self.output, self._data, self.quarantine, self._callback
         places = {"source": data.place.shown, "version": data.version, "output": out.place.shown}
-        identity = {**places, "bad_rows": quarantine is not None, **identity}
+        identity = {"job": self._kind, **places, "bad_rows": quarantine is not None, **identity}
         with out.locked():
-            plan = JobPlan(self._kind, identity, data.fragments)
-            journal = FragmentJournal(out.journal, plan).open(restart=self._force)
+            journal = FragmentJournal(out.journal, identity, data.fragments).open(restart=self._force)
             journal.keep(out.sizes())
             if callback is not None and journal.resumed:
                 callback(journal.rows + journal.bad)
@@ -592,8 +538,6 @@ def _bad_batches(out: Output, journal: FragmentJournal) -> Iterator[pa.RecordBat
             with out.quarantine.child(f"{receipt.fragment}.parquet").open() as file:
                 yield from pq.ParquetFile(file).iter_batches()
 
-
-# ------------------------------------------------------------------ rows that are left out
 
 #: Reasons why a row is left out, by the code that :func:`find_bad` returns; 0 is a valid row.
 REASONS = ("", "no vector", "another width", "missing numbers", "NaN or infinity", "all zeros")

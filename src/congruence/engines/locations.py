@@ -93,8 +93,6 @@ class Location:
         """URI and storage options for Lance."""
         return (self.uri, None) if self.local else lance_location(self.uri)
 
-    # ------------------------------------------------------------------ files
-
     def open(self) -> pa.NativeFile:
         """Open the file for reading at any position."""
         with self._files("reading") as (filesystem, path):

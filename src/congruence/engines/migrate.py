@@ -17,11 +17,12 @@ from congruence.engines.engine import Engine
 from congruence.errors import MigrationError, ParameterError
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.mapper import RowMapper
+from congruence.upgrade.migrate.migration import Migration
 from congruence.upgrade.migrate.passes import (
     CHECKPOINT_SECONDS,
     SAMPLE_IDS,
     Checksum,
-    Retry,
+    Executor,
     rows_per_block,
     wrong_rows,
 )
@@ -30,7 +31,7 @@ from congruence.upgrade.migrate.passes import (
 RANGE_BYTES = 256 * 2**20
 
 
-class EngineExecutor:
+class EngineExecutor(Executor):
     """The passes of a migration over Parquet or Arrow files, or a LanceDB table, that all workers can read and write.
 
     Rows never pass through the driver. For files, a worker writes the new vectors of its range at their row numbers,
@@ -73,30 +74,22 @@ class EngineExecutor:
 
         files.spread = spread
 
-    def fill(
-        self,
-        database: Database,
-        mapper: RowMapper,
-        journal: Journal,
-        folder: Path,
-        dim: int,
-        retry: Retry,
-        callback: Callable[[int], object] | None,
-    ) -> None:
+    def fill(self, migration: Migration, journal: Journal, callback: Callable[[int], object] | None = None) -> None:
         """Write the new vectors of all rows that have none."""
-        _refuse_native(mapper)
-        rows = _shared(database)
+        _refuse_native(migration.mapper)
+        rows, dim = _shared(migration.database), migration.info.dim
         journal.cursor, journal.rows, journal.sample = None, 0, []
         kept: list[tuple[float, int | str]] = []
         waiting: list[WrittenFile] = []
         written = time.monotonic()
 
         def take() -> None:
-            retry(database, lambda: rows.take(waiting))
+            migration.retry(rows, lambda: rows.take(waiting))
             waiting.clear()
 
         try:
-            for result in self.engine.run(_Fills(rows, mapper, rows_per_block(dim)), self._ranges(rows, dim)):
+            work = _Fills(rows, migration.mapper, rows_per_block(dim))
+            for result in self.engine.run(work, self._ranges(rows, dim)):
                 kept = sorted([*kept, *map(tuple, result["sample"])])[:SAMPLE_IDS]
                 journal.rows += result["rows"]
                 waiting += result["files"]
@@ -104,37 +97,27 @@ class EngineExecutor:
                     callback(result["rows"])
                 if time.monotonic() - written > CHECKPOINT_SECONDS:
                     take()
-                    journal.write(folder)
+                    journal.write(migration.folder)
                     written = time.monotonic()
         finally:  # also after an interruption, so that vectors already written need not be written again
             take()
             journal.sample = [name for _, name in kept]
-            journal.write(folder)
+            journal.write(migration.folder)
 
-    def repair(
-        self,
-        database: Database,
-        mapper: RowMapper,
-        dim: int,
-        retry: Retry,
-        callback: Callable[[int], object] | None,
-    ) -> dict[str, object]:
+    def repair(self, migration: Migration, callback: Callable[[int], object] | None = None) -> dict[str, object]:
         """Rewrite every new vector that differs from the map's, and compute the checksum of the old vectors."""
-        _refuse_native(mapper)
-        return self._pass(_shared(database), mapper, dim, retry, callback)[1]
+        _refuse_native(migration.mapper)
+        old, written = self._pass(migration, migration.mapper, callback)
+        return {"rows": old.rows, "written": written, "removed": 0, "old": str(old)}
 
-    def checksum(self, database: Database, dim: int, retry: Retry) -> Checksum:
+    def checksum(self, migration: Migration) -> Checksum:
         """Return the checksum of the old vectors."""
-        return self._pass(_shared(database), None, dim, retry, None)[0]
+        return self._pass(migration, None, None)[0]
 
     def _pass(
-        self,
-        rows: Partitioned,
-        mapper: RowMapper | None,
-        dim: int,
-        retry: Retry,
-        callback: Callable[[int], object] | None,
-    ) -> tuple[Checksum, dict[str, object]]:
+        self, migration: Migration, mapper: RowMapper | None, callback: Callable[[int], object] | None
+    ) -> tuple[Checksum, int]:
+        rows, dim = _shared(migration.database), migration.info.dim
         old, written = Checksum(), 0
         files: list[WrittenFile] = []
         for result in self.engine.run(_Compares(rows, mapper, rows_per_block(dim)), self._ranges(rows, dim)):
@@ -144,8 +127,8 @@ class EngineExecutor:
             if callback is not None:
                 callback(result["rows"])
         # Files that can no longer be committed count as written, so that another pass follows.
-        retry(rows, lambda: rows.take(files))
-        return old, {"rows": old.rows, "written": written, "removed": 0, "old": str(old)}
+        migration.retry(rows, lambda: rows.take(files))
+        return old, written
 
     def _ranges(self, rows: Partitioned, dim: int) -> list[Fragment]:
         most = max(1, self.range_bytes // (4 * dim))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
@@ -36,16 +37,13 @@ DRIVER_BYTES = 8192
 
 @dataclass(frozen=True)
 class Rates:
-    """Rows that one core reads, multiplies and writes per second of processor time.
-
-    ``place``: folder or URL that was read from and written to; ``wait``: seconds of waiting for reads and writes per
-    second of processor time: 0 if the storage is faster than the core.
-    """
+    """Rows that one core reads, multiplies and writes per second of processor time."""
 
     read: float
     product: float
     write: float
-    place: str
+    place: str  # folder or URL that was read from and written to
+    # Seconds of waiting for the storage per second of processor time; 0 if it is faster than the core
     wait: float = 0.0
 
     @property
@@ -56,37 +54,28 @@ class Rates:
 
 @dataclass(frozen=True)
 class Machines:
-    """The machines that a job runs on, and their prices.
-
-    ``count``, ``cores``: number of machines, and of cores per machine; ``memory``, ``network``: memory in GB and
-    network bandwidth in Gbit per second, each per machine; ``price``: price of one machine per hour; ``get_price``,
-    ``put_price``: price of 1,000 reads from and of 1,000 writes to the object store; ``driver_memory``: memory that the
-    driver may use, in GB; ``lost``: share of the work that is repeated after failures and preemption.
-    """
+    """The machines that a job runs on, and their prices."""
 
     count: int = 16
-    cores: int = 16
-    memory: float = 64.0
-    network: float = 10.0
-    price: float = 0.0
-    get_price: float = 0.0004
-    put_price: float = 0.005
-    driver_memory: float = 4.0
-    lost: float = 0.05
+    cores: int = 16  # of each machine
+    memory: float = 64.0  # of each machine, in GB
+    network: float = 10.0  # bandwidth of each machine, in Gbit per second
+    price: float = 0.0  # of one machine per hour
+    get_price: float = 0.0004  # of 1,000 reads from the object store
+    put_price: float = 0.005  # of 1,000 writes to it
+    driver_memory: float = 4.0  # that the driver may use, in GB
+    lost: float = 0.05  # share of the work that is repeated after failures and preemption
 
 
 @dataclass(frozen=True)
 class Check:
-    """A limit, and the load of a job on it.
-
-    ``advice``: what to do if the load exceeds the limit.
-    """
+    """A limit, and the load of a job on it."""
 
     name: str
     load: float
     limit: float
     unit: str
-    advice: str
+    advice: str  # what to do if the load exceeds the limit
 
     @property
     def share(self) -> float:
@@ -96,13 +85,7 @@ class Check:
 
 @dataclass(frozen=True)
 class DataPlan:
-    """Estimate of the work, time and cost of mapping N rows.
-
-    ``core_hours``, ``hours``: hours of work of all cores together, and elapsed hours: the larger of the cores' time and
-    the network's; ``bound``: what limits the speed: "cores" or "network"; ``gets``, ``puts``, ``lists``: number of
-    requests to an object store, including those of the journal; ``checks``: limits, the one with the largest share of
-    its limit first.
-    """
+    """Estimate of the work, time and cost of mapping N rows."""
 
     rows: int
     dim: int
@@ -110,17 +93,17 @@ class DataPlan:
     bytes_read: float
     bytes_written: float
     fragments: int
-    core_hours: float
-    hours: float
-    bound: str
-    gets: int
+    core_hours: float  # of all cores together
+    hours: float  # elapsed: the larger of the cores' time and the network's
+    bound: str  # what limits the speed: "cores" or "network"
+    gets: int  # requests to an object store, including those of the journal
     puts: int
     lists: int
     cost_machines: float
     cost_requests: float
     rates: Rates
     machines: Machines
-    checks: list[Check] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)  # the one with the largest share of its limit first
 
     def to_dict(self) -> dict[str, object]:
         """Return the plan as plain data."""
@@ -163,8 +146,6 @@ def measure_rates(
 
 
 def _some_map(dim: int, dim_out: int, rng: np.random.Generator) -> OrthogonalMap:
-    import warnings
-
     n = 2 * max(dim, dim_out)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

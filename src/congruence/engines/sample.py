@@ -89,10 +89,7 @@ class _SampleWork:
 
 
 def _is_chosen(ids: pa.Array, share: float, random_state: int) -> np.ndarray:
-    """Return for each id whether it is in the sample, which depends only on the id's text.
-
-    Returns (n,).
-    """
+    """Return for each id whether it is in the sample, which depends only on the id's text."""
     if share >= 1:
         return np.ones(len(ids), bool)
     most = int(share * 2**64)

@@ -58,11 +58,6 @@ class MapBatch:
         "cpu" or "cuda": compute matrix products with torch on that device; "auto" does so on a GPU if the worker has
         one. By default, NumPy computes them.
 
-    Attributes
-    ----------
-    schema : pyarrow.Schema
-        Schema of the output.
-
     Examples
     --------
     >>> import numpy as np, pyarrow as pa
@@ -212,15 +207,8 @@ def transform_dataset(
     callback : callable, optional
         Called with the number of rows of each finished fragment.
 
-    Returns
-    -------
-    DataSetReport
-
     Raises
     ------
-    SpaceMismatchError, DirectionError, ModalityError, ParameterError, OutputExistsError
-        If the vectors belong to another space or to the map's target, an option is invalid, or the output exists.
-        Raised before anything is written.
     InputError, CorruptFileError
         If a vector, an id or a file is invalid; the message names the fragment. Finished fragments are kept for the
         next run.

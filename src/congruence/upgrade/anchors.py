@@ -157,14 +157,10 @@ def choose_anchors(
     random_state : int, default=0
         Random seed of the sample and of the methods that are random.
 
-    Raises
-    ------
-    TooFewAnchorsError
-        If there are fewer than ``n`` different rows.
-
     Notes
     -----
-    A row of zeros, which usually comes from a failed encoding, is never chosen, and of equal rows only one is.
+    A row of zeros, which usually comes from a failed encoding, is never chosen, and of equal rows only one is; fewer
+    than ``n`` different rows raise TooFewAnchorsError.
 
     Examples
     --------

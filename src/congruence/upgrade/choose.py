@@ -7,12 +7,13 @@ a candidate only if rows of another modality, paired with the anchors by id, sho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from congruence._utils.arrays import blocks
+from congruence._utils.plain import PlainData
 from congruence.embeddings import normalize_rows
 from congruence.errors import InputError, ParameterError
 from congruence.linalg.moments import CrossMoments
@@ -205,7 +206,7 @@ class Other:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(PlainData):
     """The map that was chosen, and the evidence for the choice."""
 
     name: str  # the map in words
@@ -219,10 +220,6 @@ class Choice:
     lead_error: float | None = None
     tried: list[dict[str, Any]] = field(default_factory=list)  # scores of each candidate, and its distance to the best
     not_tried: str = ""  # why other kinds of map were no candidates
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
 
 def choose_map(
@@ -272,10 +269,10 @@ def choose_map(
             kind for kind in LINEAR if free and (kind.parameters.get("ridge") != 0 or n_train > X.shape[1] + 1)
         ]
     not_tried = "" if free else "linear maps: their effect on rows of another modality is unknown"
-    not_tried = (
-        "linear maps: only rotations can be fitted on several modalities together" if rotations_only else not_tried
-    )
-    not_tried = "other maps: center was given" if fixed else not_tried
+    if rotations_only:
+        not_tried = "linear maps: only rotations can be fitted on several modalities together"
+    if fixed:
+        not_tried = "other maps: center was given"
     groups = duplicate_groups(X, Y) if groups is None else np.unique(groups, return_inverse=True)[1]
     different = int(groups.max()) + 1
     if different < FEWEST or len(candidates) == 1:

@@ -7,7 +7,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike
 
 from congruence._utils.ahead import run_ahead
 from congruence._utils.arrays import as_dtype
+from congruence._utils.plain import PlainData
 from congruence._utils.validation import RowNames, check_rows
 from congruence.embeddings import Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import ColumnsWarning, ParameterError
@@ -46,12 +47,10 @@ BLOCK_BYTES = 8 * 2**20  # bytes of source vectors in a block; a few blocks are 
 
 
 class BlockMap:
-    """A map applied to blocks of rows, with fixed side, means, precision and normalization.
+    """A map applied to blocks of rows, with fixed side, means, precision and normalization; engines pickle it.
 
-    It can be pickled, which is how engines send it to their workers; prepared products are computed again there.
     ``space`` and ``source_dtype`` are those of the stored vectors, and as attributes ``space`` and ``dtype`` those of
-    the mapped ones; ``compute`` is the type of the product. With ``device`` "cpu" or "cuda" torch computes it, with
-    "auto" if it sees a GPU.
+    the mapped ones. With ``device`` "cpu" or "cuda" torch computes the product, with "auto" if it sees a GPU.
     """
 
     def __init__(
@@ -155,13 +154,12 @@ def _torch_function(mapped: AffineMap, compute: np.dtype, device: str) -> Callab
 
 
 _COVERED_ROWS = 1000  # number of rows from which the share of variance in covered directions is estimated
-_Block: TypeAlias = tuple[
-    pa.Array | None, np.ndarray, TableRows | None
-]  # Ids, vectors, and the table rows they belong to
+#: Ids, vectors, and the table rows they belong to.
+_Block: TypeAlias = tuple[pa.Array | None, np.ndarray, TableRows | None]
 
 
 @dataclass(frozen=True)
-class TransformReport:
+class TransformReport(PlainData):
     """Summary of a call to :func:`transform_file`."""
 
     output: str
@@ -172,10 +170,6 @@ class TransformReport:
     covered_share: float | None  # of the first rows' variance, in directions that the anchors cover
     normalized: bool = False
     left_out: list[str] = field(default_factory=list)  # columns that the output cannot hold
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the report as plain data."""
-        return asdict(self)
 
 
 def transform_file(
@@ -196,8 +190,8 @@ def transform_file(
     """Map a file of vectors into another file.
 
     Reading, mapping and writing overlap; rows keep their order and their ids. All columns of a table are kept, with
-    their names, types, order and metadata; the column of vectors holds the mapped ones. The output appears only once it
-    is complete.
+    their names, types, order and metadata; the column of vectors holds the mapped ones. Columns that the output's
+    format cannot hold are named in a ColumnsWarning. The output appears only once it is complete.
 
     Parameters
     ----------
@@ -233,13 +227,6 @@ def transform_file(
         If the vectors do not belong to the map's source; raised before anything is written.
     CorruptFileError
         If the source is damaged; as after other errors, no partial output is left.
-
-    Warns
-    -----
-    ColumnsWarning
-        If the output cannot hold some of the table's columns; the warning names them.
-    NormWarning
-        If ``normalize="auto"`` and the map does not record whether its target's rows had unit norm.
     """
     started = time.perf_counter()
     check_output_place(source, output)

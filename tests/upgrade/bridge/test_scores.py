@@ -319,7 +319,7 @@ def test_the_command_says_what_is_missing(here, files):
         (("--at", 0), "--at"),
         (("--hubness", "isf"), "Got --hubness isf"),
         (("--bank", "queries.npz:v"), "Pass --hubness or --center"),
-        ((*MORE, "--threshold", 0.5, "--center"), "Got --threshold with --center"),
+        ((*MORE, "--threshold", 0.5, "--center"), "Got --center with --threshold"),
         (("--mode", "all"), "--mode"),
         ((*MORE, "--threshold", 3), "threshold"),
     ):

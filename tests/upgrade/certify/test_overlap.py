@@ -11,6 +11,7 @@ from congruence.synthetic import random_rotation, upgrade_problem
 from congruence.upgrade.certify import certify, cross_fit
 from congruence.upgrade.certify.cross_fit import score_heldout
 from congruence.upgrade.certify.design import EvaluationSet, make_tables
+from congruence.upgrade.certify.intervals import Measured
 from congruence.upgrade.certify.recipe import MapRecipe
 from congruence.upgrade.certify.scoring import compare_lists
 
@@ -131,7 +132,8 @@ def test_anchors_show_the_overlap_of_items_that_are_none():
         ]
         recipe = MapRecipe(["image"], "orthogonal")
         model = recipe.fit(parts[0], np.arange(60))
-        got = cross_fit.cross_fit_lists(EvaluationSet(parts[0]), recipe)
+        got = Measured()
+        cross_fit.cross_fit_lists(EvaluationSet(parts[0]), recipe, got)
         truth = [score_heldout(model, EvaluationSet(part)).scores for part in parts[1:]]
         name = "overlap@10/stored"
         errors.append(got.scores[name].mean() - np.mean([scores[name].mean() for scores in truth]))
@@ -146,7 +148,7 @@ def test_what_no_map_changes_is_compared_once_for_all_parts(monkeypatch):
         monkeypatch.setattr(cross_fit, name, spy)
     p = upgrade_problem(40, 8, random_state=0)
     tables = make_tables(*sides(p.source_images, p.target_images), None)
-    cross_fit.cross_fit_lists(EvaluationSet(tables, n_neighbors=5), MapRecipe(["image"], "orthogonal"))
+    cross_fit.cross_fit_lists(EvaluationSet(tables, n_neighbors=5), MapRecipe(["image"], "orthogonal"), Measured())
     assert (asked.count("keep"), asked.count("re-embed")) == (2, 2)  # for either number of parts
     assert asked.count("stored") == 28 + 6  # once for each two parts
 

@@ -13,6 +13,7 @@ from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import certify
 from congruence.upgrade.certify.cross_fit import cross_fit, cross_fit_lists
 from congruence.upgrade.certify.design import EvaluationSet, make_tables
+from congruence.upgrade.certify.intervals import Measured
 from congruence.upgrade.certify.recipe import MapRecipe
 from congruence.upgrade.certify.scoring import part_seen, vectors_of
 from congruence.upgrade.choose import Choice
@@ -107,7 +108,7 @@ def test_a_choice_sees_no_row_that_its_map_is_scored_on(problem, monkeypatch):
     np.testing.assert_array_equal(np.sort(left_out), np.arange(80))  # each row is out of just the choice of its fold
     chosen.clear()
     fits.clear()
-    cross_fit_lists(items, recipe)
+    cross_fit_lists(items, recipe, Measured())
     assert [len(train) for _, train in chosen.values()] == [40] * 6
     assert len(fits) == 28 + 6
     for train, choice in fits:

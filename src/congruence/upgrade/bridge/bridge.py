@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast, overload
 
@@ -15,6 +15,7 @@ from congruence._utils.arrays import UNIT_TOLERANCE, is_tensor, namespace, norma
 from congruence._utils.columns import to_rows
 from congruence._utils.display import as_html, as_markdown, as_text
 from congruence._utils.ids import id_rows, is_in
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import Array, ArrowStream, Labels, RowsLike, Tensor, TensorT
 from congruence._utils.validation import (
     as_matrix,
@@ -71,7 +72,7 @@ class SystemScores:
 
 
 @dataclass(frozen=True)
-class BridgeScores:
+class BridgeScores(PlainData):
     """Result of :meth:`congruence.Bridge.evaluate`: plain data."""
 
     systems: list[SystemScores]  # all measured on the same queries
@@ -84,14 +85,7 @@ class BridgeScores:
     hubness: str | None = None
 
     def __getitem__(self, system: str) -> dict[str, float]:
-        for line in self.systems:
-            if line.system == system:
-                return line.scores
-        raise KeyError(system)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
+        return {line.system: line.scores for line in self.systems}[system]
 
     def __str__(self) -> str:
         names = list(self.systems[0].scores)
@@ -109,16 +103,11 @@ class Bridge:
         Fitted **from the queries' model to the index's model**: ``congruence.fit(new, old)``. If a rotation was fitted
         from the index's model to the new one, pass ``mapping.inverse()``.
     normalize : {"auto", True, False}, default="auto"
-        Scale bridged queries to unit norm; "auto" does so if the index's rows had unit norm at the fit, as
-        :func:`congruence.transform_file` does.
+        Scale bridged queries to unit norm; "auto" does so if the index's rows had unit norm at the fit, with a
+        NormWarning if the map does not record this.
     modality : str, optional
         Modality of queries that do not declare one. Required for such queries if the map has means for several
         modalities.
-
-    Warns
-    -----
-    NormWarning
-        If ``normalize="auto"`` and the map does not record whether the index's rows had unit norm.
 
     Examples
     --------
@@ -147,7 +136,7 @@ class Bridge:
         self._folded: dict[str | None, Folded] = {}
         if modality is not None:
             check_choice(modality, MODALITIES, "modality")
-            self._for(modality)
+            self.for_modality(modality)
 
     @property
     def source(self) -> Space:
@@ -208,14 +197,15 @@ class Bridge:
             return None
         folded = self._folded.get(modality)
         if folded is None or folded.solved is not self.map.matrix:  # a refitted map has a new matrix
-            mapped = self._for(modality)
+            mapped = self.for_modality(modality)
             assert isinstance(mapped, AffineMap)
-            folded = self._folded[modality] = Folded.of(mapped)
+            matrix = np.ascontiguousarray(mapped.matrix, dtype=np.float32)
+            folded = self._folded[modality] = Folded(matrix, mapped.offset.astype(np.float32), self.map.matrix)
         return folded.transform(queries, unit_in=self.map.source_space_.normalized, unit_out=self._unit)
 
     def _mapped(self, rows: np.ndarray | Tensor, modality: str | None) -> Array:
         """Map checked queries, and scale them to unit norm if required."""
-        out: Array = self._for(modality).transform(rows)
+        out: Array = self.for_modality(modality).transform(rows)
         if not self._unit:
             return out
         if isinstance(out, np.ndarray) and not out.any(axis=1).all():
@@ -240,8 +230,9 @@ class Bridge:
         space = replace(self.target, modality=wanted, normalized=True if self._unit else None)
         return Embeddings(out, ids=queries.ids if queries.has_ids else None, space=space, allow_zero_rows=True)
 
-    def _for(self, modality: str | None) -> Map:
-        """Return the map for queries of a modality."""
+    def for_modality(self, modality: str | None = None) -> Map:
+        """Return the map applied to queries of a modality, by default the bridge's, which exports write."""
+        modality = modality or self.modality
         known = sorted(self.map.modality_means_) if isinstance(self.map, OrthogonalMap) else []
         if modality is None and len(known) > 1:
             raise ModalityError(
@@ -255,10 +246,6 @@ class Bridge:
                 f"Fit a rotation, which modalities share, with `means={{{modality!r}: (…, …)}}`.",
             )
         return self.map.for_modality(modality)
-
-    def for_modality(self, modality: str | None = None) -> Map:
-        """Return the map applied to queries of a modality, by default the bridge's, which exports write."""
-        return self._for(modality or self.modality)
 
     def to_torch(
         self, modality: str | None = None, *, trainable: bool = False, dtype: torch.dtype | None = None
@@ -570,37 +557,29 @@ class Bridge:
             return bridge
         except CorruptFileError:
             raise
-        except (
-            AttributeError,
-            LookupError,
-            TypeError,
-            ValueError,
-        ) as error:  # also raised for maps that a bridge does not support
+        except (AttributeError, LookupError, TypeError, ValueError) as error:  # also for maps that a bridge refuses
             raise CorruptFileError(
                 f"The bridge in {path} is damaged ({error!r}).", "Create it again from its map."
             ) from error
 
     def _card(self) -> str:
-        source, target = self.source, self.target
-        lines = [
-            "---",
-            "library_name: congruence",
-            "tags: [congruence, embeddings, alignment, procrustes]",
-            "---",
-            f"# Bridge: queries of {as_markdown(source.model or 'the new model')} over an index of "
-            f"{as_markdown(target.model or 'the old model')}",
-            "",
-            f"Maps queries of *{as_markdown(str(source))}* into the space of *{as_markdown(str(target))}*, "
-            "whose vectors do not change.",
-            "",
-            "```python",
-            "import congruence",
-            "",
-            'bridge = congruence.load("path/to/this/folder")',
-            "queries = bridge.transform(vectors)  # search the old index with these",
-            "```",
-        ]
-        return "\n".join(lines) + "\n"
+        new, old = (as_markdown(str(space)) for space in (self.source, self.target))
+        names = [as_markdown(space.model or "") for space in (self.source, self.target)]
+        return f"""---
+library_name: congruence
+tags: [congruence, embeddings, alignment, procrustes]
+---
+# Bridge: queries of {names[0] or "the new model"} over an index of {names[1] or "the old model"}
+
+Maps queries of *{new}* into the space of *{old}*, whose vectors do not change.
+
+```python
+import congruence
+
+bridge = congruence.load("path/to/this/folder")
+queries = bridge.transform(vectors)  # search the old index with these
+```
+"""
 
     def describe(self) -> dict[str, Any]:
         """Return parameters, spaces, map and thresholds as plain data."""
@@ -644,12 +623,6 @@ class Folded:
     matrix: np.ndarray
     offset: np.ndarray
     solved: np.ndarray
-
-    @classmethod
-    def of(cls, mapped: AffineMap) -> Folded:
-        """Return the matrix and offset of a map that is set to the queries' modality."""
-        matrix = mapped.matrix
-        return cls(np.ascontiguousarray(matrix, dtype=np.float32), mapped.offset.astype(np.float32), matrix)
 
     def transform(self, X: np.ndarray, *, unit_in: bool | None, unit_out: bool) -> np.ndarray | None:
         """Map float32 rows, (m, d_source) or (d_source,), or return None if they need a full check.

@@ -71,12 +71,6 @@ def search_mixed(
     random_state : int, default=0
         Random seed of these rows.
 
-    Raises
-    ------
-    DirectionError, SpaceMismatchError, ModalityError
-        As for :meth:`Bridge.transform`; also if the embeddings of a part declare that they are from the other model, or
-        a third one.
-
     Examples
     --------
     >>> from congruence import Bridge, fit

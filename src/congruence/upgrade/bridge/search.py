@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import blocks, normalize_rows
 from congruence._utils.ids import id_texts
@@ -16,12 +17,6 @@ from congruence.embeddings import Embeddings, as_embeddings
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.metrics.hubness import Hubness, as_hubness, means_of
 from congruence.metrics.search import NEIGHBORS, nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import ArrayLike
-
 
 #: Function of bridged queries and a number n of results; returns scores and ids, each of shape (m, n), nearest first.
 Searcher: TypeAlias = "Callable[[np.ndarray, int], tuple[ArrayLike, ArrayLike]]"
@@ -172,7 +167,16 @@ def rerank_rows(
     Q = normalize_rows(queries)
     for part in blocks(len(ids), ids.shape[1] * queries.shape[1] * 8):
         names, where = np.unique(ids[part], return_inverse=True)
-        vectors, has_vector = lookup(names)
+        vectors = lookup(names)
+        if vectors.shape[1] != queries.shape[1]:
+            raise ShapeError(
+                f"rerank has {vectors.shape[1]} dimensions; queries have {queries.shape[1]}.",
+                "Pass the new model's vectors.",
+            )
+        has_vector = ~np.isnan(vectors).all(axis=1)
+        vectors = np.where(has_vector[:, None], vectors, 0)
+        as_matrix(vectors, "rerank", allow_zero_rows=True)  # rejects vectors that contain some NaN or infinity
+        has_vector &= vectors.any(axis=1)
         where = where.reshape(ids[part].shape)
         known = has_vector[where]
         unit = normalize_rows(vectors)
@@ -186,35 +190,20 @@ def rerank_rows(
     return SearchResult(out_scores, out_ids, placed)
 
 
-def _lookup(
-    rerank: RowsLike | Embeddings | Lookup, width: int
-) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Return a function of distinct ids that returns their vectors and a mask of those that have one."""
-
-    def checked(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        has_vector = ~np.isnan(vectors).all(axis=1)
-        vectors = np.where(has_vector[:, None], vectors, 0)
-        if vectors.shape[1] != width:
-            raise ShapeError(
-                f"rerank has {vectors.shape[1]} dimensions; queries have {width}.", "Pass the new model's vectors."
-            )
-        as_matrix(vectors, "rerank", allow_zero_rows=True)  # rejects vectors that contain some NaN or infinity
-        return vectors, has_vector & vectors.any(axis=1)
-
+def _lookup(rerank: RowsLike | Embeddings | Lookup, width: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function of distinct ids that returns their vectors, a row of NaN for those that have none."""
     if isinstance(rerank, Embeddings) and rerank.has_ids:
         place = {name: row for row, name in enumerate(id_texts(rerank.ids).tolist())}
 
-        def by_id(names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def by_id(names: np.ndarray) -> np.ndarray:
             rows = np.array([place.get(name, -1) for name in id_texts(names).tolist()], dtype=np.intp)
             vectors = rerank.vectors[rows]
-            if (rows < 0).any():
-                vectors = np.where((rows >= 0)[:, None], vectors, np.nan)
-            return checked(vectors)
+            return np.where((rows >= 0)[:, None], vectors, np.nan) if (rows < 0).any() else vectors
 
         return by_id
     if callable(rerank) and not hasattr(rerank, "__array__"):
 
-        def by_call(names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def by_call(names: np.ndarray) -> np.ndarray:
             # An index that finds fewer rows than requested pads with −1, which is not an id.
             missing = names == -1 if names.dtype.kind in "iu" else np.zeros(len(names), bool)
             known_names = names[~missing]
@@ -232,7 +221,7 @@ def _lookup(
                             f"Got shape {row_vector.shape} from rerank; expected ({width},).", "Return the new model's."
                         )
                     vectors[row] = row_vector
-            return checked(vectors)
+            return vectors
 
         return by_call
     table = np.asarray(rerank.vectors if isinstance(rerank, Embeddings) else rerank)
@@ -243,12 +232,12 @@ def _lookup(
             "Pass a matrix, embeddings with ids, or a function of ids.",
         )
 
-    def by_row(names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def by_row(names: np.ndarray) -> np.ndarray:
         if names.dtype.kind not in "iu" or (len(names) and (names.max() >= len(table) or names.min() < -1)):
             raise InputError(
                 f"The index's ids are not row numbers of rerank, which has {len(table)} rows.",
                 "Pass `rerank=…` as embeddings with the index's ids.",
             )
-        return checked(np.where((names >= 0)[:, None], table[names], np.nan))
+        return np.where((names >= 0)[:, None], table[names], np.nan)
 
     return by_row

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from congruence._utils.display import as_html, as_text
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_choice, check_positive, check_seed
 from congruence._version import __version__
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class Certificate:
+class Certificate(PlainData):
     """Result of :func:`congruence.upgrade.certify.certify`: plain data."""
 
     verdict: Verdict
@@ -62,10 +63,6 @@ class Certificate:
     notes: list[str] = field(default_factory=list)  # that a reader needs to interpret the numbers
     costs: list[dict[str, Any]] = field(default_factory=list)  # quality and cost of each strategy
     progressive: dict[str, Any] = field(default_factory=dict)  # score by share of the store re-embedded, if measured
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
     def plot(self, ax: Axes | None = None, *, task: str | None = None, annotate: bool = True) -> Axes:
         """Draw the score of each strategy with its interval; dotted lines are the controls that were measured.
@@ -192,11 +189,6 @@ def certify(
     **parameters
         Parameters of the method, as for :func:`congruence.fit`.
 
-    Raises
-    ------
-    TooFewAnchorsError, SpaceMismatchError
-        If there are too few anchors to score, or the queries belong to other spaces.
-
     Notes
     -----
     What is measured depends on the data. Two modalities: recall at 1 and 10 of each query's own item in the store.
@@ -235,7 +227,8 @@ def certify(
             if callback:
                 callback(1)
         else:
-            measured = cross_fit(items, recipe, folds=folds, callback=callback) | cross_fit_lists(items, recipe)
+            measured = cross_fit(items, recipe, folds=folds, callback=callback)
+            cross_fit_lists(items, recipe, measured)
         task = _deciding_task(items, measured)
         curves = measure_curves(design, recipe, task, repeats=repeats, callback=callback)
         mixed = measure_mixed(items, measured, task, rows)
@@ -250,7 +243,7 @@ def certify(
     cosines = measured.cosines()
     # The shape of the learning curve is measured on few items; its level is set by the score on all of them.
     curve, cosine_curve = (
-        curve.lifted(level - float(curve.at(curve.n)))
+        curve.lifted(level - curve.at(curve.n))
         for curve, level in zip(
             curves, (strategies[task]["stored"].value, cosines[items.tables.shown].value), strict=True
         )

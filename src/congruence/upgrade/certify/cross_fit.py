@@ -65,10 +65,9 @@ def cross_fit(
 ) -> Measured:
     """Score every item with a map that has not seen it.
 
-    Each fold's items are scored twice, with maps fitted without that fold and without two folds. The difference
-    estimates what the left-out anchors would have added, and corrects the score to that of a map fitted on all. The map
-    is chosen again for each fold without its items, and both maps are of the chosen kind, so that the optimism of
-    choosing on the same rows is not included.
+    Each fold's items are scored with maps fitted without that fold and without two folds. The difference estimates what
+    the left-out anchors would have added, and corrects the score. The map is chosen again for each fold without its
+    items, and both maps are of the chosen kind, so that the optimism of choosing on the same rows is not included.
     """
     tables, groups = items.tables, items.groups_of(recipe.fitted)
     units = np.arange(len(tables.ids[recipe.fitted[0]])) if groups is None else groups
@@ -78,8 +77,18 @@ def cross_fit(
     # The error is roughly inversely proportional to the number of anchors: 1/(1 − 1/f) without one of f folds, 1/(1 −
     # 2/f) without two, 1 with all.
     ahead = (folds / (folds - 1) - 1) / (folds / (folds - 2) - folds / (folds - 1))
-    models, kinds = _fit_without(tables, recipe, fold, folds)
-    covered = [_covered_store(maps, items, of_store) for maps in models]
+    models: tuple[list[TwoWay], list[TwoWay]] = ([], [])  # fitted without each fold, and without two
+    kinds = []
+    for part in range(folds):
+        outside = fold != part
+        choice = recipe.choose(tables, np.flatnonzero(outside))
+        kinds.append(choice.name)
+        for maps, train in zip(models, (outside, outside & (fold != (part + 1) % folds)), strict=True):
+            maps.append(recipe.fit(tables, np.flatnonzero(train), choice))
+    # The part of each stored row that mapped queries can match, by the map that has not seen the row.
+    covered: list[np.ndarray | None] = [None, None]
+    if not tables.by_class and tables.query_modality in tables.target:
+        covered = [_by_fold(maps, of_store, lambda model, rows: part_seen(model, items, rows)) for maps in models]
     corrections = [_unseen_corrections(*pair, of_store, items) for pair in zip(models, covered, strict=True)]
     stored, source = tables.store_modality, tables.source[tables.store_modality]
     mapped, mapped_by_fewer = (
@@ -113,28 +122,6 @@ def cross_fit(
         influence = SHARED_FOLDS * (values - values.mean()) if name not in pulls else values - PULL * pulls[name]
         out.add(name, values, influence, groups)
     return out
-
-
-def _fit_without(
-    tables: PairedTables, recipe: MapRecipe, fold: np.ndarray, folds: int
-) -> tuple[tuple[list[TwoWay], list[TwoWay]], list[str]]:
-    """Return the maps fitted without each fold, those fitted without two, and the kind chosen for each fold."""
-    models: tuple[list[TwoWay], list[TwoWay]] = ([], [])
-    kinds = []
-    for part in range(folds):
-        outside = fold != part
-        choice = recipe.choose(tables, np.flatnonzero(outside))
-        kinds.append(choice.name)
-        for maps, train in zip(models, (outside, outside & (fold != (part + 1) % folds)), strict=True):
-            maps.append(recipe.fit(tables, np.flatnonzero(train), choice))
-    return models, kinds
-
-
-def _covered_store(models: Sequence[TwoWay], items: EvaluationSet, fold: np.ndarray) -> np.ndarray | None:
-    """Return the part of each stored row that mapped queries can match, by the map that has not seen the row."""
-    if items.tables.by_class or items.tables.query_modality not in items.tables.target:
-        return None
-    return _by_fold(models, fold, lambda model, rows: part_seen(model, items, rows))
 
 
 def _by_fold(
@@ -201,13 +188,12 @@ def _unseen(tables: PairedTables, fitted: Sequence[str], fold: np.ndarray, folds
 _PARTS, _COARSE = 8, 4
 
 
-def cross_fit_lists(items: EvaluationSet, recipe: MapRecipe) -> Measured:
-    """Measure overlap on the anchors by cross-fitting: a query and a row are compared by a map fitted on neither."""
-    out = Measured()
+def cross_fit_lists(items: EvaluationSet, recipe: MapRecipe, out: Measured) -> None:
+    """Add the overlap on the anchors, by cross-fitting: a query and a row are compared by a map fitted on neither."""
     tables, rows = items.tables, items.compared
     k = items.list_length(len(rows))
     if k <= 0 or not items.searches:
-        return out
+        return
     groups = items.groups_of(recipe.fitted)
     units = np.arange(len(tables.ids[recipe.fitted[0]])) if groups is None else groups
     fine = deal(units, _PARTS, np.random.default_rng(items.random_state))
@@ -233,7 +219,6 @@ def cross_fit_lists(items: EvaluationSet, recipe: MapRecipe) -> Measured:
                 influence = influence_of(Hits(score, hits.pull), search)
                 inside = groups[rows] if search.paired and groups is not None else None
                 out.add(f"{measure}/{strategy}", score, SHARED_FOLDS * (influence - influence.mean()), inside)
-    return out
 
 
 def _unseen_similarities(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from scipy.stats import t
@@ -58,17 +58,13 @@ class LearningCurve:
         _, exponent, drop, top = best
         return cls(sizes, scores, n, exponent, drop * float(sizes.max()) ** exponent, top)
 
-    @overload
-    def at(self, n: float) -> float: ...
-    @overload
-    def at(self, n: np.ndarray) -> np.ndarray: ...
-    def at(self, n: float | np.ndarray) -> float | np.ndarray:
+    def at(self, n: float) -> float:
         """Return the curve at n anchors."""
-        return self.best - self.drop * np.asarray(n, dtype=float) ** -self.exponent
+        return float(self.best - self.drop * float(n) ** -self.exponent)
 
     def gain(self, more: int) -> float:
         """Return the expected gain from this many further anchors."""
-        return float(self.at(self.n + more) - self.at(self.n))
+        return self.at(self.n + more) - self.at(self.n)
 
     def most(self, more: int) -> float:
         """Return an upper bound on the gain from further anchors: no doubling adds more than the previous one.
@@ -95,9 +91,8 @@ class LearningCurve:
         if more > most:
             return None
         more = max(more, 1)
-        step = 10 ** max(
-            0, int(np.log10(more)) - 1
-        )  # round up to two significant digits: more would suggest false precision
+        # Rounded up to two significant digits: more would suggest false precision.
+        step = 10 ** max(0, int(np.log10(more)) - 1)
         return min(most, -(-more // step) * step)
 
     def redraw(self, rng: np.random.Generator) -> LearningCurve:
@@ -174,7 +169,7 @@ def _rows_to_score(
 def gains(curve: LearningCurve, cosine_curve: LearningCurve) -> list[dict[str, float]]:
     """Return the expected gain in score and cosine from several numbers of further anchors, and its upper bound."""
     steps = sorted({max(1, round(curve.n * share)) for share in (0.25, 0.5, 1.0, 3.0)})
-    room = max(0.0, 1.0 - float(curve.at(curve.n)))  # no score exceeds 1
+    room = max(0.0, 1.0 - curve.at(curve.n))  # no score exceeds 1
     return [
         {
             "more": more,

@@ -143,19 +143,6 @@ class Measured:
         if groups is not None and len(groups) == len(score):
             self.groups[name] = groups
 
-    def __or__(self, other: Measured) -> Measured:
-        """Return the scores of both."""
-        first = other if self.mapped is None else self
-        return Measured(
-            self.scores | other.scores,
-            self.influence | other.influence,
-            self.groups | other.groups,
-            self.maps + other.maps,
-            first.mapped,
-            first.mapped_by_fewer,
-            first.ahead,
-        )
-
     def estimates(self, first: str) -> dict[str, dict[str, Estimate]]:
         """Return the score of each strategy by task, with this task first."""
         tasks = dict.fromkeys(name.split("/")[0] for name in self.scores if not name.startswith("cosine/"))

@@ -1,9 +1,8 @@
 """Scores of a store that is partly re-embedded and partly mapped, on items with vectors of both models.
 
-A progressive migration maps the whole store at once and then re-embeds rows in a certain order
-(:mod:`congruence.upgrade.progressive`). Here the same order is applied to the scored items. Each item is mapped by a
-map, and by a refit of it, that were fitted without the item. The first rows get their new vectors, and the mixed store
-is searched, so that competition between re-embedded and mapped rows is included.
+The order of a progressive migration (:mod:`congruence.upgrade.progressive`) is applied to the scored items. Each is
+mapped by a map, and by a refit of it, that were fitted without it. The first rows get their new vectors, and the mixed
+store is searched, so that competition between re-embedded and mapped rows is included.
 """
 
 from __future__ import annotations
@@ -77,13 +76,8 @@ class MixedStore:
 
     def at(self, share: float) -> Estimate:
         """Return the score with this share of the store re-embedded, interpolated between the measured shares."""
-        ends = np.array([self._interval(k) for k in range(len(SHARES))])
-        value, low, high = (float(np.interp(share, SHARES, side)) for side in (self.values, *ends.T))
+        value, low, high = (float(np.interp(share, SHARES, side)) for side in (self.values, *self._ends()))
         return Estimate(value, low, high, len(self.influence))
-
-    def needed(self, wanted: float) -> float | None:
-        """Return the share, in whole percents, at which a score is reached; None if :data:`MOST` is not enough."""
-        return reached(self.values, wanted)
 
     def draw(self, drawn: dict[str, np.ndarray], values: dict[str, float], rng: np.random.Generator) -> np.ndarray:
         """Draw true scores, given draws of the strategies' true scores, shape (draws, s)."""
@@ -100,17 +94,20 @@ class MixedStore:
 
     def to_dict(self) -> dict[str, object]:
         """Return the scores as plain data."""
-        ends = [self._interval(k) for k in range(len(SHARES))]
+        low, high = self._ends().tolist()
         return {
             "order": self.order,
             "share": list(SHARES),
             "value": self.values.tolist(),
-            "low": [low for low, _ in ends],
-            "high": [high for _, high in ends],
+            "low": low,
+            "high": high,
         }
 
-    def _interval(self, k: int) -> tuple[float, float]:
-        return rate_interval(float(self.values[k]), self.influence[:, k], groups=self.groups, each=self.each)
+    def _ends(self) -> np.ndarray:
+        """Return the lower and the upper ends of the intervals at :data:`SHARES`, shape (2, s)."""
+        sides = zip(self.values.tolist(), self.influence.T, strict=True)
+        ends = [rate_interval(value, rows, groups=self.groups, each=self.each) for value, rows in sides]
+        return np.array(ends).T
 
 
 def reached(values: np.ndarray, wanted: float) -> float | None:
@@ -129,23 +126,18 @@ def reached(values: np.ndarray, wanted: float) -> float | None:
 def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: int | None = None) -> MixedStore | None:
     """Score stores with increasing shares of re-embedded rows; None if the store or mapping cannot be scored.
 
-    A share of ``n_rows`` is the number of rows to refit on, by default all items of the other folds, which limit it in
-    any case. If stored items are assigned to classes, mixtures of the class descriptions are added to mapped rows, as
-    in a migration that is given these texts. An item is mapped by the map of its fold, which was fitted on fewer
-    anchors. The resulting loss is estimated from maps fitted on one fold less, and corrected as for a store that is
-    mapped as a whole. With mixtures, it is measured on the same mixed stores; without, on the mapped store, and applied
-    to the share that is still mapped.
+    A share of ``n_rows`` is the number of rows to refit on, by default all items of the other folds. If stored items
+    are assigned to classes, mixtures of the class descriptions are added to mapped rows, as in a migration that is
+    given these texts. What the anchors left out of each fold's map would add is estimated from maps fitted on one fold
+    less.
     """
     tables, random_state, base = items.tables, items.random_state, f"{task}/stored"
     if tables.store_modality not in tables.target or base not in measured.scores or measured.mapped is None:
         return None
     of_lists = "overlap@" in task
     rows = items.compared if of_lists else np.arange(tables.n)
-    plain, native, raw = (
-        measured.mapped[rows],
-        tables.target[tables.store_modality][rows],
-        tables.source[tables.store_modality][rows],
-    )
+    plain = measured.mapped[rows]
+    native, raw = (side[tables.store_modality][rows] for side in (tables.target, tables.source))
     old, texts = unit(raw), _texts(items, rows)
     # A migration knows the descriptions of classes, so the map may use them. Captions represent future queries, which
     # it does not know.
@@ -163,7 +155,7 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
     ranks = np.argsort(-scores, kind="stable")
     shuffled = np.random.default_rng([random_state, 21]).permutation(len(rows))
     n = len(rows)
-    part = _parts(n, groups, random_state)
+    part = deal(np.arange(n) if groups is None else groups, _FOLDS, np.random.default_rng(random_state))
     counts = [n if n_rows is None and share else min(n, round(share * (n_rows or n))) for share in SHARES]
 
     def take(some: np.ndarray, count: int) -> np.ndarray:
@@ -177,9 +169,8 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
 
     def along(stores: list[np.ndarray]) -> list[np.ndarray]:
         """Return scores and pseudo-values of stores with growing shares of re-embedded rows, shapes (n, s)."""
-        found = []
-        for share, store in zip(SHARES, stores, strict=True):
-            found.append(search(np.where(first_rows(ranks, shuffled, share)[:, None], native, store)))
+        new = [first_rows(ranks, shuffled, share)[:, None] for share in SHARES]
+        found = [search(np.where(which, native, store)) for which, store in zip(new, stores, strict=True)]
         return [np.stack(side, axis=1) for side in zip(*found, strict=True)]
 
     first = [mapped] * len(SHARES)
@@ -213,10 +204,6 @@ def first_rows(ranks: np.ndarray, shuffled: np.ndarray, share: float) -> np.ndar
     chosen[ranks[: count - random]] = True
     chosen[shuffled[~chosen[shuffled]][:random]] = True
     return chosen
-
-
-def _parts(n: int, groups: np.ndarray | None, random_state: int) -> np.ndarray:
-    return deal(np.arange(n) if groups is None else groups, _FOLDS, np.random.default_rng(random_state))
 
 
 def _texts(items: EvaluationSet, rows: np.ndarray) -> Texts | None:

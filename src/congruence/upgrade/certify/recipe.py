@@ -112,15 +112,13 @@ class MapRecipe:
         """
         if self.method != "auto":
             given = ", ".join(f"{name}={value!r}" for name, value in self.parameters.items())
-            name = {"orthogonal": "rotation", "linear": "linear map"}[self.method]
-            name += (
-                f" with {given}"
-                if given
-                else {"orthogonal": " about the means", "linear": ", ridge regression"}[self.method]
-            )
-            return Choice(
-                name, self.method, dict(self.parameters), f"method={self.method!r} was given, so nothing was compared"
-            )
+            kind, default = {
+                "orthogonal": ("rotation", " about the means"),
+                "linear": ("linear map", ", ridge regression"),
+            }[self.method]
+            name = kind + (f" with {given}" if given else default)
+            evidence = f"method={self.method!r} was given, so nothing was compared"
+            return Choice(name, self.method, dict(self.parameters), evidence)
         first = self.fitted[0]
         others = []
         for name in tables.source if not tables.by_class else ():

@@ -2,8 +2,7 @@
 
 A gallery is a sample, as the queries are. Removing item i from it removes its query, and also a distractor or a
 relevant item of other queries: its jackknife pseudo-value is h_i − p_i, where h_i is its hit and p_i the number of hits
-among the *other* queries that its removal would add. Whether an item finds itself says little about a store of
-near-duplicates, or of very different items. What matters are the lists a user sees, judged by the target model.
+among the *other* queries that its removal would add.
 """
 
 from __future__ import annotations
@@ -100,9 +99,8 @@ def similarities(
 def part_seen(model: TwoWay, items: EvaluationSet, rows: np.ndarray) -> np.ndarray:
     """Return the component (r, d_source) of stored rows, scaled to unit norm, that mapped queries can match.
 
-    A mapped query is q B + b, so its product with x depends only on the projection of x on the rows of B and on b;
-    centered queries lie in the span of the rows of B alone. Anchors lie entirely in this subspace, other rows do not,
-    because anchors are in-sample. Each row is therefore scored by the component covered by a map fitted without it.
+    A mapped query is q B + b, so its product with x depends only on the projection of x on the rows of B and on b.
+    Anchors lie entirely in this subspace, other rows do not; each row is therefore scored by a map fitted without it.
     """
     tables, ranking = items.tables, items.ranking
     whole = tables.source[tables.store_modality]
@@ -247,9 +245,8 @@ def compare_lists(
 
     ``"overlap"`` is the share of the results that are among the k nearest of the re-embedded store;
     ``"graded_overlap"`` gives others partial credit, from 0 for a random row to 1 for the last of these k, by their
-    target similarity. Exact ties count as found; within a list the lowest row comes first. Items do not find
-    themselves; items and captions are removed from a sample together with their row. The pull of row j is what removing
-    it from both stores adds to the scores of all queries: the next row moves up in every list that contained it.
+    target similarity. Exact ties count as found. The pull of row j is what removing it from both stores adds to the
+    scores of all queries: the next row moves up in every list that contained it.
     """
     m, n = near.shape
     own = np.arange(m)

@@ -39,9 +39,8 @@ def theory_entries(
 ) -> list[dict[str, Any]]:
     """Evaluate the theorems' conditions on the anchors, for a rotation about the means fitted on all of them.
 
-    ``full`` also computes κ, by linear programs that take minutes; ``instead`` is the certified map, in words, if it is
-    another one. Rows are scaled to unit norm first, since the theorems are about encoders on the sphere. The theorems
-    map from the narrower model to the wider one, so a target with fewer dimensions is exchanged with the source.
+    ``full`` also computes κ; ``instead`` is the certified map, in words, if it is another one. The theorems are about
+    unit rows, and map from the narrower model to the wider one, so a narrower target is exchanged with the source.
     """
     rng = np.random.default_rng(random_state)
     rows = {
@@ -60,23 +59,17 @@ def theory_entries(
         source, target, rotation = target, source, rotation.T
     entries: list[dict[str, Any]] = []
     if instead is not None:
-        entries.append(
-            _entry(
-                "§6",
-                "the map",
-                "The theorems concern rotations. They are evaluated for the rotation about the means of these "
-                f"anchors, not for the certified map ({instead}).",
-            )
+        words = (
+            "The theorems concern rotations. They are evaluated for the rotation about the means of these anchors, not "
+            f"for the certified map ({instead})."
         )
+        entries.append(_entry("§6", "the map", words))
     if exchanged:
-        entries.append(
-            _entry(
-                "§5.3",
-                "direction",
-                f"The target is narrower ({rotation.shape[0]} of {rotation.shape[1]} dimensions), so the theorems "
-                "are applied from the target to the source.",
-            )
+        words = (
+            f"The target is narrower ({rotation.shape[0]} of {rotation.shape[1]} dimensions), so the theorems are "
+            "applied from the target to the source."
         )
+        entries.append(_entry("§5.3", "direction", words))
     F, F_other = source.get(tables.store_modality), target.get(tables.store_modality)
     G, G_other = source.get(tables.query_modality), target.get(tables.query_modality)
     if F is None or F_other is None or G is None or G_other is None or tables.store_modality == tables.query_modality:
@@ -94,14 +87,11 @@ def theory_entries(
     try:
         A = anchor_map(G, G_other)
     except InputError:
-        entries.append(
-            _entry(
-                "Thm 5.3",
-                "the linear map",
-                f"Thm 5.3 determines the map from texts alone if they span the {F_other.shape[1]} dimensions of "
-                f"the wider model; these {len(G)} do not.",
-            )
+        words = (
+            f"Thm 5.3 determines the map from texts alone if they span the {F_other.shape[1]} dimensions of the wider "
+            f"model; these {len(G)} do not."
         )
+        entries.append(_entry("Thm 5.3", "the linear map", words))
     else:
         entries.append(_bound(linear_bound(F, G, F_other, G_other)))
         if constant is not None:
@@ -110,16 +100,13 @@ def theory_entries(
     entries.append(_bound(text_bound(F, G, F_other, G_other, Q)))
     entries.append(_bound(projected_text_bound(F, G, F_other, G_other, Q)))
     share = covered_share(F, G)
-    entries.append(
-        _entry(
-            "Thm C.16",
-            f"{tables.query_modality} in the span of the {tables.store_modality} anchors",
-            f"The {tables.store_modality} anchors span {share.rank} of {F.shape[1]} dimensions, and "
-            f"{share.quantiles['50%']:.0%} of a median {tables.query_modality}'s squared norm; the map is not "
-            "determined outside this span.",
-            {"rank": share.rank, "quantiles": share.quantiles},
-        )
+    quantity = f"{tables.query_modality} in the span of the {tables.store_modality} anchors"
+    words = (
+        f"The {tables.store_modality} anchors span {share.rank} of {F.shape[1]} dimensions, and "
+        f"{share.quantiles['50%']:.0%} of a median {tables.query_modality}'s squared norm; the map is not determined "
+        "outside this span."
     )
+    entries.append(_entry("Thm C.16", quantity, words, {"rank": share.rank, "quantiles": share.quantiles}))
     margins = class_margins(
         F, G, G_other, Q, names=tables.ids[tables.query_modality][rows[tables.query_modality]].tolist()
     )

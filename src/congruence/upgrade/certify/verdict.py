@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from congruence._utils.plain import PlainData
 from congruence._utils.validation import check_positive
 from congruence.compare.pairing import PairingReport
 from congruence.embeddings import UNNAMED
@@ -41,29 +42,16 @@ _NAMED = {
 
 
 @dataclass(frozen=True)
-class Thresholds:
-    """Criteria for a sufficient map.
+class Thresholds(PlainData):
+    """Criteria for a sufficient map."""
 
-    Attributes
-    ----------
-    retention : float, default=0.95
-        Smallest share of the target model's own score that mapped vectors must reach.
-    worth : float, default=0.01
-        Smallest difference of scores that is worth acting on.
-    tie : float, default=0.03
-        Smallest advantage of mapped queries over mapped stored vectors for which queries are mapped. Below it, mapping
-        the store is preferred, since new items can then be added without the source model.
-    most_anchors : int, default=5000
-        Largest number of further anchors that could be collected.
-    must_move : bool, default=False
-        The source model will no longer be available, so keeping it is not an option.
-    """
-
-    retention: float = 0.95
-    worth: float = 0.01
+    retention: float = 0.95  # smallest share of the target model's own score that mapped vectors must reach
+    worth: float = 0.01  # smallest difference of scores that is worth acting on
+    #: Smallest advantage of mapped queries over mapped stored vectors for which queries are mapped. Below it, mapping
+    #: the store is preferred, since new items can then be added without the source model.
     tie: float = 0.03
-    most_anchors: int = 5000
-    must_move: bool = False
+    most_anchors: int = 5000  # largest number of further anchors that could be collected
+    must_move: bool = False  # the source model will no longer be available, so keeping it is not an option
 
     def __post_init__(self) -> None:
         check_positive(self.retention, "retention")
@@ -74,10 +62,6 @@ class Thresholds:
             raise ParameterError(
                 f"Got `retention={self.retention}`; expected a share, at most 1.", "Pass `retention=0.9`, for example."
             )
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -132,9 +116,8 @@ def decide(
     """Apply the rule to a set of scores.
 
     ``enough`` returns the number of further anchors with which mapping reaches a score, and ``share`` the share of the
-    store at which progressive re-embedding does, or None. Scores ``of_lists`` show how similar models are, but not
-    which is better: the old model is then kept only if its own results are sufficiently close to the target's and
-    mapping brings them no closer.
+    store at which progressive re-embedding does, or None. Scores ``of_lists`` do not show which model is better: the
+    old one is then kept only if its results are close enough to the target's and mapping brings them no closer.
     """
     keep = None if thresholds.must_move else strategies.get("keep")
     best = strategies.get("re-embed")
@@ -144,11 +127,7 @@ def decide(
         if keep >= thresholds.retention and mapped <= keep + thresholds.worth:
             return Decision("keep", None, keep + thresholds.worth)
         keep = None
-    if (
-        keep is not None
-        and max(mapped, best if best is not None else mapped) <= keep + thresholds.worth
-        and best is not None
-    ):
+    if keep is not None and best is not None and max(mapped, best) <= keep + thresholds.worth:
         return Decision("keep", None, keep + thresholds.worth)
     wanted = -1.0
     if best is not None:
@@ -219,7 +198,7 @@ def judge(
         here = {strategy: float(series[k]) for strategy, series in drawn.items()}
         shape = curves[k % _CURVES]
         mixture = None if mixtures is None else mixtures[k]
-        redrawn = rule(here, shape.lifted(here["stored"] - float(shape.at(shape.n))), mixture)
+        redrawn = rule(here, shape.lifted(here["stored"] - shape.at(shape.n)), mixture)
         counts[redrawn.action] = counts.get(redrawn.action, 0) + 1
         if mixture is not None and decision.share is not None:
             share = reached(mixture, redrawn.wanted)
@@ -301,7 +280,7 @@ def _in_words(
         )
         first = ""
         if keep is not None and not of_lists and keep > values["stored"]:
-            better = mixed.needed(keep)
+            better = reached(mixed.values, keep)
             first = f" Switch once {better:.0%} are re-embedded: until then, the old model scores higher."
         return (
             f"map now, re-embed {decision.share:.0%} progressively",
@@ -356,7 +335,7 @@ def strategy_costs(
     ]
     if mixed is not None:
         wanted = np.inf if verdict.wanted is None else verdict.wanted
-        enough = _SOME if scores["stored"].value >= wanted else mixed.needed(wanted)
+        enough = _SOME if scores["stored"].value >= wanted else reached(mixed.values, wanted)
         share = SHARES[-1] if enough is None else enough
         found.append(("progressive", mixed.at(share), share))
     found.append(("re-embed", best, 1.0))

@@ -19,11 +19,10 @@ _TAIL = 400  # number of characters at the end of a command's output that an err
 
 
 class CommandEncoder:
-    """Encode rows by running a command for each chunk of ids.
+    """Encode rows by running a command, without a shell, for each chunk of ids.
 
-    ``command``: split like a shell command, but run without a shell. ``{ids}`` is replaced by the path of a file with
-    one id per line, ``{out}`` by the path of the ``.npy`` file that the command must write, with one row per id, in the
-    same order.
+    ``{ids}`` is replaced by the path of a file with one id per line, ``{out}`` by the path of the ``.npy`` file that
+    the command must write, with one row per id, in the same order.
     """
 
     def __init__(self, command: str) -> None:

@@ -8,13 +8,12 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from congruence._utils.atomic import atomic_path, locked
+from congruence._utils.atomic import atomic_path
 from congruence._version import __version__
 from congruence.databases import Cursor, Stage
 from congruence.errors import CorruptFileError, FileError, MigrationError
@@ -87,6 +86,11 @@ class Journal:
             temporary.write_text(
                 json.dumps({**content, "digest": digest_of(content)}, indent=1) + "\n", encoding="utf-8"
             )
+
+    def write_summary(self, folder: Path) -> None:
+        """Write ``summary.json`` next to the journal."""
+        with atomic_path(folder / "summary.json", force=True) as temporary:
+            temporary.write_text(json.dumps(summarize(self), indent=1) + "\n", encoding="utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> Journal | None:
@@ -182,15 +186,6 @@ _NEXT = {
 }
 
 
-def lock_folder(folder: Path) -> AbstractContextManager[None]:
-    """Lock a journal's folder for this run. Raises FileError if another run holds it."""
-    return locked(
-        folder,
-        f"Got a migration that another run is working on ({folder}); expected it to be free. Wait for that "
-        "run, or stop it.",
-    )
-
-
 #: Environment variable with a key: the summary is then signed with it (HMAC-SHA256).
 SIGNING_KEY = "CONGRUENCE_SIGNING_KEY"
 
@@ -206,10 +201,3 @@ def summarize(journal: Journal) -> dict[str, Any]:
     if key := os.environ.get(SIGNING_KEY):
         summary["hmac_sha256"] = hmac.new(key.encode(), summary["sha256"].encode(), "sha256").hexdigest()
     return summary
-
-
-def write_summary(journal: Journal, folder: Path) -> None:
-    """Write ``summary.json`` next to the journal."""
-    text = json.dumps(summarize(journal), indent=1) + "\n"
-    with atomic_path(folder / "summary.json", force=True) as temporary:
-        temporary.write_text(text, encoding="utf-8")

@@ -16,7 +16,6 @@ from congruence.databases import DatabaseInfo
 from congruence.embeddings import MODALITIES, Space, check_space, has_unit_rows, normalize_rows
 from congruence.errors import ModalityError, ParameterError, SpaceMismatchError
 from congruence.maps import HeadsMap, Map
-from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.transform import block_function
 
@@ -41,27 +40,6 @@ class RowMapper:
     ``old`` and ``new`` are the types in which the old vectors are stored and the new ones will be, by default float32;
     ``unit``: whether mapped rows are scaled to unit norm, and ``scale``: whether rows are before they are mapped.
     """
-
-    @classmethod
-    def of_journal(
-        cls, mapping: Map, info: DatabaseInfo, journal: Journal, *, allow_zero_rows: bool = False
-    ) -> RowMapper:
-        """Return the mapper with which a migration was started."""
-        ranges = journal.old_ranges
-        if info.element_type != "int8" or any(
-            isinstance(bound, list) and len(bound) != info.dim for bound in ranges or ()
-        ):
-            ranges = None  # the old vectors were dropped, and the ranges do not belong to the current ones
-        mapper = cls(
-            mapping,
-            modality=journal.modality,
-            normalize=journal.normalize,
-            allow_zero_rows=allow_zero_rows,
-            old=Quantizer.from_ranges(info.element_type, info.dim, ranges),
-            new=Quantizer.from_ranges(journal.element_type, journal.dim, journal.ranges),
-        )
-        mapper.scale = journal.scale
-        return mapper
 
     def __init__(
         self,
@@ -114,28 +92,23 @@ class RowMapper:
         check_space(space, self.map.source_space_, self.map.target_space_, modality=False)
         if len(sample):
             if self.old.coded:
-                self._check_coded()
+                self.scale = bool(self.map.source_space_.normalized)
+                if not self.scale and self.old.element_type == "binary":
+                    raise SpaceMismatchError(
+                        "Binary vectors have no norms, but the map needs them.",
+                        "Fit the map on rows scaled to unit norm.",
+                    )
+                if not self.scale and self.old.ranges is None:
+                    raise ParameterError(
+                        "The ranges of the int8 vectors are unknown, and the map was fitted on raw rows.",
+                        "Pass `old_ranges=…`, or fit the map on rows scaled to unit norm.",
+                    )
                 return
             unit = has_unit_rows(sample)
             # With cosine distance the stored norms are arbitrary, and the map was fitted on unit rows.
             self.scale = bool(self.map.source_space_.normalized) and not unit and info.distance == "cosine"
             if not self.scale:
                 check_space(Space(normalized=unit), self.map.source_space_, Space(), modality=False)
-
-    def _check_coded(self) -> None:
-        """Scale decoded rows to unit norm if the map was fitted on unit rows; refuse those of unknown norm."""
-        self.scale = bool(self.map.source_space_.normalized)
-        if self.scale:
-            return
-        if self.old.element_type == "binary":
-            raise SpaceMismatchError(
-                "Binary vectors have no norms, but the map needs them.", "Fit the map on rows scaled to unit norm."
-            )
-        if self.old.ranges is None:
-            raise ParameterError(
-                "The ranges of the int8 vectors are unknown, and the map was fitted on raw rows.",
-                "Pass `old_ranges=…`, or fit the map on rows scaled to unit norm.",
-            )
 
     def rows(self, vectors: np.ndarray) -> np.ndarray:
         """Return rows of the database as input of the map: decoded, and of unit norm if :attr:`scale` is True."""

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
+from congruence._utils.atomic import locked
 from congruence._utils.ids import id_texts, is_in
 from congruence._utils.typing import RowsLike
 from congruence.databases import Database, open_database
@@ -27,17 +28,9 @@ from congruence.errors import (
 from congruence.evaluation.judgments import judge
 from congruence.evaluation.thresholds import Thresholds, fit_thresholds
 from congruence.maps import Map, load
-from congruence.upgrade.migrate.journal import (
-    PROGRESSIVE,
-    Journal,
-    default_folder,
-    lock_folder,
-    make_folder,
-    summarize,
-    write_summary,
-)
+from congruence.upgrade.migrate.journal import PROGRESSIVE, Journal, default_folder, make_folder, summarize
 from congruence.upgrade.migrate.mapper import RowMapper, map_digest
-from congruence.upgrade.migrate.passes import Executor, LocalExecutor, Retry, repair_until_equal
+from congruence.upgrade.migrate.passes import PASSES, Executor, Retry
 from congruence.upgrade.migrate.plan import SAMPLE, Plan, bytes_a_row, make_plan, refuse
 from congruence.upgrade.migrate.quantize import Quantizer
 from congruence.upgrade.migrate.verify import Verification, read_sample, verify
@@ -79,11 +72,6 @@ class Migration:
         Runs the passes over all rows: by default in this process; :class:`congruence.engines.EngineExecutor` runs them
         on an engine.
 
-    Raises
-    ------
-    SpaceMismatchError, MigrationError, CorruptFileError
-        If the journal is of another map or database, or is damaged.
-
     Examples
     --------
     >>> with Migration(open_database("photos/items.lance"), mapping) as migration:  # doctest: +SKIP
@@ -109,7 +97,7 @@ class Migration:
     ) -> None:
         self.database = database
         self.retry = retry or Retry()
-        self.executor: Executor = executor or LocalExecutor()
+        self.executor = executor or Executor()
         self.executor.begin(database)
         self.info = self.retry(database, database.info)
         self.folder = Path(journal) if journal is not None else default_folder(self.info.place)
@@ -139,17 +127,20 @@ class Migration:
                 f"{', '.join(supported)}.",
                 "Choose one.",
             )
-        if kept is not None:
-            self.mapper = RowMapper.of_journal(mapping, self.info, kept, allow_zero_rows=allow_zero_rows)
+        kind, width = self.info.element_type, self.info.dim
+        if kept is None:
+            old = Quantizer(kind, width, old_ranges, "old_ranges")
+            new = Quantizer(self.element_type, int(mapping.d_out), ranges)
         else:
-            self.mapper = RowMapper(
-                mapping,
-                modality=modality,
-                normalize=normalize,
-                allow_zero_rows=allow_zero_rows,
-                old=Quantizer(self.info.element_type, self.info.dim, old_ranges, "old_ranges"),
-                new=Quantizer(self.element_type, int(mapping.d_out), ranges),
-            )
+            modality, normalize, known = kept.modality, kept.normalize, kept.old_ranges or ()
+            # If the old vectors were dropped, their ranges do not belong to the current ones.
+            fits = kind == "int8" and not any(isinstance(bound, list) and len(bound) != width for bound in known)
+            old = Quantizer.from_ranges(kind, width, kept.old_ranges if fits else None)
+            new = Quantizer.from_ranges(kept.element_type, kept.dim, kept.ranges)
+        options: dict[str, Any] = {"modality": modality, "normalize": normalize, "allow_zero_rows": allow_zero_rows}
+        self.mapper = RowMapper(mapping, **options, old=old, new=new)
+        if kept is not None:
+            self.mapper.scale = kept.scale
         self._digest = digest
         if kept is not None and (self.folder / PROGRESSIVE).is_dir():
             from congruence.upgrade.migrate.native import read_native
@@ -243,11 +234,9 @@ class Migration:
             self.retry(self.database, lambda: self.database.prepare(self.mapper.dim, self.element_type, note))
             if journal.state == "filling":
                 tell("mapping")
-                self.executor.fill(
-                    self.database, self.mapper, journal, self.folder, self.info.dim, self.retry, callback
-                )
+                self.executor.fill(self, journal, callback)
             if self.database.capabilities.concurrent_writes or journal.resumed:
-                self._repair(tell, callback)
+                self._repair(journal, tell, callback)
             tell("indexing")
             index = self.retry(self.database, self.database.build_index)
             journal.state = "filled"
@@ -265,6 +254,9 @@ class Migration:
     ) -> Verification:
         """Check row counts, a sample read back, and the recall of the new index against exact search.
 
+        ``passed`` of the result tells whether :meth:`switch` is allowed. Raises MigrationError if the run is not
+        complete.
+
         Parameters
         ----------
         heldout : Embeddings, optional
@@ -274,16 +266,6 @@ class Migration:
         least_recall : float, default=0.9
             Recall that the new index must reach, unless the old index's recall minus 0.05 is lower.
         callback : callable, optional
-
-        Returns
-        -------
-        Verification
-            ``passed`` tells whether :meth:`switch` is allowed.
-
-        Raises
-        ------
-        MigrationError
-            If the run is not complete.
         """
         with self._at_work() as journal:
             journal.require_state("filled", "verified", "switched", "rolled back", to="verify")
@@ -312,7 +294,7 @@ class Migration:
         with self._at_work() as journal:
             if journal.state != "switched":
                 journal.require_state("verified", to="switch")
-                self._repair(lambda words: None, callback)
+                self._repair(journal, lambda words: None, callback)
             # Also if the state is already switched: the process may have been killed between the last two steps of the
             # database's switch.
             self.retry(self.database, self.database.switch)
@@ -321,7 +303,7 @@ class Migration:
                 journal.log("switched")
             journal.summary = self.summary()
             journal.write(self.folder)
-            write_summary(journal, self.folder)
+            journal.write_summary(self.folder)
         return journal.summary
 
     def rollback(self) -> dict[str, Any]:
@@ -335,7 +317,7 @@ class Migration:
             # Also if the state is already rolled back: the process may have been killed before the database finished.
             self.retry(self.database, self.database.rollback)
             journal.state = "rolled back"
-            checksum = self.executor.checksum(self.database, self.info.dim, self.retry)
+            checksum = self.executor.checksum(self)
             known = journal.passes[-1]["old"] if journal.passes else None
             info = self.retry(self.database, self.database.info)
             status = {
@@ -356,7 +338,7 @@ class Migration:
             journal.state = "dropped"
             journal.log("the old vectors were dropped")
             journal.write(self.folder)
-            write_summary(journal, self.folder)
+            journal.write_summary(self.folder)
 
     def discard(self) -> None:
         """Remove the new vectors before the switch, and the journal. Raises MigrationError if they are switched on.
@@ -388,7 +370,7 @@ class Migration:
 
         As :meth:`congruence.Bridge.fit_thresholds`, with the rows that the journal keeps for :meth:`verify` (at most
         1,000): ``translate(0.28)`` of the result gives the new threshold, with false-positive rate and recall before
-        and after.
+        and after. Raises MigrationError if the run is not complete.
 
         Parameters
         ----------
@@ -402,29 +384,51 @@ class Migration:
         folds : int, default=5
             Number of cross-validation folds, over queries.
         random_state : int, default=0
-
-        Raises
-        ------
-        MigrationError
-            If the run is not complete.
-        TooFewAnchorsError
-            If there are fewer than two rows with both vectors, or than two queries per fold.
         """
         with self._at_work() as journal:
             journal.require_state("filled", "verified", "switched", "rolled back", to="translate score thresholds")
-            return self.retry(
-                self.database,
-                lambda: _fit_cutoffs(
-                    self.database,
-                    self.mapper,
-                    journal.sample,
-                    queries,
-                    queries_old,
-                    among=among,
-                    folds=folds,
-                    random_state=random_state,
-                ),
+            old, new, place = self.retry(self.database, lambda: read_sample(self.database, journal.sample))
+        kept = place >= 0
+        if among is not None:
+            if old.modalities is None:
+                raise ModalityError(
+                    f"Got `among={among!r}`, but no such column.", "Pass `modality_column=…`, or leave out `among=…`."
+                )
+            kept &= np.array([name == among for name in old.modalities.to_pylist()], bool)
+        names = old.ids.filter(pa.array(kept))
+        if len(names) < 2:
+            raise TooFewAnchorsError(
+                f"{len(names)} rows of the sample have both "
+                f"vectors{'' if among is None else f' and are of {among}'}; 2 are needed.",
+                "Finish the run, or pass another `among=…`.",
             )
+        before = self.mapper.old.decode(old.vectors[kept])
+        after = self.mapper.new.decode(new.vectors[place[kept]])
+        if queries is None and queries_old is None:
+            order = np.random.default_rng(random_state).permutation(len(names))
+            asked, searched = np.array_split(order, 2)  # disjoint halves, so that no row is compared with itself
+            sides = (after[asked], after[searched]), (before[asked], before[searched])
+            return fit_thresholds(*sides, None, folds=folds, random_state=random_state)
+        if queries is None or queries_old is None:
+            missing, passed = ("queries", "queries_old") if queries is None else ("queries_old", "queries")
+            raise ParameterError(f"Got {passed} without {missing}.", f"Pass `{missing}=…` too.")
+        ours, theirs = as_embeddings(queries, "queries"), as_embeddings(queries_old, "queries_old")
+        for side, rows, name in ((ours, after, "queries"), (theirs, before, "queries_old")):
+            if side.dim != rows.shape[1]:
+                raise ShapeError(
+                    f"Got {side.dim}-d {name}; expected {rows.shape[1]}-d.",
+                    f"Pass `{name}=…` of the {'new' if name == 'queries' else 'old'} model.",
+                )
+        pairs = Pairs.join(ours, theirs)
+        known = Embeddings(after, ids=id_texts(names.to_pylist()), allow_zero_rows=True)
+        judgments = None
+        if pairs.source.has_ids and bool(is_in(pairs.source.ids, known.ids).any()):
+            judgments = judge(pairs.source, known)
+        sides = (
+            (_stored(self.mapper.new, pairs.source.vectors), after),
+            (_stored(self.mapper.old, pairs.target.vectors), before),
+        )
+        return fit_thresholds(*sides, judgments, folds=folds, random_state=random_state)
 
     def status(self) -> dict[str, object]:
         """Return the state of the migration, according to the journal and to the database itself, as plain data."""
@@ -479,17 +483,29 @@ class Migration:
         self.journal.log(f"begun: {plan.rows:,} rows, {bytes_a_row(self.mapper.dim, self.element_type)} bytes a row")
         self.journal.write(self.folder)
 
-    def _repair(self, tell: Callable[[str], object], callback: Callable[[int], object] | None) -> None:
-        def pass_over() -> dict[str, object]:
-            return self.executor.repair(self.database, self.mapper, self.info.dim, self.retry, callback)
-
-        repair_until_equal(pass_over, self._journal(), self.folder, tell)
+    def _repair(
+        self, journal: Journal, tell: Callable[[str], object], callback: Callable[[int], object] | None
+    ) -> None:
+        """Repeat repair passes until one finds no differences, and record each in the journal."""
+        for number in range(1, PASSES + 1):
+            tell(f"comparing, pass {number}")
+            counts = self.executor.repair(self, callback)
+            journal.passes = [*journal.passes[-9:], counts]
+            journal.write(self.folder)
+            if not counts["written"] and not counts["removed"]:
+                return
+        raise MigrationError(
+            f"The table still changed in pass {PASSES} ({counts['written']:,} rows written, {counts['removed']:,} "
+            "removed).",
+            "Stop writers for the time of the switch, and pass `resume=True`.",
+        )
 
     @contextmanager
     def _at_work(self) -> Iterator[Journal]:
         """Lock the journal's folder against other runs, and yield the journal, updated to the state of the database."""
         journal = self._journal()
-        with lock_folder(self.folder):
+        fix = "Wait for that run, or stop it."
+        with locked(self.folder, f"Another run is working on this migration ({self.folder}).", fix):
             self._sync()
             yield journal
 
@@ -511,6 +527,8 @@ def migrate(
 ) -> dict[str, Any]:
     """Write mapped vectors next to the old ones of a database, verify them and, with ``switch``, make readers see them.
 
+    Raises MigrationError if a check of the plan is bad, or the new vectors do not pass verification.
+
     Parameters
     ----------
     where : str or path-like
@@ -523,11 +541,6 @@ def migrate(
         Resume a run that was interrupted.
     callback : callable, optional
         Called with the number of rows of each block.
-
-    Raises
-    ------
-    MigrationError
-        If a check of the plan is bad, or the new vectors do not pass verification.
     """
     database = open_database(where, **options)
     with Migration(database, mapping, journal=journal, modality=modality, element_type=element_type) as migration:
@@ -540,69 +553,6 @@ def migrate(
         if switch:
             migration.switch(callback=callback)
         return migration.status()
-
-
-def _fit_cutoffs(
-    database: Database,
-    mapper: RowMapper,
-    sample: list[int | str],
-    queries: RowsLike | None,
-    queries_old: RowsLike | None,
-    *,
-    among: str | None,
-    folds: int,
-    random_state: int,
-) -> Thresholds:
-    """Fit the translation of thresholds on a sample of the table's rows."""
-    old, new, place = read_sample(database, sample)
-    kept = place >= 0
-    if among is not None:
-        if old.modalities is None:
-            raise ModalityError(
-                f"Got `among={among!r}`, but no such column.", "Pass `modality_column=…`, or leave out `among=…`."
-            )
-        kept &= np.array([name == among for name in old.modalities.to_pylist()], bool)
-    names = old.ids.filter(pa.array(kept))
-    if len(names) < 2:
-        raise TooFewAnchorsError(
-            f"{len(names)} rows of the sample have both "
-            f"vectors{'' if among is None else f' and are of {among}'}; 2 are needed.",
-            "Finish the run, or pass another `among=…`.",
-        )
-    before = mapper.old.decode(old.vectors[kept])
-    after = mapper.new.decode(new.vectors[place[kept]])
-    if queries is None and queries_old is None:
-        order = np.random.default_rng(random_state).permutation(len(names))
-        asked, searched = np.array_split(order, 2)  # disjoint halves, so that no row is compared with itself
-        return fit_thresholds(
-            (after[asked], after[searched]),
-            (before[asked], before[searched]),
-            None,
-            folds=folds,
-            random_state=random_state,
-        )
-    if queries is None or queries_old is None:
-        missing, passed = ("queries", "queries_old") if queries is None else ("queries_old", "queries")
-        raise ParameterError(f"Got {passed} without {missing}.", f"Pass `{missing}=…` too.")
-    ours, theirs = as_embeddings(queries, "queries"), as_embeddings(queries_old, "queries_old")
-    for side, rows, name in ((ours, after, "queries"), (theirs, before, "queries_old")):
-        if side.dim != rows.shape[1]:
-            raise ShapeError(
-                f"Got {side.dim}-d {name}; expected {rows.shape[1]}-d.",
-                f"Pass `{name}=…` of the {'new' if name == 'queries' else 'old'} model.",
-            )
-    pairs = Pairs.join(ours, theirs)
-    known = Embeddings(after, ids=id_texts(names.to_pylist()), allow_zero_rows=True)
-    judgments = None
-    if pairs.source.has_ids and bool(is_in(pairs.source.ids, known.ids).any()):
-        judgments = judge(pairs.source, known)
-    return fit_thresholds(
-        (_stored(mapper.new, pairs.source.vectors), after),
-        (_stored(mapper.old, pairs.target.vectors), before),
-        judgments,
-        folds=folds,
-        random_state=random_state,
-    )
 
 
 def _stored(side: Quantizer, queries: np.ndarray) -> np.ndarray:

@@ -97,13 +97,11 @@ def save_plan(
 
 def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]] | None:
     """Return what :func:`save_plan` wrote, with what a plan is resumed from, or None if it wrote nothing."""
-    path = folder / PROGRESSIVE
-    if not _has_state(folder):
+    path, found = folder / PROGRESSIVE, _read_state(folder)
+    if found is None:
         return None
-    arrays, config = persist.read_folder(path / STATE)
+    arrays, config = found
     try:
-        if config["kind"] != KIND:
-            raise ValueError("another kind of folder")
         among, modality, facts = config["among"], config["modality"], config["facts"]
         names = id_texts(json.loads(read_piece(path, facts["ids"])))
         known: dict[str, Any] = {"ids": names, "state": (arrays, facts), "folder": path, "among": among}
@@ -125,27 +123,35 @@ def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]]
         refit = Refit(mapping.for_modality(modality), texts, size)
         native = NativeRows(names[new.rows], new, refit, maps, names[earlier], slot[earlier], among)
     except (KeyError, TypeError, IndexError, ValueError, AttributeError, safetensors.SafetensorError) as error:
-        raise CorruptFileError(
-            f"The folder {path} of re-embedded rows is damaged ({type(error).__name__}).",
-            "Restore it from a backup, or remove it: all re-embedded rows must then be encoded again.",
-        ) from error
+        raise _damaged(path, type(error).__name__) from error
     return native, known
 
 
-def _has_state(folder: Path) -> bool:
-    """Return whether a folder has the state of a progressive migration; the first save may have been interrupted."""
-    return persist.find_map(folder / PROGRESSIVE / STATE).is_dir()
+def _read_state(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+    """Return arrays and facts of a progressive migration; None if there are none, or the first save was interrupted."""
+    path = folder / PROGRESSIVE / STATE
+    if not persist.find_map(path).is_dir():
+        return None
+    arrays, config = persist.read_folder(path)
+    if config.get("kind") != KIND:
+        raise _damaged(path.parent, "another kind of folder")
+    return arrays, config
+
+
+def _damaged(path: Path, why: str) -> CorruptFileError:
+    return CorruptFileError(
+        f"The folder {path} of re-embedded rows is damaged ({why}).",
+        "Restore it from a backup, or remove it: all re-embedded rows must then be encoded again.",
+    )
 
 
 def read_stages(folder: Path) -> dict[str, Any] | None:
     """Return the readings of a progressive migration's stages and its plot data; None if nothing was re-embedded."""
-    path = folder / PROGRESSIVE / STATE
-    if not _has_state(folder):
+    found = _read_state(folder)
+    if found is None:
         return None
-    config = persist.read_folder(path)[1]
+    config = found[1]
     try:
-        if config["kind"] != KIND:
-            raise ValueError("another kind of folder")
         stages = config["facts"]["history"]
         for stage in stages:
             Reading.from_dict(stage)  # raises if it is not valid
@@ -162,20 +168,15 @@ def read_stages(folder: Path) -> dict[str, Any] | None:
             lines = {str(name): float(value) for name, value in picture["lines"].items() if value is not None}
             picture = {"metric": str(picture["metric"]), "lines": lines, **points}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CorruptFileError(
-            f"The folder {path} of re-embedded rows is damaged ({type(error).__name__}).", "Restore it from a backup."
-        ) from error
+        raise _damaged(folder / PROGRESSIVE, type(error).__name__) from error
     return {"stages": stages, "picture": picture} if stages else None
-
-
-_FOLDER = "encoded"  # name of the folder, in the journal's folder
 
 
 class EncodedRows:
     """Encoded rows (dim,) by id, stored as one small folder per chunk."""
 
     def __init__(self, folder: Path, dim: int) -> None:
-        self.folder = folder / _FOLDER
+        self.folder = folder / "encoded"
         self.rows: dict[str, np.ndarray] = {}
         self._count = 0
         for path in sorted(self.folder.glob("part-*")) if self.folder.is_dir() else []:

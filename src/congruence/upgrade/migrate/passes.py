@@ -6,20 +6,19 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from congruence._utils.ahead import run_ahead
-from congruence.databases import Block, Database, PairedBlock, VectorSide
-from congruence.errors import DatabaseUnavailableError, MigrationError, StorageError
+from congruence.databases import Block, Cursor, Database, PairedBlock
+from congruence.errors import DatabaseUnavailableError
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.mapper import RowMapper
 
 if TYPE_CHECKING:
-    from congruence.databases import Cursor
+    from congruence.upgrade.migrate.migration import Migration
 
 
 PASSES = 5  # maximum number of repair passes; a table that changes faster than it is read would never be complete
@@ -28,11 +27,6 @@ SAMPLE_IDS = 1000  # number of ids that the journal keeps for verification
 _BLOCK_BYTES = 8 * 2**20  # target size of a block, in bytes of old vectors
 
 _T = TypeVar("_T")
-
-
-def _transient_errors(database: Database) -> tuple[type[Exception], ...]:
-    """Return the errors after which a retry may succeed."""
-    return (DatabaseUnavailableError, *database.transient)
 
 
 @dataclass
@@ -46,10 +40,11 @@ class Retry:
 
     def __call__(self, database: Database, step: Callable[[], _T]) -> _T:
         """Run a step, retry it after transient errors, and return its result."""
+        transient: tuple[type[Exception], ...] = (DatabaseUnavailableError, *database.transient)
         for attempt in range(1, self.attempts):
             try:
                 return step()
-            except _transient_errors(database) as error:
+            except transient as error:
                 self.wait(attempt, error)
         return step()
 
@@ -113,104 +108,21 @@ def rows_per_block(dim: int) -> int:
     return int(max(64, min(16384, _BLOCK_BYTES // (4 * dim))))
 
 
-def scan_with_retry(database: Database, retry: Retry, after: Cursor | None, batch: int) -> Iterator[Block]:
+def _scan_with_retry(database: Database, retry: Retry, after: Cursor | None, batch: int) -> Iterator[Block]:
     """Scan the old side; after a transient error, continue after the last block."""
     attempt = 0
+    transient: tuple[type[Exception], ...] = (DatabaseUnavailableError, *database.transient)
     while True:
         try:
             for block in database.scan("old", after=after, batch=batch):
                 yield block
                 after, attempt = block.cursor, 0
             return
-        except _transient_errors(database) as error:
+        except transient as error:
             attempt += 1
             if attempt >= retry.attempts:
                 raise
             retry.wait(attempt, error)
-
-
-def fill(
-    database: Database,
-    mapper: RowMapper,
-    journal: Journal,
-    folder: Path,
-    dim: int,
-    retry: Retry,
-    callback: Callable[[int], object] | None = None,
-) -> None:
-    """Write the new vectors of all rows, starting at the journal's cursor; reading, mapping and writing overlap."""
-    if journal.cursor is None:  # an engine may have written some rows, in any order
-        journal.rows, journal.sample = 0, []
-    reservoir = Reservoir(journal.sample, journal.rows)
-    batch = rows_per_block(dim)
-    reader = database.reader()
-
-    def mapped() -> Iterator[tuple[Block, np.ndarray]]:
-        for block in run_ahead(scan_with_retry(reader, retry, journal.cursor, batch)):
-            yield block, mapper.new.encode(mapper(block.ids, block.vectors, block.modalities))
-
-    def save(block: Block) -> None:
-        retry(database, database.flush)
-        journal.cursor, journal.rows = block.cursor, reservoir.seen
-        journal.write(folder)
-
-    try:
-        unsaved, saved_at = None, time.monotonic()
-        try:
-            for block, vectors in run_ahead(mapped()):
-                retry(database, lambda block=block, vectors=vectors: database.write(block.ids, vectors))  # type: ignore[misc]
-                reservoir.add(block.ids)
-                unsaved = block
-                if callback is not None:
-                    callback(len(block.ids))
-                if time.monotonic() - saved_at > CHECKPOINT_SECONDS:
-                    save(block)
-                    unsaved, saved_at = None, time.monotonic()
-        finally:
-            if unsaved is not None:  # also when interrupted, so that these rows are not written again
-                save(unsaved)
-    finally:
-        if reader is not database:
-            reader.close()
-
-
-def repair(
-    database: Database,
-    mapper: RowMapper,
-    dim: int,
-    retry: Retry,
-    callback: Callable[[int], object] | None = None,
-    *,
-    write: bool = True,
-) -> dict[str, object]:
-    """Write new vectors that differ from the mapped old ones, remove those without rows, and return the counts."""
-    reader = database.reader()
-
-    def pass_over() -> dict[str, object]:
-        old = Checksum()
-        written = removed = 0
-        for block in run_ahead(reader.scan_pairs(batch=rows_per_block(dim))):
-            if (differences := wrong_rows(database, mapper, block)) is not None:
-                wrong, vectors = differences
-                written += len(vectors)
-                if write:
-                    database.write(block.ids.filter(pa.array(wrong)), vectors)
-            old.add(block.ids, block.old)
-            if callback is not None:
-                callback(len(block.ids))
-        for ids in reader.orphans():
-            removed += len(ids)
-            if write:
-                database.delete(ids)
-        if write:
-            database.flush()
-        return {"rows": old.rows, "written": written, "removed": removed, "old": str(old)}
-
-    try:
-        return retry(database, pass_over)
-    finally:
-        if reader is not database:
-            reader.close()
 
 
 def wrong_rows(database: Database, mapper: RowMapper, block: PairedBlock) -> tuple[np.ndarray, np.ndarray] | None:
@@ -222,76 +134,84 @@ def wrong_rows(database: Database, mapper: RowMapper, block: PairedBlock) -> tup
     return (wrong, np.ascontiguousarray(mapper.new.encode(wanted[wrong]))) if wrong.any() else None
 
 
-def repair_until_equal(
-    pass_over: Callable[[], dict[str, object]], journal: Journal, folder: Path, tell: Callable[[str], object]
-) -> None:
-    """Repeat repair passes until one finds no differences, and record each in the journal."""
-    for number in range(1, PASSES + 1):
-        tell(f"comparing, pass {number}")
-        counts = pass_over()
-        journal.passes = [*journal.passes[-9:], counts]
-        journal.write(folder)
-        if not counts["written"] and not counts["removed"]:
-            return
-    raise MigrationError(
-        f"The table still changed in pass {PASSES} ({counts['written']:,} rows written, {counts['removed']:,} "
-        "removed).",
-        "Stop writers for the time of the switch, and pass `resume=True`.",
-    )
-
-
-def check_room(free: int | None, size: int) -> None:
-    """Raise StorageError if the disk has no room for the new vectors."""
-    if free is not None and free < size:
-        raise StorageError(
-            f"The database's disk has {free:,} bytes free, and {size:,} are needed.",
-            "Free some, or pass `element_type='float16'`.",
-        )
-
-
-def checksum_of(database: Database, side: VectorSide, dim: int) -> Checksum:
-    """Return the checksum of all vectors of one side, in one pass."""
-    checksum = Checksum()
-    for block in database.scan(side, batch=rows_per_block(dim)):
-        checksum.add(block.ids, block.vectors)
-    return checksum
-
-
-class Executor(Protocol):
-    """Runs the passes of a migration over all rows, each of which can be repeated after it was interrupted."""
+class Executor:
+    """Runs the passes of a migration over all rows, in this process; each can be repeated after an interruption."""
 
     def begin(self, database: Database) -> None:
         """Prepare for a database, or refuse one that is not supported."""
 
-    def fill(
-        self,
-        database: Database,
-        mapper: RowMapper,
-        journal: Journal,
-        folder: Path,
-        dim: int,
-        retry: Retry,
-        callback: Callable[[int], object] | None,
-    ) -> None:
-        """Write the new vectors of all rows, as :func:`fill` does in this process."""
+    def fill(self, migration: Migration, journal: Journal, callback: Callable[[int], object] | None = None) -> None:
+        """Write the new vectors of all rows, starting at the journal's cursor; reading, mapping and writing overlap."""
+        database, mapper, retry = migration.database, migration.mapper, migration.retry
+        if journal.cursor is None:  # an engine may have written some rows, in any order
+            journal.rows, journal.sample = 0, []
+        reservoir = Reservoir(journal.sample, journal.rows)
+        batch = rows_per_block(migration.info.dim)
+        reader = database.reader()
 
-    def repair(
-        self, database: Database, mapper: RowMapper, dim: int, retry: Retry, callback: Callable[[int], object] | None
-    ) -> dict[str, object]:
-        """Write new vectors that differ from the mapped old ones, as :func:`repair` does in this process."""
+        def mapped() -> Iterator[tuple[Block, np.ndarray]]:
+            for block in run_ahead(_scan_with_retry(reader, retry, journal.cursor, batch)):
+                yield block, mapper.new.encode(mapper(block.ids, block.vectors, block.modalities))
 
-    def checksum(self, database: Database, dim: int, retry: Retry) -> Checksum:
-        """Return the checksum of the old vectors, of width ``dim``."""
+        def save(block: Block) -> None:
+            retry(database, database.flush)
+            journal.cursor, journal.rows = block.cursor, reservoir.seen
+            journal.write(migration.folder)
 
+        try:
+            unsaved, saved_at = None, time.monotonic()
+            try:
+                for block, vectors in run_ahead(mapped()):
+                    retry(database, lambda block=block, vectors=vectors: database.write(block.ids, vectors))  # type: ignore[misc]
+                    reservoir.add(block.ids)
+                    unsaved = block
+                    if callback is not None:
+                        callback(len(block.ids))
+                    if time.monotonic() - saved_at > CHECKPOINT_SECONDS:
+                        save(block)
+                        unsaved, saved_at = None, time.monotonic()
+            finally:
+                if unsaved is not None:  # also when interrupted, so that these rows are not written again
+                    save(unsaved)
+        finally:
+            if reader is not database:
+                reader.close()
 
-class LocalExecutor:
-    """Runs the passes in this process."""
+    def repair(self, migration: Migration, callback: Callable[[int], object] | None = None) -> dict[str, object]:
+        """Write new vectors that differ from the mapped old ones, remove those without rows, and return the counts."""
+        database, batch = migration.database, rows_per_block(migration.info.dim)
+        reader = database.reader()
 
-    fill, repair = staticmethod(fill), staticmethod(repair)
+        def pass_over() -> dict[str, object]:
+            old = Checksum()
+            written = removed = 0
+            for block in run_ahead(reader.scan_pairs(batch=batch)):
+                if (differences := wrong_rows(database, migration.mapper, block)) is not None:
+                    wrong, vectors = differences
+                    written += len(vectors)
+                    database.write(block.ids.filter(pa.array(wrong)), vectors)
+                old.add(block.ids, block.old)
+                if callback is not None:
+                    callback(len(block.ids))
+            for ids in reader.orphans():
+                removed += len(ids)
+                database.delete(ids)
+            database.flush()
+            return {"rows": old.rows, "written": written, "removed": removed, "old": str(old)}
 
-    def begin(self, database: Database) -> None:
-        """Accept every database."""
+        try:
+            return migration.retry(database, pass_over)
+        finally:
+            if reader is not database:
+                reader.close()
 
-    def checksum(self, database: Database, dim: int, retry: Retry) -> Checksum:
-        """Return the checksum of the old vectors, of width ``dim``."""
-        return retry(database, lambda: checksum_of(database, "old", dim))
+    def checksum(self, migration: Migration) -> Checksum:
+        """Return the checksum of the old vectors."""
+
+        def pass_over() -> Checksum:
+            checksum = Checksum()
+            for block in migration.database.scan("old", batch=rows_per_block(migration.info.dim)):
+                checksum.add(block.ids, block.vectors)
+            return checksum
+
+        return migration.retry(migration.database, pass_over)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from congruence._utils.memory import say_size
+from congruence._utils.plain import PlainData
 from congruence.compare.origins import NEAR, OriginDetector
 from congruence.databases import Block, Database, DatabaseInfo, Stage
 from congruence.errors import (
@@ -20,14 +21,10 @@ from congruence.errors import (
     ParameterError,
     ShapeError,
     SpaceMismatchError,
+    StorageError,
 )
 from congruence.upgrade.migrate.mapper import RowMapper, map_digest
-from congruence.upgrade.migrate.passes import check_room
 from congruence.upgrade.migrate.quantize import recall_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 SAMPLE = 4096  # number of rows that are read and mapped to measure the rate
 
@@ -38,7 +35,7 @@ _ELEMENT_BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(PlainData):
     """What :meth:`Migration.run` would do."""
 
     place: str  # database, table and column, without credentials
@@ -69,10 +66,6 @@ class Plan:
     def refused(self) -> list[str]:
         """Details of the failed checks."""
         return [check["detail"] for check in self.checks if check["outcome"] == "bad"]
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the plan as plain data."""
-        return asdict(self)
 
 
 def bytes_a_row(dim: int, element_type: str) -> int:
@@ -275,7 +268,10 @@ def refuse(plan: Plan, *, anyway: bool = False) -> None:
                 raise MigrationError(
                     f"The certificate advises against mapping ({check['detail']}).", "Follow it, or pass `anyway=True`."
                 )
-        elif check["check"] == "disk":
-            check_room(plan.free_bytes, plan.bytes_new)
+        elif check["check"] == "disk" and plan.free_bytes is not None and plan.free_bytes < plan.bytes_new:
+            raise StorageError(
+                f"The database's disk has {plan.free_bytes:,} bytes free, and {plan.bytes_new:,} are needed.",
+                "Free some, or pass `element_type='float16'`.",
+            )
         elif check["check"] == "origin":
             raise SpaceMismatchError(f"At {plan.place}, {check['detail']}.", "Use a map from the model of these rows.")

@@ -26,7 +26,7 @@ from congruence.errors import (
 )
 from congruence.upgrade.migrate.migration import Migration
 from congruence.upgrade.migrate.native import EncodedRows, NativeRows, read_native, save_plan
-from congruence.upgrade.migrate.passes import repair, rows_per_block
+from congruence.upgrade.migrate.passes import Executor, rows_per_block
 from congruence.upgrade.progressive import Order, Progressive
 from congruence.upgrade.progressive.rows import is_on_disk
 
@@ -210,8 +210,7 @@ class _Table:
 
     def repair(self) -> None:
         """Write all rows that differ from the plan: after a kill, after the first map, or moved only a little."""
-        migration = self.migration
-        repair(migration.database, migration.mapper, migration.info.dim, migration.retry)
+        Executor().repair(self.migration)
 
 
 def _read_side(migration: Migration, among: str | None) -> tuple[pa.Array, np.ndarray]:

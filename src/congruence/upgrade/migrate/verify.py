@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from congruence._utils.ids import id_rows, id_texts
+from congruence._utils.plain import PlainData
 from congruence._utils.top_k import top_k
-from congruence.databases import Block, Database
+from congruence.databases import Block, Database, VectorSide
 from congruence.embeddings import Embeddings, normalize_rows
 from congruence.errors import CorruptFileError, IdError, ShapeError
 from congruence.upgrade.migrate.mapper import RowMapper
 from congruence.upgrade.migrate.passes import Checksum, rows_per_block
 from congruence.upgrade.migrate.quantize import recall_of
-
-if TYPE_CHECKING:
-    from congruence.databases import VectorSide
 
 
 def read_sample(database: Database, sample: list[int | str]) -> tuple[Block, Block, np.ndarray]:
@@ -45,7 +42,7 @@ QUERIES_UNINDEXED = 10
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(PlainData):
     """Result of :meth:`Migration.verify`."""
 
     passed: bool
@@ -62,10 +59,6 @@ class Verification:
     stored_recall: float | None = None  # share of the 10 nearest in float32 that are found as stored
     clipped: float = 0.0  # share of components outside the int8 ranges
     problems: list[str] = field(default_factory=list)  # reasons why verification failed
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the result as plain data."""
-        return asdict(self)
 
 
 def verify(

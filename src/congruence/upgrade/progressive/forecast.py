@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from congruence._utils.plain import PlainData
 from congruence.upgrade.progressive.meter import rest_interval
 
 FEWEST = 20  # minimum number of random rows for a verdict
@@ -16,7 +16,7 @@ MOST = 0.5  # beyond this share of the store, re-embedding all of it is simpler,
 
 
 @dataclass(frozen=True)
-class Forecast:
+class Forecast(PlainData):
     """The quality after further batches with the present map; refitting the map adds to it."""
 
     metric: str
@@ -32,15 +32,6 @@ class Forecast:
     needed_at_random: float | None  # the same in random order
     verdict: str  # "measure first", "done", "keep the old model", "re-embed progressively" or "re-embed everything"
     reason: str
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, facts: Mapping[str, Any]) -> Forecast:
-        """Rebuild a forecast from :meth:`to_dict`."""
-        return cls(**facts)
 
     def __str__(self) -> str:
         lines = [f"{self.verdict}: {self.reason}"]
@@ -103,10 +94,28 @@ def make_forecast(
     grid = [0.0, *sorted({float(share) for share in further if share * n_rows <= rest})]
     points = np.array([at(more) for more in grid])
     rows = [round(more * n_rows) for more in grid]
-    needed, needed_at_random = reached(True), reached(False)
-    verdict, reason = _judge(
-        metric, values, n_embedded / n_rows, float(points[0, 0]), target, needed, needed_at_random, better
-    )
+    needed, at_random = reached(True), reached(False)
+    now, done = float(points[0, 0]), n_embedded / n_rows
+    if better is not None and better[0] >= better[1]:
+        verdict = "keep the old model"
+        reason = (
+            f"its accuracy is {better[0]:.3f}, and the new model's is at most {better[1]:.3f}, estimated on "
+            "the random rows"
+        )
+    elif len(values) < FEWEST and done < 1:
+        verdict = "measure first"
+        reason = f"{len(values)} measured random rows are too few, {FEWEST} are needed"
+    elif now >= target:
+        verdict, reason = "done", f"{metric} is {now:.3f}, the target {target:.3f}"
+    elif needed is None or needed > MOST:
+        verdict, when = "re-embed everything", "never" if needed is None else f"at {100 * needed:.0f} %"
+        reason = (
+            f"{metric} of mapped rows is {values.mean():.3f}: the target {target:.3f} is reached {when} of the "
+            "store, so the old vectors contain too little of what the new model distinguishes"
+        )
+    else:
+        verdict, other = "re-embed progressively", "never" if at_random is None else f"at {100 * at_random:.0f} %"
+        reason = f"{metric} reaches {target:.3f} at {100 * needed:.0f} % of the store, in random order {other}"
     return Forecast(
         metric,
         [(n_embedded + row) / n_rows for row in rows],
@@ -118,40 +127,7 @@ def make_forecast(
         [None if price is None else row * price for row in rows],
         target,
         needed,
-        needed_at_random,
+        at_random,
         verdict,
         reason,
-    )
-
-
-def _judge(
-    metric: str,
-    values: np.ndarray,
-    share: float,
-    now: float,
-    target: float,
-    needed: float | None,
-    at_random: float | None,
-    better: tuple[float, float] | None,
-) -> tuple[str, str]:
-    """Return the verdict of a forecast and its reason."""
-    if better is not None and better[0] >= better[1]:
-        return "keep the old model", (
-            f"its accuracy is {better[0]:.3f}, and the new model's is at most {better[1]:.3f}, estimated on "
-            "the random rows"
-        )
-    if len(values) < FEWEST and share < 1:
-        return "measure first", f"{len(values)} measured random rows are too few, {FEWEST} are needed"
-    if now >= target:
-        return "done", f"{metric} is {now:.3f}, the target {target:.3f}"
-    if needed is None or needed > MOST:
-        when = "never" if needed is None else f"at {100 * needed:.0f} %"
-        return "re-embed everything", (
-            f"{metric} of mapped rows is {values.mean():.3f}: the target {target:.3f} is reached {when} of the "
-            "store, so the old vectors contain too little of what the new model distinguishes"
-        )
-    other = "never" if at_random is None else f"at {100 * at_random:.0f} %"
-    return (
-        "re-embed progressively",
-        f"{metric} reaches {target:.3f} at {100 * needed:.0f} % of the store, in random order {other}",
     )

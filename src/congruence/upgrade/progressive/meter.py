@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from congruence._utils.arrays import blocks
+from congruence._utils.plain import PlainData
 from congruence.upgrade.progressive.state import LEARN, Received, RowStates
 from congruence.upgrade.progressive.texts import Texts, nearest_texts, overlap
 
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(PlainData):
     """An estimate and its 95 % confidence interval, from n items."""
 
     value: float
     low: float
     high: float
     n: int
-
-    def to_dict(self) -> dict[str, float]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
 
 TAIL = 0.025  # probability that the true value lies below the interval, and that it lies above
@@ -45,36 +39,22 @@ def rest_interval(
     weights: np.ndarray | None = None,
     rest_weights: np.ndarray | None = None,
 ) -> tuple[float, float, float]:
-    """Estimate the mean of rows that were not measured from a random sample of the same population.
+    """Estimate the mean of rows that were not measured, and its 95 % interval, from a random sample of the same rows.
 
-    ``values`` (m,); ``rest``: number of rows of the population outside of the sample; ``support``: minimum and maximum
-    value that a row can have; ``weights``, ``rest_weights``: non-negative weights of the sample and of the rest. If
-    given, the weighted mean of the rest is estimated. ``mean``, ``low``, ``high``: estimated mean of the rest, with its
-    95 % interval. With fewer than two rows of positive weight, the interval is the support.
+    ``values`` (m,); ``rest``: number of rows outside of the sample; ``support``: minimum and maximum value of a row,
+    which are the interval of fewer than two rows; with ``weights`` of the sample and of the rest, the mean is weighted.
 
-    Notes
-    -----
-    For values 0 and 1 without weights, the interval comes from the hypergeometric distribution and is exact.
-
-    For other values, the lower end is the 2.5 % quantile of Σ Eᵢ wᵢ xᵢ / Σ Eᵢ wᵢ over the sample and one additional row
-    with the minimum value, where E are independent gamma variables; the upper end is found likewise, with an additional
-    row of the maximum value. This is Gaffke's bound. For values 0 and 1 it is the bound of Clopper and Pearson; that it
-    holds for any distribution on the support is a conjecture, confirmed in all simulations so far. If all values are
-    equal, the interval is as wide as for 0 of m (about 3.7/m of the support). The shape of the gamma variables, (R −
-    1)/(R + m + 1) for R rows in the rest, is chosen so that the variance is that of the mean of R rows drawn from
-    Pólya's urn: sampling is without replacement, and the mean of the rest is what is estimated. The quantile is found
-    by the saddlepoint approximation, or by 4,000 draws from the urn if the rest is smaller than the sample and than 256
-    rows.
-
-    With weights, the additional row has weight Σ w²/Σ w: the mean weight of the rest if rows are drawn in proportion to
-    their weights, as by searches.
-
-    References
-    ----------
-    Gaffke (2005), "Three test statistics for a nonparametric one-sided hypothesis on the mean of a nonnegative
-    variable". Learned-Miller and Thomas (2019), "A new confidence interval for the mean of a bounded random variable".
-    Ghosh and Meeden (1997), "Bayesian methods for finite population sampling" (Pólya's urn). Lugannani and Rice (1980),
-    "Saddle point approximation for the distribution of the sum of independent random variables".
+    For values 0 and 1 without weights, the interval comes from the hypergeometric distribution and is exact. For
+    others, the lower end is the 2.5 % quantile of Σ Eᵢ wᵢ xᵢ / Σ Eᵢ wᵢ over the sample and one additional row with the
+    minimum value, where E are independent gamma variables, and the upper end likewise: Gaffke's bound (2005, "Three
+    test statistics for a nonparametric one-sided hypothesis on the mean of a nonnegative variable"; Learned-Miller and
+    Thomas 2019, "A new confidence interval for the mean of a bounded random variable"). For values 0 and 1 it is the
+    bound of Clopper and Pearson; that it holds for any distribution is a conjecture, confirmed in all simulations so
+    far. The shape of the gamma variables, (R − 1)/(R + m + 1) for R rows in the rest, gives the variance of the mean of
+    R rows drawn from Pólya's urn, i.e. without replacement (Ghosh and Meeden 1997, "Bayesian methods for finite
+    population sampling"). The quantile is found by the saddlepoint approximation, or by draws from the urn if the rest
+    is small. With weights, the additional row has weight Σ w²/Σ w: the mean weight of the rest if rows are drawn in
+    proportion to their weights, as by searches.
     """
     w = np.ones(len(values)) if weights is None else np.asarray(weights, float)
     extra = 1.0
@@ -126,7 +106,11 @@ def _lower_end_of_few(values: np.ndarray, weights: np.ndarray, least: float, ext
 
 
 def _chance_below_zero(c: np.ndarray, shape: float) -> float:
-    """Return P(Σ cᵢ Eᵢ ≤ 0) for gamma variables E of one shape and Σ cᵢ ≥ 0, by Lugannani and Rice's formula."""
+    """Return P(Σ cᵢ Eᵢ ≤ 0) for gamma variables E of one shape and Σ cᵢ ≥ 0.
+
+    Lugannani and Rice (1980), "Saddle point approximation for the distribution of the sum of independent random
+    variables".
+    """
     from scipy.optimize import brentq
     from scipy.special import ndtr
 
@@ -166,7 +150,7 @@ def _rate_of_rest(hits: int, m: int, rest: int) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Reading:
+class Reading(PlainData):
     """The quality of the whole store at one stage, by metric.
 
     ``"cosine"`` is that with the new model's vector; ``"agreement"`` the share of rows whose nearest text is the same
@@ -189,14 +173,6 @@ class Reading:
         """Share of the rows that were re-embedded."""
         return self.n_embedded / self.n_rows
 
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        parts = {
-            name: {key: estimate.to_dict() for key, estimate in getattr(self, name).items()}
-            for name in ("store", "mapped", "old", "new")
-        }
-        return {"n_rows": self.n_rows, "n_embedded": self.n_embedded, "n_meter": self.n_meter, **parts}
-
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> Reading:
         """Rebuild a reading from :meth:`to_dict`."""
@@ -213,10 +189,8 @@ class Reading:
 
 def _estimate(facts: Mapping[str, Any]) -> Estimate:
     """Rebuild an estimate; unknown values (NaN) are null in JSON."""
-    value, low, high = (
-        float("nan") if facts[name] is None else float(facts[name]) for name in ("value", "low", "high")
-    )
-    return Estimate(value, low, high, int(facts["n"]))
+    ends = (facts[name] for name in ("value", "low", "high"))
+    return Estimate(*(float("nan") if end is None else float(end) for end in ends), int(facts["n"]))
 
 
 def estimate_mean(

@@ -364,7 +364,9 @@ class Progressive:
         if self.history_ and self.history_[-1].n_embedded == reading.n_embedded:
             self.history_.pop()
         self.history_.append(reading)
-        return self._changed()
+        waits = ~states.embedded
+        remap, moved = self.written.advance(self.correction_, self._mapped, waits, self.tolerance)
+        return Update(self.ids[remap], moved, int(np.count_nonzero(waits)))
 
     def _fit(self) -> None:
         """Refit the map on the re-embedded rows, and map all rows with it."""
@@ -387,11 +389,6 @@ class Progressive:
         if choose and np.count_nonzero(random) >= FEWEST_CHOOSING:
             self._chosen_at = len(native)
         self._map()
-
-    def _changed(self) -> Update:
-        waits = ~self._row_states.embedded
-        rows, moved = self.written.advance(self.correction_, self._mapped, waits, self.tolerance)
-        return Update(self.ids[rows], moved, int(np.count_nonzero(waits)))
 
     def _map(self) -> None:
         """Map all rows with the current map: now, or for a stream whenever they are read."""
@@ -564,17 +561,7 @@ class Progressive:
                 further.append(_point(share, Estimate(value, low, high, 0)))
         return {"metric": name, "stages": stages, "forecast": further, "lines": lines}
 
-    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Return arrays and plain data from which :meth:`from_state` can resume, given the same inputs."""
-        arrays, facts = self._own_state()
-        rows = self.new_vectors.rows
-        arrays |= {"rows": rows, "vectors": self.new_vectors.take(rows), "surprise": self.new_vectors.surprise}
-        for slot, correction in self.written.maps.items():
-            arrays |= {f"map.{slot}.{name}": array for name, array in correction.arrays().items()}
-        facts["maps"] = [[slot, correction.facts()] for slot, correction in self.written.maps.items()]
-        return {name: array.copy() for name, array in arrays.items()}, facts
-
-    def _own_state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def _state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return the part of the state that every save writes again: all but new vectors and maps."""
         states = self._row_states
         arrays = {"role": states.role, "due": states.due, "embedded": states.embedded, "slot": self.written.slot}
@@ -598,25 +585,13 @@ class Progressive:
         mapping: Map,
         old: RowsLike | Source | RowsOnDisk,
         *,
-        folder: Path | None = None,
+        folder: Path,
         **inputs: Any,
     ) -> Self:
-        """Resume a plan.
+        """Resume a plan from the arrays and the facts of a state that :meth:`write` wrote to a folder; see
+        :meth:`load`.
 
-        Parameters
-        ----------
-        state, mapping, old
-            From :meth:`state`, and as for the plan that was saved.
-        folder : Path, optional
-            Folder to which :meth:`write` wrote new vectors and maps; by default the state holds them.
-        **inputs
-            ``texts``, ``new_texts``, ``labels`` and ``weights`` as before, and ``order`` if it was a function. Other
-            parameters come from the state.
-
-        Raises
-        ------
-        CorruptFileError
-            If the state is damaged, or of another store, map or texts.
+        Raises CorruptFileError if the state is damaged, or of another store, map or texts.
         """
         arrays, facts = state
         if saved := [name for name in PARAMETERS if name in inputs]:
@@ -631,52 +606,35 @@ class Progressive:
                 raise CorruptFileError(
                     "The state is of a plan for another store, map or texts.", "Pass those of the saved plan."
                 )
-            if folder is None:
-                rows, vectors, surprise = arrays["rows"], arrays["vectors"], arrays["surprise"]
-                if vectors.shape != (len(rows), plan._mapped.shape[1]) or surprise.shape != (len(rows),):
-                    raise ValueError(f"vectors have shape {vectors.shape}")
-                if len(rows) and (len(np.unique(rows)) < len(rows) or not 0 <= rows.min() <= rows.max() < len(plan)):
-                    raise ValueError("vectors are not those of the re-embedded rows")
-                plan.new_vectors.add(rows, np.array(vectors, np.float32), surprise)
-                maps = {}
-                for slot, record in facts["maps"]:
-                    own = {name: array for name, array in arrays.items() if name.startswith(f"map.{slot}.")}
-                    own = {name.removeprefix(f"map.{slot}."): array for name, array in own.items()}
-                    maps[int(slot)] = Correction.restore(own, record)
-            else:
-                plan.new_vectors.load(folder, facts["vectors"])
-                maps = {int(slot): Correction.load(folder, name, record) for slot, name, record in facts["maps"]}
-            plan._fill(arrays, facts, maps)
+            plan.new_vectors.load(folder, facts["vectors"])
+            maps = {int(slot): Correction.load(folder, name, record) for slot, name, record in facts["maps"]}
+            states, n = plan._row_states, len(plan)
+            for name, kind in (("role", np.uint8), ("due", bool), ("embedded", bool)):
+                if arrays[name].shape != (n,):
+                    raise ValueError(f"{name} has shape {arrays[name].shape}")
+                setattr(states, name, np.array(arrays[name], kind))
+            rows = plan.new_vectors.rows
+            if not np.array_equal(np.sort(rows), np.flatnonzero(states.embedded)):
+                raise ValueError("vectors are not those of the re-embedded rows")
+            for part in row_blocks(plan._mapped):
+                if not np.isfinite(plan.new_vectors.take(rows[part])).all():
+                    raise ValueError("vectors are not finite")
+            states.place, states.drawn = int(facts["place"]), int(facts["drawn"])
+            plan._views, plan._chosen_at = int(facts["views"]), int(facts["chosen_at"])
+            plan._resumed = True
+            plan._selection.restore(facts["selection"])
+            plan.history_ = [Reading.from_dict(reading) for reading in facts["history"]]
+            plan.written.restore(arrays["slot"], maps)
+            plan.correction_ = plan.written.maps[plan.written.current]
+            plan._map()
+            if plan.order == "auto":
+                plan.order_ = plan._selection.current_order()
         except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
             raise CorruptFileError(
                 f"The state of the plan is damaged ({type(error).__name__}: {error}).",
                 "Start a new one, and pass its rows to update.",
             ) from error
         return plan
-
-    def _fill(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any], maps: dict[int, Correction]) -> None:
-        """Set the state of a new plan that has its vectors; an invalid one raises KeyError, TypeError or ValueError."""
-        states, n = self._row_states, len(self)
-        for name, kind in (("role", np.uint8), ("due", bool), ("embedded", bool)):
-            if arrays[name].shape != (n,):
-                raise ValueError(f"{name} has shape {arrays[name].shape}")
-            setattr(states, name, np.array(arrays[name], kind))
-        rows = self.new_vectors.rows
-        if not np.array_equal(np.sort(rows), np.flatnonzero(states.embedded)):
-            raise ValueError("vectors are not those of the re-embedded rows")
-        for part in row_blocks(self._mapped):
-            if not np.isfinite(self.new_vectors.take(rows[part])).all():
-                raise ValueError("vectors are not finite")
-        states.place, states.drawn = int(facts["place"]), int(facts["drawn"])
-        self._views, self._chosen_at = int(facts["views"]), int(facts["chosen_at"])
-        self._resumed = True
-        self._selection.restore(facts["selection"])
-        self.history_ = [Reading.from_dict(reading) for reading in facts["history"]]
-        self.written.restore(arrays["slot"], maps)
-        self.correction_ = self.written.maps[self.written.current]
-        self._map()
-        if self.order == "auto":
-            self.order_ = self._selection.current_order()
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
         """Save to a folder: the state, rewritten atomically, plus new vectors and maps added since the last save."""
@@ -700,7 +658,7 @@ class Progressive:
         release: bool = True,
     ) -> None:
         """Write to an existing folder: new vectors and maps in files of their own, then the state, which names them."""
-        states, facts = self._own_state()
+        states, facts = self._state()
         states = {name: array.astype(np.uint8) for name, array in states.items()}
         facts["vectors"] = self.new_vectors.save(folder)
         facts["maps"] = [[slot, fitted.save(folder), fitted.facts()] for slot, fitted in self.written.maps.items()]
@@ -716,7 +674,11 @@ class Progressive:
 
     @classmethod
     def load(cls, path: str | Path, mapping: Map, old: RowsLike | Source | RowsOnDisk, **inputs: Any) -> Self:
-        """Resume a plan saved with :meth:`save`; see :meth:`from_state`."""
+        """Resume a plan saved with :meth:`save`.
+
+        ``mapping`` and ``old`` are those of the plan, as are ``texts``, ``new_texts``, ``labels``, ``weights`` and, if
+        it is a function, ``order``; other parameters come from the folder.
+        """
         path = Path(path)
         if (path / persist.CONFIG).exists():
             raise CorruptFileError(f"{path} is the folder of a map, not of a progressive migration.", "Check the path.")

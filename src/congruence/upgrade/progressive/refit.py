@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import safetensors.numpy
 
 from congruence._utils.arrays import blocks, normalize_rows
 from congruence.errors import CorruptFileError
@@ -34,13 +35,8 @@ class Correction:
     plain_coef: np.ndarray | None = None  # (d_old, d_new), without texts, of a gated map
     evidence: str = "too few re-embedded rows to choose by"
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Return the fitted arrays by name, for saving; empty before a fit."""
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        return {name: array for name, array in arrays.items() if array is not None}
-
     def facts(self) -> dict[str, Any]:
-        """Return all other fields as plain data, for saving."""
+        """Return the fields that are not arrays as plain data."""
         gate = None if self.gate is None else [self.gate.slope, self.gate.level, self.gate.share]
         return {"kind": self.kind, "ridge": self.ridge, "gate": gate, "evidence": self.evidence}
 
@@ -56,38 +52,24 @@ class Correction:
             regressions[PLAIN] = Solved(self.feature_mean[:d], offset, self.plain_coef)
         return regressions
 
-    @classmethod
-    def restore(cls, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> Correction:
-        """Rebuild a correction from :meth:`arrays` and :meth:`facts`."""
-        kind, gate = facts["kind"], facts["gate"]
-        if kind not in (TEXTS, PLAIN, GATED) or (kind == GATED and gate is None):
-            raise ValueError(f"a map of kind {kind!r}")
-        expected = _ARRAYS if kind == GATED else _ARRAYS[:3]
-        if arrays and set(arrays) != set(expected):
-            raise ValueError(f"a map of kind {kind!r} with {sorted(arrays)}")
-        return cls(
-            kind,
-            float(facts["ridge"]),
-            None if gate is None else Gate(*map(float, gate)),
-            **arrays,
-            evidence=str(facts["evidence"]),
-        )
-
     def save(self, folder: Path) -> str:
         """Write the fitted arrays to a file of a plan's folder, and return its name; before a fit, it has no arrays."""
-        import safetensors.numpy
-
-        raw = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in self.arrays().items()})
-        return write_piece(folder, raw, ".safetensors")
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        filled = {name: np.ascontiguousarray(array) for name, array in arrays.items() if array is not None}
+        return write_piece(folder, safetensors.numpy.save(filled), ".safetensors")
 
     @classmethod
     def load(cls, folder: Path, name: str, facts: Mapping[str, Any]) -> Correction:
         """Read what :meth:`save` wrote, with the :meth:`facts` of the same map."""
-        import safetensors.numpy
-
         raw = read_piece(folder, name)
         try:
-            return cls.restore(safetensors.numpy.load(raw), facts)
+            arrays, kind, gate = safetensors.numpy.load(raw), facts["kind"], facts["gate"]
+            if kind not in (TEXTS, PLAIN, GATED) or (kind == GATED and gate is None):
+                raise ValueError(f"a map of kind {kind!r}")
+            if arrays and set(arrays) != set(_ARRAYS if kind == GATED else _ARRAYS[:3]):
+                raise ValueError(f"a map of kind {kind!r} with {sorted(arrays)}")
+            gate = None if gate is None else Gate(*map(float, gate))
+            return cls(kind, float(facts["ridge"]), gate, **arrays, evidence=str(facts["evidence"]))
         except (KeyError, TypeError, IndexError, ValueError, AttributeError, safetensors.SafetensorError) as error:
             raise CorruptFileError(
                 f"The map {folder / name} cannot be read ({error}).", "Restore the folder of the plan from a backup."

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +99,7 @@ class _Part:
         return out.getvalue()
 
 
-class Received(Mapping[int, np.ndarray]):
+class Received:
     """The new vectors received so far, by row of the store.
 
     ``rows`` (e,) are in the order in which they first arrived, and ``surprise`` (e,) is 1 − cosine between each and the
@@ -112,20 +112,6 @@ class Received(Mapping[int, np.ndarray]):
         self._at = np.full(n, -1, np.int32)
         self._parts: list[_Part] = []
         self._count = 0
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.rows.tolist())
-
-    def __contains__(self, row: object) -> bool:
-        return isinstance(row, (int, np.integer)) and bool(self._at[row] >= 0)
-
-    def __getitem__(self, row: int) -> np.ndarray:
-        if self._at[row] < 0:
-            raise KeyError(row)
-        return np.asarray(self.take(np.array([row]))[0])
 
     def known(self, rows: np.ndarray) -> np.ndarray:
         """Return a mask of the rows that have been received, shape (b,)."""
@@ -141,12 +127,9 @@ class Received(Mapping[int, np.ndarray]):
             out[here] = part.vectors[at[here] - part.start]
         return out
 
-    def add(self, rows: np.ndarray, vectors: np.ndarray, surprise: np.ndarray) -> None:
+    def add(self, rows: np.ndarray, vectors: np.ndarray, surprise: np.ndarray, name: str | None = None) -> None:
         """Add distinct rows; those received before get a new vector, and keep their position and their surprise."""
-        self._append(_Part(rows.astype(np.int64), vectors, surprise.astype(np.float64), self._count))
-
-    def _append(self, part: _Part) -> None:
-        """Append a part, whose vectors replace earlier ones of the same rows."""
+        part = _Part(rows.astype(np.int64), vectors, surprise.astype(np.float64), self._count, name)
         first = ~self.known(part.rows)
         self.rows = np.concatenate([self.rows, part.rows[first]])
         self.surprise = np.concatenate([self.surprise, part.surprise[first]])
@@ -191,10 +174,7 @@ class Received(Mapping[int, np.ndarray]):
                 raise ValueError("rows that the store does not have")
             if len(np.unique(rows)) < len(rows):
                 raise ValueError("a file that has a row twice")
-            part = _Part(
-                rows, np.array(vectors) if self.keep else vectors, np.array(table["surprise"]), self._count, name
-            )
-            self._append(part)
+            self.add(rows, np.array(vectors) if self.keep else vectors, np.array(table["surprise"]), name)
 
 
 def _table(width: int) -> np.dtype:
@@ -216,10 +196,9 @@ class RowStates:
     """State of each row of the store.
 
     Random rows come from the front of one permutation of the store. Every second one is the meter's: neither the fit
-    nor the order uses its new vector, so the order treats it like any row that was not requested. When the order
-    reaches it, it is *due*: it counts as a chosen row, and its vector is used. Chosen rows therefore do not depend on
-    which rows the meter has, and its rows that are not due are a simple random sample of all rows that are neither due
-    nor LEARN.
+    nor the order uses its new vector until the order reaches it. It is then *due* and counts as a chosen row. Chosen
+    rows therefore do not depend on which rows the meter has, and its rows that are not due are a simple random sample
+    of all rows that are neither due nor LEARN.
     """
 
     def __init__(self, n: int, random_state: int) -> None:

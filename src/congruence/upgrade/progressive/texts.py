@@ -100,16 +100,12 @@ class Texts:
     def __len__(self) -> int:
         return len(self.old)
 
-    def mixtures(self, rows: np.ndarray) -> np.ndarray:
-        """Return for each row a mixture of the new model's texts, by similarity in the old model, (n, d_new)."""
-        return self.mix(self.scores(rows))
-
     def scores(self, rows: np.ndarray) -> np.ndarray:
         """Return standardized scores of unit rows by the old model, shape (n, m)."""
         return self.scale.scores(rows, self.old)
 
     def mix(self, scores: np.ndarray) -> np.ndarray:
-        """Return mixtures from standardized scores, shape (n, m)."""
+        """Return mixtures of the new model's texts, (n, d_new), from standardized scores, (n, m)."""
         return np.asarray(softmax(SHARPNESS * scores) @ (self.new - self.new.mean(axis=0)))
 
 
