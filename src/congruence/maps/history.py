@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from congruence._utils.validation import check_choice
@@ -55,12 +55,7 @@ class History:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain data."""
-        return {
-            "losses": {term: [*values] for term, values in self.losses.items()},
-            "validation": [*self.validation],
-            "best_step": self.best_step,
-            "steps": self.steps,
-        }
+        return asdict(self)
 
     def plot(self, ax: Axes | None = None, *, term: str | None = None, annotate: bool = True) -> Axes:
         """Draw the validation score or a term of the loss by step; a dashed line marks the step that was kept.

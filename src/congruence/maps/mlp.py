@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import ClassVar, Self
 
 import numpy as np
 
-from congruence._utils.arrays import blocks, cast_like, namespace
+from congruence._utils.arrays import cast_like
 from congruence._utils.optional import require
 from congruence._utils.progress import progress_bar
 from congruence._utils.typing import Array, Layer, RowsLike
 from congruence._utils.validation import check_positive, check_seed
 from congruence.errors import ParameterError
 from congruence.maps._base import Map
-from congruence.maps._layers import gelu
+from congruence.maps._layers import gelu, in_blocks
 from congruence.maps.linear import LinearMap
 from congruence.persist import check_arrays, count
 from congruence.splits import duplicate_groups
@@ -73,12 +73,6 @@ class MLPMap(Map):
     """
 
     kind: ClassVar[str] = "mlp"
-
-    weights_: dict[str, np.ndarray]
-    n_epochs_: int
-    best_epoch_: int
-    loss_curve_: list[float]
-    validation_curve_: list[float]
 
     def __init__(
         self,
@@ -202,30 +196,26 @@ class MLPMap(Map):
         with torch.no_grad():
             validation = [float(error(held_rows))]
         best = {name: tensor.detach().clone() for name, tensor in parameters.items()}
-        for _epoch in self._epochs():
-            order = train_rows[torch.randperm(len(train_rows), generator=generator)]
-            total = 0.0
-            for rows in order.split(self.batch_size):
-                optimizer.zero_grad()
-                loss = error(rows)
-                loss.backward()
-                optimizer.step()
-                total += float(loss.detach()) * len(rows)
-            losses.append(total / len(order))
-            with torch.no_grad():
-                validation.append(float(error(held_rows)))
-            if validation[-1] <= min(validation):
-                best = {name: tensor.detach().clone() for name, tensor in parameters.items()}
-            if len(validation) - 1 - int(np.argmin(validation)) >= self.patience:
-                break
-        return {name: tensor.numpy() for name, tensor in best.items()}, (losses, validation)
-
-    def _epochs(self) -> Iterator[int]:
         with progress_bar("training", self.max_epochs, quiet=not self.verbose) as bar:
-            for epoch in range(self.max_epochs):
-                yield epoch
+            for _ in range(self.max_epochs):
+                order = train_rows[torch.randperm(len(train_rows), generator=generator)]
+                total = 0.0
+                for rows in order.split(self.batch_size):
+                    optimizer.zero_grad()
+                    loss = error(rows)
+                    loss.backward()
+                    optimizer.step()
+                    total += float(loss.detach()) * len(rows)
+                losses.append(total / len(order))
+                with torch.no_grad():
+                    validation.append(float(error(held_rows)))
+                if validation[-1] <= min(validation):
+                    best = {name: tensor.detach().clone() for name, tensor in parameters.items()}
+                if len(validation) - 1 - int(np.argmin(validation)) >= self.patience:
+                    break
                 if bar is not None:
                     bar.advance(1)
+        return {name: tensor.numpy() for name, tensor in best.items()}, (losses, validation)
 
     def _map(self, rows: Array) -> Array:
         w = {name: cast_like(value, rows) for name, value in self.weights_.items()}
@@ -235,13 +225,7 @@ class MLPMap(Map):
             hidden = gelu(centered @ w["w1"] + w["b1"])
             return centered @ w["matrix"] + w["target_mean"] + hidden @ w["w2"] + w["b2"]
 
-        parts = blocks(len(rows), 4 * w["b1"].shape[0] * rows.itemsize)
-        if not isinstance(rows, np.ndarray):
-            return namespace(rows).concat([map_block(rows[part]) for part in parts])
-        mapped = np.empty((len(rows), w["b2"].shape[0]), dtype=rows.dtype)
-        for part in parts:
-            mapped[part] = map_block(rows[part])
-        return mapped
+        return in_blocks(map_block, rows, len(w["b2"]), 4 * len(w["b1"]))
 
     def _layers_of(self, side: str) -> list[Layer]:
         self.check_fitted()

@@ -123,11 +123,6 @@ def refine(
     random_state : int, default=0
         Determines the folds.
 
-    Returns
-    -------
-    Refinement
-        The matches found with all pairs, and the evidence from the folds.
-
     Notes
     -----
     A round maps the source pool by the current map, centers both pools at their own means, takes the mutual nearest

@@ -87,16 +87,7 @@ def _norm(width: int) -> Layer:
 
 
 def count(layers: Iterable[Layer]) -> Cost:
-    """Count the parameters of layers and the operations per row.
-
-    Parameters
-    ----------
-    layers : sequence of dict
-        As for :meth:`congruence.HeadsMap.layers`.
-
-    Returns
-    -------
-    Cost
+    """Count the parameters of layers, as of :meth:`congruence.HeadsMap.layers`, and the operations per row.
 
     Examples
     --------
