@@ -504,7 +504,7 @@ class Map(ABC):
         Returns
         -------
         TorchMap
-            A ``torch.nn.Module`` on the CPU, made of ``torch.nn`` layers where possible. Later changes of the map do
+            A ``torch.nn.Module`` on the CPU, whose linear layers are ``torch.nn.Linear``. Later changes of the map do
             not affect it.
 
         Examples

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -37,6 +38,12 @@ class History:
     def best_score(self) -> float | None:
         """The highest validation score."""
         return max((score for _, score in self.validation), default=None)
+
+    @property
+    def validations_since_best(self) -> int:
+        """Number of validations after the one with the highest score."""
+        best = math.inf if self.best_step is None else self.best_step
+        return sum(step > best for step, _ in self.validation)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

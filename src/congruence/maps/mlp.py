@@ -98,7 +98,18 @@ class MLPMap(Map):
 
     def fit(self, X: RowsLike, Y: RowsLike) -> Self:
         """Train on rows paired by position, shapes (n, d_source) and (n, d_target)."""
-        self._check_parameters()
+        for name in ("hidden", "batch_size", "max_epochs", "patience"):
+            check_positive(getattr(self, name), name, integer=True)
+        check_positive(self.learning_rate, "learning_rate")
+        check_seed(self.random_state)
+        check_positive(self.weight_decay, "weight_decay", zero=True)
+        if not 0 < self.validation_share < 1:
+            raise ParameterError(
+                argument="validation_share",
+                got=self.validation_share,
+                expected="a number between 0 and 1",
+                fix="Pass `validation_share=0.1`, for example.",
+            )
         A, B, _ = self._check_pairs(X, Y)
         require("torch", extra="train")
         self._remember(A, B)
@@ -134,20 +145,6 @@ class MLPMap(Map):
             "linear_ridge": linear.ridge_,
         }
         return self
-
-    def _check_parameters(self) -> None:
-        for name in ("hidden", "batch_size", "max_epochs", "patience"):
-            check_positive(getattr(self, name), name, integer=True)
-        check_positive(self.learning_rate, "learning_rate")
-        check_seed(self.random_state)
-        check_positive(self.weight_decay, "weight_decay", zero=True)
-        if not 0 < self.validation_share < 1:
-            raise ParameterError(
-                argument="validation_share",
-                got=self.validation_share,
-                expected="a number between 0 and 1",
-                fix="Pass `validation_share=0.1`, for example.",
-            )
 
     def _hold_out(self, groups: np.ndarray) -> np.ndarray:
         """Return a mask of the held-out pairs.

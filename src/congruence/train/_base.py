@@ -56,8 +56,7 @@ def retrieval_score(
     """
     if y is None:
         raise InputError(
-            "Got rows of the source alone; expected those of the target too, in which they are searched.",
-            "Pass `y=…`.",
+            "Got rows of the source alone; expected those of the target too, in which they are searched.", "Pass `y=…`."
         )
     mapped = to_numpy(self.transform(getattr(X, "vectors", X)))
     return mean_recall(mapped, to_numpy(self.transform_target(getattr(y, "vectors", y))), x_labels, y_labels)

@@ -7,7 +7,7 @@ checking that torch is installed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -16,6 +16,7 @@ import torch
 from torch.nn import functional as F
 
 from congruence._utils.typing import Layer
+from congruence.maps.torch_module import TorchLayer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,25 +26,12 @@ if TYPE_CHECKING:
 Layers: TypeAlias = list[Layer]
 
 
-class _Layer(torch.nn.Module):
-    """One layer: trained arrays are parameters, fixed arrays are buffers, and all other values are plain numbers."""
+class _Layer(TorchLayer):
+    """A layer that is trained, except for means, and that can be read back as plain data."""
 
     def __init__(self, layer: Layer):
-        super().__init__()
-        self.kind = layer["kind"]
-        self.values: dict[str, float] = {}
-        for name, value in layer.items():
-            if name in ("kind", "layers"):
-                continue
-            if not isinstance(value, np.ndarray):
-                self.values[name] = value
-            elif name == "mean":  # a center is not trained
-                self.register_buffer(name, torch.tensor(value, dtype=torch.float32))
-            else:
-                self.register_parameter(name, torch.nn.Parameter(torch.tensor(value, dtype=torch.float32)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return _APPLY[self.kind](self, x)
+        super().__init__(layer)
+        self.requires_grad_(self.kind != "center")
 
     def plain(self) -> Layer:
         """Return the layer as plain data."""
@@ -97,21 +85,6 @@ class _Residual(_Layer):
         return {"kind": self.kind, **self.values, "layers": self.inner.plain()}
 
 
-def _linear(layer: _Layer, x: Tensor) -> Tensor:
-    bias = getattr(layer, "bias", None)
-    return x @ layer.weight if bias is None else torch.addmm(bias, x, layer.weight)
-
-
-#: How layers of each kind that has no class of its own are applied.
-_APPLY: dict[str, Callable[[_Layer, Tensor], Tensor]] = {
-    "normalize": lambda layer, x: F.normalize(x, dim=1, eps=torch.finfo(torch.float32).tiny),
-    "center": lambda layer, x: x - layer.mean,
-    "linear": _linear,
-    "gelu": lambda layer, x: F.gelu(x),
-    "relu": lambda layer, x: F.relu(x),
-    "silu": lambda layer, x: F.silu(x),
-    "layernorm": lambda layer, x: F.layer_norm(x, x.shape[1:], layer.weight, layer.bias, layer.values["eps"]),
-}
 _KINDS: dict[str, type[_Layer]] = {"swiglu": _SwiGLU, "dropout": _Dropout, "residual": _Residual}
 
 

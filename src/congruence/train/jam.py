@@ -198,11 +198,7 @@ class JAM(HeadsMap):
         return self
 
     def score(
-        self,
-        X: RowsLike,
-        y: RowsLike | None = None,
-        negatives: RowsLike | None = None,
-        groups: Labels | None = None,
+        self, X: RowsLike, y: RowsLike | None = None, negatives: RowsLike | None = None, groups: Labels | None = None
     ) -> float:
         """Return the share of images whose nearest text is one of their captions, by which parameters and steps are
         selected.

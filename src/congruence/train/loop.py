@@ -158,7 +158,7 @@ def run(
         if not history.validation:
             best = _validate(objective, history, best)
         with _bar(schedule.max_steps, history.steps, verbose) as show:
-            while history.steps < schedule.max_steps and _validations_since_best(history) < patience:
+            while history.steps < schedule.max_steps and history.validations_since_best < patience:
                 step = history.steps
                 rate = schedule.learning_rate * rate_at(step, schedule.max_steps, schedule.warmup, schedule.schedule)
                 for group in optimizer.param_groups:
@@ -227,12 +227,6 @@ def _validate(objective: Objective[BatchT], history: History, best: dict[str, Te
         history.best_step = history.steps
         return _snapshot(objective.module)
     return best
-
-
-def _validations_since_best(history: History) -> int:
-    if history.best_step is None:
-        return 0
-    return sum(step > history.best_step for step, _ in history.validation)
 
 
 def clip_gradient(parameters: list[Parameter], clip: float | None, optimizer: Optimizer) -> float:
