@@ -27,8 +27,8 @@ def parts_of_a_step(jam, X, Y, N, steps):
     """Return the median milliseconds of the forward pass, the backward pass, the gradient norm, and the optimizer step,
     which clips by that norm.
     """
-    from congruence.train._autoencoders import AutoencoderObjective
     from congruence.train.captions import read_captions
+    from congruence.train.jam import AutoencoderObjective
     from congruence.train.loop import Schedule, clip_gradient
     from congruence.train.optim import make_optimizer
 

@@ -105,7 +105,7 @@ def ours(options, clock):
     """Run the library's own training loop with timers around its parts."""
     import torch
 
-    from congruence.train import _layers, _objective, optim, rows
+    from congruence.train import _base, _layers, optim, rows
     from congruence.transport import _autograd, divergence
 
     solves = []
@@ -116,12 +116,12 @@ def ours(options, clock):
 
     rows.ArrayRows.batch = clock.timed("draw", rows.ArrayRows.batch)
     _layers.Head.forward = clock.timed(lambda: "heads" if torch.is_grad_enabled() else "teach", _layers.Head.forward)
-    _objective.siglip_loss = clock.timed("pairs", _objective.siglip_loss)
+    _base.siglip_loss = clock.timed("pairs", _base.siglip_loss)
     divergence.iterate = clock.timed(which, divergence.iterate)
     _autograd.KlotFeatures.apply = staticmethod(clock.timed("slope", _autograd.KlotFeatures.apply))
     torch.Tensor.backward = clock.timed("backward", torch.Tensor.backward)
     optim.Lion.step = clock.timed("optimizer", optim.Lion.step)
-    draw, move, rest, opened = _objective.HeadsObjective.batch, optim.Lion.step, [], []
+    draw, move, rest, opened = _base.HeadsObjective.batch, optim.Lion.step, [], []
 
     def first(task, step):
         if not rest:
@@ -135,7 +135,7 @@ def ours(options, clock):
         opened.pop().__exit__(None, None, None)
         return done
 
-    _objective.HeadsObjective.batch, optim.Lion.step = first, last
+    _base.HeadsObjective.batch, optim.Lion.step = first, last
     X, Y, U, V = problem(options)
     mapping = trainer(options).fit(X, Y, unpaired=(U, V), verbose=False)
     return mapping.facts_["history"]["losses"]["loss"], rest[0]
@@ -147,7 +147,7 @@ def plain(options, clock):
     from torch.nn import functional as F
 
     from congruence.train import ArrayRows, _layers
-    from congruence.train._objective import first_layers
+    from congruence.train._base import first_layers
 
     X, Y, U, V = problem(options)
     teacher = [_layers.Head(layers).requires_grad_(False) for layers in trainer(options).fit_teacher(X, Y).layers()]

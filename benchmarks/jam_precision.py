@@ -46,8 +46,8 @@ def recalls(
 def step_costs(widths: list[int], items: int, rounds: int, steps: int) -> dict[str, object]:
     """Return the wall-clock and processor seconds per step by precision and round, after a warm-up round."""
     from congruence.train import JAM
-    from congruence.train._autoencoders import AutoencoderObjective
     from congruence.train.captions import read_captions
+    from congruence.train.jam import AutoencoderObjective
     from congruence.train.loop import Schedule, clip_gradient
     from congruence.train.optim import make_optimizer
 

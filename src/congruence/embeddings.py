@@ -549,7 +549,8 @@ def by_modality(
     if isinstance(source, Mapping) and isinstance(target, Mapping):
         if modality is not None:
             raise ModalityError(
-                f"Got `modality={modality!r}` beside embeddings by modality, whose keys say it; expected one of the two.",
+                f"Got `modality={modality!r}` beside embeddings by modality, whose keys say it; expected one "
+                "of the two.",
                 "Leave modality out.",
             )
         sides: tuple[dict[str, Embeddings], dict[str, Embeddings]] = ({}, {})

@@ -73,7 +73,7 @@ def test_every_loss_learns(scenes, heldout, loss):
 
 
 def test_a_killed_run_goes_on_to_the_bit(scenes, heldout, tmp_path, monkeypatch):
-    from congruence.train import _autoencoders as jam
+    from congruence.train import jam
 
     method = JAM(
         spread_mix=(0.0, 1.0), learn_temperature=True, **{**QUICK, "max_epochs": 6, "dropout": 0.1}, checkpoint_every=1
@@ -164,7 +164,7 @@ def test_a_learned_temperature_begins_where_told_and_moves(scenes):
 
 
 def test_a_curriculum_goes_from_one_end_to_the_other(scenes, heldout, monkeypatch):
-    from congruence.train import _autoencoders as jam
+    from congruence.train import jam
 
     seen = []
     original = jam.spread_loss

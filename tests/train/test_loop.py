@@ -320,7 +320,7 @@ def test_what_the_processor_can_do_is_pytorchs_answer(asks_processor, monkeypatc
 
 
 def test_a_device_that_is_not_there():
-    from congruence.train.loop import torch_device
+    from congruence.train import SAIL
 
     with pytest.raises(ParameterError, match="device"):
-        torch_device("tpu")
+        SAIL(device="tpu").fit(np.eye(4), np.eye(4), verbose=False)

@@ -65,7 +65,7 @@ def test_transport_spreads_what_the_nearest_row_would_take_alone():
     """One paired row is nearest to all: hard labels know only it, transport uses each row equally."""
     similar = F.normalize(torch.tensor([1.0, 0.0]) + 0.1 * unit(40, 2, 0), dim=1)
     paired = F.normalize(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, -1.0]], dtype=torch.float64), dim=1)
-    from congruence.train._pseudo import pseudo_labels
+    from congruence.train._autograd import pseudo_labels
 
     shares = {name: pseudo_labels(similar, paired, name, 0.05, 500)(slice(0, 40)).sum(0) for name in ("hard", "ot")}
     assert shares["hard"].tolist() == [40, 0, 0]

@@ -8,9 +8,7 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import shutil
-import socket
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -284,7 +282,7 @@ _TEMPORARY = re.compile(r"\.(?P<host>[0-9a-f]{8})-(?P<process>\d+)-[0-9a-f]{8}\.
 
 def temporary_path(path: Path) -> Path:
     """Return an unused hidden path next to a path, whose name identifies the host and this process."""
-    return path.parent / f"{_stem(path)}.{_host()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    return path.parent / f"{_stem(path)}.{_host()}-{os.getpid()}-{os.urandom(4).hex()}.tmp"
 
 
 def find_left_over(path: Path) -> list[Path]:
@@ -311,6 +309,8 @@ def _stem(path: Path) -> str:
 @cache
 def _host() -> str:
     """Return a digest of the machine, its current boot and the container, within which process numbers are unique."""
+    import socket  # only where something is written: the import takes 4 ms
+
     facts = [socket.gethostname()]
     for read in (lambda: Path("/proc/sys/kernel/random/boot_id").read_text(), lambda: os.readlink("/proc/self/ns/pid")):
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping
-from html import escape
 
 #: Longest line of a text display.
 WIDTH = 110
@@ -73,6 +72,8 @@ def as_text(title: str, facts: Mapping[str, str], *, most: int = 1) -> str:
 
 def as_html(title: str, facts: Mapping[str, str]) -> str:
     """Return a title and facts as an HTML table in the notebook's own colors; all text is escaped."""
+    from html import escape  # only notebooks need it
+
     rows = "".join(
         f'<tr><th scope="row" style="text-align:left;font-weight:normal;opacity:.7">{escape(visible(name))}</th>'
         f'<td style="text-align:left">{escape(visible(value))}</td></tr>'

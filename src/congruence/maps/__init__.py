@@ -67,10 +67,6 @@ def make_map(method: str, **parameters: object) -> Map:
 def load(path: str | Path) -> Map:
     """Load a map saved with :meth:`Map.save`. Nothing in the folder is executed.
 
-    Parameters
-    ----------
-    path : path-like
-
     Raises
     ------
     FileError, CorruptFileError, VersionError
@@ -110,11 +106,6 @@ def from_pretrained(name_or_path: str | Path, *, revision: str | None = None, to
         Branch, tag or commit on the hub.
     token : str, optional
         Access token for the hub.
-
-    Raises
-    ------
-    FileError, CorruptFileError, VersionError
-        If the folder cannot be read, is damaged, or was written in a newer format.
     """
     if persist.find_map(name_or_path).is_dir():
         return load(name_or_path)

@@ -103,6 +103,10 @@ class Map(ABC):
     def _map(self, rows: Array) -> Array:
         """Map checked source rows, in their precision and array library, with bounded extra memory."""
 
+    def _map_target(self, rows: Array) -> Array:
+        """Map checked target rows; the identity, except for joint-space maps."""
+        return rows
+
     @abstractmethod
     def state(self) -> dict[str, np.ndarray]:
         """Return the fitted arrays that, with the parameters and ``facts_``, rebuild the map."""
@@ -153,23 +157,12 @@ class Map(ABC):
     @overload
     def transform_target(self, Y: ArrayLike | ArrowStream) -> np.ndarray: ...
     def transform_target(self, Y: RowsLike) -> Array:
-        """Map target rows into the space that :meth:`transform` maps to: the identity, except for joint-space maps.
-
-        Parameters
-        ----------
-        Y : array_like or tensor, shape (m, d_target)
-
-        Returns
-        -------
-        ndarray or tensor, shape (m, d_out)
-        """
-        return as_given(self._check_target(Y), Y)
+        """Map target rows (m, d_target) to where :meth:`transform` maps: the identity, except for joint-space maps."""
+        return self._compute(self._map_target, self._check_target(Y), Y, "Y")
 
     def fit_transform(self, X: RowsLike, y: RowsLike | None = None, **fit_params: Any) -> Array:
         """Fit the map on rows ``X`` and the target's rows ``y``, and return the mapped rows."""
         return self.fit(X, y, **fit_params).transform(X)  # type: ignore[arg-type]
-
-    # ------------------------------------------------------------------ an estimator, for scikit-learn
 
     #: scikit-learn converts the results of these methods as ``set_output`` or its configuration asks.
     _sklearn_auto_wrap_output_keys: ClassVar[frozenset[str]] = frozenset({"transform"})
@@ -213,8 +206,6 @@ class Map(ABC):
             required=True, one_d_labels=False, two_d_labels=True, multi_output=True, single_output=False
         )
         return Tags(estimator_type=None, target_tags=target, transformer_tags=TransformerTags())
-
-    # ------------------------------------------------------------------ checks
 
     def check_fitted(self) -> None:
         """Refuse a map that is not fitted. Raises NotFittedMapError."""
@@ -273,7 +264,8 @@ class Map(ABC):
     def _check_target(self, Y: RowsLike) -> Array:
         self.check_fitted()
         B = check_native(Y, "Y")
-        check_width(B.shape[1], self.d_target, type(self).__name__ + ".transform_target", self.n_features_in_)
+        owner = f"{type(self).__name__}.transform_target"
+        check_width(B.shape[1], self.d_target, owner, self.n_features_in_, "Use transform")
         return B
 
     def _check_columns(self, X: object, A: Array, *, reset: bool) -> None:
@@ -320,8 +312,6 @@ class Map(ABC):
         self.target_space_ = Space(dim=Y.shape[1], normalized=has_unit_rows(Y))
         self.scores_ = {}
 
-    # ------------------------------------------------------------------ use on embeddings
-
     def for_modality(self, modality: str | None) -> Self:
         """Return the map to use for a modality: the map itself, unless the method keeps means for each modality."""
         return self
@@ -344,19 +334,17 @@ class Map(ABC):
             raise ParameterError(
                 argument="normalize", got=normalize, expected="'auto', True or False", fix="Choose one of these."
             )
-        if self.target_space_.normalized is None:
-            self._norm_unknown()
+        # No unmapped rows of either model are in a joint space, so norms there need not match theirs.
+        if self.target_space_.normalized is None and self.sides == ("source",):
+            warnings.warn(
+                NormWarning(
+                    "The map has no record of whether the target's rows had unit norm, so rows keep the norms it "
+                    "gives them.",
+                    "Pass `normalize=True` for unit rows.",
+                ),
+                stacklevel=3,
+            )
         return bool(self.target_space_.normalized)
-
-    def _norm_unknown(self) -> None:
-        warnings.warn(
-            NormWarning(
-                "The map has no record of whether the target's rows had unit norm, so rows keep the norms it "
-                "gives them.",
-                "Pass `normalize=True` for unit rows.",
-            ),
-            stacklevel=4,
-        )
 
     @overload
     def transform_embeddings(
@@ -461,8 +449,6 @@ class Map(ABC):
             "scores": self.scores_,
         }
 
-    # ------------------------------------------------------------------ export
-
     def _layers_of(self, side: str) -> list[Layer]:
         """Return ``transform`` as layers; for a joint-space map, the head of one side."""
         raise ParameterError(f"{type(self).__name__} is not made of layers.", "Call transform instead.")
@@ -518,7 +504,7 @@ class Map(ABC):
         Returns
         -------
         TorchMap
-            A ``torch.nn.Module`` on the CPU, made of ``torch.nn`` layers where possible. Later changes of the map do
+            A ``torch.nn.Module`` on the CPU, whose linear layers are ``torch.nn.Linear``. Later changes of the map do
             not affect it.
 
         Examples
@@ -545,8 +531,6 @@ class Map(ABC):
             layers, d_in, self.d_out, trainable=trainable, dtype=dtype or torch.float32, about=", ".join(about)
         )
 
-    # ------------------------------------------------------------------ saving
-
     def config(self) -> dict[str, Any]:
         """Return everything that is saved of the map besides the arrays of :meth:`state`, as plain data."""
         self.check_fitted()
@@ -560,28 +544,18 @@ class Map(ABC):
         }
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write the map as a folder: ``model.safetensors``, ``config.json``, ``README.md``.
+        """Write the map as a folder that :func:`congruence.load` reads, and return its path.
 
-        Parameters
-        ----------
-        path : path-like
-            The folder to create.
-        force : bool, default=False
-            Replace an existing folder.
-
-        Returns
-        -------
-        Path
-            The folder, which :func:`congruence.load` reads.
-
-        Raises
-        ------
-        OutputExistsError, StorageError
-            If the folder exists, or cannot be written.
+        It holds ``model.safetensors``, ``config.json`` and ``README.md``. ``force`` replaces an existing map; without
+        it, an existing path raises OutputExistsError.
         """
-        return persist.write_folder(
-            path, self.state(), self.config(), write_card(self, *self._card_text()), force=force
-        )
+        saved = self._plain()
+        card = write_card(saved, *saved._card_text())
+        return persist.write_folder(path, saved.state(), saved.config(), card, force=force)
+
+    def _plain(self) -> Map:
+        """Return the map that is saved in place of this one, without the parameters of a method that found it."""
+        return self
 
     def _card_text(self) -> tuple[str, list[str]]:
         """Return the title of the card, and what the map does and how to call it, in Markdown with escaped names."""
@@ -688,8 +662,6 @@ class Map(ABC):
         with tempfile.TemporaryDirectory() as folder:
             path = self.save(Path(folder) / "map")
             return persist.upload_folder(path, repo_id, token=token, private=private, message=commit_message)
-
-    # ------------------------------------------------------------------ display
 
     def __repr__(self) -> str:
         defaults = inspect.signature(type(self)).parameters

@@ -100,12 +100,17 @@ def forward(layers: Iterable[Layer], x: Array) -> Array:
 def run(layers: list[Layer], rows: Array, width: int) -> Array:
     """Apply checked layers to rows (m, d), one block at a time, in the rows' own precision and library: (m, width)."""
     layers = cast(layers, rows)
-    parts = blocks(len(rows), 4 * rows.itemsize * widest(layers, rows.shape[1]))
+    return in_blocks(lambda part: forward(layers, part), rows, width, 4 * widest(layers, rows.shape[1]))
+
+
+def in_blocks(function: Callable[[Array], Array], rows: Array, width: int, values: int) -> Array:
+    """Apply a function to rows, one block at a time, given the number of values that a row takes: (m, width)."""
+    parts = blocks(len(rows), values * rows.itemsize)
     if not isinstance(rows, np.ndarray):
-        return namespace(rows).concat([forward(layers, rows[part]) for part in parts])
+        return namespace(rows).concat([function(rows[part]) for part in parts])
     out = np.empty((len(rows), width), dtype=rows.dtype)
     for part in parts:
-        out[part] = forward(layers, rows[part])
+        out[part] = function(rows[part])
     return out
 
 

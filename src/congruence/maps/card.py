@@ -200,15 +200,12 @@ def _table(rows: list[list[str]]) -> list[str]:
     return [lines[0], f"|{' --- |' * len(rows[0])}", *lines[1:]]
 
 
-#: Name and display label, in the Hub's metadata, of each score of a fit.
+#: Of each score of a fit: its name and its label in the Hub's metadata, the score to compare it with, and its meaning.
 _METRICS = {
-    "held_out_retrieval_at_1": ("recall_at_1", "recall at 1", "held_out_retrieval_chance"),
-    "held_out_recall_at_10": ("recall_at_10", "recall at 10", "held_out_recall_at_10_chance"),
-    "held_out_cosine": ("cosine_similarity", "cosine", "held_out_cosine_constant"),
+    "held_out_retrieval_at_1": ("recall_at_1", "recall at 1", "held_out_retrieval_chance", "chance"),
+    "held_out_recall_at_10": ("recall_at_10", "recall at 10", "held_out_recall_at_10_chance", "chance"),
+    "held_out_cosine": ("cosine_similarity", "cosine", "held_out_cosine_constant", "every row at the target's mean"),
 }
-
-#: Meaning of the second number of each score.
-_CONTROLS = {"held_out_cosine_constant": "every row at the target's mean"}
 
 
 def front_matter(name: str, tags: tuple[str, ...], scores: Mapping[str, object] | None = None) -> list[str]:
@@ -239,10 +236,10 @@ def front_matter(name: str, tags: tuple[str, ...], scores: Mapping[str, object] 
 def _results(scores: Mapping[str, object]) -> list[dict[str, object]]:
     """Return the scores on held-out pairs; those that are not finite numbers are left out."""
     results: list[dict[str, object]] = []
-    for key, (kind, label, control) in _METRICS.items():
+    for key, (kind, label, control, meaning) in _METRICS.items():
         value, reference = scores.get(key), scores.get(control)
         if _is_number(value):
-            suffix = f" ({_CONTROLS.get(control, 'chance')}: {reference:.3f})" if _is_number(reference) else ""
+            suffix = f" ({meaning}: {reference:.3f})" if _is_number(reference) else ""
             results.append({"type": kind, "value": round(float(value), 4), "name": f"{label}{suffix}"})
     return results
 

@@ -120,10 +120,6 @@ class CanonicalFrame:
     kind: ClassVar[str] = "frame"
     models_: dict[str, FrameModel]
     consensus_: dict[str, Consensus]
-    axes_: list[str]
-    objective_: np.ndarray
-    n_iter_: int
-    converged_: bool
 
     get_params: ClassVar[Any] = Map.get_params
     set_params: ClassVar[Any] = Map.set_params
@@ -318,8 +314,8 @@ class CanonicalFrame:
             check_choice(modality, MODALITIES, "modality")
         if not table or (modality is not None and modality not in table and "" not in table):
             raise ModalityError(
-                f"Got `modality={modality!r}` for {source!r} ({a.modalities}) and {target!r} ({b.modalities}); expected "
-                "one whose means are known in both.",
+                f"Got `modality={modality!r}` for {source!r} ({a.modalities}) and {target!r} ({b.modalities}); "
+                "expected one whose means are known in both.",
                 "Pass another `modality=…`, or add rows of it with a new frame.",
             )
         measured = [q for q in table if "frame" not in (a.means_from[q], b.means_from[q])]
@@ -417,8 +413,6 @@ class CanonicalFrame:
                         model.means_from[q] = "frame"
                         break
 
-    # ------------------------------------------------------------------ description and saving
-
     def describe(self) -> dict[str, Any]:
         """Return what is known about the frame as plain data."""
         self.check_fitted()
@@ -442,16 +436,7 @@ class CanonicalFrame:
     def save(self, path: str | Path, *, force: bool = False) -> Path:
         """Write the frame as a folder: ``model.safetensors``, ``config.json``, ``README.md``.
 
-        Parameters
-        ----------
-        path : path-like
-        force : bool, default=False
-            Replace an existing frame or map.
-
-        Raises
-        ------
-        OutputExistsError, StorageError
-            If the folder exists, or cannot be written.
+        With ``force``, an existing frame or map is replaced; otherwise this raises OutputExistsError.
         """
         self.check_fitted()
         arrays: dict[str, np.ndarray] = {"objective": self.objective_}
@@ -496,13 +481,7 @@ class CanonicalFrame:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Load a frame saved with :meth:`save`. Nothing in the folder is executed.
-
-        Raises
-        ------
-        FileError, CorruptFileError, VersionError
-            If the folder cannot be read, is damaged, or was written in a newer format.
-        """
+        """Load a frame saved with :meth:`save`. Nothing in the folder is executed."""
         arrays, config = persist.read_folder(path)
         if config.get("kind") != cls.kind:
             raise CorruptFileError(

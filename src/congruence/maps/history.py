@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from congruence._utils.validation import check_choice
@@ -38,6 +39,12 @@ class History:
         """The highest validation score."""
         return max((score for _, score in self.validation), default=None)
 
+    @property
+    def validations_since_best(self) -> int:
+        """Number of validations after the one with the highest score."""
+        best = math.inf if self.best_step is None else self.best_step
+        return sum(step > best for step, _ in self.validation)
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Build a record from plain data, as :meth:`to_dict` returns; a ValueError or TypeError if it is malformed."""
@@ -55,12 +62,7 @@ class History:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain data."""
-        return {
-            "losses": {term: [*values] for term, values in self.losses.items()},
-            "validation": [*self.validation],
-            "best_step": self.best_step,
-            "steps": self.steps,
-        }
+        return asdict(self)
 
     def plot(self, ax: Axes | None = None, *, term: str | None = None, annotate: bool = True) -> Axes:
         """Draw the validation score or a term of the loss by step; a dashed line marks the step that was kept.

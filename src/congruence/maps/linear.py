@@ -48,11 +48,6 @@ class LinearMap(AffineMap):
     #: Penalties tried under ``ridge="cv"``, relative to the largest eigenvalue of the Gram matrix.
     RELATIVE_GRID: ClassVar[np.ndarray] = np.logspace(-8, 2, 61)
 
-    coef_: np.ndarray
-    ridge_: float
-    gcv_ridges_: np.ndarray
-    gcv_scores_: np.ndarray
-
     def __init__(self, ridge: float | str = "cv", center: bool = True) -> None:
         self.ridge = ridge
         self.center = center

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import ClassVar, Self
 
 import numpy as np
 
-from congruence._utils.arrays import blocks, cast_like, namespace
+from congruence._utils.arrays import cast_like
 from congruence._utils.optional import require
 from congruence._utils.progress import progress_bar
 from congruence._utils.typing import Array, Layer, RowsLike
 from congruence._utils.validation import check_positive, check_seed
 from congruence.errors import ParameterError
 from congruence.maps._base import Map
-from congruence.maps._layers import gelu
+from congruence.maps._layers import gelu, in_blocks
 from congruence.maps.linear import LinearMap
 from congruence.persist import check_arrays, count
 from congruence.splits import duplicate_groups
@@ -74,12 +74,6 @@ class MLPMap(Map):
 
     kind: ClassVar[str] = "mlp"
 
-    weights_: dict[str, np.ndarray]
-    n_epochs_: int
-    best_epoch_: int
-    loss_curve_: list[float]
-    validation_curve_: list[float]
-
     def __init__(
         self,
         hidden: int = 512,
@@ -104,7 +98,18 @@ class MLPMap(Map):
 
     def fit(self, X: RowsLike, Y: RowsLike) -> Self:
         """Train on rows paired by position, shapes (n, d_source) and (n, d_target)."""
-        self._check_parameters()
+        for name in ("hidden", "batch_size", "max_epochs", "patience"):
+            check_positive(getattr(self, name), name, integer=True)
+        check_positive(self.learning_rate, "learning_rate")
+        check_seed(self.random_state)
+        check_positive(self.weight_decay, "weight_decay", zero=True)
+        if not 0 < self.validation_share < 1:
+            raise ParameterError(
+                argument="validation_share",
+                got=self.validation_share,
+                expected="a number between 0 and 1",
+                fix="Pass `validation_share=0.1`, for example.",
+            )
         A, B, _ = self._check_pairs(X, Y)
         require("torch", extra="train")
         self._remember(A, B)
@@ -140,20 +145,6 @@ class MLPMap(Map):
             "linear_ridge": linear.ridge_,
         }
         return self
-
-    def _check_parameters(self) -> None:
-        for name in ("hidden", "batch_size", "max_epochs", "patience"):
-            check_positive(getattr(self, name), name, integer=True)
-        check_positive(self.learning_rate, "learning_rate")
-        check_seed(self.random_state)
-        check_positive(self.weight_decay, "weight_decay", zero=True)
-        if not 0 < self.validation_share < 1:
-            raise ParameterError(
-                argument="validation_share",
-                got=self.validation_share,
-                expected="a number between 0 and 1",
-                fix="Pass `validation_share=0.1`, for example.",
-            )
 
     def _hold_out(self, groups: np.ndarray) -> np.ndarray:
         """Return a mask of the held-out pairs.
@@ -202,30 +193,26 @@ class MLPMap(Map):
         with torch.no_grad():
             validation = [float(error(held_rows))]
         best = {name: tensor.detach().clone() for name, tensor in parameters.items()}
-        for _epoch in self._epochs():
-            order = train_rows[torch.randperm(len(train_rows), generator=generator)]
-            total = 0.0
-            for rows in order.split(self.batch_size):
-                optimizer.zero_grad()
-                loss = error(rows)
-                loss.backward()
-                optimizer.step()
-                total += float(loss.detach()) * len(rows)
-            losses.append(total / len(order))
-            with torch.no_grad():
-                validation.append(float(error(held_rows)))
-            if validation[-1] <= min(validation):
-                best = {name: tensor.detach().clone() for name, tensor in parameters.items()}
-            if len(validation) - 1 - int(np.argmin(validation)) >= self.patience:
-                break
-        return {name: tensor.numpy() for name, tensor in best.items()}, (losses, validation)
-
-    def _epochs(self) -> Iterator[int]:
         with progress_bar("training", self.max_epochs, quiet=not self.verbose) as bar:
-            for epoch in range(self.max_epochs):
-                yield epoch
+            for _ in range(self.max_epochs):
+                order = train_rows[torch.randperm(len(train_rows), generator=generator)]
+                total = 0.0
+                for rows in order.split(self.batch_size):
+                    optimizer.zero_grad()
+                    loss = error(rows)
+                    loss.backward()
+                    optimizer.step()
+                    total += float(loss.detach()) * len(rows)
+                losses.append(total / len(order))
+                with torch.no_grad():
+                    validation.append(float(error(held_rows)))
+                if validation[-1] <= min(validation):
+                    best = {name: tensor.detach().clone() for name, tensor in parameters.items()}
+                if len(validation) - 1 - int(np.argmin(validation)) >= self.patience:
+                    break
                 if bar is not None:
                     bar.advance(1)
+        return {name: tensor.numpy() for name, tensor in best.items()}, (losses, validation)
 
     def _map(self, rows: Array) -> Array:
         w = {name: cast_like(value, rows) for name, value in self.weights_.items()}
@@ -235,13 +222,7 @@ class MLPMap(Map):
             hidden = gelu(centered @ w["w1"] + w["b1"])
             return centered @ w["matrix"] + w["target_mean"] + hidden @ w["w2"] + w["b2"]
 
-        parts = blocks(len(rows), 4 * w["b1"].shape[0] * rows.itemsize)
-        if not isinstance(rows, np.ndarray):
-            return namespace(rows).concat([map_block(rows[part]) for part in parts])
-        mapped = np.empty((len(rows), w["b2"].shape[0]), dtype=rows.dtype)
-        for part in parts:
-            mapped[part] = map_block(rows[part])
-        return mapped
+        return in_blocks(map_block, rows, len(w["b2"]), 4 * len(w["b1"]))
 
     def _layers_of(self, side: str) -> list[Layer]:
         self.check_fitted()

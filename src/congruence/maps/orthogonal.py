@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, overload
 
 import numpy as np
@@ -133,17 +132,10 @@ class OrthogonalMap(AffineMap):
 
     kind: ClassVar[str] = "orthogonal"
 
-    rotation_: np.ndarray
-    singular_values_: np.ndarray
-    gains_: np.ndarray
-    rank_: int
-    mean_directions_: int
     modality_: str | None
     modality_means_: dict[str, Means]
     moments_: dict[str, CrossMoments]
     given_means_: dict[str, GivenMeans]
-    cv_strength_: float
-    cv_scores_: np.ndarray
 
     def __init__(
         self,
@@ -158,8 +150,6 @@ class OrthogonalMap(AffineMap):
         self.shrinkage_strength = shrinkage_strength
         self.allow_reflection = allow_reflection
         self.random_state = random_state
-
-    # ------------------------------------------------------------------ fit
 
     def fit(
         self, X: RowsLike, Y: RowsLike, sample_weight: ArrayLike | None = None, modality: Modalities = None
@@ -361,15 +351,14 @@ class OrthogonalMap(AffineMap):
             return
         if d_source != d_target:
             raise ParameterError(
-                f"Got `allow_reflection=False` for widths {d_source} and {d_target}; expected equal widths, since only a "
-                "square matrix has a determinant.",
+                f"Got `allow_reflection=False` for widths {d_source} and {d_target}; expected equal widths, since "
+                "only a square matrix has a determinant.",
                 "Leave out `allow_reflection=False`.",
             )
         if self.shrinkage not in ("auto", "full"):
             raise ParameterError(
                 f'Got `allow_reflection=False` with `shrinkage={self.shrinkage!r}`; expected "full", since a partial '
-                "map has "
-                "no determinant.",
+                "map has no determinant.",
                 'Pass `shrinkage="full"`, or leave out `allow_reflection=False`.',
             )
 
@@ -474,8 +463,6 @@ class OrthogonalMap(AffineMap):
             facts["mean_rows"] = {name: [m.n_source, m.n_target] for name, m in self.given_means_.items()}
         return facts
 
-    # ------------------------------------------------------------------ modalities
-
     def recenter(
         self,
         source_mean: ArrayLike | Embeddings,
@@ -522,10 +509,7 @@ class OrthogonalMap(AffineMap):
     def for_modality(self, modality: str | None) -> Self:
         """Return the map with the means of one of its modalities; of ``None``, the map itself.
 
-        Raises
-        ------
-        ModalityError
-            If the map has no means for the modality. A map fitted without a modality name accepts any.
+        A map fitted without the name of a modality accepts any; otherwise one without means raises ModalityError.
         """
         self.check_fitted()
         if modality is None or modality == self.modality_:
@@ -551,6 +535,8 @@ class OrthogonalMap(AffineMap):
     ) -> Self:
         """Return a map whose means of one modality include additional unpaired rows.
 
+        With ``forgetting=1``, it equals that of :meth:`recenter` with all rows together, up to rounding.
+
         Parameters
         ----------
         source, target : Embeddings or array_like, shapes (n, d_source) and (m, d_target), optional
@@ -559,11 +545,6 @@ class OrthogonalMap(AffineMap):
             A modality for which :meth:`recenter` was given rows (not mean vectors, whose number of rows is unknown).
         forgetting : float, default=1.0
             Factor in (0, 1] by which the weight of the rows counted so far is multiplied.
-
-        Returns
-        -------
-        OrthogonalMap
-            With forgetting = 1, the same map as :meth:`recenter` with all rows together, up to rounding.
         """
         _check_forgetting(forgetting)
         self.check_fitted()
@@ -625,8 +606,6 @@ class OrthogonalMap(AffineMap):
             setattr(new, name, getattr(self, name))
         new.modality_means_ = dict(self.modality_means_)
         return new
-
-    # ------------------------------------------------------------------ use
 
     @property
     def matrix(self) -> np.ndarray:
@@ -732,15 +711,8 @@ class OrthogonalMap(AffineMap):
     def covered_share(self, X: RowsLike) -> np.ndarray:
         """Return the share of each centered row's variance (norm²) in directions the anchors cover.
 
-        Parameters
-        ----------
-        X : array_like, shape (m, d_source)
-
-        Returns
-        -------
-        ndarray of float64, shape (m,)
-            In [0, 1]. The fit has no information about the remaining component: it is dropped or, with
-            ``shrinkage="full"``, rotated arbitrarily. A row equal to the mean counts as 1.
+        The fit has no information about the remaining component: it is dropped or, with ``shrinkage="full"``, rotated
+        arbitrarily. A row equal to the mean counts as 1. Shapes: ``X`` (m, d_source); returns (m,), in [0, 1].
         """
         A = to_numpy(self._check_source(X))
         kept = self.rank_ + self.mean_directions_
@@ -755,21 +727,16 @@ class OrthogonalMap(AffineMap):
         covered = np.square(centered @ basis).sum(axis=1)
         return np.minimum(np.divide(covered, total, out=np.ones(len(A)), where=total > 0), 1.0)
 
-    # ------------------------------------------------------------------ saving
-
     def to_orthogonal(self) -> OrthogonalMap:
-        """Return the fitted map as a plain :class:`~congruence.OrthogonalMap`, without a subclass's own parameters."""
+        """Return the fitted map as a plain :class:`~congruence.OrthogonalMap`, as which a subclass is saved."""
         self.check_fitted()
         plain = OrthogonalMap(**{name: getattr(self, name) for name in OrthogonalMap().get_params()})
         plain._restore(self.state(), self.facts_)
         plain.source_space_, plain.target_space_, plain.scores_ = self.source_space_, self.target_space_, self.scores_
         return plain
 
-    def save(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write the map as a folder, as every map; a subclass's is read as an :class:`~congruence.OrthogonalMap`."""
-        if type(self) is not OrthogonalMap:
-            return self.to_orthogonal().save(path, force=force)
-        return super().save(path, force=force)
+    def _plain(self) -> OrthogonalMap:
+        return self if type(self) is OrthogonalMap else self.to_orthogonal()
 
     def state(self) -> dict[str, np.ndarray]:
         """Return rotation, means, spectrum and moments as arrays."""

@@ -109,27 +109,19 @@ class CCAMap(HeadsMap):
 
     Parameters
     ----------
-    n_components : int, optional
-        Width of the joint space. By default as many directions as the pairs allow: min(d_source, d_target, n − 1) (n
-        without centering), or fewer if the rows span fewer.
+    n_components, center, normalize
+        As for :class:`~congruence.ProcrustesHeads`.
     ridge : float, default=0.1
         λ, added to the Gram matrices AᵀA and BᵀB. These are sums over rows, not means, so λ has less effect with more
         pairs.
-    center : bool, default=True
-        Subtract the mean of the rows of the fit (after scaling them to unit norm, if ``normalize``).
-    normalize : bool, default=True
-        Scale rows to unit norm before the mean is computed. Rows to be mapped are normalized and centered in the same
-        way.
     power : float, default=0.0
         Multiply direction i by (its canonical correlation)^power on both sides. 0, as in the paper, gives weakly and
         strongly correlated directions the same weight.
 
     Attributes
     ----------
-    source_weights_, target_weights_ : ndarray of float64, shapes (d_source, n_components) and (d_target, n_components)
-        Multiply rows from the right.
-    source_mean_, target_mean_ : ndarray of float64, shape (d_source,) and (d_target,)
-        Subtracted from the rows; zeros without centering.
+    source_weights_, target_weights_, source_mean_, target_mean_
+        As for :class:`~congruence.ProcrustesHeads`, but the columns of the weights are not orthonormal.
     singular_values_ : ndarray, shape (min(d_source, d_target),)
         Canonical correlations of the fitted rows, descending, shrunk by λ (unshrunk for λ = 0).
 
@@ -267,8 +259,8 @@ def _set_directions(
     most = max(1, min(rank, A.width, B.width, len(A) - bool(mapping.center)))
     if mapping.n_components is not None and mapping.n_components > most:
         raise ParameterError(
-            f"Got `n_components={mapping.n_components}`; expected at most {most}, the number of directions that {len(A)} "
-            f"pairs of widths {A.width} and {B.width} have in common.",
+            f"Got `n_components={mapping.n_components}`; expected at most {most}, the number of directions that "
+            f"{len(A)} pairs of widths {A.width} and {B.width} have in common.",
             f"Pass `n_components={most}`, or more pairs.",
         )
     k = mapping.n_components or most

@@ -123,11 +123,6 @@ def refine(
     random_state : int, default=0
         Determines the folds.
 
-    Returns
-    -------
-    Refinement
-        The matches found with all pairs, and the evidence from the folds.
-
     Notes
     -----
     A round maps the source pool by the current map, centers both pools at their own means, takes the mutual nearest
@@ -217,14 +212,8 @@ class RefinedMap(OrthogonalMap):
     ----------
     center, shrinkage, shrinkage_strength, allow_reflection
         As for :class:`~congruence.OrthogonalMap`; used in every fit.
-    max_iter : int, default=8
-        Largest number of refinement rounds.
-    n_neighbors : int, default=10
-        Number of neighbors for CSLS.
-    folds : int, default=5
-        Number of folds of the pairs, for the evaluation.
-    random_state : int, default=0
-        Determines the folds.
+    max_iter, n_neighbors, folds, random_state
+        As for :func:`congruence.refine`.
 
     Attributes
     ----------

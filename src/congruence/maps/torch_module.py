@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from congruence._utils.typing import Layer
 from congruence.errors import ShapeError
@@ -49,23 +50,57 @@ class TorchMap(nn.Module):
         return self.about
 
 
-class UnitRows(nn.Module):
-    """Scale rows to unit norm. Zero rows stay zero and have a finite gradient, unlike with torch's own function."""
+def unit_rows(x: Tensor) -> Tensor:
+    """Return rows (…, d) of unit norm, in their dtype; half precision is summed in float32.
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Return rows of unit norm, shape (…, d), in their dtype; half precision is summed in float32."""
-        half = input.dtype in (torch.float16, torch.bfloat16)
-        norms = torch.linalg.vector_norm(input, dim=-1, keepdim=True, dtype=torch.float32 if half else None)
-        return (input / torch.where(norms > 0, norms, torch.ones_like(norms))).to(input.dtype)
+    Zero rows stay zero and have a finite gradient, unlike with torch's own function.
+    """
+    half = x.dtype in (torch.float16, torch.bfloat16)
+    norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32 if half else None)
+    return (x / torch.where(norms > 0, norms, torch.ones_like(norms))).to(x.dtype)
 
 
-class _Center(nn.Module):
-    def __init__(self, mean: Tensor) -> None:
+class TorchLayer(nn.Module):
+    """One layer: its arrays are parameters, and all other values plain numbers."""
+
+    def __init__(self, layer: Layer, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.mean = nn.Parameter(mean)
+        self.kind = layer["kind"]
+        self.values = {name: value for name, value in layer.items() if isinstance(value, float)}
+        for name, value in layer.items():
+            if isinstance(value, np.ndarray):  # a copy, on the CPU; the module's to() moves it
+                self.register_parameter(name, nn.Parameter(torch.tensor(value, dtype=dtype, device="cpu")))
 
     def forward(self, input: Tensor) -> Tensor:
-        return input - self.mean
+        """Apply the layer to rows (…, d)."""
+        return FORWARD[self.kind](self, input)
+
+
+def _linear(layer: nn.Module, x: Tensor) -> Tensor:
+    return F.linear(x, layer.weight.T, getattr(layer, "bias", None))
+
+
+def _layernorm(layer: nn.Module, x: Tensor) -> Tensor:
+    weight, bias = getattr(layer, "weight", None), getattr(layer, "bias", None)
+    return F.layer_norm(x, x.shape[-1:], weight, bias, layer.values["eps"])
+
+
+def _swiglu(layer: nn.Module, x: Tensor) -> Tensor:
+    gate = F.linear(x, layer.gate_weight.T, getattr(layer, "gate_bias", None))
+    return F.silu(gate) * _linear(layer, x)
+
+
+#: How layers of each kind that has no module of its own are applied.
+FORWARD: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    "normalize": lambda layer, x: unit_rows(x),
+    "center": lambda layer, x: x - layer.mean,
+    "linear": _linear,
+    "gelu": lambda layer, x: F.gelu(x),
+    "relu": lambda layer, x: F.relu(x),
+    "silu": lambda layer, x: F.silu(x),
+    "layernorm": _layernorm,
+    "swiglu": _swiglu,
+}
 
 
 class _Sum(nn.ModuleList):
@@ -82,75 +117,22 @@ class _Residual(nn.Sequential):
         return input + super().forward(input)
 
 
-class _SwiGLU(nn.Module):
-    def __init__(self, gate: nn.Module, value: nn.Module) -> None:
-        super().__init__()
-        self.gate, self.value = gate, value
-
-    def forward(self, input: Tensor) -> Tensor:
-        return nn.functional.silu(self.gate(input)) * self.value(input)
-
-
 def _modules(layers: Iterable[Layer], dtype: torch.dtype) -> list[nn.Module]:
-    return [_MODULES[layer["kind"]](layer, dtype) for layer in layers]
+    return [_module(layer, dtype) for layer in layers]
 
 
-def _tensor(array: np.ndarray, dtype: torch.dtype) -> Tensor:
-    return torch.tensor(array, dtype=dtype, device="cpu")  # a copy; the module's to() moves it
-
-
-def _linear(weight: np.ndarray, bias: np.ndarray | None, dtype: torch.dtype) -> nn.Module:
-    d_in, d_out = weight.shape
-    # Skip the default initialization, which would draw from the caller's random generator.
-    module = nn.utils.skip_init(nn.Linear, d_in, d_out, bias=bias is not None, dtype=dtype, device="cpu")
-    module.weight = nn.Parameter(_tensor(weight.T, dtype).contiguous())
+def _module(layer: Layer, dtype: torch.dtype) -> nn.Module:
+    if layer["kind"] == "residual":
+        return _Residual(*_modules(layer["layers"], dtype))
+    if layer["kind"] == "sum":
+        return _Sum(nn.Sequential(*_modules(branch, dtype)) for branch in layer["branches"])
+    if layer["kind"] != "linear":
+        return TorchLayer(layer, dtype)
+    # torch's own class, which its tools (quantization, pruning) look for. Skip the default initialization, which would
+    # draw from the caller's random generator.
+    weight, bias = torch.tensor(layer["weight"].T, dtype=dtype), layer.get("bias")
+    module = nn.utils.skip_init(nn.Linear, *weight.T.shape, bias=bias is not None, dtype=dtype, device="cpu")
+    module.weight = nn.Parameter(weight.contiguous())
     if bias is not None:
-        module.bias = nn.Parameter(_tensor(bias, dtype))
+        module.bias = nn.Parameter(torch.tensor(bias, dtype=dtype))
     return module
-
-
-def _layernorm(layer: Layer, dtype: torch.dtype) -> nn.Module:
-    weight, bias = layer.get("weight"), layer.get("bias")
-    if weight is None and bias is None:
-        return _PlainLayerNorm(layer["eps"])
-    module = nn.LayerNorm(
-        len(layer["bias"] if weight is None else weight),
-        eps=layer["eps"],
-        bias=bias is not None,
-        dtype=dtype,
-        device="cpu",
-    )
-    if weight is not None:
-        module.weight = nn.Parameter(_tensor(weight, dtype))
-    if bias is not None:
-        module.bias = nn.Parameter(_tensor(bias, dtype))
-    return module
-
-
-class _PlainLayerNorm(nn.Module):
-    """Layer normalization without weights, and therefore for any width."""
-
-    def __init__(self, eps: float) -> None:
-        super().__init__()
-        self.eps = eps
-
-    def forward(self, input: Tensor) -> Tensor:
-        return nn.functional.layer_norm(input, input.shape[-1:], eps=self.eps)
-
-
-#: The module class of each kind of layer. ``tests/integrations/test_torch.py`` compares the keys with the table of
-#: layers.
-_MODULES: dict[str, Callable[[Layer, torch.dtype], nn.Module]] = {
-    "normalize": lambda layer, dtype: UnitRows(),
-    "center": lambda layer, dtype: _Center(_tensor(layer["mean"], dtype)),
-    "linear": lambda layer, dtype: _linear(layer["weight"], layer.get("bias"), dtype),
-    "gelu": lambda layer, dtype: nn.GELU(),
-    "relu": lambda layer, dtype: nn.ReLU(),
-    "silu": lambda layer, dtype: nn.SiLU(),
-    "layernorm": _layernorm,
-    "swiglu": lambda layer, dtype: _SwiGLU(
-        _linear(layer["gate_weight"], layer.get("gate_bias"), dtype), _linear(layer["weight"], layer.get("bias"), dtype)
-    ),
-    "residual": lambda layer, dtype: _Residual(*_modules(layer["layers"], dtype)),
-    "sum": lambda layer, dtype: _Sum(nn.Sequential(*_modules(branch, dtype)) for branch in layer["branches"]),
-}

@@ -174,7 +174,11 @@ class UnpairedMap(OrthogonalMap):
             raise ParameterError(
                 f"Got `n_restarts={self.n_restarts}`; expected at least 2, to compare.", "Pass `n_restarts=4`."
             )
-        A, B = self._sides(X, Y)
+        Y = self._require_target(Y)
+        A = as_matrix(getattr(X, "vectors", X), "X", min_rows=4, numeric_objects=True)
+        B = as_target(getattr(Y, "vectors", Y), min_rows=4)
+        check_scale(A, "X")
+        check_scale(B, "Y")
         self._check_columns(X, A, reset=True)
         rows = [_distinct_rows(side, name) for side, name in ((A, "X"), (B, "Y"))]
         U, V = (_center_and_scale(side[kept]) for side, kept in ((A, rows[0]), (B, rows[1])))
@@ -190,17 +194,9 @@ class UnpairedMap(OrthogonalMap):
         i, j = search.final_matches(restarts[best][0])
         found = bool(agreement >= AGREEMENT and left_out >= _FEWEST_LEFT_OUT)
         super().fit(A[rows[0][i]], B[rows[1][j]], None, modality)
-        self.alignment_ = Alignment(
-            found,
-            agreement,
-            1 / len(V),
-            left_out,
-            len(i) / min(len(U), len(V)),
-            len(restarts),
-            (len(U), len(V)),
-            rows[0][i],
-            rows[1][j],
-        )
+        share = len(i) / min(len(U), len(V))
+        evidence = found, agreement, 1 / len(V), left_out, share, len(restarts), (len(U), len(V))
+        self.alignment_ = Alignment(*evidence, rows[0][i], rows[1][j])
         self.scores_["alignment"] = self.alignment_.to_dict()
         if not found:
             warnings.warn(
@@ -212,14 +208,6 @@ class UnpairedMap(OrthogonalMap):
                 stacklevel=2,
             )
         return self
-
-    def _sides(self, X: RowsLike, Y: RowsLike | None) -> tuple[np.ndarray, np.ndarray]:
-        Y = self._require_target(Y)
-        A = as_matrix(getattr(X, "vectors", X), "X", min_rows=4, numeric_objects=True)
-        B = as_target(getattr(Y, "vectors", Y), min_rows=4)
-        check_scale(A, "X")
-        check_scale(B, "Y")
-        return A, B
 
 
 class _Search:

@@ -62,15 +62,6 @@ def make_method(name: str, **parameters: object) -> HeadsMap:
     **parameters
         Parameters of the method.
 
-    Returns
-    -------
-    HeadsMap
-
-    Raises
-    ------
-    ParameterError
-        If the name or a parameter is unknown; the message lists the known ones.
-
     Examples
     --------
     >>> from congruence.train import make_method

@@ -6,13 +6,15 @@ Imports torch; import this module only when torch is known to be installed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.function import once_differentiable
 
 from congruence._utils.arrays import blocks
+from congruence.transport import sinkhorn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +29,24 @@ def strips(X: Tensor, Y: Tensor) -> Iterator[slice]:
     return blocks(len(X), max(1, len(Y)) * X.element_size(), budget=STRIP)
 
 
-class Siglip(torch.autograd.Function):
+class _Scalar(torch.autograd.Function):
+    """A scalar whose gradients are computed in the forward pass, together with its value."""
+
+    @staticmethod
+    def keep(ctx: FunctionCtx, inputs: Sequence[Any], *gradients: Tensor) -> None:
+        """Store the gradients with respect to the first inputs; the other inputs have none."""
+        ctx.save_for_backward(*gradients)
+        ctx.dtypes, ctx.constants = [one.dtype for one in inputs[: len(gradients)]], len(inputs) - len(gradients)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the stored gradients times the upstream gradient."""
+        scaled = ((one * upstream).to(dtype) for one, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True))
+        return (*scaled, *[None] * ctx.constants)
+
+
+class Siglip(_Scalar):
     """Sum over all i, j of log(1 + exp(−z_ij (s⟨x_i, y_j⟩ + b))), with z = 1 where i = j and −1 elsewhere."""
 
     @staticmethod
@@ -48,20 +67,11 @@ class Siglip(torch.autograd.Function):
             G *= scale
             torch.matmul(G, Y, out=dX[part])
             dY.addmm_(G.T, X[part])
-        ctx.save_for_backward(dX, dY, slopes)
-        ctx.dtypes = scale.dtype, bias.dtype
+        _Scalar.keep(ctx, (X, Y, scale, bias), dX, dY, slopes[0], slopes[1])
         return total.to(X.dtype)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients from the forward pass times the upstream gradient."""
-        dX, dY, slopes = ctx.saved_tensors
-        d_scale, d_bias = ((slope * upstream).to(dtype) for slope, dtype in zip(slopes, ctx.dtypes, strict=True))
-        return dX * upstream, dY * upstream, d_scale, d_bias
 
-
-class InfoNCE(torch.autograd.Function):
+class InfoNCE(_Scalar):
     """Mean of the cross-entropies of rows and of columns of s⟨x_i, y_j⟩ with the diagonal as their target."""
 
     @staticmethod
@@ -85,19 +95,11 @@ class InfoNCE(torch.autograd.Function):
             G *= scale
             torch.matmul(G, Y, out=dX[part])
             dY.addmm_(G.T, X[part])
-        ctx.save_for_backward(dX, dY, slope)
-        ctx.dtype = scale.dtype
+        _Scalar.keep(ctx, (X, Y, scale), dX, dY, slope)
         return value
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients from the forward pass times the upstream gradient."""
-        dX, dY, slope = ctx.saved_tensors
-        return dX * upstream, dY * upstream, (slope * upstream).to(ctx.dtype)
 
-
-class SoftmaxKL(torch.autograd.Function):
+class SoftmaxKL(_Scalar):
     """Mean over rows of KL(softmax(⟨tx_i, ty⟩/ε*) ‖ softmax(⟨x_i, y⟩/ε))."""
 
     @staticmethod
@@ -117,15 +119,8 @@ class SoftmaxKL(torch.autograd.Function):
             G = student.exp_().sub_(Q).mul_(1 / (n * epsilon))
             torch.matmul(G, Y, out=dX[part])
             dY.addmm_(G.T, X[part])
-        ctx.save_for_backward(dX, dY)
+        _Scalar.keep(ctx, (X, Y, TX, TY, epsilon, epsilon_teacher), dX, dY)
         return (total / n).to(X.dtype)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: FunctionCtx, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients from the forward pass times the upstream gradient."""
-        dX, dY = ctx.saved_tensors
-        return dX * upstream, dY * upstream, None, None, None, None
 
 
 class LogSumOthers(torch.autograd.Function):
@@ -178,3 +173,96 @@ def _hide_same(L: Tensor, part: slice, m: int, labels: Tensor | None) -> Tensor:
         return L.masked_fill_(same.repeat_interleave(m, 1), -torch.inf)
     rows = torch.arange(len(L), device=L.device)[:, None]
     return L.index_put_((rows, (rows + part.start) * m + torch.arange(m, device=L.device)), L.new_tensor(-torch.inf))
+
+
+class CrossEntropy(_Scalar):
+    """Mean over rows of −Σ_j q_ij log softmax_j(s⟨x_i, y_j⟩), for targets q whose rows add up to 1."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, X: Tensor, Y: Tensor, scale: Tensor, targets: Callable[[slice], Tensor]) -> Tensor:
+        """Return the mean. Rows are independent, so one pass computes value and gradients."""
+        n = len(X)
+        total, slope = (X.new_zeros((), dtype=torch.float64) for _ in range(2))
+        dX, dY = torch.zeros_like(X), torch.zeros_like(Y)
+        for part in strips(X, Y):
+            S = X[part] @ Y.T
+            L = torch.log_softmax(S * scale, 1)
+            Q = targets(part)
+            total -= torch.dot(Q.reshape(-1), L.reshape(-1))
+            G = L.exp_().sub_(Q).mul_(1 / n)
+            slope += torch.dot(G.reshape(-1), S.reshape(-1))
+            G *= scale
+            torch.matmul(G, Y, out=dX[part])
+            dY.addmm_(G.T, X[part])
+        _Scalar.keep(ctx, (X, Y, scale, targets), dX, dY, slope)
+        return (total / n).to(X.dtype)
+
+
+def pseudo_labels(
+    U: Tensor, X: Tensor, assignment: str, temperature: float, max_iter: int
+) -> Callable[[slice], Tensor]:
+    """Return a function that assigns the rows of a slice of U to the rows of X; see :class:`~congruence.train.SCLIP`.
+
+    Shapes: ``U``, ``X`` (m, d). Returns: from a slice of U to a tensor of weights, shape (rows, n), whose rows add up
+    to 1.
+    """
+    if assignment == "ot":
+        result = sinkhorn(X=U, Y=X, epsilon=temperature, max_iter=max_iter)
+
+        def transported(part: slice) -> Tensor:
+            P: Tensor = result.plan(part)
+            return P / P.sum(1, keepdim=True).clamp_min(torch.finfo(P.dtype).tiny)
+
+        return transported
+    if assignment == "soft":
+        return lambda part: torch.softmax(U[part] @ X.T / temperature, 1)
+
+    def nearest(part: slice) -> Tensor:
+        S = U[part] @ X.T
+        return torch.zeros_like(S).scatter_(1, S.argmax(1, keepdim=True), 1)
+
+    return nearest
+
+
+class GeometryDivergence(_Scalar):
+    """Mean over rows of the divergence of softmax(⟨z_i, z⟩/τ) from softmax(⟨t_i, t⟩/τ).
+
+    The divergence is the Jensen–Shannon divergence (KL(p‖m) + KL(q‖m))/2 or, with ``published``, (KL(m‖p) + KL(m‖q))/2.
+    """
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, Z: Tensor, T: Tensor, temperature: float, published: bool) -> Tensor:
+        """Return the mean; one pass computes value and gradient."""
+        n = len(Z)
+        total = Z.new_zeros((), dtype=torch.float64)
+        dZ = torch.zeros_like(Z)
+        for part in strips(Z, Z):
+            log_p = torch.log_softmax(T[part] @ T.T / temperature, 1)
+            log_q = torch.log_softmax(Z[part] @ Z.T / temperature, 1)
+            value, G = _published(log_p, log_q) if published else _jensen_shannon(log_p, log_q)
+            total += value
+            # G is q · ∂/∂q; the softmax's Jacobian subtracts q times the row's sum.
+            G.addcmul_(log_q.exp_(), G.sum(1, keepdim=True), value=-1).mul_(1 / (n * temperature))
+            # A row of Z enters its own row of logits, and one column of the logits of all rows.
+            dZ[part].addmm_(G, Z)
+            dZ.addmm_(G.T, Z[part])
+        _Scalar.keep(ctx, (Z, T, temperature, published), dZ)
+        return (total / n).to(Z.dtype)
+
+
+def _jensen_shannon(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum over rows, and q · ∂/∂q = q (log q − log m)/2."""
+    p, q = log_p.exp(), log_q.exp()
+    log_m = (p + q).clamp_min_(torch.finfo(p.dtype).tiny).log_().sub_(math.log(2))  # clamped where both underflow
+    total = torch.dot(p.reshape(-1), (log_p - log_m).reshape(-1))
+    G = q.mul_(log_q - log_m)
+    return 0.5 * (total + G.sum(dtype=torch.float64)), G.mul_(0.5)
+
+
+def _published(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum over rows, and q · ∂/∂q = q (log m + 1 − (log p + log q)/2)/2 − m/2."""
+    q = log_q.exp()
+    m = log_p.exp().add_(q).mul_(0.5).clamp_min_(torch.finfo(q.dtype).tiny)  # clamped where both underflow
+    ratio = m.log().sub_(log_p, alpha=0.5).sub_(log_q, alpha=0.5)  # log m − (log p + log q)/2
+    total = torch.dot(m.reshape(-1), ratio.reshape(-1)).double()
+    return total, q.mul_(ratio.add_(1)).sub_(m).mul_(0.5)

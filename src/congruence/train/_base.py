@@ -1,4 +1,4 @@
-"""Base of the methods that train a pair of heads: their parameters, fit and score."""
+"""Base of the methods that train a pair of heads: their parameters and fit, and the objective of their training."""
 
 from __future__ import annotations
 
@@ -6,21 +6,30 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
 
 from congruence._utils.arrays import to_numpy
-from congruence._utils.optional import require
-from congruence._utils.typing import Labels, RowsLike
+from congruence._utils.optional import choose_device, require
+from congruence._utils.typing import Labels, Layer, RowsLike
 from congruence._utils.validation import check_choice, check_positive
-from congruence.embeddings import Embeddings, Space
-from congruence.errors import InputError
+from congruence.embeddings import Space
+from congruence.errors import InputError, ParameterError
 from congruence.maps import HeadsMap
 from congruence.maps.history import History
-from congruence.train._objective import HeadsObjective
 from congruence.train._reading import Data, Unpaired, Validation, read_data, space_of
-from congruence.train.loop import BatchT, Objective, Schedule, run
+from congruence.train.loop import Schedule, autocast, run
+from congruence.train.losses import infonce_loss, siglip_loss
 from congruence.train.retrieval import mean_recall
+from congruence.train.rows import ArrayRows, Rows, sample
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+#: Maximum number of unpaired rows that the mean of a side is computed from.
+MEAN_ROWS = 100_000
 #: Preprocessing of rows before the first layer.
 PREPROCESS = ("none", "normalize", "center")
 HEADS = ("linear", "mlp")
@@ -44,24 +53,13 @@ def retrieval_score(
     x_labels, y_labels : sequence, shape (n,) and (m,), optional
         Rows with equal labels match, and any matching row counts as a hit. Without labels, rows match by position.
 
-    Returns
-    -------
-    float
-
-    Raises
-    ------
-    ShapeError
-        If the sides have different lengths and there are no labels.
-    InputError
-        If there are no target rows, or the label of a row does not occur on the other side.
     """
     if y is None:
         raise InputError(
-            "Got rows of the source alone; expected those of the target too, in which they are searched.",
-            "Pass `y=…`.",
+            "Got rows of the source alone; expected those of the target too, in which they are searched.", "Pass `y=…`."
         )
-    mapped = self.transform(_vectors(X)), self.transform_target(_vectors(y))
-    return mean_recall(to_numpy(mapped[0]), to_numpy(mapped[1]), x_labels, y_labels)
+    mapped = to_numpy(self.transform(getattr(X, "vectors", X)))
+    return mean_recall(mapped, to_numpy(self.transform_target(getattr(y, "vectors", y))), x_labels, y_labels)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -94,10 +92,6 @@ class HeadTrainer(HeadsMap):
 
     Attributes
     ----------
-    source_layers_, target_layers_ : list of dict
-        The heads, as :class:`~congruence.HeadsMap` describes them.
-    history_ : History
-        Losses and validation scores by step; ``history_.plot()`` draws them.
     facts_ : dict
         Sizes, the training parameters (``"training"``), and the data of ``history_`` (``"history"``).
     scores_ : dict
@@ -133,8 +127,6 @@ class HeadTrainer(HeadsMap):
     device: str = "auto"
     random_state: int = 0
 
-    # ------------------------------------------------------------------ for users
-
     def fit(
         self,
         X: RowsLike,
@@ -166,43 +158,30 @@ class HeadTrainer(HeadsMap):
         verbose : bool, default=True
             Show a progress bar on stderr, if that is a terminal.
 
-        Returns
-        -------
-        Self
-            The fitted map: a joint-space map that does not need torch to be applied.
-
         Raises
         ------
-        InputError
-            If rows are in both the pairs and the unpaired rows, or the method needs unpaired rows and got none.
-        ShapeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
-            If rows do not match or cannot be trained on, or there are fewer than two pairs.
-        ParameterError
-            If a parameter has an invalid value.
+        InputError, ShapeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
+            If rows do not match, cannot be trained on, are both paired and unpaired, or are missing.
         TrainingError
             If a loss is not finite, or the checkpoint belongs to another run.
-        MissingExtraError
-            If PyTorch is not installed.
         """
         require("torch", extra="train")
         self._check_parameters()
         data = read_data(self, X, Y, unpaired, validation)
         schedule = Schedule(**{field.name: getattr(self, field.name) for field in fields(Schedule)})
         objective = self._objective(data, schedule)
-        history = run_training(
-            self, objective, schedule, {"data": data.facts()}, checkpoint=checkpoint, resume=resume, verbose=verbose
+        history = train_heads(
+            self,
+            objective,
+            schedule,
+            {"data": data.facts()},
+            (space_of(X), space_of(Y)),
+            checkpoint=checkpoint,
+            resume=resume,
+            verbose=verbose,
         )
-        facts = {
-            "n_pairs": len(data.source),
-            "n_unpaired_source": 0 if data.unpaired_source is None else len(data.unpaired_source),
-            "n_unpaired_target": 0 if data.unpaired_target is None else len(data.unpaired_target),
-        }
-        layers = {"source": objective.module.source.plain(), "target": objective.module.target.plain()}
-        take_layers(self, layers, history, facts, (space_of(X), space_of(Y)))
         self._finish(objective, data, history)
         return self
-
-    # ------------------------------------------------------------------ for subclasses
 
     @abstractmethod
     def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
@@ -224,52 +203,176 @@ class HeadTrainer(HeadsMap):
         check_choice(self.pair_loss, PAIR_LOSSES, "pair_loss")
 
 
-def run_training(
+def train_heads(
     trainer: HeadsMap,
-    objective: Objective[BatchT],
+    objective: Any,
     schedule: Schedule,
     data: Mapping[str, object],
+    spaces: tuple[Space, Space],
     *,
     checkpoint: str | Path | None,
     resume: bool,
     verbose: bool,
 ) -> History:
-    """Train; ``data`` identifies the rows of this run, to distinguish it from other runs."""
-    identity = {"method": trainer.method, "parameters": plain_parameters(trainer), **data}
-    return run(objective, schedule, checkpoint=checkpoint, resume=resume, identity=identity, verbose=verbose)
+    """Train, and store the objective's layers and facts, which makes a trainer a fitted map.
 
-
-def take_layers(
-    trainer: HeadsMap,
-    layers: Mapping[str, object],
-    history: History,
-    facts: Mapping[str, object],
-    spaces: tuple[Space, Space],
-) -> None:
-    """Store the trained layers and the facts about the training, which makes a trainer a fitted map."""
-    training = {
-        "steps": history.steps,
-        "best_step": history.best_step,
-        "history": history.to_dict(),
-        "training": plain_parameters(trainer),
-    }
-    trainer.set_layers(layers, trainer.method, {**facts, **training})
+    ``data`` identifies the rows of this run, to distinguish it from others; ``spaces`` are those of both sides.
+    """
+    parameters = {name: _plain(value) for name, value in trainer.get_params(deep=False).items()}
+    identity = {"method": trainer.method, "parameters": parameters, **data}
+    history = run(objective, schedule, checkpoint=checkpoint, resume=resume, identity=identity, verbose=verbose)
+    layers, facts = objective.result(history)
+    steps = {"steps": history.steps, "best_step": history.best_step, "history": history.to_dict()}
+    trainer.set_layers(layers, trainer.method, {**facts, **steps, "training": parameters})
     trainer.source_space_ = replace(spaces[0], dim=trainer.n_features_in_)
     trainer.target_space_ = replace(spaces[1], dim=trainer.d_target)
     best = history.best_score
     trainer.scores_ = {} if best is None else {f"validation_{trainer.criterion}": best}
-
-
-def plain_parameters(trainer: HeadsMap) -> dict[str, object]:
-    """Return the parameters as plain data; objects are represented by their ``repr``."""
-    return {name: _plain(value) for name, value in trainer.get_params(deep=False).items()}
-
-
-def _vectors(rows: RowsLike) -> RowsLike:
-    return rows.vectors if isinstance(rows, Embeddings) else rows
+    return history
 
 
 def _plain(value: object) -> object:
+    """Return a parameter as plain data; objects are represented by their ``repr``."""
     if isinstance(value, (tuple, list)):
         return [_plain(entry) for entry in value]
     return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of a step as tensors: the pairs, and the unpaired rows or None.
+
+    ``source``, ``target`` (b, d_source); ``index`` (b,): row numbers of these pairs.
+    """
+
+    step: int
+    source: Tensor
+    target: Tensor
+    unpaired_source: Tensor | None
+    unpaired_target: Tensor | None
+    index: np.ndarray
+
+
+class HeadsObjective:
+    """A method's module on its device, and the loss of each training step, which subclasses implement.
+
+    ``module``: contains the heads ``source`` and ``target``, and ``log_scale`` of the loss on pairs, with ``bias`` for
+    the sigmoid loss; ``source``, ``target``: the rows of the pairs, on the device; ``pair_batch``: number of pairs per
+    step; ``unpaired_batch``: number of unpaired rows of each side per step.
+    """
+
+    module: torch.nn.Module
+
+    def __init__(self, trainer: HeadTrainer, data: Data, schedule: Schedule):
+        import torch
+
+        from congruence.train import _layers
+
+        self.trainer, self.data, self.schedule = trainer, data, schedule
+        self.device = torch.device(choose_device(torch, schedule.device))
+        rng = np.random.default_rng([schedule.random_state, 1])
+        self.module = torch.nn.Module()
+        sides = (("source", data.source, data.unpaired_source), ("target", data.target, data.unpaired_target))
+        for side, paired, unpaired in sides:
+            widths = [paired.shape[1], trainer.n_components]
+            if trainer.head == "mlp":
+                widths.insert(1, trainer.hidden or 4 * paired.shape[1])
+            layers = first_layers(trainer.preprocess, paired, unpaired) + _layers.mlp(widths, rng)
+            setattr(self.module, side, _layers.Head(layers))
+        if trainer.pair_loss == "siglip":
+            self.module.log_scale = torch.nn.Parameter(torch.tensor(float(np.log(trainer.logit_scale))))
+            self.module.bias = torch.nn.Parameter(torch.tensor(float(trainer.logit_bias)))
+        else:
+            self.module.log_scale = torch.nn.Parameter(torch.tensor(-float(np.log(trainer.temperature))))
+        self.module.to(self.device)
+        self._pairs = ArrayRows(np.arange(len(data.source))[:, None])
+        self.source, self.target = self.tensor(data.source), self.tensor(data.target)
+        self.pair_batch = min(trainer.pair_batch_size, trainer.batch_size, len(data.source))
+        remaining = max(trainer.batch_size - self.pair_batch, 1)
+        self.unpaired_batch = [
+            0 if rows is None else min(remaining, len(rows)) for rows in (data.unpaired_source, data.unpaired_target)
+        ]
+
+    def batch(self, step: int) -> Batch:
+        """Return the rows of a step."""
+        import torch
+
+        seed = self.schedule.random_state
+        # Row numbers are drawn like rows, as float32, which is exact for integers up to 2^24: more pairs than these
+        # methods are meant for.
+        index = self._pairs.batch(step, self.pair_batch, seed)[:, 0].astype(np.int64)
+        all_pairs = self.pair_batch == len(self.data.source)
+        pairs = [
+            side if all_pairs else side[torch.from_numpy(index).to(side.device)] for side in (self.source, self.target)
+        ]
+        sides = (self.data.unpaired_source, self.data.unpaired_target)
+        unpaired = [
+            None if rows is None else self.tensor(rows.batch(step, self.unpaired_batch[i], seed + 104_729 * (i + 1)))
+            for i, rows in enumerate(sides)
+        ]
+        return Batch(step, pairs[0], pairs[1], unpaired[0], unpaired[1], index)
+
+    @abstractmethod
+    def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
+        """Return the terms of the loss of a batch as scalars, ``"loss"`` among them."""
+
+    def result(self, history: History) -> tuple[dict[str, list[Layer]], dict[str, object]]:
+        """Return the trained layers, and facts about the training to store with them."""
+        unpaired = {"n_unpaired_source": self.data.unpaired_source, "n_unpaired_target": self.data.unpaired_target}
+        sizes = {name: 0 if rows is None else len(rows) for name, rows in unpaired.items()}
+        layers = {"source": self.module.source.plain(), "target": self.module.target.plain()}
+        return layers, {"n_pairs": len(self.data.source), **sizes}
+
+    def validate(self) -> float | None:
+        """Return the mean of the recalls at 1 in both directions on the held-out rows."""
+        import torch
+
+        if self.data.validation is None:
+            return None
+        X, Y, x_labels, y_labels = self.data.validation
+        with torch.inference_mode():
+            FX, FY = (self.heads(self.tensor(rows), side).float().cpu().numpy() for rows, side in ((X, 0), (Y, 1)))
+        return mean_recall(FX, FY, x_labels, y_labels)
+
+    def tensor(self, rows: np.ndarray) -> Tensor:
+        """Return rows as a float32 tensor on the device."""
+        import torch
+
+        return torch.from_numpy(np.ascontiguousarray(rows, np.float32)).to(self.device)
+
+    def heads(self, rows: Tensor, side: int) -> Tensor:
+        """Map rows into the joint space: unit rows, float32."""
+        import torch
+
+        head = (self.module.source, self.module.target)[side]
+        with autocast(str(self.device), self.schedule.precision):
+            out = head(rows)
+        return torch.nn.functional.normalize(out.float(), dim=1)
+
+    def pair_loss(self, X: Tensor, Y: Tensor, negatives: Tensor | None = None) -> Tensor:
+        """Return the supervised loss of paired unit rows. Raises ParameterError for ``negatives`` with InfoNCE."""
+        import torch
+
+        scale = self.module.log_scale.exp()
+        if self.trainer.pair_loss == "siglip":
+            rows = Y if negatives is None else torch.cat([Y, negatives])
+            return siglip_loss(X, rows, scale, self.module.bias)
+        if negatives is not None:
+            raise ParameterError(
+                'Got `pair_loss="infonce"` with unpaired negatives; expected `pair_loss="siglip"`.',
+                "Pass that, or leave the negatives out.",
+            )
+        return infonce_loss(X, Y, 1 / scale)
+
+
+def first_layers(preprocess: str, paired: np.ndarray, unpaired: Rows | None) -> list[Layer]:
+    """Return the fixed layers of a head, which precede the trained ones."""
+    if preprocess == "none":
+        return []
+    layers: list[Layer] = [{"kind": "normalize"}]
+    if preprocess == "center":
+        rows = paired if unpaired is None else np.concatenate([paired, sample(unpaired, MEAN_ROWS)])
+        norms = np.linalg.norm(rows, axis=1, keepdims=True)
+        mean = (rows / np.maximum(norms, np.finfo(np.float32).tiny)).mean(axis=0, dtype=np.float64)
+        layers.append({"kind": "center", "mean": mean.astype(np.float32)})
+    return layers

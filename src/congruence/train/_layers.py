@@ -16,6 +16,7 @@ import torch
 from torch.nn import functional as F
 
 from congruence._utils.typing import Layer
+from congruence.maps.torch_module import TorchLayer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,67 +26,17 @@ if TYPE_CHECKING:
 Layers: TypeAlias = list[Layer]
 
 
-class _Layer(torch.nn.Module):
-    """One layer: trained arrays are parameters, fixed arrays are buffers, and all other values are plain numbers."""
-
-    fixed: tuple[str, ...] = ()
+class _Layer(TorchLayer):
+    """A layer that is trained, except for means, and that can be read back as plain data."""
 
     def __init__(self, layer: Layer):
-        super().__init__()
-        self.kind = layer["kind"]
-        self.values: dict[str, float] = {}
-        for name, value in layer.items():
-            if name in ("kind", "layers"):
-                continue
-            if not isinstance(value, np.ndarray):
-                self.values[name] = value
-            elif name in self.fixed:
-                self.register_buffer(name, torch.tensor(value, dtype=torch.float32))
-            else:
-                self.register_parameter(name, torch.nn.Parameter(torch.tensor(value, dtype=torch.float32)))
+        super().__init__(layer)
+        self.requires_grad_(self.kind != "center")
 
     def plain(self) -> Layer:
         """Return the layer as plain data."""
         arrays = {name: tensor.detach().cpu().numpy().copy() for name, tensor in self.state_dict().items()}
         return {"kind": self.kind, **self.values, **arrays}
-
-
-class _Normalize(_Layer):
-    def forward(self, x: Tensor) -> Tensor:
-        return F.normalize(x, dim=1, eps=torch.finfo(torch.float32).tiny)
-
-
-class _Center(_Layer):
-    fixed = ("mean",)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x - self.mean
-
-
-class _Linear(_Layer):
-    def forward(self, x: Tensor) -> Tensor:
-        bias = getattr(self, "bias", None)
-        return x @ self.weight if bias is None else torch.addmm(bias, x, self.weight)
-
-
-class _Gelu(_Layer):
-    def forward(self, x: Tensor) -> Tensor:
-        return F.gelu(x)
-
-
-class _Relu(_Layer):
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x)
-
-
-class _Silu(_Layer):
-    def forward(self, x: Tensor) -> Tensor:
-        return F.silu(x)
-
-
-class _LayerNorm(_Layer):
-    def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, x.shape[1:], self.weight, self.bias, self.values["eps"])
 
 
 class _SwiGLU(_Layer):
@@ -134,29 +85,15 @@ class _Residual(_Layer):
         return {"kind": self.kind, **self.values, "layers": self.inner.plain()}
 
 
-_KINDS: dict[str, type[_Layer]] = {
-    "normalize": _Normalize,
-    "center": _Center,
-    "linear": _Linear,
-    "gelu": _Gelu,
-    "relu": _Relu,
-    "silu": _Silu,
-    "layernorm": _LayerNorm,
-    "swiglu": _SwiGLU,
-    "dropout": _Dropout,
-    "residual": _Residual,
-}
+_KINDS: dict[str, type[_Layer]] = {"swiglu": _SwiGLU, "dropout": _Dropout, "residual": _Residual}
 
 
 class Head(torch.nn.Module):
-    """A sequence of layers.
-
-    ``layers``: the layers as plain data.
-    """
+    """A sequence of layers, given as plain data."""
 
     def __init__(self, layers: Layers):
         super().__init__()
-        self.layers = torch.nn.ModuleList(_KINDS[layer["kind"]](layer) for layer in layers)
+        self.layers = torch.nn.ModuleList(_KINDS.get(layer["kind"], _Layer)(layer) for layer in layers)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply all layers to a batch, shape (b, d_in)."""

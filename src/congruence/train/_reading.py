@@ -13,6 +13,7 @@ from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import as_matrix, check_same_rows, check_width, shorten
 from congruence.embeddings import Embeddings, Pairs, Space
 from congruence.errors import InputError, ParameterError, ShapeError
+from congruence.maps.heads import SIDES
 from congruence.train.rows import ArrayRows, Rows, Supply, as_rows, sample
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 Unpaired: TypeAlias = tuple[Supply, Supply]
 #: Held-out rows of both sides: paired, or with labels, where rows with equal labels match.
 Validation: TypeAlias = "tuple[RowsLike, RowsLike] | tuple[RowsLike, RowsLike, Labels, Labels]"
-
-#: The two sides of a map.
-SIDES = ("source", "target")
 
 
 @dataclass(frozen=True)
@@ -61,8 +59,14 @@ def read_data(
 ) -> Data:
     """Return the data that a map is trained on, and store the number and names of features on the map."""
     source, target, ids = read_pairs(X, Y, mapping)
+    unpaired = (None, None) if unpaired is None else unpaired
+    if not isinstance(unpaired, (tuple, list)) or len(unpaired) != 2:
+        raise ParameterError(
+            "Got unpaired that is not a pair; expected (source rows, target rows), where either may be None.",
+            "Pass `unpaired=(U, V)`.",
+        )
     sides = []
-    for side, supply, name, paired in zip(SIDES, _unpaired_sides(unpaired), "XY", (source, target), strict=True):
+    for side, supply, name, paired in zip(SIDES, unpaired, "XY", (source, target), strict=True):
         rows = as_rows(supply, f"unpaired_{side}")
         if rows is not None:
             check_width(rows.dim, paired.shape[1], f"the {side} rows of the pairs ({name})")
@@ -72,26 +76,15 @@ def read_data(
     return Data(source, target, sides[0], sides[1], heldout)
 
 
-def _unpaired_sides(unpaired: Unpaired | None) -> tuple[Supply, Supply]:
-    """Return the unpaired rows of both sides. Raises ParameterError."""
-    if unpaired is None:
-        return None, None
-    if not isinstance(unpaired, (tuple, list)) or len(unpaired) != 2:
-        raise ParameterError(
-            "Got unpaired that is not a pair; expected (source rows, target rows), where either may be None.",
-            "Pass `unpaired=(U, V)`.",
-        )
-    return unpaired
-
-
 def space_of(rows: object) -> Space:
     """Return the space of embeddings, or an unknown space for other rows."""
     return rows.space if isinstance(rows, Embeddings) else Space()
 
 
-def pair_by_id(X: object, Y: object) -> bool:
-    """Return whether both sides have ids, so that they are paired by id."""
-    return isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids
+def join_by_id(X: object, Y: object) -> Pairs | None:
+    """Return the rows paired by id, or None unless both sides have ids."""
+    both = isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids
+    return Pairs.join(X, Y) if both else None  # type: ignore[arg-type]
 
 
 def read_pairs(
@@ -100,16 +93,15 @@ def read_pairs(
     """Return paired rows as float32, and their ids if both sides have ids; with ``mapping``, also store the features on
     it.
     """
-    ids = None
-    if isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids:
-        joined = Pairs.join(X, Y)
-        X, Y, ids = joined.source, joined.target, joined.ids
+    joined = join_by_id(X, Y)
+    if joined is not None:
+        X, Y = joined.source, joined.target
     if mapping is not None:
         A, B, _ = mapping._check_pairs(X, Y)
     else:
         A, B = (as_matrix(getattr(side, "vectors", side), name) for side, name in ((X, "X"), (Y, "Y")))
         check_same_rows(len(A), len(B), "X", "Y")
-    return np.asarray(A, np.float32), np.asarray(B, np.float32), ids
+    return np.asarray(A, np.float32), np.asarray(B, np.float32), None if joined is None else joined.ids
 
 
 def read_validation(

@@ -72,31 +72,15 @@ def _funnel(widths: Sequence[int], d_out: int, rng: np.random.Generator, dropout
         value, gate = linear(width, width, rng), linear(width, width, rng)
         gated = {**value, "kind": "swiglu", "gate_weight": gate["weight"], "gate_bias": gate["bias"]}
         drop = [{"kind": "dropout", "p": dropout}] if dropout else []
-        block = [_norm(width), gated, *drop, linear(width, width, rng)]
+        ones, zeros = np.ones(width, np.float32), np.zeros(width, np.float32)
+        norm = {"kind": "layernorm", "weight": ones, "bias": zeros, "eps": 1e-5}
+        block = [norm, gated, *drop, linear(width, width, rng)]
         layers += [linear(d_in, width, rng), {"kind": "residual", "layers": block}]
     return [*layers, linear(widths[-1], d_out, rng)]
 
 
-def _norm(width: int) -> Layer:
-    return {
-        "kind": "layernorm",
-        "weight": np.ones(width, np.float32),
-        "bias": np.zeros(width, np.float32),
-        "eps": 1e-5,
-    }
-
-
 def count(layers: Iterable[Layer]) -> Cost:
-    """Count the parameters of layers and the operations per row.
-
-    Parameters
-    ----------
-    layers : sequence of dict
-        As for :meth:`congruence.HeadsMap.layers`.
-
-    Returns
-    -------
-    Cost
+    """Count the parameters of layers, as of :meth:`congruence.HeadsMap.layers`, and the operations per row.
 
     Examples
     --------

@@ -11,9 +11,9 @@ import numpy as np
 from congruence._utils.ids import id_rows
 from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import as_matrix, check_same_rows, check_width
-from congruence.embeddings import Embeddings, Pairs
 from congruence.errors import ParameterError, ShapeError, TooFewAnchorsError
 from congruence.splits import Split
+from congruence.train._reading import join_by_id
 
 #: Held-out images and captions, optionally with wrong captions and the image label of each row.
 HeldCaptions: TypeAlias = (
@@ -87,13 +87,6 @@ def split_by_group(
     train, validation, test : ndarray of int, shape (rows,)
         Row numbers, ascending. Equal to splitting twice with :meth:`congruence.datasets.SugarCrepe.split_by_image`.
 
-    Raises
-    ------
-    ParameterError
-        If shares are not positive, or leave nothing for testing.
-    TooFewAnchorsError
-        If there are fewer than two groups for training or validation, or none for testing.
-
     Examples
     --------
     >>> from congruence.train import split_by_group
@@ -130,10 +123,10 @@ def read_captions(
 ) -> Captions:
     """Return images, captions, wrong captions and labels in one order."""
     rows: np.ndarray | None = None
-    if isinstance(X, Embeddings) and isinstance(Y, Embeddings) and X.has_ids and Y.has_ids:
-        joined = Pairs.join(X, Y)
+    joined = join_by_id(X, Y)
+    if joined is not None:
         A, B = joined.source.vectors, joined.target.vectors
-        rows, n = id_rows(Y.ids, joined.target.ids), len(Y)
+        rows, n = id_rows(Y.ids, joined.target.ids), len(Y)  # type: ignore[union-attr, arg-type]
     else:
         A, B = (as_matrix(getattr(side, "vectors", side), name) for side, name in ((X, "X"), (Y, "Y")))
         n = len(B)
@@ -155,8 +148,8 @@ def read_captions(
 
 def _wrong(negatives: RowsLike, Y: RowsLike | None, n: int, width: int) -> np.ndarray:
     """Return the wrong captions of each row of Y, shape (n, k, width)."""
-    if isinstance(negatives, Embeddings) and negatives.has_ids and isinstance(Y, Embeddings) and Y.has_ids:
-        joined = Pairs.join(Y, negatives)
+    joined = join_by_id(Y, negatives)
+    if joined is not None:
         check_same_rows(n, len(joined.target), "Y", "negatives with an id of Y")
         negatives = joined.target
     N = np.asarray(getattr(negatives, "vectors", negatives))
@@ -171,10 +164,7 @@ def _wrong(negatives: RowsLike, Y: RowsLike | None, n: int, width: int) -> np.nd
 
 
 def read_validation_captions(validation: HeldCaptions, data: Captions) -> Captions:
-    """Return the validation rows.
-
-    Raises ParameterError if ``validation`` has another form, and the errors of :func:`read_captions`.
-    """
+    """Return the validation rows. Raises ParameterError if they have another form."""
     if not isinstance(validation, (tuple, list)) or not 2 <= len(validation) <= 4:
         raise ParameterError(
             "Got a validation that is not (X, Y), (X, Y, negatives) or (X, Y, negatives, groups); expected "

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from congruence._utils.atomic import atomic_path, check_output, has_marker, locked, recover, why_foreign
 from congruence._utils.refusals import describe_refusal
-from congruence.errors import CorruptFileError, FileError, OutputExistsError, StorageError, TrainingError
+from congruence.errors import CorruptFileError, OutputExistsError, StorageError, TrainingError
 from congruence.maps.history import History
 
 if TYPE_CHECKING:
@@ -30,15 +30,6 @@ def why_no_checkpoint(folder: Path) -> str | None:
     return why_foreign(folder, "a checkpoint", STATE, FORMAT, lambda name: name in (WEIGHTS, STATE))
 
 
-def check_parent(path: Path) -> None:
-    """Raise FileError if the folder in which a checkpoint is to be created does not exist."""
-    if not path.parent.is_dir():
-        raise FileError(
-            f"No folder {path.parent} for the checkpoint.",
-            ("Create it.", "Pass a `checkpoint=…` in a folder that exists."),
-        )
-
-
 class Checkpoint:
     """A folder with the weights, the optimizer's moments and the history, written atomically.
 
@@ -46,7 +37,6 @@ class Checkpoint:
     """
 
     def __init__(self, path: Path, schedule: Mapping[str, object], identity: Mapping[str, object] | None):
-        check_parent(path)
         self.path = path
         recover(path, why_no_checkpoint)
         if not self.exists:  # otherwise load() reports what is wrong
@@ -214,8 +204,8 @@ def _flat(facts: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     return flat
 
 
-MARKER = "checkpoints.json"
-FORMAT, FORMAT_VERSION = "congruence-checkpoints", 1
+#: The file that marks a folder for the checkpoints of one command, and its format.
+MARKER, MARKER_FORMAT = "checkpoints.json", "congruence-checkpoints"
 
 #: Names of checkpoints, the number of their combination, and of temporary folders that a killed process left behind.
 _NUMBERED = re.compile(r"\d{3,}")
@@ -276,13 +266,13 @@ def named_folder(place: Path) -> Iterator[Path]:
 
 def _mark(folder: Path, *, made: bool) -> None:
     """Write the marker file; ``made`` says whether the folder was created for the checkpoints."""
-    facts = {"format": FORMAT, "format_version": FORMAT_VERSION, "made_folder": made}
+    facts = {"format": MARKER_FORMAT, "format_version": FORMAT_VERSION, "made_folder": made}
     with atomic_path(folder / MARKER) as temporary:
         temporary.write_text(json.dumps(facts) + "\n", encoding="utf-8")
 
 
 def _is_marked(folder: Path) -> bool:
-    return has_marker(folder / MARKER, FORMAT)
+    return has_marker(folder / MARKER, MARKER_FORMAT)
 
 
 def _clear(place: Path) -> None:

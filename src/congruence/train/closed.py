@@ -40,17 +40,6 @@ def fit_closed(
     checkpoint, resume, verbose
         Accepted as by the other methods, but without effect.
 
-    Returns
-    -------
-    HeadsMap
-        The map itself.
-
-    Raises
-    ------
-    InputError, ShapeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
-        If rows do not match or cannot be fitted, or there are fewer than two pairs.
-    ParameterError
-        If a parameter has an invalid value, e.g. ``n_components`` is more than the pairs support.
     """
     self._check_parameters()
     data = read_data(self, X, Y, unpaired, validation)

@@ -4,14 +4,14 @@ captions stay apart.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from congruence._utils.optional import require
+from congruence._utils.optional import choose_device, require
 from congruence._utils.typing import Array, Labels, Layer, RowsLike
 from congruence._utils.validation import check_choice, check_positive
 from congruence.embeddings import Embeddings
@@ -19,14 +19,21 @@ from congruence.errors import InputError, ParameterError, TooFewAnchorsError
 from congruence.maps import HeadsMap
 from congruence.maps.history import History
 from congruence.metrics import recall_at_k
-from congruence.train._autoencoders import AutoencoderObjective, ends
-from congruence.train._base import run_training, take_layers
-from congruence.train._reading import pair_by_id, space_of
-from congruence.train.autoencoder import count, in_units
+from congruence.train._base import train_heads
+from congruence.train._reading import join_by_id, space_of
+from congruence.train.autoencoder import autoencoder, count, in_units
 from congruence.train.captions import Captions, HeldCaptions, read_captions, read_validation_captions, split_by_group
-from congruence.train.loop import Schedule, used_precision
+from congruence.train.loop import Schedule, autocast, used_precision
+from congruence.train.losses import con_loss, negcon_loss, spread_loss
 from congruence.train.retrieval import partners
+from congruence.train.rows import ArrayRows
 
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+#: Upper bound of 1/τ for a learned temperature, as in CLIP.
+LARGEST_SCALE = 100.0
 LOSSES = ("spread", "negcon", "con")
 
 
@@ -78,11 +85,6 @@ class JAM(HeadsMap):
         See :class:`congruence.train.Schedule`. ``precision`` defaults to ``"auto"``: recall is the same in bfloat16
         (docs/jam.md). Use ``"float32"`` if results must not depend on the processor. ``random_state`` also determines
         the split of the rows. The paper uses 5, 42 and 55.
-
-    Attributes
-    ----------
-    history_ : History
-        Losses and validation scores by step; ``history_.plot()`` draws them.
 
     References
     ----------
@@ -147,37 +149,26 @@ class JAM(HeadsMap):
         validation : tuple, optional
             Held-out rows as for :meth:`score`: ``(X, Y)``, ``(X, Y, negatives)`` or ``(X, Y, negatives, groups)``. The
             weights with the best score are kept; without validation, the last weights.
-        checkpoint : path-like, optional
-            Folder in which the latest checkpoint is kept.
-        resume : bool, default=True
-            Resume from the checkpoint if there is one.
-        verbose : bool, default=True
-            Show a progress bar on stderr, if that is a terminal.
+        checkpoint, resume, verbose
+            As for :meth:`congruence.train.HeadTrainer.fit`.
 
         Returns
         -------
         Self
-            The fitted map: a joint-space map with decoders that does not need torch to be applied. Its ``facts_`` hold
-            the losses, the sizes of both autoencoders, and the reconstruction error as a share of the variance (1 is no
-            better than the mean).
+            The fitted map, with decoders. Its ``facts_`` hold the losses, the sizes of both autoencoders, and the
+            reconstruction error as a share of the variance (1 is no better than the mean).
 
         Raises
         ------
-        InputError
-            If the loss needs wrong captions and none were passed.
-        ShapeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
-            If rows do not match or cannot be trained on, or there are too few rows or too few images to split.
-        ParameterError
-            If a parameter has an invalid value.
+        InputError, ShapeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
+            If rows do not match, cannot be trained on, are too few, or lack the wrong captions that the loss needs.
         TrainingError
             If a loss is not finite, or the checkpoint belongs to another run.
-        MissingExtraError
-            If PyTorch is not installed.
         """
         self._check_parameters()
         require("torch", extra="train")
         spaces = space_of(X), space_of(Y)
-        if not pair_by_id(X, Y):
+        if join_by_id(X, Y) is None:
             A, B, _ = self._check_pairs(X, Y)
             X, Y = (side if isinstance(side, Embeddings) else rows for side, rows in ((X, A), (Y, B)))
         data = read_captions(X, Y, negatives, groups)
@@ -200,20 +191,14 @@ class JAM(HeadsMap):
         schedule = self._schedule(len(data))
         objective = AutoencoderObjective(self, data, heldout, schedule)
         digests = {"data": data.digest(), "validation": None if heldout is None else heldout.digest()}
-        history = run_training(
-            self, objective, schedule, digests, checkpoint=checkpoint, resume=resume, verbose=verbose
-        )
-        layers, facts = self._describe(objective, history, split)
-        take_layers(self, layers, history, facts, spaces)
+        train_heads(self, objective, schedule, digests, spaces, checkpoint=checkpoint, resume=resume, verbose=verbose)
+        if split is not None:
+            self.facts_["split"] = dict(zip(("train", "validation", "test"), split, strict=True))
         self.facts_["reconstruction_error"] = self._errors(objective)
         return self
 
     def score(
-        self,
-        X: RowsLike,
-        y: RowsLike | None = None,
-        negatives: RowsLike | None = None,
-        groups: Labels | None = None,
+        self, X: RowsLike, y: RowsLike | None = None, negatives: RowsLike | None = None, groups: Labels | None = None
     ) -> float:
         """Return the share of images whose nearest text is one of their captions, by which parameters and steps are
         selected.
@@ -223,49 +208,23 @@ class JAM(HeadsMap):
         X : array_like, shape (n, d_source)
             Images, one row per caption.
         y : array_like, shape (n, d_target)
-            Their captions.
+            Their captions; scikit-learn's tools pass them under this name.
         negatives : array_like, shape (n, d_target) or (n, k, d_target), optional
             Wrong captions, added to the captions that are searched.
         groups : sequence, shape (n,), optional
             The image of each row; any of its captions counts as a hit. By default each row is an image of its own.
-
-        Returns
-        -------
-        float
-
-        Raises
-        ------
-        ShapeError, NotFiniteError, ZeroRowError, NotFittedMapError
-            If arrays have the wrong shape, contain NaN or infinity or have a row of zeros, or the map is not fitted.
         """
         self._check_source(getattr(X, "vectors", X))
         heldout = read_captions(X, y, negatives, groups)
         hits = partners(heldout.groups, heldout.groups)
         return recall_at_k(self.transform(heldout.source), self.transform_target(heldout.candidates()), hits, k=1)
 
-    # ------------------------------------------------------------------ parts
-
     def _schedule(self, pairs: int) -> Schedule:
         """Return the schedule of the training loop, which counts steps where this class counts epochs."""
         per_epoch = -(-pairs // self.batch_size)
-        shared = (
-            "learning_rate",
-            "weight_decay",
-            "schedule",
-            "clip",
-            "patience",
-            "log_every",
-            "precision",
-            "device",
-            "random_state",
-        )
-        return Schedule(
-            max_steps=self.max_epochs * per_epoch,
-            optimizer="adamw",
-            validate_every=self.validate_every * per_epoch,
-            checkpoint_every=self.checkpoint_every * per_epoch,
-            **{name: getattr(self, name) for name in shared},
-        )
+        shared = {field.name: getattr(self, field.name) for field in fields(Schedule) if hasattr(self, field.name)}
+        shared |= {name: shared[name] * per_epoch for name in ("validate_every", "checkpoint_every")}
+        return Schedule(max_steps=self.max_epochs * per_epoch, optimizer="adamw", **shared)
 
     def _check_parameters(self) -> None:
         """Raise ParameterError if a parameter is invalid."""
@@ -300,32 +259,6 @@ class JAM(HeadsMap):
         for end in ends(self.reconstruction, "reconstruction"):
             check_positive(end, "reconstruction", zero=True)
 
-    def _describe(
-        self, objective: AutoencoderObjective, history: History, split: list[int] | None
-    ) -> tuple[dict[str, list[Layer]], dict[str, object]]:
-        """Return the layers, adjusted to rows in their original scale, and the facts about the training to store."""
-        layers: dict[str, list[Layer]] = {}
-        size: dict[str, int] = {}
-        for i, side in enumerate(("source", "target")):
-            encoder, decoder = objective.module.encode[i].plain(), objective.module.decode[i].plain()
-            cost = count(encoder) + count(decoder)
-            size |= {f"{side}_parameters": cost.parameters, f"{side}_flops_per_row": cost.flops}
-            layers[side], layers[f"decode_{side}"] = in_units(encoder, decoder, objective.means[i], objective.scales[i])
-        negatives = objective.data.negatives
-        facts: dict[str, object] = {
-            "n_pairs": len(objective.data),
-            "negatives_each": 0 if negatives is None else negatives.shape[1],
-            "size": size,
-            "precision": used_precision(self.precision, str(objective.device)),
-        }
-        if split is not None:
-            facts["split"] = dict(zip(("train", "validation", "test"), split, strict=True))
-        if history.best_step is not None and isinstance(self.spread_mix, (tuple, list)):
-            facts["spread_mix_at_best"] = objective.scheduled(self.spread_mix, max(history.best_step - 1, 0))
-        if self.learn_temperature:
-            facts["temperature"] = float(objective.temperature().detach())
-        return layers, facts
-
     def _errors(self, objective: AutoencoderObjective) -> dict[str, object]:
         """Return the squared reconstruction error divided by that of the training mean, on the validation rows if there
         are any.
@@ -344,3 +277,193 @@ def _error(reconstructed: Array, rows: np.ndarray, mean: np.ndarray) -> float:
     """Return the squared error of reconstructed rows divided by that of the training mean."""
     spread = float(np.sum((rows - mean) ** 2))
     return float(np.sum((np.asarray(reconstructed, np.float64) - rows) ** 2)) / spread if spread else 0.0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of a step as tensors, standardized as for training.
+
+    ``images`` (b, d_source); ``texts`` (b + b·k, d_target): the captions, followed by the k wrong captions of each row
+    in turn; ``labels`` (b, 3): ids of each row's image by group label, its image by vector, and its caption by vector;
+    equal ids are the same item.
+    """
+
+    step: int
+    images: Tensor
+    texts: Tensor
+    labels: Tensor | None
+
+
+class AutoencoderObjective:
+    """Both autoencoders on their device, and the loss of each training step.
+
+    ``module``: contains ``encode`` and ``decode``, each with one head per side, and ``log_scale`` if the temperature is
+    learned; ``data``, ``heldout``: training rows and validation rows; ``means``, ``scales``: for each side, the mean
+    that is subtracted from its rows and the number they are then divided by.
+    """
+
+    module: Module
+
+    def __init__(self, jam: JAM, data: Captions, heldout: Captions | None, schedule: Schedule):
+        import torch
+
+        from congruence.train._layers import Head
+
+        self.jam, self.data, self.heldout, self.schedule = jam, data, heldout, schedule
+        self.device = torch.device(choose_device(torch, schedule.device))
+        rng = np.random.default_rng([schedule.random_state, 1])
+        self.means: list[np.ndarray] = []
+        self.scales: list[float] = []
+        encoders, decoders = [], []
+        for rows in (data.source, data.target):
+            encoder, decoder = autoencoder(rows.shape[1], rng, tuple(jam.hidden), jam.latent, jam.dropout)
+            encoders.append(Head(encoder))
+            decoders.append(Head(decoder))
+            mean, scale = _mean_and_scale(rows) if jam.standardize else (np.zeros(rows.shape[1]), 1.0)
+            self.means.append(mean)
+            self.scales.append(scale)
+        self.module = torch.nn.Module()
+        self.module.encode, self.module.decode = torch.nn.ModuleList(encoders), torch.nn.ModuleList(decoders)
+        if jam.learn_temperature:
+            self.module.log_scale = torch.nn.Parameter(torch.tensor(-float(np.log(jam.temperature))))
+        self.module.to(self.device)
+        self.source, self.target = self.tensor(data.source, 0), self.tensor(data.target, 1)
+        # The Con loss does not use wrong captions, although validation may.
+        negatives = None if jam.loss == "con" else data.negatives
+        self.wrong = None if negatives is None else self.tensor(negatives, 1)
+        self.labels: Tensor | None = None
+        if jam.mask_same:
+            # Images are identified by group label and also by vector, since groups may be missing.
+            keys = (data.groups, data.source, data.target)
+            numbers = [np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1) for rows in keys]
+            self.labels = torch.from_numpy(np.column_stack(numbers)).to(self.device)
+        self.batch_size = min(jam.batch_size, len(data))
+        self._order = ArrayRows(np.arange(len(data))[:, None])
+        if heldout is not None:
+            self._partners = partners(heldout.groups, heldout.groups)
+
+    def batch(self, step: int) -> Batch:
+        """Return the rows of a step."""
+        import torch
+
+        rows = self._order.batch(step, self.batch_size, self.schedule.random_state)[:, 0].astype(np.int64)
+        index = torch.from_numpy(rows).to(self.device)
+        texts = self.target[index]
+        if self.wrong is not None:
+            texts = torch.cat([texts, self.wrong[index].flatten(0, 1)])
+        return Batch(step, self.source[index], texts, None if self.labels is None else self.labels[index])
+
+    def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
+        """Return the loss of a batch and its terms."""
+        from torch.nn import functional as F
+
+        jam, inputs = self.jam, (batch.images, batch.texts)
+        with autocast(str(self.device), self.schedule.precision):
+            latent = [encode(rows) for encode, rows in zip(self.module.encode, inputs, strict=True)]
+            decoded = [decode(rows).float() for decode, rows in zip(self.module.decode, latent, strict=True)]
+        errors = [F.mse_loss(output, rows) for output, rows in zip(decoded, inputs, strict=True)]
+        v, t = (F.normalize(rows.float(), dim=1) for rows in latent)
+        tau = self.temperature()
+        if self.wrong is None:
+            alignment = con_loss(v, t, tau, labels=batch.labels)
+        else:
+            pos, neg = t[: len(v)], t[len(v) :].unflatten(0, (len(v), -1))
+            if jam.loss == "negcon":
+                alignment = negcon_loss(v, pos, neg, tau, labels=batch.labels)
+            else:
+                alpha = self.scheduled(jam.spread_mix, batch.step)
+                alignment = spread_loss(v, pos, neg, alpha, tau, labels=batch.labels)
+        weight = self.scheduled(jam.reconstruction, batch.step)
+        terms = {
+            "loss": alignment + weight * (errors[0] + errors[1]),
+            "alignment": alignment,
+            "reconstruct_source": errors[0],
+            "reconstruct_target": errors[1],
+        }
+        return {**terms, "temperature": tau} if jam.learn_temperature else terms
+
+    def validate(self) -> float | None:
+        """Return the share of held-out images whose nearest text is one of their captions."""
+        import torch
+
+        heldout = self.heldout
+        if heldout is None:
+            return None
+        with torch.inference_mode(), autocast(str(self.device), self.schedule.precision):
+            v, t = (
+                encode(self.tensor(rows, side)).float().cpu().numpy()
+                for side, (encode, rows) in enumerate(
+                    zip(self.module.encode, (heldout.source, heldout.candidates()), strict=True)
+                )
+            )
+        return recall_at_k(v, t, self._partners, k=1)
+
+    def result(self, history: History) -> tuple[dict[str, list[Layer]], dict[str, object]]:
+        """Return the trained layers, adjusted to rows in their original scale, and facts about the training."""
+        jam = self.jam
+        layers: dict[str, list[Layer]] = {}
+        size: dict[str, int] = {}
+        for i, side in enumerate(("source", "target")):
+            encoder, decoder = self.module.encode[i].plain(), self.module.decode[i].plain()
+            cost = count(encoder) + count(decoder)
+            size |= {f"{side}_parameters": cost.parameters, f"{side}_flops_per_row": cost.flops}
+            layers[side], layers[f"decode_{side}"] = in_units(encoder, decoder, self.means[i], self.scales[i])
+        negatives = self.data.negatives
+        facts: dict[str, object] = {
+            "n_pairs": len(self.data),
+            "negatives_each": 0 if negatives is None else negatives.shape[1],
+            "size": size,
+            "precision": used_precision(jam.precision, str(self.device)),
+        }
+        if history.best_step is not None and isinstance(jam.spread_mix, (tuple, list)):
+            facts["spread_mix_at_best"] = self.scheduled(jam.spread_mix, max(history.best_step - 1, 0))
+        if jam.learn_temperature:
+            facts["temperature"] = float(self.temperature().detach())
+        return layers, facts
+
+    def tensor(self, rows: np.ndarray, side: int) -> Tensor:
+        """Return standardized rows as a tensor on the device."""
+        import torch
+
+        standardized = (rows - self.means[side]) / self.scales[side]
+        return torch.from_numpy(np.ascontiguousarray(standardized, np.float32)).to(self.device)
+
+    def temperature(self) -> Tensor:
+        """Return the temperature τ."""
+        import torch
+
+        if not self.jam.learn_temperature:
+            return torch.tensor(self.jam.temperature)
+        # Clamp the parameter, not its output: beyond the bound, the output's gradient would be zero.
+        with torch.no_grad():
+            self.module.log_scale.clamp_(max=float(np.log(LARGEST_SCALE)))
+        return self.module.log_scale.neg().exp()
+
+    def scheduled(self, span: float | tuple[float, float], step: int) -> float:
+        """Return the value of a linear schedule at a step, from the first value in the first step to the second in the
+        last.
+        """
+        first, last = ends(span, "span")
+        return float(first + (last - first) * min(step / max(self.schedule.max_steps - 1, 1), 1.0))
+
+
+def ends(value: object, name: str) -> tuple[float, float]:
+    """Return the start and end of a schedule; a single number is a constant schedule.
+
+    Raises ParameterError for anything else.
+    """
+    both = value if isinstance(value, (tuple, list)) else (value, value)
+    if len(both) != 2 or any(isinstance(end, bool) or not isinstance(end, (int, float)) for end in both):
+        raise ParameterError(
+            f"Got {name}={value!r}; expected a number, or a pair of numbers.", f"Pass {name}=1.0, for example."
+        )
+    return both[0], both[1]
+
+
+def _mean_and_scale(rows: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the mean of the rows and their overall standard deviation (a single number), which is 1 if all rows are
+    equal up to rounding.
+    """
+    mean = rows.mean(0, dtype=np.float64)
+    scale = float(np.sqrt(np.mean((rows - mean) ** 2)))
+    return mean, scale if scale > np.finfo(np.float32).eps * np.abs(rows).max() else 1.0

@@ -12,15 +12,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from congruence._utils.optional import choose_device, require
+from congruence._utils.optional import require
 from congruence._utils.progress import progress_bar
-from congruence._utils.validation import check_choice, check_positive
-from congruence.errors import ParameterError, TrainingError
+from congruence._utils.validation import check_choice, check_positive, check_seed
+from congruence.errors import TrainingError
 from congruence.maps.history import History
 from congruence.train.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
-    from torch import Tensor, device
+    from torch import Tensor
     from torch.nn import Module, Parameter
     from torch.optim import Optimizer
 
@@ -88,17 +88,7 @@ class Schedule:
         check_choice(self.optimizer, ("lion", "adamw"), "optimizer")
         check_choice(self.schedule, SCHEDULES, "schedule")
         check_choice(self.precision, PRECISIONS, "precision")
-        if (
-            isinstance(self.random_state, bool)
-            or not isinstance(self.random_state, int)
-            or not 0 <= self.random_state < 2**63
-        ):
-            raise ParameterError(
-                argument="random_state",
-                got=self.random_state,
-                expected="an integer ≥ 0 and below 2**63",
-                fix="Pass `random_state=0`, for example.",
-            )
+        check_seed(self.random_state)
 
 
 BatchT = TypeVar("BatchT")
@@ -168,7 +158,7 @@ def run(
         if not history.validation:
             best = _validate(objective, history, best)
         with _bar(schedule.max_steps, history.steps, verbose) as show:
-            while history.steps < schedule.max_steps and _validations_since_best(history) < patience:
+            while history.steps < schedule.max_steps and history.validations_since_best < patience:
                 step = history.steps
                 rate = schedule.learning_rate * rate_at(step, schedule.max_steps, schedule.warmup, schedule.schedule)
                 for group in optimizer.param_groups:
@@ -239,12 +229,6 @@ def _validate(objective: Objective[BatchT], history: History, best: dict[str, Te
     return best
 
 
-def _validations_since_best(history: History) -> int:
-    if history.best_step is None:
-        return 0
-    return sum(step > history.best_step for step, _ in history.validation)
-
-
 def clip_gradient(parameters: list[Parameter], clip: float | None, optimizer: Optimizer) -> float:
     """Clip the norm of the gradient at ``clip``, directly or through the optimizer, and return the norm before
     clipping.
@@ -310,10 +294,3 @@ def processor_has_bfloat16() -> bool:
 
     native = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
     return native is not None and bool(native())
-
-
-def torch_device(name: str) -> device:
-    """Return the device to train on. Raises ParameterError if there is no such device."""
-    import torch
-
-    return torch.device(choose_device(torch, name))

@@ -1,8 +1,8 @@
 """Losses on two batches of vectors: supervised losses on pairs, and divergences from a teacher on rows that need not be
 paired.
 
-All take unit rows (or any rows whose inner products are the affinities) as tensors, return a scalar tensor, and never
-store an array of all pairs: values and gradients are computed in strips.
+All take unit rows (or any rows whose inner products are the affinities) as tensors, return a scalar tensor (most of
+them in nats), and never store an array of all pairs: values and gradients are computed in strips.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ def con_loss(v: Tensor, pos: Tensor, temperature: float | Tensor = 0.07, *, labe
     """Contrastive loss: each image is matched to its caption among the captions of the batch, and each caption to its
     image.
 
+    The value is ½(L_VL + L_LV), in nats. 0 for a batch with a single row.
+
     Parameters
     ----------
     v : tensor, shape (n, d)
@@ -75,11 +77,6 @@ def con_loss(v: Tensor, pos: Tensor, temperature: float | Tensor = 0.07, *, labe
     labels : tensor of int, shape (n,) or (n, g), optional
         Rows with an equal label in the same column, such as two captions of one image, are not negatives of each other:
         they are removed from each other's denominators. By default all other rows are negatives.
-
-    Returns
-    -------
-    tensor, shape ()
-        ½(L_VL + L_LV), in nats. 0 for a batch with a single row.
 
     Notes
     -----
@@ -100,6 +97,8 @@ def negcon_loss(
 ) -> Tensor:
     """Contrastive loss in which each image's candidates are all captions of the batch and all wrong captions.
 
+    The value is ½(L_VL + L_LV), in nats; wrong captions, which describe no image, are not part of L_LV.
+
     Parameters
     ----------
     v : tensor, shape (n, d)
@@ -111,11 +110,6 @@ def negcon_loss(
     temperature : float or tensor of one number, default=0.07
     labels : tensor of int, shape (n,) or (n, g), optional
         As for :func:`con_loss`; the wrong captions of such rows are removed, too.
-
-    Returns
-    -------
-    tensor, shape ()
-        ½(L_VL + L_LV), in nats; wrong captions, which describe no image, are not part of L_LV.
 
     Notes
     -----
@@ -162,11 +156,6 @@ def spread_loss(
     temperature : float or tensor of one number, default=0.07
     labels : tensor of int, shape (n,) or (n, g), optional
         As for :func:`con_loss`; C(i) itself is not changed.
-
-    Returns
-    -------
-    tensor, shape ()
-        In nats.
 
     Notes
     -----
@@ -275,10 +264,6 @@ def siglip_loss(
         Divide the sum by n·m, as in the code of SAIL and SOTAlign and as the weights α of that paper assume, or by n,
         as in SigLIP's paper.
 
-    Returns
-    -------
-    tensor, shape ()
-
     References
     ----------
     Zhai et al. (2023), "Sigmoid loss for language image pre-training", section 3.2.
@@ -317,11 +302,6 @@ def infonce_loss(X: Tensor, Y: Tensor, temperature: float | Tensor = 0.07) -> Te
     temperature : float or tensor of one number, default=0.07
         τ of the logits ⟨x_i, y_j⟩/τ. Gradients flow into it.
 
-    Returns
-    -------
-    tensor, shape ()
-        In nats.
-
     References
     ----------
     SOTAlign, equation 3, in both directions; Radford et al. (2021), figure 3.
@@ -357,11 +337,6 @@ def generalized_infonce(
     symmetric : bool, default=False
         Average this with the same divergence with X and Y exchanged. The paper's equation uses the rows only.
 
-    Returns
-    -------
-    tensor, shape ()
-        In nats.
-
     References
     ----------
     SOTAlign, equation 10.
@@ -379,7 +354,7 @@ def generalized_infonce(
 
 
 def cka_divergence(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> Tensor:
-    """One minus the centered alignment of the student's affinities with the teacher's.
+    """One minus the centered alignment of the student's affinities with the teacher's, in [0, 2].
 
     Parameters
     ----------
@@ -387,11 +362,6 @@ def cka_divergence(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> Tensor:
         The student's vectors, into which gradients flow.
     TX, TY : tensor, shape (n, e) and (m, e)
         The teacher's vectors.
-
-    Returns
-    -------
-    tensor, shape ()
-        In [0, 2].
 
     Notes
     -----

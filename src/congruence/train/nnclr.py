@@ -11,8 +11,7 @@ import numpy as np
 from congruence._utils.arrays import blocks
 from congruence._utils.validation import check_positive
 from congruence.errors import InputError, ParameterError
-from congruence.train._base import HeadTrainer
-from congruence.train._objective import Batch, HeadsObjective
+from congruence.train._base import Batch, HeadsObjective, HeadTrainer
 from congruence.train._reading import Data
 from congruence.train.loop import Schedule
 from congruence.train.rows import Rows, scannable
@@ -25,9 +24,8 @@ if TYPE_CHECKING:
 def nearest_rows(queries: np.ndarray, rows: Rows, k: int, device: str | torch.device = "cpu") -> np.ndarray:
     """Return the k rows with the largest cosine for each query, by exhaustive search.
 
-    ``queries`` (n, d); ``rows``: rows to search, which can be scanned in blocks
-    (:class:`~congruence.train.rows.ScannableRows`). Returns (n, k): row numbers, nearest first. Cosines are computed in
-    float32; rows whose cosines differ by no more than rounding may be in either order.
+    ``queries`` (n, d); ``rows``: rows to search, which can be read in order. Returns (n, k): row numbers, nearest
+    first. Cosines are computed in float32; rows whose cosines differ by no more than rounding may be in either order.
 
     Notes
     -----

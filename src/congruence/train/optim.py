@@ -7,11 +7,6 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from congruence._utils.validation import check_choice
-
-#: Names of the optimizers.
-OPTIMIZERS = ("lion", "adamw")
-
 
 class Lion(torch.optim.Optimizer):
     """Evolved sign momentum, with decoupled weight decay.
@@ -61,7 +56,6 @@ def make_optimizer(name: str, module: torch.nn.Module, rate: float, weight_decay
     """Return an optimizer for a module's parameters; vectors and scalars (biases, gains, scales) have no weight
     decay.
     """
-    check_choice(name, OPTIMIZERS, "optimizer")
     trained = [p for p in module.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in trained if p.ndim > 1], "weight_decay": weight_decay},

@@ -6,7 +6,7 @@ The rows of a step depend only on the step and the seed, so a resumed run uses e
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeAlias, TypeGuard, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -36,18 +36,6 @@ class Rows(Protocol):
 
     def batch(self, step: int, size: int, random_state: int) -> np.ndarray:
         """Return the rows of a step, shape (size, dim); ``size`` is at most the number of rows."""
-        ...
-
-
-class ScannableRows(Rows, Protocol):
-    """Rows that can also be read in order, and by number."""
-
-    def scan(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield all rows in order, in blocks: the number of a block's first row, and the block."""
-        ...
-
-    def take(self, indices: np.ndarray) -> np.ndarray:
-        """Return rows by number."""
         ...
 
 
@@ -144,11 +132,6 @@ class Sources:
     ----------
     parts : sequence of Rows
         At least one, all of the same width.
-
-    Raises
-    ------
-    ShapeError
-        If the widths differ.
     """
 
     def __init__(self, parts: Sequence[Rows]):
@@ -197,13 +180,9 @@ class Sources:
         return out
 
 
-def _can_scan(rows: Rows) -> TypeGuard[ScannableRows]:
-    return hasattr(rows, "scan") and hasattr(rows, "take")
-
-
-def scannable(rows: Rows) -> ScannableRows:
-    """Return the rows if they can be read in order and by number."""
-    if _can_scan(rows):
+def scannable(rows: Rows) -> Any:
+    """Return the rows, if they can also be read in order (``scan``) and by number (``take``)."""
+    if hasattr(rows, "scan") and hasattr(rows, "take"):
         return rows
     raise InputError(
         f"Got unpaired rows of type {type(rows).__name__}, which only returns batches; expected rows that can "

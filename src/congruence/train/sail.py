@@ -7,8 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from congruence.errors import InputError
-from congruence.train._base import HeadTrainer
-from congruence.train._objective import Batch, HeadsObjective
+from congruence.train._base import Batch, HeadsObjective, HeadTrainer
 from congruence.train._reading import Data
 from congruence.train.loop import Schedule
 

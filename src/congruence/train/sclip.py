@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice, check_positive, check_same_rows
 from congruence.errors import InputError
-from congruence.train._base import HeadTrainer
-from congruence.train._objective import Batch, HeadsObjective
+from congruence.train._base import Batch, HeadsObjective, HeadTrainer
 from congruence.train._reading import Data
 from congruence.train.loop import Schedule
 
@@ -48,7 +47,7 @@ def pseudo_label_loss(
     the level of captions.
     """
     torch = require("torch", extra="train")
-    from congruence.train._pseudo import CrossEntropy, pseudo_labels
+    from congruence.train._autograd import CrossEntropy, pseudo_labels
 
     check_choice(assignment, ASSIGNMENTS, "assignment")
     check_positive(temperature, "temperature")

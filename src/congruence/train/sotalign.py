@@ -12,8 +12,7 @@ from congruence._utils.validation import check_choice, check_positive, check_wid
 from congruence.errors import InputError, ParameterError
 from congruence.maps import CCAMap, HeadsMap, ProcrustesHeads
 from congruence.maps.history import History
-from congruence.train._base import HeadTrainer
-from congruence.train._objective import Batch, HeadsObjective
+from congruence.train._base import Batch, HeadsObjective, HeadTrainer
 from congruence.train._reading import Data
 from congruence.train.loop import Schedule
 from congruence.train.losses import cka_divergence, generalized_infonce
@@ -129,16 +128,6 @@ class SOTAlign(HeadTrainer):
         validation : tuple of four, optional
             Rows of both sides and their labels, by which ``ridge="auto"`` chooses.
 
-        Returns
-        -------
-        HeadsMap
-
-        Raises
-        ------
-        TooFewAnchorsError, ParameterError
-            If there are too few rows, or a parameter has an invalid value.
-        ShapeError
-            If a fitted teacher has another width than the rows.
         """
         if isinstance(self.teacher, HeadsMap):
             check_width(X.shape[1], self.teacher.n_features_in_, "the teacher's source")

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice, check_positive, check_same_rows
 from congruence.errors import InputError, ShapeError
-from congruence.train._base import HeadTrainer
-from congruence.train._objective import Batch, HeadsObjective
+from congruence.train._base import Batch, HeadsObjective, HeadTrainer
 from congruence.train._reading import Data
 from congruence.train.loop import Schedule
 
@@ -55,7 +54,7 @@ def structure_loss(
     [0.0, 0.318]
     """
     torch = require("torch", extra="train")
-    from congruence.train._geometry import GeometryDivergence
+    from congruence.train._autograd import GeometryDivergence
 
     check_positive(temperature, "temperature")
     check_positive(levels, "levels", integer=True)

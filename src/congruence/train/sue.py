@@ -15,8 +15,7 @@ from congruence._utils.typing import Layer
 from congruence._utils.validation import check_positive
 from congruence.errors import InputError, ParameterError
 from congruence.maps import CCAMap
-from congruence.train._base import HeadTrainer
-from congruence.train._objective import MEAN_ROWS, Batch, HeadsObjective, first_layers
+from congruence.train._base import MEAN_ROWS, Batch, HeadsObjective, HeadTrainer, first_layers
 from congruence.train._reading import Data
 from congruence.train.loop import Schedule, run
 from congruence.train.rows import ArrayRows, Rows, Sources, sample

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from congruence._utils.atomic import check_output
 from congruence._utils.typing import RowsLike
-from congruence.errors import OutputExistsError, ParameterError
+from congruence.errors import ParameterError
 from congruence.maps import HeadsMap
-from congruence.train.checkpoint import check_parent
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ def tune(
     callback: Callable[[dict[str, object], float], None] | None = None,
     **fit_params: object,
 ) -> Tuned:
-    """Fit a method with every combination of some parameters, and return the map with the best score on held-out rows.
+    """Fit a method with every combination of some parameters, and return the one with the best score on held-out rows,
+    the first in case of ties.
 
     Parameters
     ----------
@@ -70,19 +71,6 @@ def tune(
     **fit_params
         Further arguments of ``fit``: ``unpaired``, or JAM's ``negatives`` and ``groups``.
 
-    Returns
-    -------
-    Tuned
-        The best combination; the first one in case of ties.
-
-    Raises
-    ------
-    ParameterError
-        If the method lacks a parameter of the grid, or the values of one are not a list.
-    FileError, OutputExistsError
-        If the parent of ``checkpoint`` does not exist, or ``checkpoint`` is a file.
-    InputError, TrainingError
-        As for ``fit``.
     """
     known = method.get_params(deep=False)
     unknown = [name for name in grid if name not in known]
@@ -93,13 +81,8 @@ def tune(
         )
     folder = None if checkpoint is None else Path(checkpoint)
     if folder is not None:
-        check_parent(folder)
-        try:
-            folder.mkdir(exist_ok=True)
-        except FileExistsError:
-            raise OutputExistsError(
-                f"Got a file at {folder} for checkpoints; expected a folder.", "Pass another `checkpoint=…`."
-            ) from None
+        check_output(folder, force=True, directory=True, foreign=lambda _: None)  # any folder may be used
+        folder.mkdir(exist_ok=True)
     best: Tuned | None = None
     trials: list[tuple[dict[str, object], float]] = []
     for number, point in enumerate(grid_points(grid)):
