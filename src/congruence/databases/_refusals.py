@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,8 @@ from congruence.errors import (
     StorageError,
 )
 
+_Name = TypeVar("_Name", bound="str | None")
+
 
 def only_name(names: Iterable[str], what: str, place: object, option: str) -> str:
     """Return the only name. Raises ParameterError if there are none or several."""
@@ -26,15 +29,21 @@ def only_name(names: Iterable[str], what: str, place: object, option: str) -> st
     return names[0]
 
 
-def check_name(name: str, names: Iterable[str], place: object, option: str) -> str:
-    """Return a name if it is one of ``names``. Raises ParameterError."""
+def check_name(name: _Name, names: Iterable[str], place: object, option: str) -> _Name:
+    """Return a name if it is one of ``names``, or None. Raises ParameterError."""
     names = list(names)
-    if name not in names:
+    if name is not None and name not in names:
         shown = ", ".join(map(repr, names[:20])) or "none"
         raise ParameterError(
             f"Got {option}={name!r}; expected one of those in {place}: {shown}.", f"Pass another `{option}=…`."
         )
     return name
+
+
+def check_columns(names: Iterable[str], place: object, column: object, ids: object, modality: object) -> None:
+    """Raise ParameterError if one of the columns that a user named is not among ``names``."""
+    for option, name in (("column", column), ("ids", ids), ("modality_column", modality)):
+        check_name(name if isinstance(name, str) else None, names, place, option)
 
 
 def check_options(what: str, **options: object) -> None:

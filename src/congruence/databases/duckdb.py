@@ -108,9 +108,7 @@ class DuckDB(Database):
                 [schema, name],
             ).fetchall()
         )
-        for option, value in (("column", column), ("ids", ids), ("modality_column", modality)):
-            if value is not None:
-                refusals.check_name(value, columns, name, option)
+        refusals.check_columns(columns, name, column, ids, modality)
         if column is None:
             vectors = [one for one, kind in columns.items() if _VECTOR.fullmatch(kind) and not one.endswith((NEW, OLD))]
             # Small integers need not be vectors, so a column of floats is preferred.

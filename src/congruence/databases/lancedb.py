@@ -765,9 +765,7 @@ def find_columns(
     schema: pa.Schema, primary: list[str], place: LanceTable, column: str | None, ids: str | None, modality: str | None
 ) -> tuple[str, str, str | None]:
     """Return the columns of the vectors, of the ids and, if given, of the modalities."""
-    for option, name in (("column", column), ("ids", ids), ("modality_column", modality)):
-        if name is not None:
-            refusals.check_name(name, schema.names, place, option)
+    refusals.check_columns(schema.names, place, column, ids, modality)
     kinds = {field.name: storage_of(field.type) for field in schema if not field.name.endswith((NEW, OLD))}
     lists = {name: kind for name, kind in kinds.items() if pa.types.is_fixed_size_list(kind)}
     vectors = [name for name, kind in lists.items() if pa.types.is_floating(kind.value_type) or is_bits(kind)]

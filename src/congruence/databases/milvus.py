@@ -25,7 +25,6 @@ from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
     MARK_KEY,
-    SPACE_KEY,
     Address,
     Block,
     Capabilities,
@@ -33,7 +32,6 @@ from congruence.databases._base import (
     Cursor,
     DatabaseInfo,
     Name,
-    PairedBlock,
     VectorSide,
     free_bytes,
     mark_in,
@@ -43,6 +41,7 @@ from congruence.databases._base import (
     wait_until_indexed,
 )
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, FileError, ParameterError
+from congruence.stores import SPACE_KEY
 
 #: Environment variable with the server's token, which is not allowed in an address.
 TOKEN = "MILVUS_TOKEN"  # the variable's name, not a secret
@@ -146,8 +145,7 @@ class Milvus(CollectionDatabase):
         self._table = self._only_table() if table is None else table
         place = self._find_collections()
         self._schema = self._schema_of(place.old, column)
-        if ids is not None:
-            refusals.check_name(ids, [self._schema.key], f"the primary key of {place.old!r}", "ids")
+        refusals.check_name(ids, [self._schema.key], f"the primary key of {place.old!r}", "ids")
         self._column = self._schema.column
         self._place()
         self._rows, self._modality = rows, modality
@@ -336,7 +334,6 @@ class Milvus(CollectionDatabase):
         refusals.check_aliases([alias for alias, target in self._aliases().items() if target == collection], collection)
 
     def _side(self, side: VectorSide) -> tuple[str | None, int]:
-        """Return the collection of a side, or None if it does not exist, and the width of its vectors."""
         place = self._place()
         return (place.old, self._schema.dim) if side == "old" else (place.new, int(place.mark.get("dim", 0)))
 
@@ -493,25 +490,33 @@ class Milvus(CollectionDatabase):
                 found[row[self._schema.key]] = row
         return [found[id_] for id_ in ids if id_ in found]
 
-    @property
-    def _block_fields(self) -> list[str]:
-        fields = [self._schema.key, self._schema.column, *([self._modality] if self._modality else [])]
-        return list(dict.fromkeys(fields))
+    def _records(self, collection: str, ids: list[Any], *, whole: bool = False) -> list[dict[str, Any]]:
+        schema = self._schema
+        fields = [schema.key, *([self._modality] if self._modality else [])]
+        return self._get(
+            collection, ids, [*dict.fromkeys([*(schema.without_vector if whole else fields), schema.column])]
+        )
 
-    def _block(self, rows: list[dict[str, Any]], width: int) -> Block:
-        """Convert rows with vectors of this width to a block."""
-        ids = [row[self._schema.key] for row in rows]
-        vectors = np.array([row[self._schema.column] for row in rows], np.float32).reshape(len(rows), width)
-        modalities = None if self._modality is None else texts(row.get(self._modality) for row in rows)
+    def _id_of(self, record: dict[str, Any]) -> object:
+        return record[self._schema.key]
+
+    def _same(self, record: dict[str, Any], copy: dict[str, Any]) -> bool:
+        ours, theirs = ({**row, self._schema.column: None} for row in (record, copy))
+        # NaN equals NaN in the second form.
+        return ours == theirs or repr(sorted(ours.items())) == repr(sorted(theirs.items()))
+
+    def _block(self, records: list[dict[str, Any]], width: int) -> Block:
+        ids = [row[self._schema.key] for row in records]
+        vectors = np.array([row[self._schema.column] for row in records], np.float32).reshape(len(records), width)
+        modalities = None if self._modality is None else texts(row.get(self._modality) for row in records)
         return Block(pa.array(ids, self._id_type), vectors, modalities, ids[-1] if ids else 0)
 
     def _pages(
-        self, collection: str, fields: list[str], *, after: Cursor | None = None, batch: int = BATCH
-    ) -> Iterator[list[dict[str, object]]]:
-        """Yield the selected rows in the order of their ids, starting after the id ``after``, which need not exist."""
+        self, collection: str, *, after: Cursor | None = None, batch: int = BATCH, whole: bool = False
+    ) -> Iterator[list[dict[str, Any]]]:
         for ids in self._ids(collection, after=after):
             for start in range(0, len(ids), batch):
-                if found := self._get(collection, ids[start : start + batch], fields):
+                if found := self._records(collection, ids[start : start + batch], whole=whole):
                     yield found
 
     def _store(self, collection: str, rows: Sequence[Mapping[str, object]], vectors: np.ndarray) -> None:
@@ -557,43 +562,12 @@ class Milvus(CollectionDatabase):
         rows = self._query(collection, "", ["$meta"], limit=_SAMPLE)
         return (*self._schema.fields, *dict.fromkeys(key for row in rows for key in row if key != self._schema.key))
 
-    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        collection, width = self._side(side)
-        if collection is not None:
-            for page in self._pages(collection, self._block_fields, after=after, batch=batch):
-                yield self._block(page, width)
-
-    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
-        collection, width = self._side(side)
-        found = [] if collection is None else self._get(collection, ids.to_pylist(), self._block_fields)
-        return self._block(found, width)
-
     def count(self, side: VectorSide = "old") -> int:
         collection, _ = self._side(side)
         return 0 if collection is None else self._count(collection, self._rows)
 
-    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield paired rows; those whose other fields have changed count as rows without a new vector."""
-        place, schema = self._place(), self._schema
-        width, everything = int(place.mark.get("dim", 0)), [*schema.without_vector, schema.column]
-        for page in self._pages(place.old, everything, batch=batch):
-            block = self._block(page, schema.dim)
-            ids = [row[schema.key] for row in page]
-            new_rows = [] if place.new is None else self._get(place.new, ids, everything)
-            copies = {row[schema.key]: row for row in new_rows}
-            new = np.zeros((len(page), width), np.float32)
-            has_new = np.zeros(len(page), bool)
-            for k, row in enumerate(page):
-                copy = copies.get(row[schema.key])
-                if copy is not None:
-                    row.pop(schema.column)
-                    new[k] = copy.pop(schema.column)
-                    # NaN equals NaN in the second form.
-                    has_new[k] = row == copy or repr(sorted(row.items())) == repr(sorted(copy.items()))
-            yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
-
     def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
-        collection = self._place().old if side == "old" else self._place_with_new().new
+        collection = self._collection_to_search(side)
         self._load(collection)
         found: list[pa.Array] = []
         for start in range(0, len(queries), _QUERIES):
@@ -663,8 +637,7 @@ class Milvus(CollectionDatabase):
         if place.switched and not place.interrupted:
             return
         if not place.interrupted:
-            rows, expected = self._count(new), self._count(place.old)
-            refusals.check_missing(max(expected - rows, 0), repr(self._table))
+            self._check_complete(self._count(new), self._count(place.old))
             self._load(new)
         self._switch_names(place)
         self._load(self._table)  # Milvus Lite drops a collection from memory when it renames it

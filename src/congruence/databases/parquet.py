@@ -20,7 +20,6 @@ from congruence._utils.atomic import atomic_path
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     MARK_KEY,
-    SPACE_KEY,
     Address,
     Capabilities,
     Change,
@@ -36,7 +35,7 @@ from congruence.databases._base import (
 from congruence.databases._files import EXCHANGES, FileDatabase, FilePiece, HiddenFolder, RowVectors, copy_mode, path_of
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError, DatabaseError, FileError, ParameterError, ShapeError
-from congruence.stores import natural, parse_spec
+from congruence.stores import SPACE_KEY, natural, parse_spec
 from congruence.stores.reading import reading
 from congruence.stores.tables import Columns, output_schema
 
@@ -92,9 +91,7 @@ class Tables(FileDatabase, Partitioned):
         first = TableFile.open(find_parts(self._original)[0], 0, None, None).schema
         self._column = _choose_column(first, column or key, path)
         plain = [field.name for field in first if not pa.types.is_nested(field.type)]
-        for option, name in (("ids", ids), ("modality_column", modality)):
-            if name is not None:
-                refusals.check_name(name, plain, path, option)
+        refusals.check_columns(plain, path, None, ids, modality)
         self._id_column = ids or next((name for name in ("id", "ids") if name in plain), None)
         self._modality = modality
         if sum(is_vectors(field.type) for field in first) > 1:

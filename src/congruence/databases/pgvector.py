@@ -18,7 +18,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import RLock
@@ -33,7 +33,6 @@ from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
     MARK_KEY,
-    SPACE_KEY,
     UUID,
     Address,
     Block,
@@ -52,6 +51,7 @@ from congruence.databases._base import (
 from congruence.databases._base import quoted as quoted_name
 from congruence.embeddings import Space
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
+from congruence.stores import SPACE_KEY
 
 if TYPE_CHECKING:
     import psycopg
@@ -195,23 +195,29 @@ class PgVector(Database):
         return self._state().note
 
     def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+        def select(state: PgState) -> str:
+            return f"SELECT {self._id}, t.vector, t.modality FROM {self._of(state, side)} WHERE true"
+
+        for rows, kind, dim in self._pages(select, side, after, batch):
+            yield self._block(rows, kind, dim)
+
+    def _pages(
+        self, select: Callable[[PgState], str], side: VectorSide, after: Cursor | None, batch: int
+    ) -> Iterator[tuple[list[Any], str, int]]:
+        """Yield pages of a query's rows in the order of t.id, with type and width of a side's vectors, if it exists."""
         while True:
             with self._client.reading() as cursor:
                 state = read_state(cursor, self._table)
                 if side == "new" and state.kind is None:
                     return
                 kind, dim = self._shape(cursor, state, side)
-                where = f"{self._of(state, side)} {self._after(after)}"
-                query = f"SELECT {self._id}, t.vector, t.modality FROM {where} ORDER BY t.id LIMIT {int(batch)}"
+                following = "" if after is None else f"AND t.id > $1::{self._id_type}"
+                query = f"{select(state)} {following} ORDER BY t.id LIMIT {int(batch)}"
                 rows = cursor.execute(query, [] if after is None else [after]).fetchall()
             if not rows:
                 return
-            block = self._block(rows, kind, dim)
-            yield block
-            after = block.cursor
-
-    def _after(self, after: Cursor | None) -> str:
-        return "" if after is None else f"WHERE t.id > $1::{self._id_type}"
+            yield rows, kind, dim
+            after = rows[-1][0]
 
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         with self._client.reading() as cursor:
@@ -238,47 +244,31 @@ class PgVector(Database):
             return [str(id_) for (id_,) in cursor.execute(query).fetchall()]
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        after: Cursor | None = None
-        while True:
-            with self._client.reading() as cursor:
-                state = read_state(cursor, self._table)
-                if state.kind is None:
-                    break
-                kind, dim = self._shape(cursor, state, "new")
-                joined = f"{self._source(state)} LEFT JOIN {self._table.identifier(self._table.side)} s ON s.id = t.id"
-                query = (
-                    f"SELECT {self._id}, t.vector, t.modality, s.vector FROM {joined} {self._after(after)} "
-                    f"ORDER BY t.id LIMIT {int(batch)}"
-                )
-                rows = cursor.execute(query, [] if after is None else [after]).fetchall()
-            if not rows:
-                return
+        if self._state().kind is None:
+            yield from super().scan_pairs(batch=batch)
+            return
+
+        def select(state: PgState) -> str:
+            side = self._table.identifier(self._table.side)
+            joined = f"{self._source(state)} LEFT JOIN {side} s ON s.id = t.id"
+            return f"SELECT {self._id}, t.vector, t.modality, s.vector FROM {joined} WHERE true"
+
+        for rows, kind, dim in self._pages(select, "new", None, batch):
             block = self._block([row[:3] for row in rows], self._table.kind, dim)
             has_new = np.array([row[3] is not None for row in rows])
             new = np.zeros((len(rows), dim), np.float32)
             if has_new.any():
                 new[has_new] = decode_vectors([row[3] for row in rows if row[3] is not None], kind, self._place)
             yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
-            after = block.cursor
-        yield from super().scan_pairs(batch=batch)
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
         """Yield the ids of new vectors whose row is gone or, unless the application wrote them, without old vector."""
-        after: Cursor | None = None
-        while True:
-            with self._client.reading() as cursor:
-                state = read_state(cursor, self._table)
-                if state.kind is None:
-                    return
-                condition = "" if after is None else f"t.id > $1::{self._id_type} AND"
-                query = (
-                    f"SELECT {self._id} FROM {self._table.identifier(self._table.side)} t "
-                    f"WHERE {condition} {self._orphaned('t', state)} ORDER BY t.id LIMIT {int(batch)}"
-                )
-                rows = cursor.execute(query, [] if after is None else [after]).fetchall()
-            if not rows:
-                return
-            after = rows[-1][0]
+        side = self._table.identifier(self._table.side)
+
+        def select(state: PgState) -> str:
+            return f"SELECT {self._id} FROM {side} t WHERE {self._orphaned('t', state)}"
+
+        for rows, _, _ in self._pages(select, "new", None, batch):
             yield self._ids([id_ for (id_,) in rows])
 
     def _orphaned(self, alias: str, state: PgState) -> str:
@@ -809,8 +799,7 @@ def find_table(
         raise ParameterError(
             f"The ids in {ids!r} are of type {types[ids]}, not one of {', '.join(ID_TYPES)}.", "Pass another `ids=…`."
         )
-    if modality is not None:
-        refusals.check_name(modality, types, name, "modality_column")
+    refusals.check_name(modality, types, name, "modality_column")
     others = tuple(other for other in types if other not in (ids, column))
     dim = width if width > 0 else None
     return PgTable(schema, name, column, ids, modality, oid, attnum, kind, dim, types[ids], others, extension)

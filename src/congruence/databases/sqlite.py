@@ -90,10 +90,8 @@ class SQLite(Database):
         self._place = f"{self._path} {self._table}"
         vec0 = self._vec0(column)
         self._column, self._modality = vec0.column, modality
-        if ids is not None:
-            refusals.check_name(ids, [vec0.ids], f"the primary key of {self._table!r}", "ids")
-        if modality is not None:
-            refusals.check_name(modality, vec0.others, self._table, "modality_column")
+        refusals.check_name(ids, [vec0.ids], f"the primary key of {self._table!r}", "ids")
+        refusals.check_name(modality, vec0.others, self._table, "modality_column")
 
     def _translate(self, error: Exception) -> CongruenceError | None:
         if not isinstance(error, self._module.Error):

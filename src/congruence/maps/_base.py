@@ -103,6 +103,10 @@ class Map(ABC):
     def _map(self, rows: Array) -> Array:
         """Map checked source rows, in their precision and array library, with bounded extra memory."""
 
+    def _map_target(self, rows: Array) -> Array:
+        """Map checked target rows; the identity, except for joint-space maps."""
+        return rows
+
     @abstractmethod
     def state(self) -> dict[str, np.ndarray]:
         """Return the fitted arrays that, with the parameters and ``facts_``, rebuild the map."""
@@ -163,7 +167,7 @@ class Map(ABC):
         -------
         ndarray or tensor, shape (m, d_out)
         """
-        return as_given(self._check_target(Y), Y)
+        return self._compute(self._map_target, self._check_target(Y), Y, "Y")
 
     def fit_transform(self, X: RowsLike, y: RowsLike | None = None, **fit_params: Any) -> Array:
         """Fit the map on rows ``X`` and the target's rows ``y``, and return the mapped rows."""
@@ -273,7 +277,8 @@ class Map(ABC):
     def _check_target(self, Y: RowsLike) -> Array:
         self.check_fitted()
         B = check_native(Y, "Y")
-        check_width(B.shape[1], self.d_target, type(self).__name__ + ".transform_target", self.n_features_in_)
+        owner = f"{type(self).__name__}.transform_target"
+        check_width(B.shape[1], self.d_target, owner, self.n_features_in_, "Use transform")
         return B
 
     def _check_columns(self, X: object, A: Array, *, reset: bool) -> None:
@@ -344,19 +349,17 @@ class Map(ABC):
             raise ParameterError(
                 argument="normalize", got=normalize, expected="'auto', True or False", fix="Choose one of these."
             )
-        if self.target_space_.normalized is None:
-            self._norm_unknown()
+        # No unmapped rows of either model are in a joint space, so norms there need not match theirs.
+        if self.target_space_.normalized is None and self.sides == ("source",):
+            warnings.warn(
+                NormWarning(
+                    "The map has no record of whether the target's rows had unit norm, so rows keep the norms it "
+                    "gives them.",
+                    "Pass `normalize=True` for unit rows.",
+                ),
+                stacklevel=3,
+            )
         return bool(self.target_space_.normalized)
-
-    def _norm_unknown(self) -> None:
-        warnings.warn(
-            NormWarning(
-                "The map has no record of whether the target's rows had unit norm, so rows keep the norms it "
-                "gives them.",
-                "Pass `normalize=True` for unit rows.",
-            ),
-            stacklevel=4,
-        )
 
     @overload
     def transform_embeddings(
@@ -579,9 +582,13 @@ class Map(ABC):
         OutputExistsError, StorageError
             If the folder exists, or cannot be written.
         """
-        return persist.write_folder(
-            path, self.state(), self.config(), write_card(self, *self._card_text()), force=force
-        )
+        saved = self._plain()
+        card = write_card(saved, *saved._card_text())
+        return persist.write_folder(path, saved.state(), saved.config(), card, force=force)
+
+    def _plain(self) -> Map:
+        """Return the map that is saved in place of this one, without the parameters of a method that found it."""
+        return self
 
     def _card_text(self) -> tuple[str, list[str]]:
         """Return the title of the card, and what the map does and how to call it, in Markdown with escaped names."""

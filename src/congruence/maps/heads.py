@@ -7,20 +7,18 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from congruence._utils.arrays import as_given
 from congruence._utils.display import as_markdown
-from congruence._utils.typing import Array, ArrowStream, Layer, RowsLike, TensorT
-from congruence._utils.validation import check_choice, check_width
+from congruence._utils.typing import Array, Layer, RowsLike
+from congruence._utils.validation import check_choice
 from congruence.embeddings import Space, check_space
 from congruence.errors import CorruptFileError, DirectionError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.maps import _layers
-from congruence.maps._base import Map, NotFittedMapError, check_native
+from congruence.maps._base import Map, NotFittedMapError
 from congruence.maps.history import History
 from congruence.persist import count
 
@@ -44,20 +42,11 @@ class HeadsMap(Map):
     Each head is a list of layers, and there may be layers back from the joint space to each model. Layers are plain
     data, so a map trained with any framework can be saved, loaded and applied without that framework:
 
-    ============== ================================================================
-    ========================================== ``kind``       entries
-    rows become ============== ================================================================
-    ========================================== ``normalize``
-    x / ‖x‖; zero rows stay zero ``center``     ``mean`` (d,)                                                    x −
-    mean ``linear``     ``weight`` (d_in, d_out), ``bias`` (d_out,)                      x @ weight + bias ``gelu``
-    x Φ(x), exactly ``relu``                                                                        max(x, 0) ``silu``
-    x σ(x) ``layernorm``  ``weight`` (d,), ``bias`` (d,), ``eps`` = 1e-5                   (x − mean) / √(variance +
-    eps) · weight + bias ``swiglu``     ``weight``, ``gate_weight`` (d_in, d_out), ``bias``,             silu(x @
-    gate_weight + gate_bias) ·
-                   ``gate_bias`` (d_out,)                                           (x @ weight + bias)
-    ``residual``   ``layers``                                                       x + layers(x)
-    ============== ================================================================
-    ==========================================
+    ``normalize``: x / ‖x‖, and zero rows stay zero · ``center``, ``mean`` (d,): x − mean · ``linear``, ``weight``
+    (d_in, d_out), ``bias`` (d_out,): x @ weight + bias · ``gelu``: x Φ(x), exactly · ``relu``: max(x, 0) · ``silu``:
+    x σ(x) · ``layernorm``, ``weight`` (d,), ``bias`` (d,), ``eps`` = 1e-5: (x − mean) / √(variance + eps) · weight + bias
+    · ``swiglu``, ``weight`` and ``gate_weight`` (d_in, d_out), ``bias`` and ``gate_bias`` (d_out,):
+    silu(x @ gate_weight + gate_bias) · (x @ weight + bias) · ``residual``, ``layers``: x + layers(x)
 
     Biases and the weight of ``layernorm`` are optional.
 
@@ -236,21 +225,6 @@ class HeadsMap(Map):
     def _map_target(self, rows: Array) -> Array:
         return _layers.run(self.target_layers_, rows, self._joint_width)
 
-    @overload
-    def transform_target(self, Y: TensorT) -> TensorT: ...
-    @overload
-    def transform_target(self, Y: ArrayLike | ArrowStream) -> np.ndarray: ...
-    def transform_target(self, Y: RowsLike) -> Array:
-        """Map target rows (m, d_target) into the joint space, as :meth:`transform` maps source rows."""
-        return self._compute(self._map_target, self._check_target(Y), Y, "Y")
-
-    def _check_target(self, Y: RowsLike) -> Array:
-        self.check_fitted()
-        B = check_native(Y, "Y")
-        owner = f"{type(self).__name__}.transform_target"
-        check_width(B.shape[1], self.d_target, owner, self.n_features_in_, "Use transform")
-        return B
-
     def reconstruct(self, X: RowsLike) -> Array:
         """Map source rows (m, d_source) into the joint space and back; refused without a decoder for the source."""
         self.check_fitted()
@@ -348,9 +322,6 @@ class HeadsMap(Map):
             )
         return fitting[0]
 
-    def _norm_unknown(self) -> None:
-        """Do not warn: no unmapped rows of either model are in the joint space, so norms need not match theirs."""
-
     def _pick_side(self, space: Space, modality: str | None, side: str | None, *, tensor: bool) -> tuple[Map, str]:
         return self, self.side_of(replace(space, modality=modality), side)
 
@@ -382,14 +353,10 @@ class HeadsMap(Map):
             raise ValueError(f"arrays of no layer: {', '.join(sorted(unused)[:3])}")
         self.set_layers(parts, method, other_facts)
 
-    def to_heads(self) -> HeadsMap:
-        """Return the fitted heads as a map without the parameters of the method that trained them.
-
-        Returns
-        -------
-        HeadsMap
-            Gives the same results as this map, and shares its scores.
-        """
+    def _plain(self) -> HeadsMap:
+        """Return the map that is saved and described in place of this one: trained heads without their trainer."""
+        if type(self) is HeadsMap or self.kind != HeadsMap.kind:
+            return self
         self.check_fitted()
         heads = HeadsMap.from_layers(
             self.source_layers_,
@@ -404,23 +371,14 @@ class HeadsMap(Map):
         heads.scores_ = self.scores_
         return heads
 
-    def _saved_as(self) -> HeadsMap:
-        """Return the map that is saved and described in place of this one: trained heads without their trainer."""
-        return self if type(self) is HeadsMap or self.kind != HeadsMap.kind else self.to_heads()
-
-    def save(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write the map as a folder, as :meth:`Map.save` does; trained heads are saved without their trainer."""
-        return super(HeadsMap, self._saved_as()).save(path, force=force)
-
     def describe(self) -> dict[str, object]:
         """Return what is known about the map as plain data, with one line per head for its layers."""
-        if self._saved_as() is not self:
-            return self.to_heads().describe()
+        plain = self._plain()
         layers = {
-            name: " → ".join(_line(layer) for layer in getattr(self, f"{name}_layers_"))
-            for name in self.facts_["layers"]
+            name: " → ".join(_line(layer) for layer in getattr(plain, f"{name}_layers_"))
+            for name in plain.facts_["layers"]
         }
-        return {**super().describe(), "joint_dim": self.d_out, "layers": layers}
+        return {**super(HeadsMap, plain).describe(), "joint_dim": self.d_out, "layers": layers}
 
     def _card_text(self) -> tuple[str, list[str]]:
         source, target = self.source_space_, self.target_space_

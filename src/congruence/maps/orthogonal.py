@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, overload
 
 import numpy as np
@@ -758,18 +757,15 @@ class OrthogonalMap(AffineMap):
     # ------------------------------------------------------------------ saving
 
     def to_orthogonal(self) -> OrthogonalMap:
-        """Return the fitted map as a plain :class:`~congruence.OrthogonalMap`, without a subclass's own parameters."""
+        """Return the fitted map as a plain :class:`~congruence.OrthogonalMap`, as which a subclass is saved."""
         self.check_fitted()
         plain = OrthogonalMap(**{name: getattr(self, name) for name in OrthogonalMap().get_params()})
         plain._restore(self.state(), self.facts_)
         plain.source_space_, plain.target_space_, plain.scores_ = self.source_space_, self.target_space_, self.scores_
         return plain
 
-    def save(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write the map as a folder, as every map; a subclass's is read as an :class:`~congruence.OrthogonalMap`."""
-        if type(self) is not OrthogonalMap:
-            return self.to_orthogonal().save(path, force=force)
-        return super().save(path, force=force)
+    def _plain(self) -> OrthogonalMap:
+        return self if type(self) is OrthogonalMap else self.to_orthogonal()
 
     def state(self) -> dict[str, np.ndarray]:
         """Return rotation, means, spectrum and moments as arrays."""

@@ -15,7 +15,7 @@ from congruence._utils.arrays import as_dtype
 from congruence._utils.validation import check_positive
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import DtypeError, FileError, IdError, ParameterError
-from congruence.stores._base import BATCH, Sink, Source, check_output_place, store_as
+from congruence.stores._base import BATCH, SPACE_KEY, Sink, Source, check_output_place, read_space, store_as
 from congruence.stores.formats import (
     FORMATS,
     Format,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BATCH",
     "FORMATS",
+    "SPACE_KEY",
     "Format",
     "Sink",
     "Source",
@@ -53,6 +54,7 @@ __all__ = [
     "read_column",
     "read_embeddings",
     "read_ids",
+    "read_space",
     "store_as",
     "suffixes",
 ]

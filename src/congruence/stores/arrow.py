@@ -67,7 +67,6 @@ class ArrowSource(TableSource):
         self._row_bytes = 0 if first is None else first.nbytes // len(first)
 
     def pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield batches of rows; see :meth:`TableSource.pieces`."""
         with _open(self._file) as (_, batches):
             row = 0
             for whole in batches:

@@ -151,33 +151,27 @@ class FolderSource(Source):
 
     @property
     def has_ids(self) -> bool:
-        """Whether the rows have ids."""
         return self._ids is not None or self._sources[0].has_ids
 
     @property
     def id_type(self) -> pa.DataType:
-        """Type of the ids of all parts: their common type, or text if the parts differ."""
         return super().id_type if self._ids is not None else common_id_type([one.id_type for one in self._sources])
 
     @property
     def columns(self) -> list[Columns]:
-        """Columns of each part other than its vectors."""
         own = [one for source in self._sources for one in source.columns]
         return own if self._ids is None else [replace(one, id=None) for one in own]
 
     @property
     def row_bytes(self) -> int:
-        """Approximate number of bytes that a row takes in memory with all its columns, in the widest part."""
         return max(source.row_bytes for source in self._sources)
 
     def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
-        """Yield ``(ids, vectors)`` blocks, each from a single part; see :meth:`Source.scan`."""
         return self._scan(after, batch, table=False)
 
     def scan_table(
         self, after: int = 0, batch: int = BATCH
     ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
-        """Yield ``(ids, vectors, rows)`` blocks, each from a single part; see :meth:`Source.scan_table`."""
         return self._scan(after, batch, table=True)
 
     def _scan(self, after: int, batch: int, *, table: bool) -> Iterator[Any]:

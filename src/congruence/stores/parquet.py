@@ -79,7 +79,6 @@ class ParquetSource(TableSource):
             self._row_bytes = sum(size for _, size in chosen) // self.n
 
     def pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield batches of rows; see :meth:`TableSource.pieces`."""
         groups, skipped = self._groups, 0
         while len(groups) > 1 and skipped + self.group_sizes[groups[0]][0] <= after:
             skipped += self.group_sizes[groups[0]][0]

@@ -319,22 +319,18 @@ class TableSource(Source):
 
     @property
     def has_ids(self) -> bool:
-        """Whether the rows have ids."""
         return self._ids is not None or self._id_column is not None
 
     @property
     def id_type(self) -> pa.DataType:
-        """Type of the ids: int64, uint64 or string."""
         return id_type_of(self._columns.schema.field(self._id_column).type) if self._id_column else super().id_type
 
     @property
     def columns(self) -> list[Columns]:
-        """Columns of the table other than its vectors."""
         return [self._columns]
 
     @property
     def row_bytes(self) -> int:
-        """Approximate number of bytes that a row takes in memory with all its columns."""
         return max(self._row_bytes, super().row_bytes)
 
     @abstractmethod
@@ -342,14 +338,12 @@ class TableSource(Source):
         """Yield batches of the named columns (None for all), each with the number of its first row."""
 
     def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
-        """Yield ``(ids, vectors)`` blocks; see :meth:`Source.scan`."""
         for start, piece in self.pieces(self._needed, after, batch):
             yield self.block(piece, start)
 
     def scan_table(
         self, after: int = 0, batch: int = BATCH
     ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
-        """Yield ``(ids, vectors, rows)`` blocks; see :meth:`Source.scan_table`."""
         for start, piece in self.pieces(None, after, batch):
             yield *self.block(piece, start), piece
 

@@ -67,10 +67,6 @@ class _TextSource(Source):
     def scan_table(
         self, after: int = 0, batch: int = BATCH
     ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
-        """Yield ``(ids, vectors, rows)`` blocks; see :meth:`Source.scan_table`.
-
-        The other columns are read from the file again.
-        """
         row, lines = after, islice(self._lines(), after, None)
         for ids, block in self.scan(after, batch):
             piece = list(islice(lines, len(block)))
@@ -166,7 +162,6 @@ class CsvSource(_TextSource):
 
     @property
     def columns(self) -> list[Columns]:
-        """Columns of the file; all but the vectors are text."""
         return [self._columns]
 
     def _lines(self) -> Iterator[list[str]]:
@@ -256,7 +251,6 @@ class JsonlSource(_TextSource):
 
     @cached_property
     def columns(self) -> list[Columns]:
-        """Fields of the objects; types are inferred from all objects."""
         records = list(self._lines())
         kinds: dict[str, pa.DataType] = {}
         mixed = []
