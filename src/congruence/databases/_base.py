@@ -510,8 +510,7 @@ class CollectionDatabase(Database):
     def _place_with_new(self) -> Any:
         """Return the collections, of which the new one must exist."""
         place = self._place()
-        if not place.exists:
-            raise refusals.no_new_vectors(repr(self._table))
+        refusals.refuse_untouched(not place.exists, repr(self._table))
         return place
 
     def _collection_to_search(self, side: VectorSide) -> Any:
@@ -522,8 +521,7 @@ class CollectionDatabase(Database):
         refusals.check_missing(max(expected - rows, 0), repr(self._table))
 
     def _refuse_switched(self, place: Any) -> None:
-        if place.switched:
-            raise refusals.already_switched(repr(self._table))
+        refusals.refuse_switched(place.switched, repr(self._table))
 
     def stage(self) -> Stage:
         place = self._place()
@@ -641,7 +639,7 @@ def free_bytes(folder: Path | None) -> int | None:
     return None if folder is None else shutil.disk_usage(folder).free
 
 
-def find_sides(names: Collection[str], column: str, place: str) -> tuple[Stage, str, str]:
+def find_sides(names: Collection[str], column: str, place: object) -> tuple[Stage, str, str]:
     """Return the stage of a migration within one table, and the names of the columns of old and new vectors."""
     new, old = column + NEW, column + OLD
     if column not in names or {new, old} <= set(names):
@@ -665,7 +663,7 @@ def mark_in(text: object) -> dict[str, Any]:
     return mark if isinstance(mark, dict) and isinstance(mark.get("note"), dict) else {}
 
 
-def space_in(metadata: Mapping[str, object] | None, place: str) -> Space:
+def space_in(metadata: Mapping[str, object] | None, place: object) -> Space:
     """Return the space in metadata, or an unknown space if there is none."""
     facts = (metadata or {}).get(SPACE_KEY)
     text = facts if isinstance(facts, str) else json.dumps(facts) if facts else None

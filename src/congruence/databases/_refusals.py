@@ -53,22 +53,25 @@ def check_options(what: str, **options: object) -> None:
             raise ParameterError(f"Got {name}={value!r} for {what}.", f"Leave `{name}=…` out.")
 
 
-def no_new_vectors(place: str) -> MigrationError:
-    """Return the error of a method that needs new vectors, if there are none."""
-    return MigrationError(f"{place} has no new vectors.", "Run the migration first.")
+def refuse_untouched(untouched: bool, place: object) -> None:
+    """Raise MigrationError for a method that needs new vectors, if there are none."""
+    if untouched:
+        raise MigrationError(f"{place} has no new vectors.", "Run the migration first.")
 
 
-def already_switched(place: str) -> MigrationError:
-    """Return the error of a method that is possible only before the switch."""
-    return MigrationError(f"{place} is switched to the new vectors already.", "Roll back first.")
+def refuse_switched(switched: bool, place: object) -> None:
+    """Raise MigrationError for a method that is possible only before the switch."""
+    if switched:
+        raise MigrationError(f"{place} is switched to the new vectors already.", "Roll back first.")
 
 
-def not_switched(place: str) -> MigrationError:
-    """Return the error of a method that is possible only after the switch."""
-    return MigrationError(f"{place} is not switched to the new vectors.", "Switch it first.")
+def refuse_unswitched(unswitched: bool, place: object) -> None:
+    """Raise MigrationError for a method that is possible only after the switch."""
+    if unswitched:
+        raise MigrationError(f"{place} is not switched to the new vectors.", "Switch it first.")
 
 
-def check_missing(rows: int, place: str) -> None:
+def check_missing(rows: int, place: object) -> None:
     """Raise MigrationError if rows have no new vector, as readers would lose them."""
     if rows:
         raise MigrationError(
@@ -77,7 +80,7 @@ def check_missing(rows: int, place: str) -> None:
         )
 
 
-def check_same(place: str, existing: tuple[object, object, object], wanted: tuple[object, object, object]) -> None:
+def check_same(place: object, existing: tuple[object, object, object], wanted: tuple[object, object, object]) -> None:
     """Raise MigrationError if existing new vectors have another width, element type or note than are wanted."""
     if existing != wanted:
         have, want = (f"{dim} × {kind} with the note {note}" for dim, kind, note in (existing, wanted))

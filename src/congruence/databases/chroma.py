@@ -231,7 +231,6 @@ class Chroma(CollectionDatabase):
         return Block(pa.array(ids, pa.large_string()), rows, modalities, ids[-1] if ids else "")
 
     def _ids(self, collection: Any) -> list[str]:
-        """Return the sorted ids of the selected records."""
         ids: list[str] = sorted(self._call(collection.get, where=self._where, include=[])["ids"])
         return ids
 
@@ -339,8 +338,7 @@ class Chroma(CollectionDatabase):
 
     def drop_old(self) -> None:
         place = self._place()
-        if not place.switched or place.current is None:
-            raise refusals.not_switched(repr(self._table))
+        refusals.refuse_unswitched(not place.switched or place.current is None, repr(self._table))
         self._call(self._client.delete_collection, self._name("old"))
 
     def discard(self) -> None:

@@ -225,7 +225,6 @@ class Milvus(CollectionDatabase):
         return None
 
     def _ask(self, name: str, *args: object, **kwargs: object) -> Any:
-        """Call a method of the client."""
         if self._file is None:
             kwargs.setdefault("timeout", _LONG_TIMEOUT if name in _LONG else _TIMEOUT)
         with self._errors(), _silent():
@@ -234,7 +233,6 @@ class Milvus(CollectionDatabase):
             return [dict(row) for row in result] if name == "query" else result
 
     def _aliases(self) -> dict[str, str]:
-        """Return a dict from each alias to its collection."""
         names = self._ask("list_aliases")["aliases"]
         return {name: self._ask("describe_alias", name)["collection_name"] for name in names}
 
@@ -256,7 +254,6 @@ class Milvus(CollectionDatabase):
         return mark_in(self._ask("describe_collection", collection)["properties"].get(MARK_KEY, "null"))
 
     def _find_collections(self) -> MilvusCollections:
-        """Find the collections of a migration by the name that readers use."""
         names, aliases, table = set(self._ask("list_collections")), self._aliases(), self._table
         place = self._by_alias(aliases[table], names) if table in aliases else self._by_name(names)
         if place is None:
@@ -347,11 +344,8 @@ class Milvus(CollectionDatabase):
         }
         key = next(field["name"] for field in fields if field.get("is_primary"))
         dense = [name for name, kind in kinds.items() if kind.endswith("VECTOR") and kind != "SPARSE_FLOAT_VECTOR"]
-        column = (
-            refusals.only_name(dense, "fields of dense vectors", repr(collection), "column")
-            if column is None
-            else column
-        )
+        if column is None:
+            column = refusals.only_name(dense, "fields of dense vectors", repr(collection), "column")
         refusals.check_name(column, dense, repr(collection), "column")
         field = next(field for field in fields if field["name"] == column)
         if kinds[column] != "FLOAT_VECTOR":
@@ -392,10 +386,8 @@ class Milvus(CollectionDatabase):
             options["num_partitions"] = description.get("num_partitions")
         if self._file is not None:
             remnant = self._file / "collections" / place.new_name
-            if (
-                remnant.is_dir() and not (remnant / "schema.json").exists()
-            ):  # left by a kill; the client would fail on it
-                shutil.rmtree(remnant)
+            if remnant.is_dir() and not (remnant / "schema.json").exists():
+                shutil.rmtree(remnant)  # left by a kill; the client would fail on it
         self._ask(
             "create_collection",
             place.new_name,
@@ -406,7 +398,6 @@ class Milvus(CollectionDatabase):
         )
 
     def _indexes(self, collection: str) -> dict[str, dict[str, Any]]:
-        """Return the description of each field's index, by field."""
         names = self._ask("list_indexes", collection)
         indexes = [self._ask("describe_index", collection, name) for name in names]
         return {index["field_name"]: index for index in indexes if index}
@@ -440,7 +431,6 @@ class Milvus(CollectionDatabase):
         return pa.large_string() if self._schema.text_key else pa.int64()
 
     def _query(self, collection: str, condition: str, fields: list[str], **options: object) -> list[dict[str, Any]]:
-        """Return the current rows that match a filter, as plain data."""
         self._load(collection)
         rows: list[dict[str, Any]] = self._ask(
             "query", collection, filter=condition, output_fields=fields, consistency_level="Strong", **options
@@ -475,7 +465,6 @@ class Milvus(CollectionDatabase):
         return f'"{str(id_).translate(_ESCAPES)}"' if self._schema.text_key else str(int(str(id_)))
 
     def _count(self, collection: str, condition: str | None = None) -> int:
-        """Return the number of rows that match a filter."""
         if condition and self._lite:  # Milvus Lite would load every row, with its vector, to count them
             return sum(map(len, self._ids(collection, condition=condition)))
         return int(self._query(collection, condition or "", ["count(*)"])[0]["count(*)"])
@@ -556,7 +545,6 @@ class Milvus(CollectionDatabase):
         )
 
     def _fields(self, collection: str) -> tuple[str, ...]:
-        """Return the names of the other fields, including dynamic fields found in some rows."""
         if not self._schema.dynamic:
             return self._schema.fields
         rows = self._query(collection, "", ["$meta"], limit=_SAMPLE)
@@ -621,7 +609,6 @@ class Milvus(CollectionDatabase):
         return description
 
     def _pending(self, collection: str) -> int:
-        """Return the number of rows that are not indexed yet."""
         pending = 0
         for name in self._ask("list_indexes", collection, field_name=self._schema.column):
             description = self._ask("describe_index", collection, name)
@@ -652,8 +639,7 @@ class Milvus(CollectionDatabase):
     def drop_old(self) -> None:
         """Delete the old collection. An alias continues to point to the new one, which keeps its name."""
         place = self._place()
-        if not place.switched or place.interrupted or place.new is None:
-            raise refusals.not_switched(repr(self._table))
+        refusals.refuse_unswitched(not place.switched or place.interrupted or place.new is None, repr(self._table))
         self._refuse_readers(place.old)
         self._ask("drop_collection", place.old)
         self._ask("drop_collection_properties", place.new, [MARK_KEY])

@@ -117,7 +117,6 @@ class PgVector(Database):
 
     @property
     def _id_type(self) -> str:
-        """SQL type of ids in query parameters."""
         kind = self._table.id_kind
         return "int8" if kind in INT_TYPES else "uuid" if kind == "uuid" else "text"
 
@@ -132,14 +131,12 @@ class PgVector(Database):
         return values
 
     def _block(self, rows: Sequence[tuple[object, ...]], kind: str, dim: int) -> Block:
-        """Convert rows of id, vector and modality to a block."""
         ids, values, names = zip(*rows, strict=True) if rows else ((), (), ())
         vectors = decode_vectors(values, kind, self._place) if rows else np.empty((0, dim), np.float32)
         modalities = pa.array(names, pa.large_string()) if self._table.modality else None
         return Block(self._ids(ids), vectors, modalities, ids[-1] if ids else 0)
 
     def _shape(self, cursor: Any, state: PgState, side: VectorSide) -> tuple[str, int]:
-        """Return the type and width of a side's vectors."""
         if side == "new":
             return state.kind or self._table.kind, state.dim or self._dim(cursor, state)
         return self._table.kind, self._dim(cursor, state)
@@ -162,8 +159,7 @@ class PgVector(Database):
     def _require_new(self, cursor: Any) -> PgState:
         """Return the state of the migration, which must have new vectors."""
         state = read_state(cursor, self._table)
-        if state.kind is None or state.dim is None:
-            raise refusals.no_new_vectors(self._place)
+        refusals.refuse_untouched(state.kind is None or state.dim is None, self._place)
         return state
 
     def info(self) -> DatabaseInfo:
@@ -368,7 +364,6 @@ class PgVector(Database):
         return [new for index in old if (new := index.like(state.kind, state.dim)) is not None]
 
     def _side_indexes(self, cursor: Any) -> list[PgIndex]:
-        """Return the indexes over the new vectors."""
         table = self._table
         query = (
             "SELECT a.attrelid, a.attnum FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n "
@@ -456,8 +451,9 @@ class PgVector(Database):
         table = self._table
         with self._client.writing(lock=True) as cursor:
             state = read_state(cursor, table)
-            if state.stage is not Stage.SWITCHED or state.kind is None or state.dim is None:
-                raise refusals.not_switched(self._place)
+            refusals.refuse_unswitched(state.stage is not Stage.SWITCHED, self._place)
+            assert state.kind is not None
+            assert state.dim is not None
             self._lock(cursor, state)
             indexes = self._planned_indexes(cursor, state)
             for index in read_indexes(cursor, table.oid, table.attnum):
@@ -472,8 +468,7 @@ class PgVector(Database):
     def discard(self) -> None:
         with self._client.writing(lock=True) as cursor:
             state = read_state(cursor, self._table)
-            if state.stage is Stage.SWITCHED:
-                raise refusals.already_switched(self._place)
+            refusals.refuse_switched(state.stage is Stage.SWITCHED, self._place)
             if state.kind is not None:
                 cursor.execute(f"DROP TABLE {self._table.identifier(self._table.side)}")
 
@@ -718,14 +713,8 @@ class PgState:
 
 def side_comment(table: PgTable, note: Mapping[str, str], required: bool = False) -> str:
     """Return the comment for the side table."""
-    facts = {
-        "table": table.name,
-        "column": table.column,
-        "renamed": table.renamed,
-        "note": dict(note),
-        "required": required,
-    }
-    return json.dumps({MARK_KEY: facts})
+    names = {"table": table.name, "column": table.column, "renamed": table.renamed}
+    return json.dumps({MARK_KEY: {**names, "note": dict(note), "required": required}})
 
 
 def _facts(comment: str | None) -> dict[str, Any]:
@@ -757,9 +746,8 @@ def find_table(
     """Find the table and its columns."""
     sides = cursor.execute(_SIDES, [f'{{"{MARK_KEY}"%']).fetchall()
     side_oids = {oid for oid, _, _ in sides}
-    names = {
-        (schema, facts.get("renamed")): str(facts.get("table")) for _, schema, text in sides for facts in [_facts(text)]
-    }
+    marks = [(schema, _facts(text)) for _, schema, text in sides]
+    names = {(schema, facts.get("renamed")): str(facts.get("table")) for schema, facts in marks}
     rows = [_VectorColumn(*row) for row in cursor.execute(_COLUMNS).fetchall()]
     candidates = [
         row._replace(table=names.get((row.schema, row.table), row.table)) for row in rows if row.oid not in side_oids

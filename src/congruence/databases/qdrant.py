@@ -179,7 +179,6 @@ class Qdrant(CollectionDatabase):
         return None
 
     def _aliases(self) -> dict[str, str]:
-        """Return the collection of each alias."""
         return {alias.alias_name: alias.collection_name for alias in self._call(self._client.get_aliases).aliases}
 
     def _only_table(self) -> str:
@@ -193,7 +192,6 @@ class Qdrant(CollectionDatabase):
         return refusals.only_name([*aliases, *names.values()], "aliases and collections", self._address.shown, "table")
 
     def _find_collections(self) -> QdrantCollections:
-        """Find the collections of a migration by the name that readers use."""
         aliases, table = self._aliases(), self._table
         names = {collection.name for collection in self._call(self._client.get_collections).collections}
         target = aliases.get(table, table)
@@ -253,11 +251,9 @@ class Qdrant(CollectionDatabase):
             raise refusals.bad_condition(rows, str(error).splitlines()[0], example) from error
 
     def _params(self, info: CollectionInfo | None) -> VectorParams:
-        """Return the parameters of the vector, such as size, distance and datatype."""
         return _configs(info)[self._column]
 
     def _element_type(self, info: CollectionInfo | None) -> str:
-        """Return the type in which the vector is stored."""
         return getattr(self._params(info).datatype, "value", None) or "float32"
 
     def _others(self, info: CollectionInfo) -> list[str]:
@@ -292,7 +288,6 @@ class Qdrant(CollectionDatabase):
         return self._models.Filter(must=[has] if self._rows is None or all_rows else [self._rows, has])
 
     def _count(self, collection: str, condition: object) -> int:
-        """Return the exact number of points that match a filter."""
         return int(self._call(self._client.count, collection, count_filter=condition, exact=True).count)
 
     def _scroll(self, collection: str, **options: object) -> tuple[list[Record], int | str | None]:
@@ -348,12 +343,10 @@ class Qdrant(CollectionDatabase):
         return record.id
 
     def _vector(self, record: Record) -> object:
-        """Return the vector of a point, or None if it has none."""
         vector = record.vector
         return (vector.get(self._column) if isinstance(vector, dict) else vector) or None
 
     def _block(self, records: list[Record], width: int) -> Block:
-        """Convert points that all have the vector to a block."""
         vectors = np.array([self._vector(record) for record in records], np.float32).reshape(len(records), width)
         modalities = None
         if self._modality is not None:
@@ -363,7 +356,6 @@ class Qdrant(CollectionDatabase):
         return Block(self._arrow_ids([record.id for record in records]), vectors, modalities, cursor)
 
     def _arrow_ids(self, ids: list[int | str]) -> pa.Array:
-        """Convert point ids to an Arrow array."""
         try:
             if self._id_type == "text":
                 return pa.array([str(id_) for id_ in ids], pa.large_string())
@@ -610,8 +602,7 @@ class Qdrant(CollectionDatabase):
     def drop_old(self) -> None:
         """Delete the old collection. The alias continues to point to the new one, which keeps its name."""
         place = self._place()
-        if not place.switched:
-            raise refusals.not_switched(repr(self._table))
+        refusals.refuse_unswitched(not place.switched, repr(self._table))
         self._alias_of(place)
         self._refuse_readers(place.old)
         self._call(self._client.delete_collection, place.old)
