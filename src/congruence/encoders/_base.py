@@ -157,7 +157,7 @@ class Encoder(ABC):
     def encode_layers(
         self, items: Iterable[Item], batch_size: int = 64, callback: Callable[[int], object] | None = None
     ) -> Iterator[np.ndarray]:
-        """Yield float32 blocks of shape (b, layers, width) of an encoder loaded with ``layer="all"``; see :meth:`encode`."""
+        """Yield blocks of the vectors of every layer, float32 of shape (b, layers, width), if all were loaded."""
         layers = self.n_layers
         if layers is None:
             raise ParameterError(
