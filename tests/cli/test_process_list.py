@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from congruence._utils.arguments import hide_arguments
+from congruence._utils.process import hide_arguments
 
 URL = "postgresql://anna:s3cret-word@127.0.0.1:1/shop?sslpassword=an0ther"
 

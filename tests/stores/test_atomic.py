@@ -294,14 +294,14 @@ def test_other_errors_of_the_system_pass_unchanged(tmp_path):
 
 
 def test_a_folder_that_cannot_be_synced_is_no_failure(tmp_path, monkeypatch):
-    real = atomic._sync
+    real = atomic.sync
 
     def sync(path):
         if path.is_dir():
             raise OSError(22, "no fsync on folders here")
         real(path)
 
-    monkeypatch.setattr(atomic, "_sync", sync)
+    monkeypatch.setattr(atomic, "sync", sync)
     with atomic_path(tmp_path / "a") as temporary:
         temporary.write_text("x")
     assert (tmp_path / "a").read_text() == "x"

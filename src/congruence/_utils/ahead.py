@@ -24,7 +24,7 @@ def run_ahead(items: Iterator[_Item], depth: int = 2) -> Iterator[_Item]:
                 waiting.put(entry, timeout=0.1)
                 return True
             except queue.Full:
-                continue
+                pass
         return False
 
     def work() -> None:

@@ -33,10 +33,7 @@ def as_dtype(dtype: DTypeLike) -> np.dtype:
 
 
 def to_numpy(array: object) -> np.ndarray:
-    """Return ``array`` as a NumPy array, with a copy only if it must be converted or moved.
-
-    ``array``: NumPy array, nested sequence, or a torch / cupy tensor (detached and moved to the host).
-    """
+    """Return an array, a nested sequence or a torch or cupy tensor as a NumPy array, without a copy if possible."""
     if isinstance(array, np.ndarray):
         return array
     if is_tensor(array):  # numpy() refuses tensors that require grad or live on a GPU
@@ -67,9 +64,7 @@ def is_tensor(array: object) -> TypeIs[Tensor]:
 
 
 def widen(tensor: Array) -> Array:
-    """Return a tensor in a precision for computation: half precision as float32, integers as float64; the autograd
-    graph is kept.
-    """
+    """Return a tensor in a precision for computation, with its graph: half as float32, integers as float64."""
     xp = namespace(tensor)
     if xp.isdtype(tensor.dtype, "real floating"):
         return xp.astype(tensor, xp.float32) if xp.finfo(tensor.dtype).bits < 32 else tensor
@@ -108,20 +103,14 @@ def device(array: Array) -> Device:
 
 
 def blocks(n: int, row_bytes: int, budget: int = BLOCK_BYTES, minimum: int = 16) -> Iterator[slice]:
-    """Yield slices that divide ``range(n)`` into blocks of rows of at most about ``budget`` bytes.
-
-    ``minimum``: minimum number of rows in a block, so that very wide rows still use matrix products.
-    """
+    """Yield slices that divide ``range(n)`` into blocks of about ``budget`` bytes, but at least ``minimum`` rows."""
     step = max(minimum, budget // max(row_bytes, 1))
     for start in range(0, n, step):
         yield slice(start, min(start + step, n))
 
 
 def has_unit_rows(X: np.ndarray, sample: int = 4096) -> bool:
-    """Return whether rows have unit norm, judged from at most ``sample`` evenly spaced rows.
-
-    Shapes: ``X`` (n, d).
-    """
+    """Return whether rows, shape (n, d), have unit norm, judged from at most ``sample`` evenly spaced ones."""
     rows = X[:: max(1, -(-len(X) // sample))].astype(np.float64, copy=False)
     with np.errstate(over="ignore"):  # a row whose norm overflows is not a unit row
         return bool(np.all(np.abs(np.linalg.norm(rows, axis=1) - 1) < UNIT_TOLERANCE))
@@ -134,12 +123,9 @@ def normalize_rows(X: TensorT, name: str | None = None) -> TensorT: ...
 @overload
 def normalize_rows(X: Array, name: str | None = None) -> Array: ...
 def normalize_rows(X: Array, name: str | None = None) -> Array:
-    """Return the rows of ``X`` scaled to unit norm, in a new array of the same dtype; differentiable for a tensor.
+    """Return rows, shape (n, d), scaled to unit norm, in a new array of the same dtype; differentiable for a tensor.
 
-    Zero rows stay zero, since they have no direction. Code that needs a direction must reject such rows first
-    (:func:`congruence.metrics.rows.unit`, ``as_matrix``).
-
-    Shapes: ``X`` (n, d); returns (n, d).
+    Zero rows have no direction and stay zero; with a ``name``, they are an error.
     """
     if name is not None:
         nonzero = namespace(X).any(X != 0, axis=1)

@@ -29,12 +29,10 @@ _WRITE_ERRORS = {
 #: Longest file name in bytes on common file systems.
 _MAX_NAME_BYTES = 255
 
-#: If a caller sets a list, :func:`atomic_path` appends each path that it published, so that a command that fails later
-#: can report it.
+#: A list to which :func:`atomic_path` appends each path that it published, so that a command that fails can report it.
 published: ContextVar[list[Path] | None] = ContextVar("published", default=None)
 
-#: Returns why a folder must not be replaced, as the end of a clause "which …"; None if the folder is of the kind being
-#: written.
+#: Returns why a folder must not be replaced, as the end of a clause "which …"; None if it is of the kind being written.
 Foreign: TypeAlias = Callable[[Path], str | None]
 
 
@@ -65,7 +63,7 @@ def atomic_path(
         yield temporary
         for file in [*temporary.rglob("*")] if directory else [temporary]:
             if file.is_file():
-                _sync(file)
+                sync(file)
         _publish(temporary, path, force, directory, foreign)
     except BaseException as error:
         _remove(temporary)
@@ -100,8 +98,7 @@ def check_output(
             size = len(os.fsencode(path.name))
             longest = f"at most {_MAX_NAME_BYTES}" if size > _MAX_NAME_BYTES else "a path that the system accepts"
             raise FileError(
-                f"Got an output name of {len(os.fsencode(path.name))} bytes "
-                f"({path.name[:20]}…{path.name[-20:]}); expected {longest}.",
+                f"Got an output name of {size} bytes ({path.name[:20]}…{path.name[-20:]}); expected {longest}.",
                 "Pass a shorter path.",
             ) from None
         _check_parent(path)
@@ -130,7 +127,7 @@ def check_output(
 
 
 def _check_parent(path: Path) -> None:
-    """Raise an error if the parent folder is missing or, as far as can be known before writing, not writable."""
+    """Raise an error if the parent folder is missing or known not to be writable."""
     parent = path.parent
     try:
         exists = parent.is_dir()
@@ -148,10 +145,9 @@ def _check_parent(path: Path) -> None:
 def why_foreign(
     folder: Path, what: str, marker: str, marks: str | Callable[[dict[str, object]], bool], holds: Callable[[str], bool]
 ) -> str | None:
-    """Return why a folder was not, or not entirely, written by this library.
+    """Return why a folder was not, or not entirely, written by this library, as the end of a clause "which …".
 
-    The folder should be ``what`` (with an article): files for which ``holds(name)``, with a JSON file ``marker`` of the
-    kind ``marks`` (:func:`has_marker`). The reason is the end of a clause "which …".
+    It should be ``what``: files for which ``holds(name)``, and a JSON file ``marker`` as in :func:`has_marker`.
     """
     others = sorted(
         entry.name for entry in os.scandir(folder) if not (entry.is_file(follow_symlinks=False) and holds(entry.name))
@@ -253,7 +249,7 @@ def _swap(temporary: Path, path: Path) -> None:
     _remove(temporary)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Flush a file, or a folder's entries, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -264,7 +260,7 @@ def _sync(path: Path) -> None:
 
 def _sync_names(path: Path) -> None:
     with suppress(OSError):  # the output is already in place, and some file systems cannot sync a folder
-        _sync(path.parent)
+        sync(path.parent)
 
 
 def _remove(path: Path) -> None:
@@ -286,11 +282,7 @@ def temporary_path(path: Path) -> Path:
 
 
 def find_left_over(path: Path) -> list[Path]:
-    """Return the temporary files and folders of a path whose writers are certainly dead.
-
-    Those of other machines and containers, and those whose process number belongs to a running process, are not
-    included, since they may be in use.
-    """
+    """Return the temporary files and folders of a path whose writers, on this machine, are certainly dead."""
     if os.name == "nt":  # os.kill(process, 0) would end the process there
         return []
     stem = _stem(path)
@@ -326,7 +318,7 @@ def _is_running(process: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:  # it belongs to another user
-        return True
+        pass
     return True
 
 

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 def to_rows(X: object, name: str) -> np.ndarray:
     """Return what a caller passed for a matrix as a NumPy array, without checking its shape, dtype or values.
 
-    ``X``: NumPy array, torch tensor on any device, nested list, list (or 1-D object array) of arrays or tensors; a
-    pandas, polars or Arrow column of lists, or a table of numeric columns (or of one column of lists). Memory is shared
-    where possible. bfloat16 tensors become float32.
+    Accepts arrays, tensors, nested lists, lists or object arrays of vectors; pandas, polars or Arrow columns of lists,
+    and tables of numeric columns or of one column of lists. Memory is shared where possible; bfloat16 becomes float32.
     """
     if isinstance(X, np.ndarray):
         return _array(X, name)
@@ -172,12 +171,8 @@ def _holds_vectors(series: Series) -> bool:
 
 def _refuse_columns(other: Sequence[object], vectors: Sequence[object], name: str) -> DtypeError:
     listed = ", ".join(repr(str(label)) for label in other[:5]) + (" …" if len(other) > 5 else "")
-    pick = f"{name}[{vectors[0]!r}]" if vectors else f"{name}[[…]]"
-    what = "the column of vectors" if vectors else "the numeric columns"
-    return DtypeError(
-        f"Got a table for {name} with non-numeric columns ({listed}).",
-        f"Pass {what}: {pick}.",
-    )
+    pick = f"the column of vectors: {name}[{vectors[0]!r}]" if vectors else f"the numeric columns: {name}[[…]]"
+    return DtypeError(f"Got a table for {name} with non-numeric columns ({listed}).", f"Pass {pick}.")
 
 
 def _series(pandas: ModuleType, series: Series, name: str) -> np.ndarray:
@@ -264,10 +259,7 @@ def _arrow_table(table: pa.Table | pa.RecordBatch, name: str) -> np.ndarray:
 
 
 def index_ids(X: object, *, default: bool = False) -> np.ndarray | None:
-    """Return the index of a pandas object as ids, or None if it is the default index or ``X`` is not a pandas object.
-
-    ``default``: also return the numbers 0, 1, 2, … of a default index, because the other side has an index of its own.
-    """
+    """Return the index of a pandas object as ids; None for others and, unless ``default``, for a default index."""
     pandas = sys.modules.get("pandas")
     if pandas is None or not isinstance(X, (pandas.DataFrame, pandas.Series)):
         return None

@@ -21,9 +21,7 @@ def visible(text: str, keep: str = "") -> str:
     r"""Return a text with its control characters escaped, as ``\x1b`` or ``\u202e``.
 
     Names and ids come from other people's files: if printed unchanged, they could set a terminal's colors or title, or
-    hide a line.
-
-    ``keep``: characters that are not escaped, for example ``"\n"``.
+    hide a line. Characters in ``keep`` are not escaped.
     """
 
     def escaped(match: re.Match[str]) -> str:
@@ -38,9 +36,7 @@ def short(text: str, most: int = 100) -> str:
 
 
 def visible_json(text: str) -> str:
-    """Return a JSON document with its control characters, except line breaks, as JSON escapes; the data are the
-    same.
-    """
+    """Return a JSON document with its control characters, except line breaks, as JSON escapes."""
     return _CONTROL.sub(lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)
 
 
@@ -58,10 +54,7 @@ def is_formula(text: str) -> bool:
 
 
 def as_text(title: str, facts: Mapping[str, str], *, most: int = 1) -> str:
-    """Return a title and facts as text, one fact per line, with the values aligned.
-
-    ``most``: maximum lines per fact; a longer value is cut and ends in an ellipsis.
-    """
+    """Return a title and facts as text with the values aligned, cut to at most ``most`` lines per fact."""
     pad = max(map(len, facts), default=0)
     lines = [textwrap.shorten(visible(title), WIDTH, placeholder=" …")]
     for name, value in facts.items():

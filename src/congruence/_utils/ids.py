@@ -12,7 +12,6 @@ import os
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -44,7 +43,8 @@ def as_ids(ids: Ids, n: int | None = None, name: str = "ids") -> np.ndarray:
     array = to_ids(ids, name)
     if n is not None and len(array) != n:
         raise IdError(f"Got {len(array)} {name} for {n} rows; expected one id per row.", "Pass as many ids as rows.")
-    if _repeats(array):
+    ordered = None if array.dtype == object else np.sort(array)
+    if len(set(array)) < len(array) if ordered is None else (ordered[1:] == ordered[:-1]).any():
         repeated = [value for value, count in Counter(array.tolist()).items() if count > 1]
         raise IdError(
             f"Got {len(repeated)} duplicate {name} ({name_rows(np.arange(len(repeated)), repeated)}).",
@@ -71,13 +71,6 @@ def to_ids(ids: Ids, name: str = "ids") -> np.ndarray:
     return _objects(values)
 
 
-def _repeats(ids: np.ndarray) -> bool:
-    if ids.dtype == object:
-        return len(set(ids.tolist())) < len(ids)
-    ordered = np.sort(ids)
-    return bool((ordered[1:] == ordered[:-1]).any())
-
-
 def id_texts(ids: Iterable[object]) -> np.ndarray:
     """Return the texts of ids, shape (n,), by which ids of different types are compared."""
     if isinstance(ids, np.ndarray) and ids.dtype == object:
@@ -93,7 +86,9 @@ def id_rows(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         order = np.argsort(ids, kind="stable")
         rows = order[np.minimum(np.searchsorted(ids, wanted, sorter=order), len(ids) - 1)]
         return np.where(ids[rows] == wanted, rows, -1)
-    rows = _compute().index_in(_arrow(wanted), value_set=_arrow(ids))
+    import pyarrow.compute as pc  # imported late to keep `import congruence` fast
+
+    rows = pc.index_in(_arrow(wanted), value_set=_arrow(ids))
     return rows.fill_null(-1).to_numpy().astype(np.int64)
 
 
@@ -101,7 +96,9 @@ def is_in(ids: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return for each id whether it is among others, shape (n,); both may contain duplicates."""
     if ids.dtype != object and ids.dtype == others.dtype:
         return np.isin(ids, others)
-    return _compute().is_in(_arrow(ids), value_set=_arrow(others)).to_numpy(zero_copy_only=False)
+    import pyarrow.compute as pc
+
+    return pc.is_in(_arrow(ids), value_set=_arrow(others)).to_numpy(zero_copy_only=False)
 
 
 def same_ids(ids: np.ndarray, others: np.ndarray) -> bool:
@@ -115,19 +112,11 @@ def same_ids(ids: np.ndarray, others: np.ndarray) -> bool:
     return all(texts[part].tolist() == other_texts[part].tolist() for part in blocks(len(ids), 4096))
 
 
-def _compute() -> ModuleType:
-    import pyarrow.compute  # imported late to keep `import congruence` fast
-
-    return pyarrow.compute
-
-
 def _arrow(ids: np.ndarray) -> pa.Array:
     """Return the texts of ids as an Arrow array, whose hash tables are faster than those of Python objects."""
     import pyarrow as pa
 
-    if ids.dtype.kind in "iu":
-        return pa.array(ids).cast(pa.large_string())
-    return pa.array(ids, pa.large_string())
+    return pa.array(ids).cast(pa.large_string()) if ids.dtype.kind in "iu" else pa.array(ids, pa.large_string())
 
 
 def fits_fixed_width(texts: np.ndarray) -> bool:
@@ -181,17 +170,9 @@ def _is_missing(value: object) -> bool:
     """Return whether a value is missing: None, NaN, NaT, NA, masked, or an empty text."""
     if isinstance(value, (str, bytes)):
         return not value
-    # NaN and NaT differ from themselves; comparing pandas' NA or NumPy's masked constant does not return a bool.
-    return (
-        value is None
-        or type(value).__name__ in ("NAType", "MaskedConstant")
-        or value is np.ma.masked
-        or _differs_from_itself(value)
-    )
-
-
-def _differs_from_itself(value: object) -> bool:
-    different = value != value
+    if value is None or value is np.ma.masked or type(value).__name__ in ("NAType", "MaskedConstant"):
+        return True
+    different = value != value  # NaN and NaT differ from themselves
     return isinstance(different, (bool, np.bool_)) and bool(different)
 
 
@@ -259,20 +240,15 @@ def _check_texts(texts: list[str], name: str) -> None:
     refuse_missing(np.flatnonzero(sizes == 0), name)
     if (sizes > MAX_ID_BYTES // 4).any() or not "".join(texts).isascii():
         for row, text in enumerate(texts):
-            _check_text(text, row, name)
-
-
-def _check_text(text: str, row: int, name: str) -> None:
-    """Raise IdError if a text is too long for an id or cannot be encoded as UTF-8."""
-    try:
-        size = len(text) if text.isascii() else len(text.encode("utf-8"))
-    except UnicodeEncodeError:
-        raise IdError(
-            f"Got {name} in which row {row} is {shorten(ascii(text))}, which contains half a character.",
-            "Give this item another id.",
-        ) from None
-    if size > MAX_ID_BYTES:
-        raise too_long(size, row, name)
+            try:
+                size = len(text) if text.isascii() else len(text.encode("utf-8"))
+            except UnicodeEncodeError:
+                raise IdError(
+                    f"Got {name} in which row {row} is {shorten(ascii(text))}, which contains half a character.",
+                    "Give this item another id.",
+                ) from None
+            if size > MAX_ID_BYTES:
+                raise too_long(size, row, name)
 
 
 def too_long(size: int, row: int, name: str) -> IdError:

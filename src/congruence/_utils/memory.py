@@ -16,12 +16,9 @@ _PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def check_memory(size: int, what: str, remedy: str) -> None:
-    """Raise an error if more memory is needed than is free.
+    """Raise an error if more bytes are needed at once than are free; ``what`` describes the data in the message.
 
     Linux overcommits memory and kills the process when the memory is used, so no ``MemoryError`` would be raised.
-
-    ``size``: number of bytes that are needed at once; ``what``: description of the data, for the message: ``1,000 × 512
-    float32 in a.npy``.
     """
     if size < _SMALL:
         return
@@ -66,19 +63,16 @@ def _free_in_groups() -> Iterator[int]:
         if kinds and "memory" not in kinds.split(","):
             continue
         root = _GROUPS if not kinds else _GROUPS / "memory"
-        limit, used, cache = (
-            ("memory.max", "memory.current", "file")
-            if not kinds
-            else ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache")
-        )
+        limit, used, cache = "memory.max", "memory.current", "file"
+        if kinds:
+            limit, used, cache = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"
         place = root / path.strip("/")
         for group in {place, *(parent for parent in place.parents if parent.is_relative_to(root)), root}:
             most, now = (_read(group / name).strip() for name in (limit, used))
             if most.isdecimal() and now.isdecimal():  # "max" is no limit
                 kept = re.search(rf"^{cache} (\d+)$", _read(group / "memory.stat"), re.MULTILINE)
-                yield (
-                    int(most) - int(now) + (int(kept[1]) if kept else 0)
-                )  # cached file pages are released when memory is needed
+                # Cached file pages are released when memory is needed.
+                yield int(most) - int(now) + (int(kept[1]) if kept else 0)
 
 
 def _free_address_space() -> Iterator[int]:

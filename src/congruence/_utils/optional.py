@@ -9,10 +9,7 @@ from congruence.errors import MissingExtraError, ParameterError
 
 
 def require(module: str, *, extra: str) -> ModuleType:
-    """Import an optional dependency, or raise an error that names the extra to install.
-
-    ``extra``: name of the extra of this package that installs it.
-    """
+    """Import an optional dependency, or raise an error that names the extra of this package that installs it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -24,10 +21,7 @@ def require(module: str, *, extra: str) -> ModuleType:
 
 
 def choose_device(torch: ModuleType, device: str) -> str:
-    """Return the device to run on; ``"auto"`` selects the first available of cuda, mps and cpu.
-
-    Raises ParameterError.
-    """
+    """Return the device to run on; ``"auto"`` selects the first available of cuda, mps and cpu."""
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if device == "auto":
         return next(name for name, present in available.items() if present)

@@ -28,11 +28,9 @@ class Bar:
 
 @contextmanager
 def progress_bar(label: str, total: int, *, done: int = 0, quiet: bool = False) -> Iterator[Bar | None]:
-    """Show a progress bar while the block runs; yield None, without a bar, if ``quiet`` or if standard error is not a
-    terminal.
+    """Show a progress bar while the block runs; yield None if ``quiet`` or if standard error is no terminal.
 
-    ``label``: description of the operation, shown literally: brackets are not interpreted as markup; ``done``: number
-    of steps completed by an earlier run.
+    ``label`` is shown literally, without markup; ``done`` steps were completed by an earlier run.
     """
     if quiet or not sys.stderr.isatty():
         yield None

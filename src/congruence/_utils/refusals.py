@@ -36,9 +36,6 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def describe_refusal(error: OSError, doing: str) -> str:
-    """Return one message about an error of the operating system.
-
-    ``doing``: where the error comes from, or what was being done, with the path: ``from the disk while writing a.npy``.
-    """
+    """Return a message about an error of the system; ``doing`` is for example ``from the disk while writing a.npy``."""
     expected, advice = _ADVICE.get(error.errno or 0, _OTHER)
     return f"Got an error {doing} ({error.strerror or error}); expected {expected}. {advice}"

@@ -14,10 +14,9 @@ _MAX_CANDIDATES = 2**20
 
 
 def top_k(similarity: Array, k: int) -> np.ndarray:
-    """Return the columns of the k largest entries of each row, largest first; ties are ordered by column.
+    """Return the columns of the k largest entries of each row, shape (m, k), largest first; ties by column.
 
-    ``similarity`` (m, n): similarities without NaN. A tensor is searched on its device; ``k``: number of entries, from
-    1 to n; returns (m, k).
+    ``similarity``, shape (m, n), has no NaN; a tensor is searched on its device.
     """
     if k == 1 and isinstance(similarity, np.ndarray):  # NumPy's argmax returns the first of equal entries
         return np.argmax(similarity, axis=1)[:, None]
@@ -32,10 +31,9 @@ def top_k(similarity: Array, k: int) -> np.ndarray:
 
 
 def select_top_k(i: np.ndarray, j: np.ndarray, value: np.ndarray, m: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k largest candidates of each row, largest first; ties are ordered by column.
+    """Return columns and values, shape (m, k), of the k largest candidates of each row, largest first; ties by column.
 
-    ``i``, ``j`` (p,): rows (in ascending order) and columns of the candidates, with at least k candidates per row;
-    ``value`` (p,); ``m``, ``k``: number of rows, and of entries per row. Shapes: Returns (m, k), Returns (m, k).
+    ``i`` and ``j``, shape (p,), are the rows, in ascending order, and columns of the candidates, at least k per row.
     """
     order = np.lexsort((j, -value, i))
     i, j, value = i[order], j[order], value[order]

@@ -1,7 +1,6 @@
-"""Checks of shape, dtype, finiteness and pairing, with their error messages.
+"""Checks of shape, dtype, finiteness and pairing.
 
-The messages serve users ("Got …; expected …. Do this.") and scikit-learn's
-``check_estimator``, which looks for a few fixed phrases in the messages of an estimator.
+Some messages contain a phrase that scikit-learn's ``check_estimator`` looks for.
 """
 
 from __future__ import annotations
@@ -26,11 +25,7 @@ def shorten(text: str, most: int = 80) -> str:
 
 
 def name_rows(rows: np.ndarray, ids: Ids | RowNames | None = None, limit: int = 5) -> str:
-    """Return a short readable list of row numbers, or of the ids of these rows.
-
-    ``rows`` (k,); ``ids``: ids of all rows; ``rows`` indexes into it. Returns: for example ``"'cat', 'dog' and 3
-    more"``.
-    """
+    """Return a short list of row numbers, shape (k,), or of the ids of these rows: ``"'cat', 'dog' and 3 more"``."""
     rows = np.asarray(rows)
     shown = [shorten(repr(str(ids[i]))) if ids is not None else str(int(i)) for i in rows[:limit]]
     text = ", ".join(shown)
@@ -40,8 +35,7 @@ def name_rows(rows: np.ndarray, ids: Ids | RowNames | None = None, limit: int = 
 class RowNames:
     """Names of a block's rows for messages, created only when needed: ids, or row numbers in the whole file.
 
-    ``ids``: ids of the rows of the block; ``numbers``: number of the first row if the rows are consecutive, or the
-    number of each row.
+    ``numbers``: number of the first row if the rows are consecutive, or the number of each row.
     """
 
     def __init__(self, ids: Ids | None, numbers: int | Sequence[int] | np.ndarray) -> None:
@@ -54,10 +48,7 @@ class RowNames:
 
 
 def check_rows(X: np.ndarray, name: str, *, ids: Ids | RowNames | None = None, allow_zero_rows: bool = False) -> None:
-    """Check in one pass that no row contains NaN or infinity or is all zeros.
-
-    ``X`` (n, d); ``allow_zero_rows``: accept rows of zeros. Rows of width 1 may always be zero.
-    """
+    """Check in one pass that no row, shape (n, d), contains NaN or infinity or is all zeros (unless d is 1)."""
     n, d = X.shape
     allow_zero_rows = allow_zero_rows or d == 1  # in one dimension zero is an ordinary value
     word = "ids" if ids is not None else "rows"
@@ -100,14 +91,10 @@ def as_matrix(
     numeric_objects: bool = False,
     copy_half: bool = True,
 ) -> np.ndarray:
-    """Return ``X`` as a finite real matrix, float32 or float64, without modifying the caller's array.
+    """Return what :func:`to_rows` accepts as a finite real matrix, shape (n, d), float32 or float64.
 
-    float16 is converted to float32, integers and booleans to float64.
-
-    ``X`` (n, d): may also be a column of vectors, a table of numbers or a list of tensors; see
-    :func:`congruence._utils.columns.to_rows`; ``allow_zero_rows``: accept rows of zeros; always true for integers and
-    booleans; ``numeric_objects``: accept an object array in which every entry is a number, as scikit-learn requires of
-    estimators; ``copy_half``: convert float16 to float32; if False, float16 is kept (for storage); returns (n, d).
+    float16 becomes float32 (unless ``copy_half`` is False), integers and booleans float64, whose rows may be zero.
+    ``numeric_objects`` accepts an object array in which every entry is a number, as scikit-learn requires.
     """
     A = to_rows(X, name)
     if A.dtype == object:
@@ -174,11 +161,9 @@ def as_native(X: TensorT, name: str, *, min_rows: int = 1) -> TensorT: ...
 @overload
 def as_native(X: ArrayLike | ArrowStream, name: str, *, min_rows: int = 1) -> np.ndarray: ...
 def as_native(X: RowsLike, name: str, *, min_rows: int = 1) -> Array:
-    """Return ``X`` checked as in :func:`as_matrix`, with zero rows allowed; a torch tensor is returned as is, on its
-    device and with its graph.
+    """Return ``X``, shape (n, d), checked as in :func:`as_matrix`, with zero rows allowed.
 
-    Shapes: ``X`` (n, d). Returns (n, d): the caller's own tensor, in any precision; or an array of float16, float32 or
-    float64.
+    A torch tensor is returned as it is, on its device and with its graph; anything else as an array of floats.
     """
     refuse_sparse(X, name)
     if is_tensor(X) and X.ndim == 2 and X.shape[0] >= max(min_rows, 1) and X.shape[1] > 0:
@@ -215,11 +200,7 @@ def check_scale(X: Array, name: str, *, squares: bool = True) -> None:
 
 
 def refuse_overflow(Z: ArrayT, X: Array, name: str) -> ArrayT:
-    """Return mapped rows after checking that they are finite: finite rows that become infinite are too large for their
-    dtype.
-
-    Shapes: ``Z`` (n, d_out), ``X`` (n, d); returns (n, d_out).
-    """
+    """Return mapped rows ``Z``, shape (n, d_out), after checking that those of ``X``, (n, d), did not overflow."""
     xp, A = (namespace(Z), Z.detach()) if is_tensor(Z) else (np, Z)
     for part in blocks(A.shape[0], 8 * A.shape[1]):
         good = xp.isfinite(A[part, :])
@@ -234,7 +215,7 @@ def refuse_overflow(Z: ArrayT, X: Array, name: str) -> ArrayT:
 
 
 def check_same_rows(n_source: int, n_target: int, source: str = "source", target: str = "target") -> None:
-    """Check that two arrays paired by row have the same number of rows. Raises ShapeError."""
+    """Check that two arrays paired by row have the same number of rows."""
     if n_source != n_target:
         raise ShapeError(
             f"Got {n_source} rows of {source} and {n_target} rows of {target}; expected the same number, "
@@ -253,11 +234,7 @@ def check_same_width(A: np.ndarray, B: np.ndarray) -> None:
 
 
 def check_width(d: int, expected: int, owner: str, other: int | None = None, remedy: str = "Apply the inverse") -> None:
-    """Check that vectors have the width that a fitted map expects.
-
-    ``d``, ``expected``: width of the vectors, and the expected width; ``other``: width of the map's other side; if
-    ``d`` equals it, the map is probably applied in the wrong direction.
-    """
+    """Check that vectors have the width that a fitted map expects, and not that of its other side."""
     if d != expected:
         hint = "Use the model the map was fitted on"
         if other is not None and d == other:
@@ -266,7 +243,7 @@ def check_width(d: int, expected: int, owner: str, other: int | None = None, rem
 
 
 def check_choice(value: _T, choices: Iterable[_T], name: str) -> _T:
-    """Return ``value`` if it is one of ``choices``. Raises ParameterError, which lists the choices."""
+    """Return ``value`` if it is one of ``choices``."""
     choices = list(choices)
     if value not in choices:
         raise ParameterError(argument=name, got=value, expected=f"one of {', '.join(map(repr, choices))}")
@@ -274,10 +251,7 @@ def check_choice(value: _T, choices: Iterable[_T], name: str) -> _T:
 
 
 def check_positive(value: _T, name: str, *, zero: bool = False, integer: bool = False) -> _T:
-    """Return ``value`` if it is a positive finite number (with ``zero``, also 0; with ``integer``, an integer).
-
-    Raises ParameterError.
-    """
+    """Return ``value`` if it is a positive finite number (with ``zero``, also 0; with ``integer``, an integer)."""
     kind = (int, np.integer) if integer else (int, float, np.integer, np.floating)
     number: Any = value  # used as a number only after the type check
     good = isinstance(value, kind) and not isinstance(value, bool) and np.isfinite(number)
@@ -288,10 +262,7 @@ def check_positive(value: _T, name: str, *, zero: bool = False, integer: bool = 
 
 
 def check_seed(value: int, name: str = "random_state") -> int:
-    """Return ``value`` if it is a valid seed for NumPy and torch: an integer from 0 to 2⁶³ − 1.
-
-    Raises ParameterError.
-    """
+    """Return ``value`` if it is a valid seed for NumPy and torch: an integer from 0 to 2⁶³ − 1."""
     check_positive(value, name, zero=True, integer=True)
     if value >= 2**63:
         raise ParameterError(argument=name, got=value, expected="an integer below 2**63")

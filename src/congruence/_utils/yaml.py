@@ -1,6 +1,4 @@
-"""Safe reading of untrusted YAML: limited in length and depth, without aliases, tags that create objects, or duplicate
-keys.
-"""
+"""Safe reading of untrusted YAML: limited in length and depth, without aliases, object tags or duplicate keys."""
 
 from __future__ import annotations
 
@@ -60,10 +58,9 @@ def parse_yaml(text: str, where: str) -> object:
 
 
 def find_line(text: str, path: Sequence[str | int]) -> int | None:
-    """Return the line number of an entry of a YAML document.
+    """Return the line number, from 1, of an entry of a YAML document, given by keys and list indices.
 
-    ``path``: keys and list indices, from the document down. Steps that do not exist in the document are ignored, with
-    all that follow. Returns: line of the entry's key or item, counted from 1; None if the first step does not exist.
+    Steps that do not exist are ignored, with all that follow; None if the first one does not exist.
     """
     import yaml
 
@@ -95,18 +92,14 @@ def _loader() -> type[yaml.SafeLoader]:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Loader that rejects aliases and deep nesting while parsing, and duplicate keys, of which YAML would silently
-        keep the last.
-        """
+        """Loader that rejects aliases and deep nesting while parsing, and duplicate keys."""
 
         def __init__(self, stream: str) -> None:
             super().__init__(stream)
             self._depth = 0
 
         def get_event(self) -> yaml.Event:
-            """Return the next event; raises before any object is built from a rejected event or from the nodes around
-            it.
-            """
+            """Return the next event; it raises before any object is built from a rejected event."""
             event = super().get_event()
             if isinstance(event, yaml.AliasEvent):
                 raise yaml.MarkedYAMLError(problem="an alias; write the value out", problem_mark=event.start_mark)

@@ -139,7 +139,7 @@ def command(
     New vectors are written next to the old ones. Readers see them only after switch, and rollback restores the old
     ones, bit for bit.
     """
-    from congruence._utils.arguments import hide_arguments
+    from congruence._utils.process import hide_arguments
     from congruence._utils.validation import check_choice
     from congruence.databases import Address, open_database
     from congruence.maps import load

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, TypedDict
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import numpy as np
@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from congruence.databases import _refusals as refusals
 from congruence.embeddings import Space
-from congruence.errors import CongruenceError, CorruptFileError, DatabaseError, DatabaseUnavailableError, ParameterError
+from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, ParameterError
+from congruence.stores import SPACE_KEY, read_space
 
 #: Default number of rows per block of a scan.
 BATCH = 4096
@@ -31,9 +32,6 @@ INDEX_SECONDS, LOOK_SECONDS = 3600.0, 0.5
 
 #: Suffixes of a second column or collection: new vectors before the switch, old ones after it.
 NEW, OLD = "__congruence_new", "__congruence_old"
-
-#: Metadata key of the vectors' space, the same as in :mod:`congruence.stores`: a JSON object, or its text.
-SPACE_KEY = "congruence.space"
 
 #: Metadata key of the data that a migration stores with the new vectors.
 MARK_KEY = "congruence.migration"
@@ -410,14 +408,8 @@ class Database(ABC):
 Change: TypeAlias = Callable[[PairedBlock], tuple[np.ndarray, np.ndarray] | None]
 
 
-class WrittenFile(TypedDict):
-    """Description, as plain data, of a file with new vectors that is not yet part of the database."""
-
-    fragment: int
-    rows: int
-    field: int
-    other_files: list[str]
-    file: dict[str, object]
+#: Description, as plain data, of a file with new vectors that is not yet part of the database.
+WrittenFile: TypeAlias = dict[str, Any]
 
 
 class Partitioned(Database):
@@ -448,7 +440,10 @@ class Partitioned(Database):
 
 
 class CollectionDatabase(Database):
-    """A database whose new vectors are in a second collection, with copies of the rows' other fields."""
+    """A database whose new vectors are in a second collection, with copies of the rows' other fields.
+
+    A backend reads rows as records of its client, with all their fields if ``whole``, else with those of a block.
+    """
 
     _table: str  # name that readers use
     _column: str = ""
@@ -456,6 +451,55 @@ class CollectionDatabase(Database):
     @abstractmethod
     def _find_collections(self) -> Any:
         """Return the collections of a migration: old, new, whether it exists and is switched, and its mark."""
+
+    @abstractmethod
+    def _side(self, side: VectorSide) -> tuple[Any, int]:
+        """Return the collection of a side, or None if it does not exist, and the width of its vectors."""
+
+    @abstractmethod
+    def _pages(
+        self, collection: Any, *, after: Cursor | None = None, batch: int = BATCH, whole: bool = False
+    ) -> Iterator[list[Any]]:
+        """Yield the selected records in the order of their ids, starting after the id ``after``, which may be gone."""
+
+    @abstractmethod
+    def _records(self, collection: Any, ids: list[Any], *, whole: bool = False) -> list[Any]:
+        """Return the records of these ids that exist and have a vector."""
+
+    @abstractmethod
+    def _id_of(self, record: Any) -> object: ...
+
+    @abstractmethod
+    def _block(self, records: list[Any], width: int) -> Block: ...
+
+    @abstractmethod
+    def _same(self, record: Any, copy: Any) -> bool:
+        """Return whether a copy has the same fields as a record, apart from the vector."""
+
+    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+        collection, width = self._side(side)
+        if collection is not None:
+            for records in self._pages(collection, after=after, batch=batch):
+                yield self._block(records, width)
+
+    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
+        collection, width = self._side(side)
+        return self._block([] if collection is None else self._records(collection, ids.to_pylist()), width)
+
+    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
+        """Yield paired rows; those whose other fields have changed count as rows without a new vector."""
+        (old, width), (new, new_width) = self._side("old"), self._side("new")
+        for records in self._pages(old, batch=batch, whole=True):
+            block = self._block(records, width)
+            ids = [self._id_of(record) for record in records]
+            copies = {
+                self._id_of(copy): copy for copy in (self._records(new, ids, whole=True) if new is not None else ())
+            }
+            rows = [k for k, id_ in enumerate(ids) if id_ in copies]
+            vectors, has_new = np.zeros((len(ids), new_width), np.float32), np.zeros(len(ids), bool)
+            vectors[rows] = self._block([copies[ids[k]] for k in rows], new_width).vectors
+            has_new[rows] = [self._same(records[k], copies[ids[k]]) for k in rows]
+            yield PairedBlock(block.ids, block.vectors, vectors, has_new, block.modalities)
 
     def _place(self) -> Any:
         place = self._find_collections()
@@ -466,13 +510,18 @@ class CollectionDatabase(Database):
     def _place_with_new(self) -> Any:
         """Return the collections, of which the new one must exist."""
         place = self._place()
-        if not place.exists:
-            raise refusals.no_new_vectors(repr(self._table))
+        refusals.refuse_untouched(not place.exists, repr(self._table))
         return place
 
+    def _collection_to_search(self, side: VectorSide) -> Any:
+        return self._place().old if side == "old" else self._place_with_new().new
+
+    def _check_complete(self, rows: int, expected: int) -> None:
+        """Raise MigrationError if the new collection has fewer rows than the old one."""
+        refusals.check_missing(max(expected - rows, 0), repr(self._table))
+
     def _refuse_switched(self, place: Any) -> None:
-        if place.switched:
-            raise refusals.already_switched(repr(self._table))
+        refusals.refuse_switched(place.switched, repr(self._table))
 
     def stage(self) -> Stage:
         place = self._place()
@@ -590,7 +639,7 @@ def free_bytes(folder: Path | None) -> int | None:
     return None if folder is None else shutil.disk_usage(folder).free
 
 
-def find_sides(names: Collection[str], column: str, place: str) -> tuple[Stage, str, str]:
+def find_sides(names: Collection[str], column: str, place: object) -> tuple[Stage, str, str]:
     """Return the stage of a migration within one table, and the names of the columns of old and new vectors."""
     new, old = column + NEW, column + OLD
     if column not in names or {new, old} <= set(names):
@@ -614,22 +663,11 @@ def mark_in(text: object) -> dict[str, Any]:
     return mark if isinstance(mark, dict) and isinstance(mark.get("note"), dict) else {}
 
 
-def space_in(metadata: Mapping[str, object] | None, place: str) -> Space:
+def space_in(metadata: Mapping[str, object] | None, place: object) -> Space:
     """Return the space in metadata, or an unknown space if there is none."""
     facts = (metadata or {}).get(SPACE_KEY)
-    if not facts:
-        return Space()
-    try:
-        if isinstance(facts, str):
-            facts = json.loads(facts)
-        if not isinstance(facts, dict):
-            raise TypeError("not an object")
-        return Space.from_dict(facts)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise CorruptFileError(
-            f"The description of the space, {SPACE_KEY!r} in the metadata of {place}, cannot be read ({error}).",
-            "Remove the description, or write it again.",
-        ) from error
+    text = facts if isinstance(facts, str) else json.dumps(facts) if facts else None
+    return read_space(text, f"the metadata of {place}")
 
 
 def wait_until_indexed(pending: Callable[[], object], name: str) -> None:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from congruence._utils.atomic import atomic_path, exchange, locked
+from congruence._utils.atomic import atomic_path, exchange, locked, sync
 from congruence._utils.refusals import describe_refusal
 from congruence._utils.validation import check_choice
 from congruence.databases import _refusals as refusals
@@ -47,6 +47,7 @@ from congruence.errors import (
     StorageError,
 )
 from congruence.stores import read_column
+from congruence.stores.reading import write_all
 
 #: Whether the operating system can exchange two names in one call; some file systems still do not support it.
 EXCHANGES = sys.platform in ("linux", "darwin")
@@ -147,18 +148,15 @@ class FileDatabase(Database):
 
     @property
     def _original(self) -> Path:
-        """Current path of the original."""
         return self._place.other if self._stage is Stage.SWITCHED else self._place.path
 
     @property
     def _vectors_path(self) -> Path:
-        """Path of the new vectors."""
         return self._place.folder / "vectors.npy"
 
     def _new_vectors(self) -> RowVectors:
         """Return the new vectors, which must exist."""
-        if self._stage is Stage.UNTOUCHED:
-            raise refusals.no_new_vectors(self._shown)
+        refusals.refuse_untouched(self._stage is Stage.UNTOUCHED, self._shown)
         if self._new is None:
             marks = self._place.folder / "written.bin"
             self._new = RowVectors(self._vectors_path, marks, writable=self._stage is Stage.PREPARED)
@@ -166,8 +164,8 @@ class FileDatabase(Database):
 
     def _record(self) -> MigrationRecord:
         record = self._place.record()
-        if record is None:
-            raise refusals.no_new_vectors(self._shown)
+        refusals.refuse_untouched(record is None, self._shown)
+        assert record is not None
         return record
 
     def stage(self) -> Stage:
@@ -304,14 +302,9 @@ class FileDatabase(Database):
                 "Free disk space, or pass `element_type='float16'`.",
             )
         record = MigrationRecord(*wanted, rows=self.n, original=fingerprint(self._place.path), options=self._options)
-        folder = self._place.begin(record)
-        try:
+        with self._place.begin(record) as folder:
             vectors = folder / self._vectors_path.relative_to(self._place.folder)
             RowVectors.create(vectors, folder / "written.bin", self.n, wanted[0], element_type)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        self._place.publish(folder)
         self._stage = Stage.PREPARED
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
@@ -332,8 +325,7 @@ class FileDatabase(Database):
 
     def _invalidate_built(self) -> None:
         """Record that the complete new file, if any, is outdated."""
-        if self._stage is Stage.SWITCHED:
-            raise refusals.already_switched(self._shown)
+        refusals.refuse_switched(self._stage is Stage.SWITCHED, self._shown)
         record = self._record()
         if record.built is not None:
             record.built = None
@@ -361,8 +353,7 @@ class FileDatabase(Database):
         return None
 
     def switch(self) -> None:
-        if self.stage() is Stage.UNTOUCHED:
-            raise refusals.no_new_vectors(self._shown)
+        refusals.refuse_untouched(self.stage() is Stage.UNTOUCHED, self._shown)
         if self._stage is Stage.PREPARED:
             self.build_index()
             self._place.check_unchanged(self._record())
@@ -384,13 +375,11 @@ class FileDatabase(Database):
         self._reopen()
 
     def drop_old(self) -> None:
-        if self.stage() is not Stage.SWITCHED:
-            raise refusals.not_switched(self._shown)
+        refusals.refuse_unswitched(self.stage() is not Stage.SWITCHED, self._shown)
         self._end_migration()
 
     def discard(self) -> None:
-        if self.stage() is Stage.SWITCHED:
-            raise refusals.already_switched(self._shown)
+        refusals.refuse_switched(self.stage() is Stage.SWITCHED, self._shown)
         self._end_migration()
 
     def _end_migration(self) -> None:
@@ -590,9 +579,7 @@ def _ranges(rows: np.ndarray) -> list[tuple[int, int]]:
 
 def _write_at(stream: FileIO, position: int, array: np.ndarray) -> None:
     stream.seek(position)
-    view = array.reshape(-1).view(np.uint8).data
-    while len(view):
-        view = view[stream.write(view) :]
+    write_all(stream, array)
 
 
 # ---- the hidden folder -----------------------------------------------------------------------------------------------
@@ -691,18 +678,20 @@ class HiddenFolder:
         with atomic_path(self.folder / _NAME, force=True) as temporary:
             temporary.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
 
-    def begin(self, record: MigrationRecord) -> Path:
-        """Create the folder under a temporary name, which :meth:`publish` replaces by the final one."""
+    @contextmanager
+    def begin(self, record: MigrationRecord) -> Iterator[Path]:
+        """Yield the new folder under a temporary name, and then rename it to its final one, atomically."""
         folder = self.path.with_name(f".{self.path.name}.congruence-begun")
         with _refusing(f"while creating a folder next to {self.path}"):
             if folder.exists():  # left by a process that was killed here
                 shutil.rmtree(folder)
             (folder / self.other.parent.name).mkdir(parents=True)
             (folder / _NAME).write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
-        return folder
-
-    def publish(self, folder: Path) -> None:
-        """Rename the folder that :meth:`begin` created to its final name, atomically."""
+        try:
+            yield folder
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         with _refusing(f"while creating {self.folder}"):
             os.rename(folder, self.folder)
 
@@ -739,7 +728,8 @@ class HiddenFolder:
                     os.rename(self.other, self.path)
                     os.rename(self._renamed, self.other)
             for folder in (self.path.parent, self.other.parent):
-                _sync(folder)
+                with suppress(OSError):  # some systems cannot sync a folder
+                    sync(folder)
         record = self.record()
         assert record is not None
         record.switched = switched
@@ -751,12 +741,3 @@ class HiddenFolder:
             if self.folder.is_dir():
                 os.rename(self.folder, self._dropped)
                 shutil.rmtree(self._dropped)
-
-
-def _sync(folder: Path) -> None:
-    with suppress(OSError):  # some systems cannot sync a folder
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

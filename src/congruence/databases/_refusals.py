@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,8 @@ from congruence.errors import (
     StorageError,
 )
 
+_Name = TypeVar("_Name", bound="str | None")
+
 
 def only_name(names: Iterable[str], what: str, place: object, option: str) -> str:
     """Return the only name. Raises ParameterError if there are none or several."""
@@ -26,15 +29,21 @@ def only_name(names: Iterable[str], what: str, place: object, option: str) -> st
     return names[0]
 
 
-def check_name(name: str, names: Iterable[str], place: object, option: str) -> str:
-    """Return a name if it is one of ``names``. Raises ParameterError."""
+def check_name(name: _Name, names: Iterable[str], place: object, option: str) -> _Name:
+    """Return a name if it is one of ``names``, or None. Raises ParameterError."""
     names = list(names)
-    if name not in names:
+    if name is not None and name not in names:
         shown = ", ".join(map(repr, names[:20])) or "none"
         raise ParameterError(
             f"Got {option}={name!r}; expected one of those in {place}: {shown}.", f"Pass another `{option}=…`."
         )
     return name
+
+
+def check_columns(names: Iterable[str], place: object, column: object, ids: object, modality: object) -> None:
+    """Raise ParameterError if one of the columns that a user named is not among ``names``."""
+    for option, name in (("column", column), ("ids", ids), ("modality_column", modality)):
+        check_name(name if isinstance(name, str) else None, names, place, option)
 
 
 def check_options(what: str, **options: object) -> None:
@@ -44,22 +53,25 @@ def check_options(what: str, **options: object) -> None:
             raise ParameterError(f"Got {name}={value!r} for {what}.", f"Leave `{name}=…` out.")
 
 
-def no_new_vectors(place: str) -> MigrationError:
-    """Return the error of a method that needs new vectors, if there are none."""
-    return MigrationError(f"{place} has no new vectors.", "Run the migration first.")
+def refuse_untouched(untouched: bool, place: object) -> None:
+    """Raise MigrationError for a method that needs new vectors, if there are none."""
+    if untouched:
+        raise MigrationError(f"{place} has no new vectors.", "Run the migration first.")
 
 
-def already_switched(place: str) -> MigrationError:
-    """Return the error of a method that is possible only before the switch."""
-    return MigrationError(f"{place} is switched to the new vectors already.", "Roll back first.")
+def refuse_switched(switched: bool, place: object) -> None:
+    """Raise MigrationError for a method that is possible only before the switch."""
+    if switched:
+        raise MigrationError(f"{place} is switched to the new vectors already.", "Roll back first.")
 
 
-def not_switched(place: str) -> MigrationError:
-    """Return the error of a method that is possible only after the switch."""
-    return MigrationError(f"{place} is not switched to the new vectors.", "Switch it first.")
+def refuse_unswitched(unswitched: bool, place: object) -> None:
+    """Raise MigrationError for a method that is possible only after the switch."""
+    if unswitched:
+        raise MigrationError(f"{place} is not switched to the new vectors.", "Switch it first.")
 
 
-def check_missing(rows: int, place: str) -> None:
+def check_missing(rows: int, place: object) -> None:
     """Raise MigrationError if rows have no new vector, as readers would lose them."""
     if rows:
         raise MigrationError(
@@ -68,7 +80,7 @@ def check_missing(rows: int, place: str) -> None:
         )
 
 
-def check_same(place: str, existing: tuple[object, object, object], wanted: tuple[object, object, object]) -> None:
+def check_same(place: object, existing: tuple[object, object, object], wanted: tuple[object, object, object]) -> None:
     """Raise MigrationError if existing new vectors have another width, element type or note than are wanted."""
     if existing != wanted:
         have, want = (f"{dim} × {kind} with the note {note}" for dim, kind, note in (existing, wanted))

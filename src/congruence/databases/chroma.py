@@ -21,7 +21,6 @@ from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
     MARK_KEY,
-    SPACE_KEY,
     Address,
     Block,
     Capabilities,
@@ -29,22 +28,24 @@ from congruence.databases._base import (
     Cursor,
     DatabaseInfo,
     Name,
-    PairedBlock,
     VectorSide,
     free_bytes,
     mark_in,
     refuse_secrets,
-    rows_of,
     space_in,
     texts,
 )
 from congruence.errors import CongruenceError, DatabaseError, FileError
+from congruence.stores import SPACE_KEY
 
 #: Environment variable with the server's token, which is not allowed in an address.
 API_KEY = "CHROMA_API_KEY"
 
 #: Number of rows from which the metadata keys are determined.
 _SAMPLE = 1000
+
+#: Fields of a record besides its id and vector.
+_FIELDS = ["metadatas", "documents", "uris"]
 
 _DISTANCES = {"cosine": "cosine", "ip": "dot", "l2": "l2"}
 
@@ -181,9 +182,9 @@ class Chroma(CollectionDatabase):
             raise refusals.not_ours(place.new.name)
         return place
 
-    def _side(self, side: VectorSide) -> Any:
+    def _side(self, side: VectorSide) -> tuple[Any, int]:
         place = self._place()
-        return place.old if side == "old" else place.new
+        return (place.old, 0) if side == "old" else (place.new, int(place.mark.get("dim", 0)))
 
     def _fields(self, collection: Any) -> tuple[str, ...]:
         """Return the metadata keys of the first rows, and ``document`` if one of them has a document."""
@@ -201,23 +202,35 @@ class Chroma(CollectionDatabase):
         order = sorted(range(len(found["ids"])), key=found["ids"].__getitem__)
         return {key: [values[k] for k in order] for key, values in found.items()}
 
-    @property
-    def _include(self) -> list[str]:
-        """Fields to request for a block."""
-        return ["embeddings"] if self._modality is None else ["embeddings", "metadatas"]
+    def _records(self, collection: Any, ids: list[Any], *, whole: bool = False) -> list[Any]:
+        fields = _FIELDS if whole else ["metadatas"] if self._modality else []
+        found = self._get(collection, ids, ["embeddings", *fields])
+        return [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
 
-    def _block(self, found: Mapping[str, Any]) -> Block:
-        """Convert the result of :meth:`_get` to a block."""
-        ids = found["ids"]
-        vectors = np.asarray(found["embeddings"], np.float32) if ids else np.empty((0, 0), np.float32)
+    def _pages(
+        self, collection: Any, *, after: Cursor | None = None, batch: int = BATCH, whole: bool = False
+    ) -> Iterator[list[Any]]:
+        ids = [name for name in self._ids(collection) if after is None or name > str(after)]
+        for start in range(0, len(ids), batch):
+            if records := self._records(collection, ids[start : start + batch], whole=whole):
+                yield records
+
+    def _id_of(self, record: Any) -> object:
+        return record["ids"]
+
+    def _same(self, record: Any, copy: Any) -> bool:
+        return all(record[field] == copy[field] for field in _FIELDS)
+
+    def _block(self, records: list[Any], width: int) -> Block:
+        ids = [record["ids"] for record in records]
+        vectors = [record["embeddings"] for record in records] if records else np.empty((0, width))
         modalities = None
         if self._modality is not None:
-            modalities = texts((metadata or {}).get(self._modality) for metadata in found["metadatas"])
-        names = pa.array(ids, pa.large_string())
-        return Block(names, np.ascontiguousarray(vectors), modalities, ids[-1] if ids else "")
+            modalities = texts((record["metadatas"] or {}).get(self._modality) for record in records)
+        rows = np.ascontiguousarray(vectors, np.float32)
+        return Block(pa.array(ids, pa.large_string()), rows, modalities, ids[-1] if ids else "")
 
     def _ids(self, collection: Any) -> list[str]:
-        """Return the sorted ids of the selected records."""
         ids: list[str] = sorted(self._call(collection.get, where=self._where, include=[])["ids"])
         return ids
 
@@ -243,50 +256,16 @@ class Chroma(CollectionDatabase):
             free_bytes=free_bytes(self._folder),
         )
 
-    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        collection = self._side(side)
-        if collection is None:
-            return
-        ids = self._ids(collection)
-        if after is not None:
-            ids = [name for name in ids if name > str(after)]
-        for start in range(0, len(ids), batch):
-            block = self._block(self._get(collection, ids[start : start + batch], self._include))
-            if len(block.ids):
-                yield block
-
-    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
-        collection = self._side(side)
-        wanted = [] if collection is None else ids.to_pylist()
-        return self._block(self._get(collection, wanted, self._include))
-
     def count(self, side: VectorSide = "old") -> int:
-        collection = self._side(side)
+        collection, _ = self._side(side)
         if collection is None:
             return 0
         return len(self._ids(collection)) if self._where is not None else int(self._call(collection.count))
 
-    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield paired rows; those whose document, metadata or URI has changed count as rows without a new vector."""
-        place, everything = self._place(), ["embeddings", "metadatas", "documents", "uris"]
-        ids = self._ids(place.old)
-        width = int(place.mark.get("dim", 0))
-        for start in range(0, len(ids), batch):
-            originals = self._get(place.old, ids[start : start + batch], everything)
-            block = self._block(originals)
-            copies = self._get(place.new, originals["ids"], everything)
-            mapped = self._block(copies)
-            new = np.zeros((len(block.ids), width), np.float32)
-            has_new = np.zeros(len(block.ids), bool)
-            for j, k in enumerate(rows_of(mapped.ids, block.ids).tolist()):
-                new[k] = mapped.vectors[j]
-                has_new[k] = all(originals[key][k] == copies[key][j] for key in everything[1:])
-            if len(block.ids):
-                yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
-
     def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
-        collection = self._place().old if side == "old" else self._place_with_new().new
-        found = self._call(collection.query, query_embeddings=queries, n_results=k, where=self._where, include=[])
+        found = self._call(
+            self._collection_to_search(side).query, query_embeddings=queries, n_results=k, where=self._where, include=[]
+        )
         return [pa.array(ids, pa.large_string()) for ids in found["ids"]]
 
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
@@ -309,7 +288,7 @@ class Chroma(CollectionDatabase):
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
         """Store new vectors with a copy of the current document, metadata and URI; after the switch, without."""
-        place, fields = self._place_with_new(), ["metadatas", "documents", "uris"]
+        place = self._place_with_new()
         new, most = place.new, self._most
         row = {name: k for k, name in enumerate(ids.to_pylist())}
         if place.switched:  # readers and writers use the new collection by now, so its other fields are current
@@ -318,13 +297,13 @@ class Chroma(CollectionDatabase):
                 part = existing[start : start + most]
                 self._call(new.update, ids=part, embeddings=vectors[[row[name] for name in part]])
             return
-        found = self._get(place.old, list(row), fields)
+        found = self._get(place.old, list(row), _FIELDS)
         # Delete and add, since an upsert would merge the metadata with the existing one. If the process is killed in
         # between, the next pass writes the missing rows.
         self._remove(new, self._get(new, found["ids"], [])["ids"])
         for start in range(0, len(found["ids"]), most):
             records = {key: values[start : start + most] for key, values in found.items()}
-            others = {key: records[key] for key in fields if any(value is not None for value in records[key])}
+            others = {key: records[key] for key in _FIELDS if any(value is not None for value in records[key])}
             embeddings = vectors[[row[name] for name in records["ids"]]]
             self._call(new.add, ids=records["ids"], embeddings=embeddings, **others)
 
@@ -340,8 +319,7 @@ class Chroma(CollectionDatabase):
             return
         new = place.new
         if place.named_old is None:
-            rows, expected = int(self._call(new.count)), int(self._call(place.old.count))
-            refusals.check_missing(max(expected - rows, 0), repr(self._table))
+            self._check_complete(int(self._call(new.count)), int(self._call(place.old.count)))
             if place.named_new is None:  # a rollback was interrupted before its last step
                 self._call(new.modify, name=self._name("new"))
             self._call(place.old.modify, name=self._name("old"))
@@ -360,8 +338,7 @@ class Chroma(CollectionDatabase):
 
     def drop_old(self) -> None:
         place = self._place()
-        if not place.switched or place.current is None:
-            raise refusals.not_switched(repr(self._table))
+        refusals.refuse_unswitched(not place.switched or place.current is None, repr(self._table))
         self._call(self._client.delete_collection, self._name("old"))
 
     def discard(self) -> None:

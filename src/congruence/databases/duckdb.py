@@ -108,9 +108,7 @@ class DuckDB(Database):
                 [schema, name],
             ).fetchall()
         )
-        for option, value in (("column", column), ("ids", ids), ("modality_column", modality)):
-            if value is not None:
-                refusals.check_name(value, columns, name, option)
+        refusals.check_columns(columns, name, column, ids, modality)
         if column is None:
             vectors = [one for one, kind in columns.items() if _VECTOR.fullmatch(kind) and not one.endswith((NEW, OLD))]
             # Small integers need not be vectors, so a column of floats is preferred.
@@ -169,7 +167,6 @@ class DuckDB(Database):
             self._read(f"{query} AND false")
 
     def _read(self, query: str, *values: object) -> pa.Table:
-        """Run a query, and return its complete result."""
         with self._errors():
             return self._connection.sql(query, params=list(values)).to_arrow_table()
 
@@ -198,17 +195,15 @@ class DuckDB(Database):
 
     def _names(self, names: Mapping[str, object] | None = None) -> tuple[Stage, str, str]:
         """Return the stage and the names of the old and the new column, given the result of :meth:`_columns`."""
-        return find_sides(self._columns() if names is None else names, self._table.column, str(self._place))
+        return find_sides(self._columns() if names is None else names, self._table.column, self._place)
 
     def _new_facts(self, columns: Mapping[str, tuple[str, str]] | None = None) -> dict[str, Any]:
         """Return the width and the note from the comment of the new column."""
         columns = self._columns() if columns is None else columns
         try:
             metadata = json.loads(columns[self._names(columns)[2]][1])[MARK_KEY]
-            return {
-                "dim": int(metadata["dim"]),
-                "note": {str(key): str(value) for key, value in metadata["note"].items()},
-            }
+            note = {str(key): str(value) for key, value in metadata["note"].items()}
+            return {"dim": int(metadata["dim"]), "note": note}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DatabaseError(
                 f"The column of new vectors in {self._place} is without this library's comment.",
@@ -220,8 +215,7 @@ class DuckDB(Database):
         columns = self._columns()  # one query only: this runs for each block that is written or read
         stage, old, new = self._names(columns)
         if side == "new":
-            if stage is Stage.UNTOUCHED:
-                raise refusals.no_new_vectors(str(self._place))
+            refusals.refuse_untouched(stage is Stage.UNTOUCHED, self._place)
             return new, self._new_facts(columns)["dim"]
         kind = columns[old][0]
         width = kind.rpartition("[")[2].rstrip("]")
@@ -256,7 +250,7 @@ class DuckDB(Database):
             element_type="int8" if columns[old][0].startswith("TINYINT") else "float32",
             id_type={"VARCHAR": "text", "UUID": "uuid"}.get(self._table.id_type, "int"),
             columns=tuple(name for name in columns if name not in own),
-            space=space_in(metadata if isinstance(metadata, dict) else {}, str(self._place)),
+            space=space_in(metadata if isinstance(metadata, dict) else {}, self._place),
             free_bytes=free_bytes(self._place.absolute().parent),
         )
 
@@ -366,7 +360,7 @@ class DuckDB(Database):
             kind = self._columns()[new][0]
             have = self._new_facts()
             same = number if kind.startswith(number) else kind
-            refusals.check_same(str(self._place), (have["dim"], same, have["note"]), (dim, number, wanted["note"]))
+            refusals.check_same(self._place, (have["dim"], same, have["note"]), (dim, number, wanted["note"]))
             return
         if element_type == "int8" and any("HNSW" in index["sql"].upper() for index in self._indices()):
             raise MigrationError(
@@ -464,8 +458,7 @@ class DuckDB(Database):
     def switch(self) -> None:
         self.flush()
         stage = self.stage()
-        if stage is Stage.UNTOUCHED:
-            raise refusals.no_new_vectors(str(self._place))
+        refusals.refuse_untouched(stage is Stage.UNTOUCHED, self._place)
         if stage is Stage.PREPARED:
             self._rename(NEW, OLD)
 
@@ -483,8 +476,7 @@ class DuckDB(Database):
 
     def drop_old(self) -> None:
         stage, old, new = self._names()
-        if stage is not Stage.SWITCHED:
-            raise refusals.not_switched(str(self._place))
+        refusals.refuse_unswitched(stage is not Stage.SWITCHED, self._place)
         self.flush()
         path = self._table.path
         self._without_indices(
@@ -493,8 +485,7 @@ class DuckDB(Database):
 
     def discard(self) -> None:
         stage, _, new = self._names()
-        if stage is Stage.SWITCHED:
-            raise refusals.already_switched(str(self._place))
+        refusals.refuse_switched(stage is Stage.SWITCHED, self._place)
         self._pending.clear()
         if stage is Stage.PREPARED:
             self._without_indices(f"ALTER TABLE {self._table.path} DROP COLUMN {quoted(new)}")

@@ -141,14 +141,8 @@ class LanceDB(Partitioned):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out open objects; another process with access to the same folder opens them again."""
-        opened: dict[str, Any] = {
-            "_lance": None,
-            "_lock": None,
-            "_seen": deque(),
-            "_pending": [],
-            "_staging_cache": None,
-        }
-        return {**self.__dict__, **opened}
+        opened = dict.fromkeys(("_lance", "_lock", "_staging_cache"))
+        return {**self.__dict__, **opened, "_seen": deque(), "_pending": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lance=import_lance(), _lock=threading.Lock())
@@ -165,13 +159,11 @@ class LanceDB(Partitioned):
 
     def _names(self, data: lance.LanceDataset) -> tuple[Stage, str, str]:
         """Return the stage and the names of the old and the new column, according to one version."""
-        return find_sides(data.schema.names, self._column, str(self._place))
+        return find_sides(data.schema.names, self._column, self._place)
 
     def _side(self, data: lance.LanceDataset, side: VectorSide) -> str:
-        """Return the column of a side."""
         stage, old, new = self._names(data)
-        if side == "new" and stage is Stage.UNTOUCHED:
-            raise refusals.no_new_vectors(str(self._place))
+        refusals.refuse_untouched(side == "new" and stage is Stage.UNTOUCHED, self._place)
         return old if side == "old" else new
 
     def info(self) -> DatabaseInfo:
@@ -197,7 +189,7 @@ class LanceDB(Partitioned):
                 index=str(index) if index else None,
                 id_type="int" if pa.types.is_integer(ids) else "uuid" if pa.types.is_fixed_size_binary(ids) else "text",
                 columns=tuple(name for name in data.schema.names if name not in own),
-                space=space_in(decoded_metadata(data.schema.metadata), str(self._place)),
+                space=space_in(decoded_metadata(data.schema.metadata), self._place),
                 free_bytes=free_bytes(self._place.folder),
             )
 
@@ -264,11 +256,8 @@ class LanceDB(Partitioned):
         cursor: Cursor = [int(fragment_of(addresses[-1:])[0]), int(offset_of(addresses[-1:])[0])]
         if not has.all():
             mask = pa.array(has)
-            ids, vectors, modalities = (
-                ids.filter(mask),
-                vectors[has],
-                modalities.filter(mask) if modalities is not None else None,
-            )
+            ids, vectors = ids.filter(mask), vectors[has]
+            modalities = modalities.filter(mask) if modalities is not None else None
         return Block(ids, numbers_of(vectors), modalities, cursor)
 
     def _remember(self, piece: pa.RecordBatch) -> tuple[pa.Array, np.ndarray]:
@@ -353,7 +342,9 @@ class LanceDB(Partitioned):
     def prepare(self, dim: int, element_type: str = "float32", note: Mapping[str, str] | None = None) -> None:
         """Add an empty column, together with the note in one version."""
         check_choice(element_type, self.capabilities.element_types, "element_type")
-        value_type = type_of(element_type, dim)
+        value_type = pa.list_(pa.float32() if element_type == "float32" else pa.float16(), dim)
+        if element_type == "binary":
+            value_type = pa.list_(pa.uint8(), dim // 8)
 
         def add() -> None:
             data = self._open()
@@ -361,9 +352,8 @@ class LanceDB(Partitioned):
             if stage is not Stage.UNTOUCHED:
                 existing = storage_of(data.schema.field(new).type)
                 have = (existing.list_size, existing.value_type, note_of(data.schema, new))
-                refusals.check_same(
-                    str(self._place), have, (value_type.list_size, value_type.value_type, dict(note or {}))
-                )
+                wanted = (value_type.list_size, value_type.value_type, dict(note or {}))
+                refusals.check_same(self._place, have, wanted)
                 return
             if data.data_storage_version in ("0.1", "legacy"):
                 raise DatabaseError(
@@ -481,7 +471,7 @@ class LanceDB(Partitioned):
     def _fill(self, fragments: set[int] | None) -> None:
         def move() -> None:
             data = self._open()
-            fill(data, self._staging(data), fragments, self._ids, self._side(data, "new"))
+            fill(data, self._staging(data), fragments, self._ids, self._side(data, "new"), self._place)
 
         self._change(move)
 
@@ -576,8 +566,7 @@ class LanceDB(Partitioned):
 
     def drop_old(self) -> None:
         """Drop the old column; its disk space is freed by ``optimize`` and the cleanup of old versions."""
-        if self.stage() is not Stage.SWITCHED:
-            raise refusals.not_switched(str(self._place))
+        refusals.refuse_unswitched(self.stage() is not Stage.SWITCHED, self._place)
         self._settled()
 
         def drop() -> None:
@@ -595,8 +584,7 @@ class LanceDB(Partitioned):
         def drop() -> None:
             data = self._open()
             stage, _, new = self._names(data)
-            if stage is Stage.SWITCHED:
-                raise refusals.already_switched(str(self._place))
+            refusals.refuse_switched(stage is Stage.SWITCHED, self._place)
             if stage is Stage.PREPARED:
                 data.drop_columns([quoted(new)])
 
@@ -765,9 +753,7 @@ def find_columns(
     schema: pa.Schema, primary: list[str], place: LanceTable, column: str | None, ids: str | None, modality: str | None
 ) -> tuple[str, str, str | None]:
     """Return the columns of the vectors, of the ids and, if given, of the modalities."""
-    for option, name in (("column", column), ("ids", ids), ("modality_column", modality)):
-        if name is not None:
-            refusals.check_name(name, schema.names, place, option)
+    refusals.check_columns(schema.names, place, column, ids, modality)
     kinds = {field.name: storage_of(field.type) for field in schema if not field.name.endswith((NEW, OLD))}
     lists = {name: kind for name, kind in kinds.items() if pa.types.is_fixed_size_list(kind)}
     vectors = [name for name, kind in lists.items() if pa.types.is_floating(kind.value_type) or is_bits(kind)]
@@ -780,12 +766,10 @@ def find_columns(
             "uint8 for bits.",
             "Pass another `column=…`, or cast this one.",
         )
-    if ids is None:
-        ids = (
-            "id"
-            if "id" in schema.names
-            else refusals.only_name(primary, "columns of a primary key, and no column of ids", place, "ids")
-        )
+    if ids is None and "id" in schema.names:
+        ids = "id"
+    elif ids is None:
+        ids = refusals.only_name(primary, "columns of a primary key, and no column of ids", place, "ids")
     kind = storage_of(schema.field(ids).type)
     text = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not (
@@ -808,13 +792,6 @@ def dim_of(kind: pa.DataType) -> int:
     """Return the number of components of the vectors in a column of this type."""
     kind = storage_of(kind)
     return int(kind.list_size) * (8 if is_bits(kind) else 1)
-
-
-def type_of(element_type: str, dim: int) -> pa.DataType:
-    """Return the column type for vectors of an element type and width."""
-    if element_type == "binary":
-        return pa.list_(pa.uint8(), dim // 8)
-    return pa.list_(pa.float32() if element_type == "float32" else pa.float16(), dim)
 
 
 def numbers_of(stored: np.ndarray) -> np.ndarray:
@@ -1121,7 +1098,14 @@ class _Staged(NamedTuple):
     row: np.ndarray
 
 
-def fill(data: lance.LanceDataset, staging: Staging, fragments: set[int] | None, id_column: str, column: str) -> None:
+def fill(
+    data: lance.LanceDataset,
+    staging: Staging,
+    fragments: set[int] | None,
+    id_column: str,
+    column: str,
+    place: LanceTable,
+) -> None:
     """Write staged rows into a column of the latest version: all, or those of these fragments and of removed ones.
 
     Rows are located again in this version: an address is valid only if it still holds the id that was staged with it.
@@ -1158,7 +1142,8 @@ def fill(data: lance.LanceDataset, staging: Staging, fragments: set[int] | None,
     for number in np.unique(numbers).tolist():
         start, stop = np.searchsorted(numbers, [number, number + 1])
         in_fragment = _Staged(*(values[start:stop] for values in staged))
-        files.append((number, _write(data, known[number], parts, in_fragment, column, value_type)))
+        writer = ColumnWriter(data, known[number], column, value_type, place)
+        files.append((number, _write(writer, parts, in_fragment)))
     if files:
         commit(data, files)
     # Oldest first: a kill must not leave a row without the newer one that replaces it.
@@ -1215,46 +1200,25 @@ def _search(
             staged[rows[at >= 0]] = existing[at[at >= 0]]
 
 
-def _write(
-    data: lance.LanceDataset,
-    fragment: lance.LanceFragment,
-    parts: list[StagedBatch],
-    staged: _Staged,
-    column: str,
-    value_type: pa.DataType,
-) -> lance.fragment.DataFile:
-    """Write the column's file for one fragment, the existing vectors overwritten by the staged ones.
-
-    Return its description.
-    """
-    from lance.file import LanceFileWriter
-    from lance.fragment import DataFile
-
-    name = f"{uuid.uuid4()}.lance"
+def _write(writer: ColumnWriter, parts: list[StagedBatch], staged: _Staged) -> lance.fragment.DataFile | None:
+    """Write a fragment's file with the existing vectors overwritten by the staged ones, and return its description."""
     offsets = offset_of(staged.addresses)
-    schema = pa.schema([pa.field(column, value_type)])
     load = lru_cache(4)(lambda k: parts[k].load())
-    path = str(Path(data.uri) / "data" / name)
-    with LanceFileWriter(path, schema, version=data.data_storage_version) as writer:
-        for start, stop, existing, values, has in _old_rows(data, fragment, len(offsets), column):
-            low, high = np.searchsorted(offsets, [start, stop])
-            at = offsets[low:high] - start
-            whole = None if len(existing) else _without_copy(load, staged, low, high, stop - start)
-            if whole is not None:
-                dense, mask = whole, None
-            else:
-                dense = np.zeros((stop - start, value_type.list_size), value_type.value_type.to_pandas_dtype())
-                full = np.zeros(stop - start, bool)
-                dense[existing], full[existing] = values, has
-                for k in np.unique(staged.part[low:high]).tolist():
-                    rows = staged.part[low:high] == k
-                    vectors, has_vector = load(k)
-                    dense[at[rows]] = vectors[staged.row[low:high][rows]]
-                    full[at[rows]] = has_vector[staged.row[low:high][rows]]
-                mask = None if full.all() else pa.array(~full)
-            lists = pa.FixedSizeListArray.from_arrays(pa.array(dense.reshape(-1)), type=value_type, mask=mask)
-            writer.write_batch(pa.record_batch([lists], schema=schema))
-    return DataFile.create(data, name)
+    for start, stop, existing, values, has in writer.old_rows(len(offsets)):
+        low, high = np.searchsorted(offsets, [start, stop])
+        at = offsets[low:high] - start
+        dense = None if len(existing) else _without_copy(load, staged, low, high, stop - start)
+        full = np.ones(stop - start, bool)
+        if dense is None:
+            dense, full = writer.zeros(stop - start), np.zeros(stop - start, bool)
+            dense[existing], full[existing] = values, has
+            for k in np.unique(staged.part[low:high]).tolist():
+                rows = staged.part[low:high] == k
+                vectors, has_vector = load(k)
+                dense[at[rows]] = vectors[staged.row[low:high][rows]]
+                full[at[rows]] = has_vector[staged.row[low:high][rows]]
+        writer.add(np.arange(start, stop), dense, full, True)
+    return writer.close()
 
 
 def _without_copy(
@@ -1267,29 +1231,6 @@ def _without_copy(
     vectors, has_vector = load(int(part[0]))
     rows = slice(row[0], row[-1] + 1)
     return vectors[rows] if has_vector[rows].all() else None
-
-
-def _old_rows(
-    data: lance.LanceDataset, fragment: lance.LanceFragment, n_staged: int, column: str
-) -> Iterator[tuple[int, int, np.ndarray, np.ndarray | int, np.ndarray | bool]]:
-    """Divide a fragment's physical rows, including deleted ones, into ranges: start, stop, and the rows to read.
-
-    For these rows, yields their positions in the range, their vectors, and which of them have a vector.
-    """
-    size, done = fragment.physical_rows, 0
-    field = data.lance_schema.field(column).id()
-    nothing = np.empty(0, np.int64)
-    if n_staged < fragment.count_rows() and any(field in file.fields for file in fragment.data_files()):
-        for batch in stream(data, [column], fragments=[fragment], batch_size=_ROWS):
-            at = offset_of(np.asarray(batch.column(1)))
-            values, has = matrix_of(batch.column(0))
-            stop = int(at[-1]) + 1
-            yield done, stop, at - done, values, has
-            done = stop
-    while done < size:
-        stop = min(done + _ROWS, size)
-        yield done, stop, nothing, 0, False
-        done = stop
 
 
 def commit(data: lance.LanceDataset, files: list[tuple[int, lance.fragment.DataFile]]) -> None:
@@ -1350,14 +1291,36 @@ class ColumnWriter:
 
         path, version = f"{self._place.uri}/data/{self._name}", self._data.data_storage_version
         self._writer = LanceFileWriter(path, self._schema, version=version, storage_options=self._place.options)
-        for batch in stream(self._data, [self._column], fragments=[self._fragment], batch_size=_ROWS):
-            at = offset_of(np.asarray(batch.column(1)))
+        for at, values, has in self._existing() if first else ():
             n = int(np.searchsorted(at, first))
             if n:
-                values, has = matrix_of(batch.column(0))
                 self._write(at[:n], values[:n], has[:n], int(at[n - 1]) + 1)
             if n < len(at):
                 return
+
+    def _existing(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield the offsets of the fragment's rows, their vectors, and which of them have one."""
+        for batch in stream(self._data, [self._column], fragments=[self._fragment], batch_size=_ROWS):
+            yield offset_of(np.asarray(batch.column(1))), *matrix_of(batch.column(0))
+
+    def old_rows(self, n_staged: int) -> Iterator[tuple[int, int, np.ndarray, np.ndarray | int, np.ndarray | bool]]:
+        """Divide the fragment's physical rows, including deleted ones, into ranges: start, stop, and the rows to keep.
+
+        For these rows, yields their positions in the range, their vectors, and which of them have a vector.
+        """
+        size, done = self._fragment.physical_rows, 0
+        field, files = self._data.lance_schema.field(self._column).id(), self._fragment.data_files()
+        if n_staged < self._fragment.count_rows() and any(field in file.fields for file in files):
+            for at, values, has in self._existing():
+                stop = int(at[-1]) + 1
+                yield done, stop, at - done, values, has
+                done = stop
+        for start in range(done, size, _ROWS):
+            yield start, min(start + _ROWS, size), np.empty(0, np.int64), 0, False
+
+    def zeros(self, n: int) -> np.ndarray:
+        """Return vectors of zeros, shape (n, width)."""
+        return np.zeros((n, self._kind.list_size), self._kind.value_type.to_pandas_dtype())
 
     def _write(self, at: np.ndarray, values: np.ndarray, has: np.ndarray, stop: int) -> None:
         """Append the physical rows up to ``stop``; rows that are not passed are deleted ones, and become null."""
@@ -1367,7 +1330,7 @@ class ColumnWriter:
         if len(at) == len(full):
             dense = values
         else:
-            dense = np.zeros((len(full), self._kind.list_size), self._kind.value_type.to_pandas_dtype())
+            dense = self.zeros(len(full))
             dense[at - self._written] = values
         flat = pa.array(np.ascontiguousarray(dense).reshape(-1))
         lists = pa.FixedSizeListArray.from_arrays(flat, type=self._kind, mask=None if full.all() else pa.array(~full))

@@ -25,7 +25,6 @@ from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
     MARK_KEY,
-    SPACE_KEY,
     Address,
     Block,
     Capabilities,
@@ -33,7 +32,6 @@ from congruence.databases._base import (
     Cursor,
     DatabaseInfo,
     Name,
-    PairedBlock,
     VectorSide,
     free_bytes,
     mark_in,
@@ -43,6 +41,7 @@ from congruence.databases._base import (
     wait_until_indexed,
 )
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, FileError, ParameterError
+from congruence.stores import SPACE_KEY
 
 #: Environment variable with the server's token, which is not allowed in an address.
 TOKEN = "MILVUS_TOKEN"  # the variable's name, not a secret
@@ -146,8 +145,7 @@ class Milvus(CollectionDatabase):
         self._table = self._only_table() if table is None else table
         place = self._find_collections()
         self._schema = self._schema_of(place.old, column)
-        if ids is not None:
-            refusals.check_name(ids, [self._schema.key], f"the primary key of {place.old!r}", "ids")
+        refusals.check_name(ids, [self._schema.key], f"the primary key of {place.old!r}", "ids")
         self._column = self._schema.column
         self._place()
         self._rows, self._modality = rows, modality
@@ -227,7 +225,6 @@ class Milvus(CollectionDatabase):
         return None
 
     def _ask(self, name: str, *args: object, **kwargs: object) -> Any:
-        """Call a method of the client."""
         if self._file is None:
             kwargs.setdefault("timeout", _LONG_TIMEOUT if name in _LONG else _TIMEOUT)
         with self._errors(), _silent():
@@ -236,7 +233,6 @@ class Milvus(CollectionDatabase):
             return [dict(row) for row in result] if name == "query" else result
 
     def _aliases(self) -> dict[str, str]:
-        """Return a dict from each alias to its collection."""
         names = self._ask("list_aliases")["aliases"]
         return {name: self._ask("describe_alias", name)["collection_name"] for name in names}
 
@@ -258,7 +254,6 @@ class Milvus(CollectionDatabase):
         return mark_in(self._ask("describe_collection", collection)["properties"].get(MARK_KEY, "null"))
 
     def _find_collections(self) -> MilvusCollections:
-        """Find the collections of a migration by the name that readers use."""
         names, aliases, table = set(self._ask("list_collections")), self._aliases(), self._table
         place = self._by_alias(aliases[table], names) if table in aliases else self._by_name(names)
         if place is None:
@@ -336,7 +331,6 @@ class Milvus(CollectionDatabase):
         refusals.check_aliases([alias for alias, target in self._aliases().items() if target == collection], collection)
 
     def _side(self, side: VectorSide) -> tuple[str | None, int]:
-        """Return the collection of a side, or None if it does not exist, and the width of its vectors."""
         place = self._place()
         return (place.old, self._schema.dim) if side == "old" else (place.new, int(place.mark.get("dim", 0)))
 
@@ -350,11 +344,8 @@ class Milvus(CollectionDatabase):
         }
         key = next(field["name"] for field in fields if field.get("is_primary"))
         dense = [name for name, kind in kinds.items() if kind.endswith("VECTOR") and kind != "SPARSE_FLOAT_VECTOR"]
-        column = (
-            refusals.only_name(dense, "fields of dense vectors", repr(collection), "column")
-            if column is None
-            else column
-        )
+        if column is None:
+            column = refusals.only_name(dense, "fields of dense vectors", repr(collection), "column")
         refusals.check_name(column, dense, repr(collection), "column")
         field = next(field for field in fields if field["name"] == column)
         if kinds[column] != "FLOAT_VECTOR":
@@ -395,10 +386,8 @@ class Milvus(CollectionDatabase):
             options["num_partitions"] = description.get("num_partitions")
         if self._file is not None:
             remnant = self._file / "collections" / place.new_name
-            if (
-                remnant.is_dir() and not (remnant / "schema.json").exists()
-            ):  # left by a kill; the client would fail on it
-                shutil.rmtree(remnant)
+            if remnant.is_dir() and not (remnant / "schema.json").exists():
+                shutil.rmtree(remnant)  # left by a kill; the client would fail on it
         self._ask(
             "create_collection",
             place.new_name,
@@ -409,7 +398,6 @@ class Milvus(CollectionDatabase):
         )
 
     def _indexes(self, collection: str) -> dict[str, dict[str, Any]]:
-        """Return the description of each field's index, by field."""
         names = self._ask("list_indexes", collection)
         indexes = [self._ask("describe_index", collection, name) for name in names]
         return {index["field_name"]: index for index in indexes if index}
@@ -443,7 +431,6 @@ class Milvus(CollectionDatabase):
         return pa.large_string() if self._schema.text_key else pa.int64()
 
     def _query(self, collection: str, condition: str, fields: list[str], **options: object) -> list[dict[str, Any]]:
-        """Return the current rows that match a filter, as plain data."""
         self._load(collection)
         rows: list[dict[str, Any]] = self._ask(
             "query", collection, filter=condition, output_fields=fields, consistency_level="Strong", **options
@@ -478,7 +465,6 @@ class Milvus(CollectionDatabase):
         return f'"{str(id_).translate(_ESCAPES)}"' if self._schema.text_key else str(int(str(id_)))
 
     def _count(self, collection: str, condition: str | None = None) -> int:
-        """Return the number of rows that match a filter."""
         if condition and self._lite:  # Milvus Lite would load every row, with its vector, to count them
             return sum(map(len, self._ids(collection, condition=condition)))
         return int(self._query(collection, condition or "", ["count(*)"])[0]["count(*)"])
@@ -493,25 +479,33 @@ class Milvus(CollectionDatabase):
                 found[row[self._schema.key]] = row
         return [found[id_] for id_ in ids if id_ in found]
 
-    @property
-    def _block_fields(self) -> list[str]:
-        fields = [self._schema.key, self._schema.column, *([self._modality] if self._modality else [])]
-        return list(dict.fromkeys(fields))
+    def _records(self, collection: str, ids: list[Any], *, whole: bool = False) -> list[dict[str, Any]]:
+        schema = self._schema
+        fields = [schema.key, *([self._modality] if self._modality else [])]
+        return self._get(
+            collection, ids, [*dict.fromkeys([*(schema.without_vector if whole else fields), schema.column])]
+        )
 
-    def _block(self, rows: list[dict[str, Any]], width: int) -> Block:
-        """Convert rows with vectors of this width to a block."""
-        ids = [row[self._schema.key] for row in rows]
-        vectors = np.array([row[self._schema.column] for row in rows], np.float32).reshape(len(rows), width)
-        modalities = None if self._modality is None else texts(row.get(self._modality) for row in rows)
+    def _id_of(self, record: dict[str, Any]) -> object:
+        return record[self._schema.key]
+
+    def _same(self, record: dict[str, Any], copy: dict[str, Any]) -> bool:
+        ours, theirs = ({**row, self._schema.column: None} for row in (record, copy))
+        # NaN equals NaN in the second form.
+        return ours == theirs or repr(sorted(ours.items())) == repr(sorted(theirs.items()))
+
+    def _block(self, records: list[dict[str, Any]], width: int) -> Block:
+        ids = [row[self._schema.key] for row in records]
+        vectors = np.array([row[self._schema.column] for row in records], np.float32).reshape(len(records), width)
+        modalities = None if self._modality is None else texts(row.get(self._modality) for row in records)
         return Block(pa.array(ids, self._id_type), vectors, modalities, ids[-1] if ids else 0)
 
     def _pages(
-        self, collection: str, fields: list[str], *, after: Cursor | None = None, batch: int = BATCH
-    ) -> Iterator[list[dict[str, object]]]:
-        """Yield the selected rows in the order of their ids, starting after the id ``after``, which need not exist."""
+        self, collection: str, *, after: Cursor | None = None, batch: int = BATCH, whole: bool = False
+    ) -> Iterator[list[dict[str, Any]]]:
         for ids in self._ids(collection, after=after):
             for start in range(0, len(ids), batch):
-                if found := self._get(collection, ids[start : start + batch], fields):
+                if found := self._records(collection, ids[start : start + batch], whole=whole):
                     yield found
 
     def _store(self, collection: str, rows: Sequence[Mapping[str, object]], vectors: np.ndarray) -> None:
@@ -551,49 +545,17 @@ class Milvus(CollectionDatabase):
         )
 
     def _fields(self, collection: str) -> tuple[str, ...]:
-        """Return the names of the other fields, including dynamic fields found in some rows."""
         if not self._schema.dynamic:
             return self._schema.fields
         rows = self._query(collection, "", ["$meta"], limit=_SAMPLE)
         return (*self._schema.fields, *dict.fromkeys(key for row in rows for key in row if key != self._schema.key))
 
-    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        collection, width = self._side(side)
-        if collection is not None:
-            for page in self._pages(collection, self._block_fields, after=after, batch=batch):
-                yield self._block(page, width)
-
-    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
-        collection, width = self._side(side)
-        found = [] if collection is None else self._get(collection, ids.to_pylist(), self._block_fields)
-        return self._block(found, width)
-
     def count(self, side: VectorSide = "old") -> int:
         collection, _ = self._side(side)
         return 0 if collection is None else self._count(collection, self._rows)
 
-    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield paired rows; those whose other fields have changed count as rows without a new vector."""
-        place, schema = self._place(), self._schema
-        width, everything = int(place.mark.get("dim", 0)), [*schema.without_vector, schema.column]
-        for page in self._pages(place.old, everything, batch=batch):
-            block = self._block(page, schema.dim)
-            ids = [row[schema.key] for row in page]
-            new_rows = [] if place.new is None else self._get(place.new, ids, everything)
-            copies = {row[schema.key]: row for row in new_rows}
-            new = np.zeros((len(page), width), np.float32)
-            has_new = np.zeros(len(page), bool)
-            for k, row in enumerate(page):
-                copy = copies.get(row[schema.key])
-                if copy is not None:
-                    row.pop(schema.column)
-                    new[k] = copy.pop(schema.column)
-                    # NaN equals NaN in the second form.
-                    has_new[k] = row == copy or repr(sorted(row.items())) == repr(sorted(copy.items()))
-            yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
-
     def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
-        collection = self._place().old if side == "old" else self._place_with_new().new
+        collection = self._collection_to_search(side)
         self._load(collection)
         found: list[pa.Array] = []
         for start in range(0, len(queries), _QUERIES):
@@ -647,7 +609,6 @@ class Milvus(CollectionDatabase):
         return description
 
     def _pending(self, collection: str) -> int:
-        """Return the number of rows that are not indexed yet."""
         pending = 0
         for name in self._ask("list_indexes", collection, field_name=self._schema.column):
             description = self._ask("describe_index", collection, name)
@@ -663,8 +624,7 @@ class Milvus(CollectionDatabase):
         if place.switched and not place.interrupted:
             return
         if not place.interrupted:
-            rows, expected = self._count(new), self._count(place.old)
-            refusals.check_missing(max(expected - rows, 0), repr(self._table))
+            self._check_complete(self._count(new), self._count(place.old))
             self._load(new)
         self._switch_names(place)
         self._load(self._table)  # Milvus Lite drops a collection from memory when it renames it
@@ -679,8 +639,7 @@ class Milvus(CollectionDatabase):
     def drop_old(self) -> None:
         """Delete the old collection. An alias continues to point to the new one, which keeps its name."""
         place = self._place()
-        if not place.switched or place.interrupted or place.new is None:
-            raise refusals.not_switched(repr(self._table))
+        refusals.refuse_unswitched(not place.switched or place.interrupted or place.new is None, repr(self._table))
         self._refuse_readers(place.old)
         self._ask("drop_collection", place.old)
         self._ask("drop_collection_properties", place.new, [MARK_KEY])

@@ -6,11 +6,10 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +19,6 @@ from congruence._utils.atomic import atomic_path
 from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     MARK_KEY,
-    SPACE_KEY,
     Address,
     Capabilities,
     Change,
@@ -35,22 +33,15 @@ from congruence.databases._base import (
 )
 from congruence.databases._files import EXCHANGES, FileDatabase, FilePiece, HiddenFolder, RowVectors, copy_mode, path_of
 from congruence.embeddings import Space
-from congruence.errors import CorruptFileError, DatabaseError, FileError, ParameterError, ShapeError
-from congruence.stores import natural, parse_spec
-from congruence.stores.reading import reading
-from congruence.stores.tables import Columns, output_schema
-
-if TYPE_CHECKING:
-    import pyarrow.parquet as pq
+from congruence.errors import DatabaseError, FileError, ParameterError, ShapeError
+from congruence.stores import SPACE_KEY, natural, parse_spec
+from congruence.stores.arrow import open_arrow
+from congruence.stores.parquet import open_parquet
+from congruence.stores.reading import check_all_rows, reading
+from congruence.stores.tables import Columns, is_list, list_array, output_schema, rows_after
 
 #: File name suffixes of Parquet files, and of Arrow files and streams.
 SUFFIXES = (".parquet", ".arrow", ".feather")
-
-#: Exceptions that pyarrow raises for damaged files.
-_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
-
-#: First bytes of an Arrow file; an Arrow stream begins differently.
-_MAGIC = b"ARROW1"
 
 #: Target size in bytes of a row group when writing; a whole group is held in memory.
 _GROUP_BYTES = 64 * 2**20
@@ -92,9 +83,7 @@ class Tables(FileDatabase, Partitioned):
         first = TableFile.open(find_parts(self._original)[0], 0, None, None).schema
         self._column = _choose_column(first, column or key, path)
         plain = [field.name for field in first if not pa.types.is_nested(field.type)]
-        for option, name in (("ids", ids), ("modality_column", modality)):
-            if name is not None:
-                refusals.check_name(name, plain, path, option)
+        refusals.check_columns(plain, path, None, ids, modality)
         self._id_column = ids or next((name for name in ("id", "ids") if name in plain), None)
         self._modality = modality
         if sum(is_vectors(field.type) for field in first) > 1:
@@ -323,7 +312,6 @@ class Tables(FileDatabase, Partitioned):
 
 
 def _choose_column(schema: pa.Schema, column: str | None, path: str) -> str:
-    """Return the name of the column of vectors."""
     candidates: list[str] = [field.name for field in schema if is_vectors(field.type)]
     if column is None:
         return refusals.only_name(candidates, "columns of vectors", path, "column")
@@ -349,19 +337,19 @@ def _id_kind(schema: pa.Schema, column: str | None) -> str:
 
 
 def _decoded(column: pa.Array) -> pa.Array:
-    """Return a column without dictionary encoding."""
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _lists(vectors: np.ndarray, has_vector: np.ndarray, kind: pa.DataType) -> pa.Array:
     """Return vectors as an array of lists, with null for rows without a vector."""
-    mask = None if has_vector.all() else pa.array(~has_vector)
+    if has_vector.all():
+        return list_array(vectors, kind)
+    mask = pa.array(~has_vector)
     if pa.types.is_fixed_size_list(kind):
-        if mask is not None:  # in a fixed-size list, a null row also takes up space for its numbers
-            full = np.zeros((len(has_vector), vectors.shape[1]), vectors.dtype)
-            full[has_vector] = vectors
-            vectors = full
-        return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), type=kind, mask=mask)
+        # In a fixed-size list, a null row also takes up space for its numbers.
+        full = np.zeros((len(has_vector), vectors.shape[1]), vectors.dtype)
+        full[has_vector] = vectors
+        return pa.FixedSizeListArray.from_arrays(pa.array(full.reshape(-1)), type=kind, mask=mask)
     large = pa.types.is_large_list(kind)
     ends = np.zeros(len(has_vector) + 1, np.int64 if large else np.int32)
     np.cumsum(has_vector * vectors.shape[1], out=ends[1:])
@@ -371,8 +359,7 @@ def _lists(vectors: np.ndarray, has_vector: np.ndarray, kind: pa.DataType) -> pa
 
 def is_vectors(kind: pa.DataType) -> bool:
     """Return whether a column of this type can contain vectors: lists of floating-point numbers."""
-    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    return bool(lists and pa.types.is_floating(kind.value_type))
+    return is_list(kind) and bool(pa.types.is_floating(kind.value_type))
 
 
 def find_parts(root: Path) -> list[Path]:
@@ -416,7 +403,7 @@ class TableFile:
     def open(cls, path: Path, start: int, column: str | None, dim: int | None) -> TableFile:
         """Return the description of a file, from its metadata (Parquet) or its batches (Arrow)."""
         if path.suffix.lower() != ".parquet":
-            with _arrow(path, pa.memory_map) as (schema, _, batches):
+            with open_arrow(path, pa.memory_map, check=False) as (schema, _, batches):
                 rows = missing = size = 0
                 for batch in batches:
                     rows += len(batch)
@@ -424,7 +411,7 @@ class TableFile:
                         missing += batch.column(column).null_count
                         size += sum(batch.column(name).nbytes for name in schema.names if name != column)
             return cls(path, start, rows, schema, rows - missing, size)
-        with _parquet(path) as file:
+        with open_parquet(path) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
             others = values = 0
             if any(name.startswith(f"{column}.") for name in schema.names):  # leaf columns would be ambiguous
@@ -441,31 +428,20 @@ class TableFile:
 
     def pieces(self, names: list[str], after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield record batches of at most ``batch`` rows with the number of their first row, from row ``after`` on."""
-        skip = max(after - self.start, 0)
-        if self.path.suffix.lower() == ".parquet":
-            pieces = self._of_parquet(names, skip, batch)
-        else:
-            pieces = self._of_arrow(names, skip, batch)
-        stop = self.start + skip
-        for row, piece in pieces:
-            stop = self.start + row + len(piece)
+        read = self._of_parquet if self.path.suffix.lower() == ".parquet" else self._of_arrow
+        for row, piece in read(names, max(after - self.start, 0), batch):
             yield self.start + row, piece
-        if stop != self.start + max(self.rows, skip):
-            raise CorruptFileError(
-                f"{self.path} no longer has the {self.rows:,} rows that it had when it was opened.",
-                "Copy or write it again.",
-            )
 
     def groups(self) -> list[int]:
         """Return the cumulative number of rows at the end of each row group; empty for Arrow files."""
         if self.path.suffix.lower() != ".parquet":
             return []
-        with _parquet(self.path) as file:
+        with open_parquet(self.path) as file:
             sizes = [file.metadata.row_group(k).num_rows for k in range(file.num_row_groups)]
         return list(accumulate(sizes))
 
     def _of_parquet(self, names: list[str], skip: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        with _parquet(self.path) as file:
+        with open_parquet(self.path) as file:
             first = row = 0
             while first < file.num_row_groups and row + file.metadata.row_group(first).num_rows <= skip:
                 row += file.metadata.row_group(first).num_rows
@@ -475,23 +451,19 @@ class TableFile:
                     yield start, _placeholder(min(batch, self.rows - start))
                 return
             groups = range(first, file.num_row_groups)
-            for piece in file.iter_batches(batch_size=batch, columns=names, row_groups=groups, use_threads=False):
-                stop = row + len(piece)
-                if stop > skip:
-                    piece = piece.slice(max(skip - row, 0))
-                    yield stop - len(piece), piece
-                row = stop
+            batches = file.iter_batches(batch_size=batch, columns=names, row_groups=groups, use_threads=False)
+            yield from rows_after(batches, skip, self.rows, str(self.path), first_row=row)
 
     def _of_arrow(self, names: list[str], skip: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        with _arrow(self.path, pa.OSFile) as (_, _, batches):
+        with open_arrow(self.path) as (_, _, batches):
             row = 0
             for whole in batches:
                 if row + len(whole) > skip:
-                    whole.validate(full=True)  # offsets of a damaged file may lead anywhere
                     piece = whole.select(names) if names else _placeholder(len(whole))
                     for start in range(max(skip - row, 0), len(piece), batch):
                         yield row + start, piece.slice(start, batch)
                 row += len(whole)
+            check_all_rows(row, self.rows, str(self.path))
 
 
 def _placeholder(rows: int) -> pa.RecordBatch:
@@ -504,34 +476,6 @@ def _count_valid(rows: int, values: int, dim: int | None) -> int | None:
     if dim is None or dim < 2 or (values - rows) % (dim - 1) or not 0 <= values - rows <= rows * (dim - 1):
         return None
     return (values - rows) // (dim - 1)
-
-
-@contextmanager
-def _parquet(path: Path) -> Iterator[pq.ParquetFile]:
-    import pyarrow.parquet as pq
-
-    # Pre-buffering would read every row group ahead, the whole file in the end.
-    with reading(path, *_DAMAGE), pq.ParquetFile(path, memory_map=False, pre_buffer=False, buffer_size=2**20) as file:
-        yield file
-
-
-@contextmanager
-def _arrow(
-    path: Path, open_file: Callable[[str], AbstractContextManager[pa.NativeFile]]
-) -> Iterator[tuple[pa.Schema, bool, Iterator[pa.RecordBatch]]]:
-    """Yield the schema, whether the file is a stream, and an iterator over the record batches."""
-    with reading(path, *_DAMAGE):
-        if not path.stat().st_size:
-            raise CorruptFileError(f"{path} is empty.", "Copy or write it again.")
-        with open_file(str(path)) as stream:
-            magic = stream.read(len(_MAGIC))
-            stream.seek(0)
-            if magic == _MAGIC:
-                file = pa.ipc.open_file(stream)
-                yield file.schema, False, (file.get_batch(k) for k in range(file.num_record_batches))
-            else:
-                reader = pa.ipc.open_stream(stream)
-                yield reader.schema, True, iter(reader)
 
 
 # ---- rewriting -------------------------------------------------------------------------------------------------------
@@ -553,7 +497,7 @@ def rewrite_part(
     if part.path.suffix.lower() == ".parquet":
         _write_parquet(part, target, schema, column, others, row_bytes, filled)
     else:
-        with _arrow(part.path, pa.OSFile) as (_, streamed, _):
+        with open_arrow(part.path) as (_, streamed, _):
             new_writer = pa.ipc.new_stream if streamed else pa.ipc.new_file
         options, start = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True), part.start
         with new_writer(str(target), schema, options=options) as writer:
@@ -574,7 +518,7 @@ def _write_parquet(
 ) -> None:
     import pyarrow.parquet as pq
 
-    with _parquet(part.path) as file:
+    with open_parquet(part.path) as file:
         codecs, dictionaries, limits = {}, set(), []
         for k in range(file.num_row_groups):
             group = file.metadata.row_group(k)
@@ -604,7 +548,7 @@ def _write_parquet(
 
 def _of_groups(path: Path, limits: list[tuple[int, int]], names: list[str]) -> Iterator[pa.RecordBatch]:
     """Yield each row group, divided if it is larger than its limit."""
-    with _parquet(path) as file:
+    with open_parquet(path) as file:
         for k, (rows, most) in enumerate(limits):
             if names:
                 yield from file.iter_batches(batch_size=most, columns=names, row_groups=[k], use_threads=False)
@@ -614,7 +558,6 @@ def _of_groups(path: Path, limits: list[tuple[int, int]], names: list[str]) -> I
 
 
 def _of_batches(path: Path, names: list[str]) -> Iterator[pa.RecordBatch]:
-    with _arrow(path, pa.OSFile) as (_, _, batches):
+    with open_arrow(path) as (_, _, batches):
         for batch in batches:
-            batch.validate(full=True)
             yield batch.select(names) if names else _placeholder(len(batch))

@@ -18,7 +18,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import RLock
@@ -33,7 +33,6 @@ from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
     MARK_KEY,
-    SPACE_KEY,
     UUID,
     Address,
     Block,
@@ -52,6 +51,7 @@ from congruence.databases._base import (
 from congruence.databases._base import quoted as quoted_name
 from congruence.embeddings import Space
 from congruence.errors import CongruenceError, DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
+from congruence.stores import SPACE_KEY
 
 if TYPE_CHECKING:
     import psycopg
@@ -117,7 +117,6 @@ class PgVector(Database):
 
     @property
     def _id_type(self) -> str:
-        """SQL type of ids in query parameters."""
         kind = self._table.id_kind
         return "int8" if kind in INT_TYPES else "uuid" if kind == "uuid" else "text"
 
@@ -132,14 +131,12 @@ class PgVector(Database):
         return values
 
     def _block(self, rows: Sequence[tuple[object, ...]], kind: str, dim: int) -> Block:
-        """Convert rows of id, vector and modality to a block."""
         ids, values, names = zip(*rows, strict=True) if rows else ((), (), ())
         vectors = decode_vectors(values, kind, self._place) if rows else np.empty((0, dim), np.float32)
         modalities = pa.array(names, pa.large_string()) if self._table.modality else None
         return Block(self._ids(ids), vectors, modalities, ids[-1] if ids else 0)
 
     def _shape(self, cursor: Any, state: PgState, side: VectorSide) -> tuple[str, int]:
-        """Return the type and width of a side's vectors."""
         if side == "new":
             return state.kind or self._table.kind, state.dim or self._dim(cursor, state)
         return self._table.kind, self._dim(cursor, state)
@@ -162,8 +159,7 @@ class PgVector(Database):
     def _require_new(self, cursor: Any) -> PgState:
         """Return the state of the migration, which must have new vectors."""
         state = read_state(cursor, self._table)
-        if state.kind is None or state.dim is None:
-            raise refusals.no_new_vectors(self._place)
+        refusals.refuse_untouched(state.kind is None or state.dim is None, self._place)
         return state
 
     def info(self) -> DatabaseInfo:
@@ -195,23 +191,29 @@ class PgVector(Database):
         return self._state().note
 
     def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
+        def select(state: PgState) -> str:
+            return f"SELECT {self._id}, t.vector, t.modality FROM {self._of(state, side)} WHERE true"
+
+        for rows, kind, dim in self._pages(select, side, after, batch):
+            yield self._block(rows, kind, dim)
+
+    def _pages(
+        self, select: Callable[[PgState], str], side: VectorSide, after: Cursor | None, batch: int
+    ) -> Iterator[tuple[list[Any], str, int]]:
+        """Yield pages of a query's rows in the order of t.id, with type and width of a side's vectors, if it exists."""
         while True:
             with self._client.reading() as cursor:
                 state = read_state(cursor, self._table)
                 if side == "new" and state.kind is None:
                     return
                 kind, dim = self._shape(cursor, state, side)
-                where = f"{self._of(state, side)} {self._after(after)}"
-                query = f"SELECT {self._id}, t.vector, t.modality FROM {where} ORDER BY t.id LIMIT {int(batch)}"
+                following = "" if after is None else f"AND t.id > $1::{self._id_type}"
+                query = f"{select(state)} {following} ORDER BY t.id LIMIT {int(batch)}"
                 rows = cursor.execute(query, [] if after is None else [after]).fetchall()
             if not rows:
                 return
-            block = self._block(rows, kind, dim)
-            yield block
-            after = block.cursor
-
-    def _after(self, after: Cursor | None) -> str:
-        return "" if after is None else f"WHERE t.id > $1::{self._id_type}"
+            yield rows, kind, dim
+            after = rows[-1][0]
 
     def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
         with self._client.reading() as cursor:
@@ -238,47 +240,31 @@ class PgVector(Database):
             return [str(id_) for (id_,) in cursor.execute(query).fetchall()]
 
     def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        after: Cursor | None = None
-        while True:
-            with self._client.reading() as cursor:
-                state = read_state(cursor, self._table)
-                if state.kind is None:
-                    break
-                kind, dim = self._shape(cursor, state, "new")
-                joined = f"{self._source(state)} LEFT JOIN {self._table.identifier(self._table.side)} s ON s.id = t.id"
-                query = (
-                    f"SELECT {self._id}, t.vector, t.modality, s.vector FROM {joined} {self._after(after)} "
-                    f"ORDER BY t.id LIMIT {int(batch)}"
-                )
-                rows = cursor.execute(query, [] if after is None else [after]).fetchall()
-            if not rows:
-                return
+        if self._state().kind is None:
+            yield from super().scan_pairs(batch=batch)
+            return
+
+        def select(state: PgState) -> str:
+            side = self._table.identifier(self._table.side)
+            joined = f"{self._source(state)} LEFT JOIN {side} s ON s.id = t.id"
+            return f"SELECT {self._id}, t.vector, t.modality, s.vector FROM {joined} WHERE true"
+
+        for rows, kind, dim in self._pages(select, "new", None, batch):
             block = self._block([row[:3] for row in rows], self._table.kind, dim)
             has_new = np.array([row[3] is not None for row in rows])
             new = np.zeros((len(rows), dim), np.float32)
             if has_new.any():
                 new[has_new] = decode_vectors([row[3] for row in rows if row[3] is not None], kind, self._place)
             yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
-            after = block.cursor
-        yield from super().scan_pairs(batch=batch)
 
     def orphans(self, *, batch: int = BATCH) -> Iterator[pa.Array]:
         """Yield the ids of new vectors whose row is gone or, unless the application wrote them, without old vector."""
-        after: Cursor | None = None
-        while True:
-            with self._client.reading() as cursor:
-                state = read_state(cursor, self._table)
-                if state.kind is None:
-                    return
-                condition = "" if after is None else f"t.id > $1::{self._id_type} AND"
-                query = (
-                    f"SELECT {self._id} FROM {self._table.identifier(self._table.side)} t "
-                    f"WHERE {condition} {self._orphaned('t', state)} ORDER BY t.id LIMIT {int(batch)}"
-                )
-                rows = cursor.execute(query, [] if after is None else [after]).fetchall()
-            if not rows:
-                return
-            after = rows[-1][0]
+        side = self._table.identifier(self._table.side)
+
+        def select(state: PgState) -> str:
+            return f"SELECT {self._id} FROM {side} t WHERE {self._orphaned('t', state)}"
+
+        for rows, _, _ in self._pages(select, "new", None, batch):
             yield self._ids([id_ for (id_,) in rows])
 
     def _orphaned(self, alias: str, state: PgState) -> str:
@@ -378,7 +364,6 @@ class PgVector(Database):
         return [new for index in old if (new := index.like(state.kind, state.dim)) is not None]
 
     def _side_indexes(self, cursor: Any) -> list[PgIndex]:
-        """Return the indexes over the new vectors."""
         table = self._table
         query = (
             "SELECT a.attrelid, a.attnum FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n "
@@ -466,8 +451,9 @@ class PgVector(Database):
         table = self._table
         with self._client.writing(lock=True) as cursor:
             state = read_state(cursor, table)
-            if state.stage is not Stage.SWITCHED or state.kind is None or state.dim is None:
-                raise refusals.not_switched(self._place)
+            refusals.refuse_unswitched(state.stage is not Stage.SWITCHED, self._place)
+            assert state.kind is not None
+            assert state.dim is not None
             self._lock(cursor, state)
             indexes = self._planned_indexes(cursor, state)
             for index in read_indexes(cursor, table.oid, table.attnum):
@@ -482,8 +468,7 @@ class PgVector(Database):
     def discard(self) -> None:
         with self._client.writing(lock=True) as cursor:
             state = read_state(cursor, self._table)
-            if state.stage is Stage.SWITCHED:
-                raise refusals.already_switched(self._place)
+            refusals.refuse_switched(state.stage is Stage.SWITCHED, self._place)
             if state.kind is not None:
                 cursor.execute(f"DROP TABLE {self._table.identifier(self._table.side)}")
 
@@ -728,14 +713,8 @@ class PgState:
 
 def side_comment(table: PgTable, note: Mapping[str, str], required: bool = False) -> str:
     """Return the comment for the side table."""
-    facts = {
-        "table": table.name,
-        "column": table.column,
-        "renamed": table.renamed,
-        "note": dict(note),
-        "required": required,
-    }
-    return json.dumps({MARK_KEY: facts})
+    names = {"table": table.name, "column": table.column, "renamed": table.renamed}
+    return json.dumps({MARK_KEY: {**names, "note": dict(note), "required": required}})
 
 
 def _facts(comment: str | None) -> dict[str, Any]:
@@ -767,9 +746,8 @@ def find_table(
     """Find the table and its columns."""
     sides = cursor.execute(_SIDES, [f'{{"{MARK_KEY}"%']).fetchall()
     side_oids = {oid for oid, _, _ in sides}
-    names = {
-        (schema, facts.get("renamed")): str(facts.get("table")) for _, schema, text in sides for facts in [_facts(text)]
-    }
+    marks = [(schema, _facts(text)) for _, schema, text in sides]
+    names = {(schema, facts.get("renamed")): str(facts.get("table")) for schema, facts in marks}
     rows = [_VectorColumn(*row) for row in cursor.execute(_COLUMNS).fetchall()]
     candidates = [
         row._replace(table=names.get((row.schema, row.table), row.table)) for row in rows if row.oid not in side_oids
@@ -809,8 +787,7 @@ def find_table(
         raise ParameterError(
             f"The ids in {ids!r} are of type {types[ids]}, not one of {', '.join(ID_TYPES)}.", "Pass another `ids=…`."
         )
-    if modality is not None:
-        refusals.check_name(modality, types, name, "modality_column")
+    refusals.check_name(modality, types, name, "modality_column")
     others = tuple(other for other in types if other not in (ids, column))
     dim = width if width > 0 else None
     return PgTable(schema, name, column, ids, modality, oid, attnum, kind, dim, types[ids], others, extension)

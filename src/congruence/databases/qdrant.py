@@ -20,7 +20,6 @@ from congruence.databases import _refusals as refusals
 from congruence.databases._base import (
     BATCH,
     MARK_KEY,
-    SPACE_KEY,
     UUID,
     Address,
     Block,
@@ -29,7 +28,6 @@ from congruence.databases._base import (
     Cursor,
     DatabaseInfo,
     Name,
-    PairedBlock,
     VectorSide,
     free_bytes,
     refuse_secrets,
@@ -39,6 +37,7 @@ from congruence.databases._base import (
 )
 from congruence.embeddings import normalize_rows
 from congruence.errors import CongruenceError, DatabaseError, FileError, MigrationError, ParameterError
+from congruence.stores import SPACE_KEY
 
 if TYPE_CHECKING:
     from qdrant_client.models import CollectionInfo, Filter, Record, VectorParams
@@ -180,7 +179,6 @@ class Qdrant(CollectionDatabase):
         return None
 
     def _aliases(self) -> dict[str, str]:
-        """Return the collection of each alias."""
         return {alias.alias_name: alias.collection_name for alias in self._call(self._client.get_aliases).aliases}
 
     def _only_table(self) -> str:
@@ -194,7 +192,6 @@ class Qdrant(CollectionDatabase):
         return refusals.only_name([*aliases, *names.values()], "aliases and collections", self._address.shown, "table")
 
     def _find_collections(self) -> QdrantCollections:
-        """Find the collections of a migration by the name that readers use."""
         aliases, table = self._aliases(), self._table
         names = {collection.name for collection in self._call(self._client.get_collections).collections}
         target = aliases.get(table, table)
@@ -227,10 +224,10 @@ class Qdrant(CollectionDatabase):
     def _info_of(self, collection: str) -> CollectionInfo:
         return self._call(self._client.get_collection, collection)
 
-    def _side(self, side: VectorSide) -> tuple[str, CollectionInfo | None]:
-        """Return the name of a side's collection and its description, which is None if it does not exist."""
+    def _side(self, side: VectorSide) -> tuple[str | None, int]:
         place = self._place()
-        return (place.old, place.old_info) if side == "old" else (place.new, place.new_info)
+        collection, info = (place.old, place.old_info) if side == "old" else (place.new, place.new_info)
+        return (None, 0) if info is None else (collection, self._params(info).size)
 
     def _find_column(self, place: QdrantCollections, column: str | None) -> str:
         """Return the name of the dense vector, ``""`` for the unnamed one."""
@@ -254,11 +251,9 @@ class Qdrant(CollectionDatabase):
             raise refusals.bad_condition(rows, str(error).splitlines()[0], example) from error
 
     def _params(self, info: CollectionInfo | None) -> VectorParams:
-        """Return the parameters of the vector, such as size, distance and datatype."""
         return _configs(info)[self._column]
 
     def _element_type(self, info: CollectionInfo | None) -> str:
-        """Return the type in which the vector is stored."""
         return getattr(self._params(info).datatype, "value", None) or "float32"
 
     def _others(self, info: CollectionInfo) -> list[str]:
@@ -293,7 +288,6 @@ class Qdrant(CollectionDatabase):
         return self._models.Filter(must=[has] if self._rows is None or all_rows else [self._rows, has])
 
     def _count(self, collection: str, condition: object) -> int:
-        """Return the exact number of points that match a filter."""
         return int(self._call(self._client.count, collection, count_filter=condition, exact=True).count)
 
     def _scroll(self, collection: str, **options: object) -> tuple[list[Record], int | str | None]:
@@ -304,10 +298,17 @@ class Qdrant(CollectionDatabase):
         return found
 
     def _pages(
-        self, collection: str, condition: object, *, after: Cursor | None = None, batch: int = BATCH, **options: object
+        self,
+        collection: str,
+        *,
+        after: Cursor | None = None,
+        batch: int = BATCH,
+        whole: bool = False,
+        condition: object = None,
     ) -> Iterator[list[Record]]:
-        """Yield pages of points in the order of their ids, starting after the id ``after``, which need not exist."""
-        more = True
+        """Yield pages of points, by default those that have the vector; see :meth:`CollectionDatabase._pages`."""
+        options, more = self._fields_of(whole), True
+        condition = self._having() if condition is None else condition
         while more:
             limit = batch if after is None else batch + 1  # the result includes the point at the offset, if it exists
             records, following = self._scroll(collection, scroll_filter=condition, limit=limit, offset=after, **options)
@@ -325,20 +326,27 @@ class Qdrant(CollectionDatabase):
         records: list[Record] = self._call(self._client.retrieve, collection, ids=known, **options) if known else []
         return records
 
-    def _block_fields(self) -> dict[str, object]:
-        """Return the options that request vector and modality; the unnamed vector cannot be requested by name."""
-        return {
+    def _fields_of(self, whole: bool) -> dict[str, object]:
+        """Return the options that request all fields of a point, or its vector and modality."""
+        if whole:
+            return {"with_payload": True, "with_vectors": True}
+        return {  # the unnamed vector cannot be requested by name
             "with_payload": [self._modality] if self._modality else False,
             "with_vectors": [self._column] if self._column else True,
         }
 
+    def _records(self, collection: str, ids: list[Any], *, whole: bool = False) -> list[Record]:
+        records = self._retrieve(collection, map(_point_id, ids), **self._fields_of(whole))
+        return [record for record in records if self._vector(record)]
+
+    def _id_of(self, record: Record) -> object:
+        return record.id
+
     def _vector(self, record: Record) -> object:
-        """Return the vector of a point, or None if it has none."""
         vector = record.vector
         return (vector.get(self._column) if isinstance(vector, dict) else vector) or None
 
     def _block(self, records: list[Record], width: int) -> Block:
-        """Convert points that all have the vector to a block."""
         vectors = np.array([self._vector(record) for record in records], np.float32).reshape(len(records), width)
         modalities = None
         if self._modality is not None:
@@ -348,7 +356,6 @@ class Qdrant(CollectionDatabase):
         return Block(self._arrow_ids([record.id for record in records]), vectors, modalities, cursor)
 
     def _arrow_ids(self, ids: list[int | str]) -> pa.Array:
-        """Convert point ids to an Arrow array."""
         try:
             if self._id_type == "text":
                 return pa.array([str(id_) for id_ in ids], pa.large_string())
@@ -358,14 +365,7 @@ class Qdrant(CollectionDatabase):
                 "There are both numbers and UUIDs as ids since the collection was opened.", "Open the database again."
             ) from error
 
-    def _point_ids(self, ids: pa.Array) -> list[int | str | None]:
-        """Convert ids to point ids; None for strings that cannot be one."""
-        if not pa.types.is_integer(ids.type):
-            return [int(id_) if id_.isdecimal() else id_ if UUID.fullmatch(id_) else None for id_ in ids.to_pylist()]
-        return list(ids.to_pylist())
-
-    def _same_others(self, record: Record, copy: Record) -> bool:
-        """Return whether a point and its copy have the same payload and the same other vectors."""
+    def _same(self, record: Record, copy: Record) -> bool:
         if (record.payload or {}) != (copy.payload or {}):
             return False
         ours, theirs = self._other_vectors(record), self._other_vectors(copy)
@@ -431,45 +431,12 @@ class Qdrant(CollectionDatabase):
             free_bytes=free_bytes(self._folder),
         )
 
-    def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
-        collection, info = self._side(side)
-        if info is None:
-            return
-        width = self._params(info).size
-        for records in self._pages(collection, self._having(), after=after, batch=batch, **self._block_fields()):
-            yield self._block(records, width)
-
-    def fetch(self, ids: pa.Array, side: VectorSide = "old") -> Block:
-        collection, info = self._side(side)
-        if info is None:
-            return self._block([], 0)
-        records = self._retrieve(collection, self._point_ids(ids), **self._block_fields())
-        return self._block([record for record in records if self._vector(record)], self._params(info).size)
-
     def count(self, side: VectorSide = "old") -> int:
-        collection, info = self._side(side)
-        return 0 if info is None else self._count(collection, self._having())
-
-    def scan_pairs(self, *, batch: int = BATCH) -> Iterator[PairedBlock]:
-        """Yield paired rows; those whose payload or other vectors have changed count as rows without a new vector."""
-        place = self._place()
-        width, everything = self._params(place.old_info).size, {"with_payload": True, "with_vectors": True}
-        width_new = self._params(place.new_info).size if place.exists else width
-        for records in self._pages(place.old, self._having(), batch=batch, **everything):
-            block = self._block(records, width)
-            ids = [record.id for record in records] if place.exists else []
-            copies = {copy.id: copy for copy in self._retrieve(place.new, ids, **everything)}
-            new = np.zeros((len(records), width_new), np.float32)
-            has_new = np.zeros(len(records), bool)
-            for k, record in enumerate(records):
-                copy = copies.get(record.id)
-                if copy is not None and self._vector(copy):
-                    new[k] = self._vector(copy)
-                    has_new[k] = self._same_others(record, copy)
-            yield PairedBlock(block.ids, block.vectors, new, has_new, block.modalities)
+        collection, _ = self._side(side)
+        return 0 if collection is None else self._count(collection, self._having())
 
     def search(self, queries: np.ndarray, k: int, side: VectorSide = "new") -> list[pa.Array]:
-        collection = self._place().old if side == "old" else self._place_with_new().new
+        collection = self._collection_to_search(side)
         found: list[pa.Array] = []
         for start in range(0, len(queries), _QUERIES):
             requests = [
@@ -560,7 +527,7 @@ class Qdrant(CollectionDatabase):
         place = self._place_with_new()
         if self._element_type(place.new_info) == "float16":
             vectors = vectors.astype(np.float16).astype(np.float32)  # servers round to float16, folders do not
-        row = {id_: k for k, id_ in enumerate(self._point_ids(ids))}
+        row = {_point_id(id_): k for k, id_ in enumerate(ids.to_pylist())}
         if place.switched:  # readers and writers use the new collection by now, so its payload is current
             existing = self._retrieve(place.new, row, with_payload=False, with_vectors=False)
             self._replace(place.new, existing, vectors[[row[record.id] for record in existing]])
@@ -572,7 +539,7 @@ class Qdrant(CollectionDatabase):
     def delete(self, ids: pa.Array) -> None:
         place = self._place_with_new()
         self._refuse_switched(place)
-        points = [id_ for id_ in self._point_ids(ids) if id_ is not None]
+        points = [point for id_ in ids.to_pylist() if (point := _point_id(id_)) is not None]
         if points:
             selector = self._models.PointIdsList(points=points)
             self._call(self._client.delete, place.new, points_selector=selector, wait=True)
@@ -603,12 +570,10 @@ class Qdrant(CollectionDatabase):
         lacking = models.Filter(must_not=[models.HasVectorCondition(has_vector=self._column)])
         stale = models.FilterSelector(filter=lacking)
         self._call(self._client.delete, place.new, points_selector=stale, wait=True)
-        others = self._others(place.old_info)
-        for records in self._pages(place.old, lacking, with_payload=True, with_vectors=others or False):
+        for records in self._pages(place.old, condition=lacking, whole=True):
             self._upsert(place.new, records, None)
         having = self._having(all_rows=True)
-        rows, expected = self._count(place.new, having), self._count(place.old, having)
-        refusals.check_missing(max(expected - rows, 0), repr(self._table))
+        self._check_complete(self._count(place.new, having), self._count(place.old, having))
         self._copy_payload_indexes(place)
         self._move_alias(alias, place.new)
 
@@ -637,8 +602,7 @@ class Qdrant(CollectionDatabase):
     def drop_old(self) -> None:
         """Delete the old collection. The alias continues to point to the new one, which keeps its name."""
         place = self._place()
-        if not place.switched:
-            raise refusals.not_switched(repr(self._table))
+        refusals.refuse_unswitched(not place.switched, repr(self._table))
         self._alias_of(place)
         self._refuse_readers(place.old)
         self._call(self._client.delete_collection, place.old)
@@ -699,6 +663,13 @@ def _describe_index(config: Any, params: Any) -> str:
     if quantization is not None:
         description += f", {next(iter(quantization.model_dump(exclude_none=True)))} quantization"
     return description
+
+
+def _point_id(id_: int | str) -> int | str | None:
+    """Return the id of a point; None for a string that cannot be one."""
+    if isinstance(id_, int):
+        return id_
+    return int(id_) if id_.isdecimal() else id_ if UUID.fullmatch(id_) else None
 
 
 def _text_at(payload: object, path: list[str]) -> object:

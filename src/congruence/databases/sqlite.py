@@ -90,10 +90,8 @@ class SQLite(Database):
         self._place = f"{self._path} {self._table}"
         vec0 = self._vec0(column)
         self._column, self._modality = vec0.column, modality
-        if ids is not None:
-            refusals.check_name(ids, [vec0.ids], f"the primary key of {self._table!r}", "ids")
-        if modality is not None:
-            refusals.check_name(modality, vec0.others, self._table, "modality_column")
+        refusals.check_name(ids, [vec0.ids], f"the primary key of {self._table!r}", "ids")
+        refusals.check_name(modality, vec0.others, self._table, "modality_column")
 
     def _translate(self, error: Exception) -> CongruenceError | None:
         if not isinstance(error, self._module.Error):
@@ -109,7 +107,6 @@ class SQLite(Database):
         return refusals.full_disk(self._path, text) if "disk is full" in text else refusals.rejected(self._path, text)
 
     def _read(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of a query."""
         with self._lock, self._errors():
             rows: list[tuple[Any, ...]] = self._client.execute(statement, values).fetchall()
             return rows
@@ -128,7 +125,6 @@ class SQLite(Database):
                 raise
 
     def _statements(self) -> dict[str, str]:
-        """Return the vec0 tables with their CREATE statements."""
         tables = self._read(
             "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE VIRTUAL TABLE%'"
         )
@@ -139,7 +135,6 @@ class SQLite(Database):
         return Vec0.parse(name, self._statements()[name], column or self._column)
 
     def _name(self, side: VectorSide) -> str:
-        """Return the current name of a side's table."""
         switched = self.stage() is Stage.SWITCHED
         if side == "old":
             return f"{self._table}__congruence_old" if switched else self._table
@@ -278,8 +273,7 @@ class SQLite(Database):
             self._write(connection, ids, vectors)
 
     def _write(self, connection: sqlite3.Connection, ids: pa.Array, vectors: np.ndarray) -> None:
-        if self.stage() is Stage.UNTOUCHED:
-            raise refusals.no_new_vectors(self._place)
+        refusals.refuse_untouched(self.stage() is Stage.UNTOUCHED, self._place)
         vec0, new, old = self._vec0(), self._name("new"), self._name("old")
         names: list[int | str] = ids.to_pylist()
         in_new = f"SELECT id FROM {self._keys(new, vec0)} WHERE id IN (SELECT value FROM json_each(?))"
@@ -326,8 +320,7 @@ class SQLite(Database):
             stage = self.stage()
             if stage is Stage.SWITCHED:
                 return
-            if stage is Stage.UNTOUCHED:
-                raise refusals.no_new_vectors(self._place)
+            refusals.refuse_untouched(stage is Stage.UNTOUCHED, self._place)
             vec0, old, new = self._vec0(), self._name("old"), self._name("new")
             for orphan in connection.execute(self._orphaned(vec0)).fetchall():
                 connection.execute(f"DELETE FROM {quoted(new)} WHERE {vec0.ids} = ?", orphan)
@@ -353,15 +346,13 @@ class SQLite(Database):
 
     def drop_old(self) -> None:
         with self._writing() as connection:
-            if self.stage() is not Stage.SWITCHED:
-                raise refusals.not_switched(self._place)
+            refusals.refuse_unswitched(self.stage() is not Stage.SWITCHED, self._place)
             self._remove(connection, self._name("old"))
 
     def discard(self) -> None:
         with self._writing() as connection:
             stage = self.stage()
-            if stage is Stage.SWITCHED:
-                raise refusals.already_switched(self._place)
+            refusals.refuse_switched(stage is Stage.SWITCHED, self._place)
             if stage is Stage.PREPARED:
                 self._remove(connection, self._name("new"))
 

@@ -395,14 +395,12 @@ def _checksum_of(file: Path) -> str:
 
 
 def _read_parts(work: Path, counts: list[int]) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
-    """Yield the ids and vectors of all parts, in order."""
     for number, rows in enumerate(counts):
         if rows:
             yield from open_source(work / f"part_{number}.parquet").scan()
 
 
 def _assemble(encoder: Encoder, work: Path, counts: list[int], output: Path, force: bool, *, named: bool) -> None:
-    """Stream the parts into the output."""
     n, dim = sum(counts), encoder.space.dim or 0
     kind = next(open_source(work / f"part_{number}.parquet").id_type for number, rows in enumerate(counts) if rows)
     if encoder.n_layers is None:

@@ -150,24 +150,14 @@ class Encoder(ABC):
     def encode_all(
         self, items: Iterable[Item], batch_size: int = 64, callback: Callable[[int], object] | None = None
     ) -> np.ndarray:
-        """Encode items and stack the vectors; see :meth:`encode`.
-
-        Returns
-        -------
-        ndarray of float32, shape (n, dim)
-        """
+        """Encode items and return the vectors, float32 of shape (n, dim); see :meth:`encode`."""
         blocks = list(self.encode(items, batch_size, callback))
         return np.concatenate(blocks) if blocks else np.empty((0, self.space.dim or 0), np.float32)
 
     def encode_layers(
         self, items: Iterable[Item], batch_size: int = 64, callback: Callable[[int], object] | None = None
     ) -> Iterator[np.ndarray]:
-        """Encode items in every layer, in one pass of an encoder loaded with ``layer="all"``; see :meth:`encode`.
-
-        Yields
-        ------
-        ndarray of float32, shape (b, layers, width)
-        """
+        """Yield blocks of the vectors of every layer, float32 of shape (b, layers, width), if all were loaded."""
         layers = self.n_layers
         if layers is None:
             raise ParameterError(

@@ -212,10 +212,7 @@ class HfEncoder(TorchEncoder):
         states = states.flatten(2).transpose(1, 2) if states.ndim == 4 else states
         if self._pooling == "cls":
             return states[:, 0]
-        if mask is None:
-            weight = states.new_ones(states.shape[:2])
-        else:
-            weight = mask.to(states.dtype)
+        weight = states.new_ones(states.shape[:2]) if mask is None else mask.to(states.dtype)
         if self._pooling == "last":
             place = (weight.cumsum(1) * weight).argmax(1)
             return states[self._torch.arange(len(states), device=states.device), place]
@@ -286,7 +283,6 @@ def _quiet(transformers: ModuleType) -> Iterator[None]:
 
 
 def _tower(model: Module, modality: str) -> Module:
-    """Return the tower of a dual encoder for one modality."""
     names = ("vision_model", "image_model") if modality == "image" else ("text_model",)
     tower = next((getattr(model, name) for name in names if hasattr(model, name)), None)
     if tower is None:

@@ -15,7 +15,7 @@ from congruence._utils.arrays import as_dtype
 from congruence._utils.validation import check_positive
 from congruence.embeddings import Embeddings, Space
 from congruence.errors import DtypeError, FileError, IdError, ParameterError
-from congruence.stores._base import BATCH, Sink, Source, check_output_place, store_as
+from congruence.stores._base import BATCH, SPACE_KEY, Sink, Source, check_output_place, read_space, store_as
 from congruence.stores.formats import (
     FORMATS,
     Format,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BATCH",
     "FORMATS",
+    "SPACE_KEY",
     "Format",
     "Sink",
     "Source",
@@ -53,6 +54,7 @@ __all__ = [
     "read_column",
     "read_embeddings",
     "read_ids",
+    "read_space",
     "store_as",
     "suffixes",
 ]
@@ -223,20 +225,7 @@ def read_embeddings(
 ) -> Embeddings:
     """Read a whole matrix of vectors with its ids; see :func:`open_source` for the arguments.
 
-    Parameters
-    ----------
-    spec, ids, space
-        As for :func:`open_source`.
-    allow_zero_rows : bool, default=False
-
-    Returns
-    -------
-    Embeddings
-
-    Raises
-    ------
-    CongruenceError
-        Any of the errors of :func:`open_source` and :class:`~congruence.embeddings.Embeddings`.
+    Raises the errors of :func:`open_source` and :class:`~congruence.embeddings.Embeddings`.
     """
     return open_source(spec, ids=ids, space=space).read(allow_zero_rows=allow_zero_rows)
 
@@ -281,16 +270,9 @@ def matrices(spec: str | Path) -> dict[str, str]:
 
 
 def read_column(spec: str | Path) -> np.ndarray:
-    """Read labels as text: a column of a table, an array of an archive, or the lines of a ``.txt``.
+    """Read labels as text, shape (n,), object array of str: a column of a table, an array, or the lines of a ``.txt``.
 
-    Parameters
-    ----------
-    spec : str or path-like
-        ``path:key``; ``.npy`` and ``.txt`` need no key.
-
-    Returns
-    -------
-    ndarray of object (str), shape (n,)
+    ``spec`` is ``path:key``; ``.npy`` and ``.txt`` need no key.
     """
     from congruence.stores.ids import column_texts
 
@@ -298,16 +280,7 @@ def read_column(spec: str | Path) -> np.ndarray:
 
 
 def read_ids(spec: str | Path) -> pa.Array:
-    """Read ids from any column that :func:`read_column` accepts; whole numbers stay integers.
-
-    Parameters
-    ----------
-    spec : str or path-like
-
-    Returns
-    -------
-    pyarrow.Array of int64, uint64 or large_string, shape (n,)
-    """
+    """Read ids from any column that :func:`read_column` accepts, shape (n,): int64, uint64 or large_string."""
     from congruence.stores.ids import column_ids
 
     return column_ids(_read_column(spec), str(spec))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -37,11 +37,15 @@ if TYPE_CHECKING:
 
     from congruence.stores.tables import Columns, TableRows
 
+    _Rows = tuple[pa.Array | None, np.ndarray, TableRows | None]
+
 #: Default number of rows per block of a scan.
 BATCH = 4096
 
 #: Key of the space in the metadata of formats that have metadata.
 SPACE_KEY = "congruence.space"
+
+_SPACE_FIELDS = {*Space.__dataclass_fields__}
 
 
 class Source(ABC):
@@ -103,10 +107,18 @@ class Source(ABC):
 
         Ids are an Arrow array of int64, uint64 or text, or None; vectors a new C-contiguous array, shape (b, dim).
         """
-        row = after
+        for ids, block, _ in self._scan(after, batch, table=False):
+            yield ids, block
+
+    def scan_table(self, after: int = 0, batch: int = BATCH) -> Iterator[_Rows]:
+        """Yield ids and vectors as :meth:`scan`, and the table's rows with all columns; None if it is no table."""
+        return self._scan(after, batch, table=True)
+
+    def _scan(self, after: int, batch: int, *, table: bool) -> Iterator[_Rows]:
+        """Yield ids, vectors and, if ``table``, rows; here without rows, and with ids that are read already."""
         for block in self._blocks(after, batch):
-            yield self._slice_ids(row, len(block)), block
-            row += len(block)
+            yield self._slice_ids(after, len(block)), block, None
+            after += len(block)
 
     def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
         """Yield blocks of vectors, for sources that do not read their ids with them."""
@@ -120,25 +132,10 @@ class Source(ABC):
             self._ids = ids = arrow_ids(ids)
         return None if ids is None else ids.slice(start, count)
 
-    def scan_table(
-        self, after: int = 0, batch: int = BATCH
-    ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
-        """Yield ids and vectors as :meth:`scan`, and the table's rows with all columns; None if it is no table."""
-        for ids, block in self.scan(after, batch):
-            yield ids, block, None
-
     def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
-        """Read rows by number, in any order; each range of the file that contains requested rows is scanned once.
+        """Return ids, shape (k,), or None, and vectors, (k, dim), of rows by number, which may repeat, in any order.
 
-        Parameters
-        ----------
-        rows : array_like of int, shape (k,)
-            Row numbers; may repeat.
-
-        Returns
-        -------
-        ids : pyarrow.Array, shape (k,), or None
-        vectors : ndarray, shape (k, dim)
+        Each range of the file that contains requested rows is scanned once.
         """
         rows = as_row_numbers(rows, self.n, self.path)
         order = np.argsort(rows, kind="stable")
@@ -197,7 +194,6 @@ class Source(ABC):
             raise
 
     def _check_memory(self, rows: int) -> None:
-        """Check that there is enough memory for the rows."""
         check_memory(
             rows * self.dim * self.dtype.itemsize,
             f"{rows:,} × {self.dim:,} {self.dtype} in {self.path}",
@@ -210,12 +206,7 @@ class Sink(ABC):
     """A writer of vectors; the output appears at the end of the ``with`` block if it is complete, else not at all.
 
     :func:`congruence.stores.open_sink` opens one. With ``atomic=False`` the file is written in place: a part of a
-    folder that is atomic itself.
-
-    Attributes
-    ----------
-    left_out : list of str
-        Columns that the format cannot hold.
+    folder that is atomic itself. ``left_out`` lists the columns that the format cannot hold.
     """
 
     #: Whether the output is a folder.
@@ -262,12 +253,17 @@ class Sink(ABC):
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            place = self.path
+            place, described = self.path, sidecar(self.path)
             if self.atomic:
-                if self.sidecar:
-                    self._check_sidecar()
+                ours = described.is_file() and has_marker(described, lambda facts: {*facts} <= _SPACE_FIELDS)
+                if self.sidecar and os.path.lexists(described) and (described.is_symlink() or not ours):
+                    raise OutputExistsError(
+                        f"The file {described} is not a space description, and would be read together with "
+                        f"{self.path}.",
+                        "Move it, or pass another path.",
+                    )
                 if self.sidecar and self.space != Space():  # entered first, so that it appears last
-                    description = stack.enter_context(atomic_path(sidecar(self.path), force=True))
+                    description = stack.enter_context(atomic_path(described, force=True))
                     description.write_text(space_json(self.space) + "\n", encoding="utf-8")
                 place = stack.enter_context(
                     atomic_path(self.path, force=self.force, directory=self.directory, foreign=self.why_foreign)
@@ -275,15 +271,6 @@ class Sink(ABC):
             self._open(place, stack)
             self._stack = stack.pop_all()
         return self
-
-    def _check_sidecar(self) -> None:
-        """Check that no foreign file lies in the place of the space description."""
-        described = sidecar(self.path)
-        if os.path.lexists(described) and (described.is_symlink() or not has_marker(described, _is_space)):
-            raise OutputExistsError(
-                f"The file {described} is not a space description, and would be read together with {self.path}.",
-                "Move it, or pass another path.",
-            )
 
     @staticmethod
     def why_foreign(folder: Path) -> str | None:
@@ -310,16 +297,9 @@ class Sink(ABC):
         return suppressed
 
     def write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
-        """Append rows.
+        """Append vectors, shape (b, dim), with ids, one per row if the sink was opened with ``has_ids``, else ignored.
 
-        Parameters
-        ----------
-        ids : pyarrow.Array of text or integers, or None
-            One per row if the sink was opened with ``has_ids``; ignored otherwise. Integers become text if ``id_type``
-            is a text type.
-        vectors : ndarray, shape (b, dim)
-        rows : pyarrow.RecordBatch or list of dict, optional
-            The same rows of the source's table (:meth:`Source.scan_table`), if the sink was opened with ``columns``.
+        ``rows`` are the same rows of the source's table (:meth:`Source.scan_table`), if it was opened with ``columns``.
         """
         if vectors.ndim != 2 or vectors.shape[1] != self.dim or self.rows + len(vectors) > self.n:
             raise ShapeError(
@@ -403,11 +383,6 @@ def sidecar(path: Path) -> Path:
 def space_json(space: Space) -> str:
     """Return a space as JSON."""
     return json.dumps(space.to_dict())
-
-
-def _is_space(facts: Mapping[str, object]) -> bool:
-    """Return whether an object may have been written by :func:`space_json`."""
-    return set(facts) <= set(Space.__dataclass_fields__)
 
 
 def read_space(text: str | bytes | None, path: str | Path) -> Space:

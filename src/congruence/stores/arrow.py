@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -20,17 +20,19 @@ _MAGIC = b"ARROW1"
 
 
 @contextmanager
-def _open(path: str | Path) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-    """Yield the schema and an iterator over the record batches."""
+def open_arrow(
+    path: str | Path, open_file: Callable[[str], pa.NativeFile] = pa.OSFile, *, check: bool = True
+) -> Iterator[tuple[pa.Schema, bool, Iterator[pa.RecordBatch]]]:
+    """Yield the schema, whether the file is a stream, and an iterator over the record batches."""
     if not Path(path).is_file():
         raise missing_file(path)
-    with reading(path, *_DAMAGE), pa.OSFile(str(path)) as stream:
+    with reading(path, *_DAMAGE), open_file(str(path)) as stream:
         magic = stream.read(len(_MAGIC))
         stream.seek(0)
         file = (pa.ipc.open_file if magic == _MAGIC else pa.ipc.open_stream)(stream)
         _ = file.schema.names  # raises if the schema is damaged
         batches = (file.get_batch(k) for k in range(file.num_record_batches)) if magic == _MAGIC else file
-        yield file.schema, map(_checked, batches)
+        yield file.schema, magic != _MAGIC, map(_checked, batches) if check else iter(batches)
 
 
 def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -40,7 +42,7 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _count(path: str | Path) -> tuple[pa.Schema, int, pa.RecordBatch | None]:
     """Return the schema, the number of rows, and the first batch that has rows, if any."""
-    with _open(path) as (schema, batches):
+    with open_arrow(path) as (schema, _, batches):
         rows, first = 0, None
         for batch in batches:
             rows += len(batch)
@@ -66,8 +68,7 @@ class ArrowSource(TableSource):
         self._row_bytes = 0 if first is None else first.nbytes // len(first)
 
     def pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield batches of rows; see :meth:`TableSource.pieces`."""
-        with _open(self._file) as (_, batches):
+        with open_arrow(self._file) as (_, _, batches):
             row = 0
             for whole in batches:
                 piece = whole if names is None else whole.select(names)
@@ -79,7 +80,7 @@ class ArrowSource(TableSource):
 
 def read_arrow_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
     """Read a column that is not a list column."""
-    with _open(path) as (schema, batches):
+    with open_arrow(path) as (schema, _, batches):
         return read_table_column(
             path, key, schema, lambda name: pa.chunked_array([b.column(name) for b in batches], schema.field(name).type)
         )

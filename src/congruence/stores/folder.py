@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +19,7 @@ import pyarrow as pa
 from congruence._utils.atomic import why_foreign
 from congruence.embeddings import Space
 from congruence.errors import IdError, ParameterError, ShapeError, SpaceMismatchError
-from congruence.stores._base import BATCH, Sink, Source, read_sidecar
+from congruence.stores._base import Sink, Source, read_sidecar
 from congruence.stores.ids import column_ids, common_id_type, join_blocks
 from congruence.stores.npy import NpySink, NpySource
 from congruence.stores.parquet import ParquetSink, ParquetSource, read_parquet_column
@@ -151,44 +150,32 @@ class FolderSource(Source):
 
     @property
     def has_ids(self) -> bool:
-        """Whether the rows have ids."""
         return self._ids is not None or self._sources[0].has_ids
 
     @property
     def id_type(self) -> pa.DataType:
-        """Type of the ids of all parts: their common type, or text if the parts differ."""
         return super().id_type if self._ids is not None else common_id_type([one.id_type for one in self._sources])
 
     @property
     def columns(self) -> list[Columns]:
-        """Columns of each part other than its vectors."""
         own = [one for source in self._sources for one in source.columns]
         return own if self._ids is None else [replace(one, id=None) for one in own]
 
     @property
     def row_bytes(self) -> int:
-        """Approximate number of bytes that a row takes in memory with all its columns, in the widest part."""
         return max(source.row_bytes for source in self._sources)
 
-    def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
-        """Yield ``(ids, vectors)`` blocks, each from a single part; see :meth:`Source.scan`."""
-        return self._scan(after, batch, table=False)
-
-    def scan_table(
-        self, after: int = 0, batch: int = BATCH
+    def _scan(
+        self, after: int, batch: int, *, table: bool
     ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
-        """Yield ``(ids, vectors, rows)`` blocks, each from a single part; see :meth:`Source.scan_table`."""
-        return self._scan(after, batch, table=True)
-
-    def _scan(self, after: int, batch: int, *, table: bool) -> Iterator[Any]:
         start = 0
         for source in self._sources:
             row = max(after, start)
             if start + source.n > after:
-                for own, block, *rows in (source.scan_table if table else source.scan)(row - start, batch):
+                for own, block, rows in source._scan(row - start, batch, table=table):
                     ids = own if own is None else own.cast(self.id_type)
                     ids = ids if self._ids is None else self._slice_ids(row, len(block))
-                    yield ids, block.astype(self.dtype, copy=False), *rows
+                    yield ids, block.astype(self.dtype, copy=False), rows
                     row += len(block)
             start += source.n
 

@@ -21,9 +21,8 @@ class Format:
     """A file format of vectors, or of labels only: how it is recognized, read and written.
 
     ``suffixes`` are in lower case, the usual one first; the empty one stands for a folder of parts. ``key`` is what the
-    part of a spec after the colon refers to, None if a file holds one array; it is not ``key_required`` if there is a
-    default matrix. ``names_ids``: the reader takes the name of the id column. ``streams``: memory does not grow with
-    the rows. ``extra``: what ``pip install congruence[extra]`` needs. Its classes and functions are named after
+    part of a spec after the colon refers to, None if a file holds one array. ``names_ids``: the reader takes the name
+    of the id column. ``streams``: memory does not grow with the rows. The classes and functions are named after
     ``name``, in the ``module`` of this package.
     """
 
@@ -31,10 +30,8 @@ class Format:
     module: str
     suffixes: tuple[str, ...]
     key: str | None = None
-    key_required: bool = True
     names_ids: bool = False
     streams: bool = True
-    extra: str | None = None
     directory: bool = False
 
     @property
@@ -78,31 +75,11 @@ FORMATS: tuple[Format, ...] = (
     Format(name="safetensors", module="safetensors_file", suffixes=(".safetensors",), key="key"),
     Format(name="parquet", module="parquet", suffixes=(".parquet",), key="column", names_ids=True),
     Format(name="arrow", module="arrow", suffixes=(".arrow", ".feather"), key="column", names_ids=True),
-    Format(
-        name="csv", module="text", suffixes=(".csv",), key="prefix", key_required=False, names_ids=True, streams=False
-    ),
-    Format(
-        name="jsonl",
-        module="text",
-        suffixes=(".jsonl",),
-        key="field",
-        key_required=False,
-        names_ids=True,
-        streams=False,
-    ),
-    Format(name="hdf5", module="hdf5", suffixes=(".h5", ".hdf5"), key="dataset", extra="hdf5"),
-    Format(
-        name="lance", module="lance", suffixes=(".lance",), key="column", names_ids=True, extra="lance", directory=True
-    ),
-    Format(
-        name="folder",
-        module="folder",
-        suffixes=("",),
-        key="img_emb",
-        key_required=False,
-        names_ids=True,
-        directory=True,
-    ),
+    Format(name="csv", module="text", suffixes=(".csv",), key="prefix", names_ids=True, streams=False),
+    Format(name="jsonl", module="text", suffixes=(".jsonl",), key="field", names_ids=True, streams=False),
+    Format(name="hdf5", module="hdf5", suffixes=(".h5", ".hdf5"), key="dataset"),
+    Format(name="lance", module="lance", suffixes=(".lance",), key="column", names_ids=True, directory=True),
+    Format(name="folder", module="folder", suffixes=("",), key="img_emb", names_ids=True, directory=True),
     Format(name="txt", module="text", suffixes=(".txt",)),
 )
 
@@ -142,7 +119,7 @@ def find_format(path: str | Path, what: str = "vectors", where: Callable[[Format
 
 
 def find_column_format(path: str | Path) -> Format:
-    """Return the format with a path's suffix, if a column of labels or ids can be read from it."""
+    """Return the format with a path's suffix, from which a column of labels or ids can be read."""
     return find_format(path, "a column", _has_columns)
 
 

@@ -60,14 +60,12 @@ class LanceSource(TableSource):
 
     @property
     def row_bytes(self) -> int:
-        """Approximate number of bytes that a row takes in memory, estimated from the first rows."""
         if not self._row_bytes:
             with _open(self._file, self._version) as data:
                 self._row_bytes = data.take(range(min(self.n, 16))).nbytes // min(self.n, 16)
         return super().row_bytes
 
     def pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield batches of rows; see :meth:`TableSource.pieces`."""
         row = after
         with _open(self._file, self._version) as data:
             _check_headers(data, names)
@@ -87,7 +85,6 @@ class LanceSource(TableSource):
             check_all_rows(row, self.n, self.path)
 
     def take(self, rows: ArrayLike) -> tuple[pa.Array | None, np.ndarray]:
-        """Read rows by number; see :meth:`Source.take`."""
         rows = as_row_numbers(rows, self.n, self.path)
         if not len(rows):
             return None, np.empty((0, self.dim), self.dtype)
@@ -121,7 +118,6 @@ class LanceFragmentSource(TableSource):
             self._row_bytes = int(head.nbytes // len(head))
 
     def pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield batches of rows; see :meth:`TableSource.pieces`."""
         with reading(self._file, *_DAMAGE):
             pieces = self._data.to_batches(columns=names, batch_size=batch, batch_readahead=1)
             yield from rows_after(pieces, after, self.n, self._file)

@@ -21,7 +21,7 @@ _DAMAGE = (pa.ArrowException, OSError, ValueError, RuntimeError)
 
 
 @contextmanager
-def _open(
+def open_parquet(
     path: str | Path, opens: Callable[[], pa.NativeFile] | None = None, buffer: int = 2**20
 ) -> Iterator[pq.ParquetFile]:
     """Yield a file; ``opens`` opens a remote one, of which ``buffer`` bytes of a column are read at a time."""
@@ -40,7 +40,7 @@ def _open(
 
 def parquet_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a table's columns by name."""
-    with _open(path) as file:
+    with open_parquet(path) as file:
         return table_shapes(file.schema_arrow, file.metadata.num_rows)
 
 
@@ -61,7 +61,7 @@ class ParquetSource(TableSource):
         buffer: int = 2**20,
     ) -> None:
         self._opening = path, opens, buffer
-        with _open(*self._opening) as file:
+        with open_parquet(*self._opening) as file:
             found = [file.metadata.row_group(k) for k in range(file.num_row_groups)]
             self.group_sizes = [(one.num_rows, one.total_byte_size) for one in found]
             self._groups = range(*(groups or (0, len(found))))
@@ -79,19 +79,18 @@ class ParquetSource(TableSource):
             self._row_bytes = sum(size for _, size in chosen) // self.n
 
     def pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield batches of rows; see :meth:`TableSource.pieces`."""
         groups, skipped = self._groups, 0
         while len(groups) > 1 and skipped + self.group_sizes[groups[0]][0] <= after:
             skipped += self.group_sizes[groups[0]][0]
             groups = groups[1:]
-        with _open(*self._opening) as file:
+        with open_parquet(*self._opening) as file:
             batches = file.iter_batches(batch_size=batch, columns=names, row_groups=groups, use_threads=False)
             yield from rows_after(batches, after, self.n, self.path, first_row=skipped)
 
 
 def read_parquet_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
     """Read a column that is not a list column."""
-    with _open(path) as file:
+    with open_parquet(path) as file:
         return read_table_column(path, key, file.schema_arrow, lambda name: file.read([name]).column(name))
 
 

@@ -22,7 +22,6 @@ from congruence.stores.reading import check_all_rows
 if TYPE_CHECKING:
     from congruence.train.rows import Rows
 
-
 #: Default number of rows per chunk.
 POOL = 65_536
 

@@ -120,7 +120,10 @@ def output_schema(
             )
         fields, metadata = list(columns.schema), dict(columns.schema.metadata or {})
         place = columns.schema.get_field_index(columns.vector)
-        kept = fields[place].with_type(_list_like(fields[place].type, dtype, dim))
+        old = fields[place].type
+        value = old.value_field.with_type(pa.from_numpy_dtype(dtype))
+        lists = pa.large_list(value) if pa.types.is_large_list(old) else pa.list_(value)
+        kept = fields[place].with_type(pa.list_(value, dim) if pa.types.is_fixed_size_list(old) else lists)
         if name is None:
             fields[place] = kept
         else:
@@ -132,13 +135,6 @@ def output_schema(
     if new_ids:
         fields, place = [pa.field("id", id_type), *fields], place + 1
     return pa.schema(fields, metadata=metadata or None), place, new_ids
-
-
-def _list_like(kind: pa.DataType, dtype: np.dtype, dim: int) -> pa.DataType:
-    value = kind.value_field.with_type(pa.from_numpy_dtype(dtype))
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(value, dim)
-    return pa.large_list(value) if pa.types.is_large_list(kind) else pa.list_(value)
 
 
 def _update_hugging_face(metadata: dict[bytes, bytes], old: str, new: str, dtype: np.dtype, dim: int) -> None:
@@ -230,13 +226,9 @@ class TableLayout:
         several times faster without a dictionary.
         """
         others = [f.name for k, f in enumerate(self.schema) if k != self.at and not pa.types.is_nested(f.type)]
-        if self._columns is not None and others:
-            return {
-                "compression": dict.fromkeys(others, "snappy"),
-                "use_dictionary": others,
-                "write_statistics": others,
-            }
-        return {"compression": "none", "use_dictionary": False, "write_statistics": False}
+        kept = others if self._columns is not None else []
+        codecs = dict.fromkeys(kept, "snappy") or "none"
+        return {"compression": codecs, "use_dictionary": kept or False, "write_statistics": kept or False}
 
 
 # ------------------------------------------------------------------ readers
@@ -319,38 +311,28 @@ class TableSource(Source):
 
     @property
     def has_ids(self) -> bool:
-        """Whether the rows have ids."""
         return self._ids is not None or self._id_column is not None
 
     @property
     def id_type(self) -> pa.DataType:
-        """Type of the ids: int64, uint64 or string."""
         return id_type_of(self._columns.schema.field(self._id_column).type) if self._id_column else super().id_type
 
     @property
     def columns(self) -> list[Columns]:
-        """Columns of the table other than its vectors."""
         return [self._columns]
 
     @property
     def row_bytes(self) -> int:
-        """Approximate number of bytes that a row takes in memory with all its columns."""
         return max(self._row_bytes, super().row_bytes)
 
     @abstractmethod
     def pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield batches of the named columns (None for all), each with the number of its first row."""
 
-    def scan(self, after: int = 0, batch: int = BATCH) -> Iterator[tuple[pa.Array | None, np.ndarray]]:
-        """Yield ``(ids, vectors)`` blocks; see :meth:`Source.scan`."""
-        for start, piece in self.pieces(self._needed, after, batch):
-            yield self.block(piece, start)
-
-    def scan_table(
-        self, after: int = 0, batch: int = BATCH
+    def _scan(
+        self, after: int, batch: int, *, table: bool
     ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
-        """Yield ``(ids, vectors, rows)`` blocks; see :meth:`Source.scan_table`."""
-        for start, piece in self.pieces(None, after, batch):
+        for start, piece in self.pieces(None if table else self._needed, after, batch):
             yield *self.block(piece, start), piece
 
     def block(self, piece: pa.RecordBatch, start: int) -> tuple[pa.Array | None, np.ndarray]:

@@ -6,7 +6,7 @@ import csv
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cached_property
 from itertools import islice
@@ -20,7 +20,7 @@ from congruence._utils.display import short
 from congruence._utils.ids import MAX_ID_BYTES, to_ids
 from congruence.embeddings import Space
 from congruence.errors import CorruptFileError, DtypeError, IdError, ParameterError, ShapeError
-from congruence.stores._base import BATCH, Sink, Source, read_sidecar
+from congruence.stores._base import Sink, Source, read_sidecar
 from congruence.stores.reading import check_all_rows, missing_key, reading
 from congruence.stores.tables import (
     Columns,
@@ -64,19 +64,16 @@ class _TextSource(Source):
         for start in range(after, self.n, batch):
             yield self._matrix[start : start + batch].copy()
 
-    def scan_table(
-        self, after: int = 0, batch: int = BATCH
+    def _scan(
+        self, after: int, batch: int, *, table: bool
     ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
-        """Yield ``(ids, vectors, rows)`` blocks; see :meth:`Source.scan_table`.
-
-        The other columns are read from the file again.
-        """
-        row, lines = after, islice(self._lines(), after, None)
-        for ids, block in self.scan(after, batch):
+        lines = islice(self._lines(), after, None) if table else iter(())
+        for ids, block, _ in super()._scan(after, batch, table=table):
             piece = list(islice(lines, len(block)))
-            check_all_rows(row + len(piece), row + len(block), self.path)  # the file may have changed
-            yield ids, block, self._rows(piece, block)
-            row += len(block)
+            if table:
+                check_all_rows(after + len(piece), after + len(block), self.path)  # the file may have changed
+            yield ids, block, self._rows(piece, block) if table else None
+            after += len(block)
 
     @abstractmethod
     def _lines(self) -> Iterator[object]:
@@ -166,7 +163,6 @@ class CsvSource(_TextSource):
 
     @property
     def columns(self) -> list[Columns]:
-        """Columns of the file; all but the vectors are text."""
         return [self._columns]
 
     def _lines(self) -> Iterator[list[str]]:
@@ -256,7 +252,6 @@ class JsonlSource(_TextSource):
 
     @cached_property
     def columns(self) -> list[Columns]:
-        """Fields of the objects; types are inferred from all objects."""
         records = list(self._lines())
         kinds: dict[str, pa.DataType] = {}
         mixed = []
@@ -419,7 +414,15 @@ class JsonlSink(_TextSink):
             return rows
         vector = self.columns[0].vector if self.column_out is None else None
         fields = [(f.name, c) for f, c in zip(rows.schema, rows.columns, strict=True) if f.name not in self.left_out]
-        values = [[None] * count if name == vector else _json_values(column) for name, column in fields]
+        values = [
+            [None] * count
+            if name == vector
+            # Types such as times and decimals become text.
+            else column.to_pylist()
+            if _is_plain(column.type) or pa.types.is_nested(column.type)
+            else _texts(column)
+            for name, column in fields
+        ]
         return [dict(zip([name for name, _ in fields], row, strict=True)) for row in zip(*values, strict=True)]
 
 
@@ -461,11 +464,6 @@ def _has_json_form(kind: pa.DataType) -> bool:
     if is_list(kind):
         return _has_json_form(kind.value_type)
     return _is_plain(kind) or _has_text_form(kind)
-
-
-def _json_values(column: pa.Array) -> Sequence[object]:
-    """Return a column as JSON values; types such as times and decimals become text."""
-    return column.to_pylist() if _is_plain(column.type) or pa.types.is_nested(column.type) else _texts(column)
 
 
 def _texts(column: pa.Array) -> list[str | None]:
