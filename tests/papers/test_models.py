@@ -240,7 +240,7 @@ def test_the_command_lists_and_speaks_json(here):
     [
         (["fig99", "-o", "out"], "expected one of fig1, fig2"),
         (["fig5", "--png"], "no folder for the figure"),
-        (["fig5", "-o", "none/out"], "Got no folder none"),
+        (["fig5", "-o", "none/out"], "folder none"),
         (["fig5", "-o", "out", "--models", "lvis"], "Got no file for lvis"),
         (["fig5", "-o", "out", "--models", "paper"], "--root"),
     ],

@@ -13,10 +13,10 @@ from congruence import encoders
 from congruence.encoders import PAIRS
 from congruence.errors import ParameterError
 from congruence_papers import image_sets
-from congruence_papers.canonical.data import Collection, Model, edit_captions, no_captions, unit_rows
+from congruence_papers.canonical.data import Collection, Model, edit_captions, no_captions, read_captions, unit_rows
 from congruence_papers.core import Experiment
 from congruence_papers.features import embed_rows
-from congruence_papers.image_sets import DATASETS, read_captions
+from congruence_papers.image_sets import DATASETS
 
 if TYPE_CHECKING:
     from congruence_papers.image_sets import ImageDataset
