@@ -77,18 +77,9 @@ def check_embedded(rows: np.ndarray, what: str, count: int | None = None) -> Non
 class Data:
     """Embeddings on which a paper's experiments run; each paper has a subclass with its arrays and its split.
 
-    Attributes
-    ----------
-    name : str
-        Name of the data in the rows of the results.
-    sizes : dict
-        Parameters of the experiments that fit these data better than the paper's values.
-    notes : tuple of str
-        What a reader needs to know to interpret the numbers.
-    title : str
-        Description of the data in titles; by default the name.
-    stand_in : str, optional
-        Description of what replaces the paper's models and data; part of every title.
+    ``name``: in the rows of the results; ``sizes``: parameters of the experiments that fit these data better than the
+    paper's values; ``notes``: what a reader needs to know to interpret the numbers; ``title``: in titles, by default
+    the name; ``stand_in``: what replaces the paper's models and data, part of every title.
     """
 
     name: str
@@ -261,31 +252,13 @@ class Kind:
 class Experiment:
     """One figure or table of a paper.
 
-    Attributes
-    ----------
-    name : str
-        ``"fig5"`` for the Canonical paper; for other papers with their name as a prefix, such as ``"jam-table2"``.
-    title, section : str
-    kind : str
-        A key of :attr:`Paper.kinds`.
-    claim : str
-        The paper's statement about the figure.
-    claims : tuple of Claim
-        The parts of it that are checked.
-    models, data : tuple of str
-        The paper's models, joined by ``/``: two are a pair, three a chain; and its data sets.
-    sample_data : tuple of str
-        Data to run on without the paper's weights; the first is the default.
-    variant : str, optional
-        Variant of the sample data that it needs.
-    seeds : int
-        Number of draws.
-    metrics : tuple of str
-        Keys of :attr:`Paper.metrics`, in the order of the panels.
-    parameters : dict
-        Those of the kind, where they differ from its defaults.
-    numbers : dict, optional
-        Numbers that the paper prints; by default those of ``printed.json``.
+    ``name``: ``"fig5"`` for the Canonical paper; for other papers with their name as a prefix, such as ``"jam-
+    table2"``; ``kind``: a key of :attr:`Paper.kinds`; ``claim``: the paper's statement about the figure; ``claims``:
+    the parts of it that are checked; ``models``: the paper's models, joined by ``/``: two are a pair, three a chain;
+    ``data``: its data sets; ``sample_data``: data to run on without the paper's weights, the first by default;
+    ``variant``: variant of the sample data that it needs; ``seeds``: number of draws; ``metrics``: keys of
+    :attr:`Paper.metrics`, in the order of the panels; ``parameters``: those of the kind, where they differ from its
+    defaults; ``numbers``: those that the paper prints, by default those of ``printed.json``.
     """
 
     name: str

@@ -34,14 +34,9 @@ NOT_RUN = "The paper's published weights and data sets have not been run: these 
 class Outcome:
     """What a run measured.
 
-    Attributes
-    ----------
-    results : dict
-        Plain data: ``rows`` (mean, standard deviation and values of every quantity), what was resampled, seeds,
-        versions, seconds, the configuration, the data, the ``title`` with the stand-ins for the paper's models, the
-        paper's ``claim``, and whether it ``held``.
-    pictures : dict of str to bytes
-        Thumbnails of the examples, by id.
+    ``results``, plain data: ``rows`` (mean, standard deviation and values of every quantity), what was resampled,
+    seeds, versions, seconds, the configuration, the data, the ``title`` with the stand-ins for the paper's models, the
+    paper's ``claim``, and whether it ``held``. ``pictures``: thumbnails of the examples, by id.
     """
 
     results: dict[str, Any]
@@ -58,20 +53,8 @@ class Outcome:
         return dict(self.results["held"])
 
     def plot(self, ax: Axes | None = None, *, panel: int = 0, annotate: bool = True) -> Axes:
-        """Draw one panel of the figure.
-
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            By default those of a new figure, which is not registered with pyplot.
-        panel : int, default=0
-            Index of the panel: 0 is (a).
-        annotate : bool, default=True
-            Add the title and the legend.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
+        """Draw one panel of the figure, 0 for (a), on axes; by default on those of a new figure, which is not
+        registered with pyplot. ``annotate`` adds the title and the legend.
         """
         from congruence_papers.figure import draw_panel, panels
 

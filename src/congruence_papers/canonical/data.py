@@ -22,23 +22,9 @@ from congruence_papers.core import Data, check_embedded
 class CaptionBank:
     """Captions and edited versions of some of them, embedded by every model.
 
-    Attributes
-    ----------
-    texts : tuple of str
-    labels : ndarray of int, shape (n,)
-        Class of each caption; −1 if it is not one of the available classes.
-    vectors : tuple of ndarray, shape (n, d)
-        Unit rows, one array per model.
-    edited_texts : tuple of str
-    origin, wanted : ndarray of int, shape (m,)
-        Index of the original of each edited caption, and the class that the edited caption names.
-    edited : tuple of ndarray, shape (m, d)
-        Unit rows, one array per model.
-
-    Raises
-    ------
-    ShapeError
-        If the numbers of texts, labels and vectors differ.
+    ``labels`` (n,): class of each caption, −1 if it is not one of the available classes; ``vectors``: unit rows, shape
+    (n, d), by model; ``origin``, ``wanted`` (m,): index of the original of each edited caption, and the class that the
+    edited caption names; ``edited``: unit rows, shape (m, d), by model.
     """
 
     texts: tuple[str, ...]
@@ -211,15 +197,8 @@ def shared_words(captions: Sequence[str], others: Sequence[str], names: Sequence
 
 @dataclass(frozen=True)
 class Model:
-    """Embeddings by one dual encoder.
-
-    Attributes
-    ----------
-    name : str
-    images : ndarray, shape (n, d), or None
-        Unit rows; None if only texts are available.
-    prompts : ndarray, shape (p, d), or None
-        Unit rows, one per class and template.
+    """Embeddings by one dual encoder: unit rows of the images, shape (n, d), or None if only texts are available, and
+    of the prompts, shape (p, d), one per class and template.
     """
 
     name: str
@@ -271,13 +250,6 @@ class Collection(Data):
         Kind of each pair in ``pairs``, if they differ (``"same training data"``).
     bank : CaptionBank, optional
         Captions embedded by every model, with edited versions of them.
-
-    Raises
-    ------
-    ShapeError
-        If ids, labels, masks, templates or the rows of a model do not match the number of images or prompts.
-    InputError
-        If a label is not a class, a class has no prompt, or a row is not finite or all zeros.
     """
 
     models: tuple[Model, ...]
@@ -374,18 +346,8 @@ class Collection(Data):
         return None if self.picture is None or item not in self.captions else self.picture(item)
 
     def restrict(self, classes: np.ndarray, name: str) -> Collection:
-        """Return the collection restricted to some classes.
-
-        Parameters
-        ----------
-        classes : ndarray of bool, shape (k,)
-            Classes to keep; they are renumbered from 0.
-        name : str
-            Name of the restricted collection.
-
-        Returns
-        -------
-        Collection
+        """Return the collection restricted to the classes marked in ``classes``, shape (k,), which are renumbered from
+        0.
         """
         new = np.cumsum(classes) - 1
         images, prompts = classes[self.labels], classes[self.prompt_labels]
@@ -415,13 +377,7 @@ class Collection(Data):
         )
 
     def split_domains(self) -> tuple[Collection, Collection]:
-        """Return the two groups of classes as two collections.
-
-        Raises
-        ------
-        InputError
-            If the collection has no such groups.
-        """
+        """Return the two groups of classes as two collections."""
         if self.domain is None:
             raise InputError(
                 f"Got {self.name} alone for a transfer between data sets; expected two data sets.",

@@ -93,13 +93,6 @@ def download_dataset(name: str, root: str | Path, callback: Callable[[int], obje
     -------
     list of str
         Files and folders that were created; empty if nothing was missing.
-
-    Raises
-    ------
-    FileError, StorageError
-        If the download fails, or a file cannot be written; the message says which file to put where by hand.
-    CorruptFileError
-        If a file is not the published one.
     """
     entry = DATASETS[check_choice(name, DATASETS, "data set")]
     if not entry.resources:

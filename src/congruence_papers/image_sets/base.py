@@ -119,13 +119,6 @@ class ImageDataset:
     def image(self, i: int) -> Image.Image:
         """Return image ``i`` in RGB as stored, neither resized nor rotated according to its EXIF data; this is the
         input of the paper's encoders.
-
-        Raises
-        ------
-        ParameterError
-            If there is no such image.
-        FileError, CorruptFileError
-            If the file is missing, or is not an image; the message names it.
         """
         if not isinstance(i, (int, np.integer)) or not 0 <= i < len(self):
             raise ParameterError(f"Got image {i!r}; expected 0 to {len(self) - 1}.", "Pass a number in this range.")
@@ -147,26 +140,12 @@ class ImageDataset:
             ) from error
 
     def prompts(self, *, single: bool = False) -> list[tuple[int, int, str]]:
-        """Return the texts of all classes.
+        """Return the texts of all classes, each with the index of its class and of its template.
 
         The texts are ordered by class, so their embeddings can be reshaped to (classes, templates, d), and
-        :func:`congruence.metrics.ensemble_prompts` averages them into prototypes (eq. 6). Fits on text use each prompt
-        as a separate row.
-
-        Parameters
-        ----------
-        single : bool, default=False
-            Use the first template only, as for the paper's Table 2: "we use a single template per class for
-            evaluation".
-
-        Returns
-        -------
-        list of (int, int, str)
-            Index of the class, index of the template, and text.
-
-        References
-        ----------
-        Gupta et al. (2026), appendix D.3.2, Table 2 and eq. (6).
+        :func:`congruence.metrics.ensemble_prompts` averages them into prototypes (Gupta et al., 2026, eq. 6). Fits on
+        text use each prompt as a separate row. ``single`` uses the first template only, as the paper's Table 2: "we use
+        a single template per class for evaluation".
         """
         templates = self.templates[:1] if single else self.templates
         return [

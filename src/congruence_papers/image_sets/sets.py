@@ -332,7 +332,7 @@ DTD = Entry(
 )
 
 
-# ---------- Caltech-101 as CoOp uses it: 100 classes, without the background and the cropped faces (Fei-Fei et al., 2004)
+# ---------- Caltech-101 (Fei-Fei et al., 2004) as in CoOp: 100 classes, without the background and the cropped faces
 
 _CALTECH101_SPLITS = "split_zhou_Caltech101.json"
 _IMAGES = "101_ObjectCategories"

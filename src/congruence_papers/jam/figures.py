@@ -243,15 +243,8 @@ def record_item_tests(job: Job[JAMData], pairs: ItemPairs, every: bool = False) 
 
 
 def pareto_front(cost: ArrayLike, gain: ArrayLike) -> np.ndarray:
-    """Return a mask of the Pareto front: points for which no other point is at least as good in both measures and
-    better in one.
-
-    ``cost`` (n,): smaller is better, e.g. a reconstruction error; ``gain`` (n,).
-
-    Examples
-    --------
-    >>> pareto_front([0.1, 0.2, 0.3], [0.5, 0.7, 0.6])
-    array([ True,  True, False])
+    """Return a mask, shape (n,), of the Pareto front: points for which no other point is at least as good in both
+    measures and better in one. A smaller ``cost`` and a larger ``gain`` are better.
     """
     costs, gains = (np.asarray(side, np.float64).reshape(-1) for side in (cost, gain))
     if len(costs) != len(gains):

@@ -116,13 +116,11 @@ def fit_baseline(method: str, parts: JAMParts, training: Mapping[str, Any] | Non
 
 
 def fit_text_only(parts: JAMParts) -> Callable[[np.ndarray], np.ndarray]:
-    """Fit a logistic regression that separates correct from wrong captions by their embeddings, without any image.
+    """Fit a logistic regression that separates correct from wrong captions by their embeddings, without any image, and
+    return its score of texts, shape (n, e) to (n,), higher for correct captions.
 
     The words alone often give a wrong caption away: an addition makes it longer, a replacement is a rarer word. A
     method that is trained on wrong captions can reach this score without learning anything about images.
-
-    Returns: function of text embeddings, shape (n, e), that returns scores, shape (n,). A higher score means that a
-    text is more likely a correct caption.
     """
     try:
         from sklearn.base import clone
@@ -265,16 +263,7 @@ def noise_like(rows: np.ndarray, random_state: int = 0) -> np.ndarray:
 
 
 def control_data(data: JAMData, control: str, random_state: int = 0) -> JAMData:
-    """Return a copy of the data in which images and texts carry no information about each other.
-
-    Examples
-    --------
-    >>> from congruence_papers.jam import open_sample
-    >>> data = open_sample("synthetic")
-    >>> noise = control_data(data, "noise")
-    >>> noise.images["made-up images"]["late"].shape == data.images["made-up images"]["late"].shape
-    True
-    """
+    """Return a copy of the data in which images and texts carry no information about each other."""
     check_choice(control, CONTROLS, "control")
     check_seed(random_state)
     if control == "none":
@@ -364,13 +353,6 @@ def measure_transfer(
     """Fit a method on each task, and on all tasks together, and evaluate each fit on every task.
 
     The images of all tasks are split once, so that no method is evaluated on images that it was fitted on.
-
-    Examples
-    --------
-    >>> from congruence_papers.jam import open_sample
-    >>> lines = measure_transfer(open_sample("synthetic"), "text_only")
-    >>> [(line.fitted_on, line.task) for line in lines][:3]
-    [('replace', 'replace'), ('replace', 'add'), ('replace', 'swap')]
     """
     parts = data.split_tasks(seed, encoders=encoders, most=most)
     out = []

@@ -48,17 +48,6 @@ def sibling_negatives(
         ``per_caption`` for each name, of kind ``"sibling"``. Classes with the same name (ImageNet has two called
         *crane*) count as one.
 
-    Raises
-    ------
-    DtypeError, ShapeError
-        If names or classes are missing, blank or not texts, or the number of embeddings differs from that of the
-        classes.
-    NotFiniteError, ZeroRowError
-        If an embedding contains NaN or infinity, or is all zeros.
-    ParameterError
-        If a name is not among the classes, there are too few classes, ``template`` does not contain ``{}`` exactly
-        once, or another parameter is out of range.
-
     Examples
     --------
     >>> from congruence_papers.negatives import sibling_negatives

@@ -18,13 +18,9 @@ from congruence_papers.features import encoder_pairs, find_embeddings
 
 @dataclass(frozen=True)
 class Heldout:
-    """Held-out rows on which a pair of heads is evaluated.
+    """Held-out images, shape (n, d), and texts, shape (m, e), with their labels.
 
-    Attributes
-    ----------
-    images, texts : ndarray, shape (n, d) and (m, e)
-    image_labels, text_labels : ndarray, shape (n,) and (m,)
-        Rows with equal labels match: an image may match several texts, and a text several images.
+    Rows with equal labels match: an image may match several texts, and a text several images.
     """
 
     images: np.ndarray
@@ -40,18 +36,11 @@ class Heldout:
 
 @dataclass(frozen=True)
 class Parts:
-    """One split of the data.
+    """One split of the data: pairs row by row, unpaired rows of each side in a random order of its own, and held-out
+    rows.
 
-    Attributes
-    ----------
-    images, texts : ndarray, shape (n, d) and (n, e)
-        Pairs, row by row.
-    unpaired_images, unpaired_texts : ndarray, shape (p, d) and (q, e)
-        Unpaired rows, each side in a random order of its own.
-    validation, test : Heldout
-    partners : tuple of two tuples, optional
-        For each side, all rows and the indices of the true pairs of the unpaired rows' items. Only the upper bound uses
-        them, trained as if these pairs were known.
+    ``partners``: for each side, all rows and the indices of the true pairs of the unpaired rows' items. Only the upper
+    bound uses them, trained as if these pairs were known.
     """
 
     images: np.ndarray
@@ -89,15 +78,6 @@ class SOTAlignData(Data):
         Collection of each row; by default 0, the collection used for evaluation.
     sources : tuple of str
         Names of the collections.
-
-    Raises
-    ------
-    ShapeError
-        If an encoder's number of rows differs from the number of labels, or there is not one source per label.
-    InputError
-        If a row has a source without a name, contains NaN or infinity, or is all zeros.
-    ParameterError
-        If a pair names an unknown encoder.
     """
 
     images: Mapping[str, np.ndarray]
@@ -163,40 +143,17 @@ class SOTAlignData(Data):
         unpaired_sources: tuple[int, int] = (0, 0),
         overlap: float | None = 0.0,
     ) -> Parts:
-        """Draw pairs, unpaired rows of each side, and validation and test rows.
+        """Draw pairs, unpaired rows of each side (at most ``unpaired``), and validation and test images with the texts
+        of the same labels.
 
-        The held-out rows depend only on ``seed``, ``validation`` and ``test``. A smaller number of pairs is a subset of
-        a larger one.
+        The held-out rows depend only on ``seed``, ``validation`` and ``test``, and a smaller number of pairs is a
+        subset of a larger one. If labels are classes, an eighth of each class's texts is reserved for each held-out
+        part.
 
-        Parameters
-        ----------
-        pairs : int
-            Number of pairs.
-        unpaired : int, optional
-            Maximum number of unpaired rows of each side; by default all remaining rows.
-        validation, test : int
-            Numbers of images. The held-out texts are those with the same labels; if labels are classes, an eighth of
-            each class's texts is reserved for each of the two parts.
-        seed : int
-        encoders : (str, str), optional
-            Image and text encoder; by default the first pair.
-        pair_source : int, default=0
-            Source of the pairs' images. Held-out images are always from the first source.
-        unpaired_sources : (int, int), default=(0, 0)
-            Sources of the unpaired images and texts.
-        overlap : float, optional
-            Share of each side's unpaired items that are also among the other side's; by default the sides have no item
-            in common. None draws each side from all remaining rows, regardless of partners. It has no effect if labels
-            are classes or the two sources differ, since rows then have no partners.
-
-        Returns
-        -------
-        Parts
-
-        Raises
-        ------
-        ParameterError
-            If a size is not a positive integer, or there are fewer rows than requested.
+        ``pair_source``: source of the pairs' images; held-out images are always from the first source.
+        ``unpaired_sources``: sources of the unpaired images and texts. ``overlap``: share of each side's unpaired items
+        that are also among the other side's; None draws each side from all remaining rows, regardless of partners. It
+        has no effect if labels are classes or the two sources differ, since rows then have no partners.
         """
         for value, name in ((pairs, "pairs"), (validation, "validation"), (test, "test")):
             check_positive(value, name, integer=True)

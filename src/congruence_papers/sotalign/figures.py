@@ -155,11 +155,8 @@ SHIFTS = ("shift", "image_shift", "text_shift")
 
 
 def distance(job: Job[SOTAlignData], *clouds: np.ndarray, seed: int = 0) -> DistributionShift:
-    """Measure the distance of equation 14 between unpaired and paired images and texts, with one draw of random
-    circles.
-
-    ``*clouds`` (rows, d): unpaired images, paired images, unpaired texts and paired texts, in the order of
-    :func:`congruence.transport.distribution_shift`.
+    """Measure the distance of equation 14 between unpaired images, paired images, unpaired texts and paired texts,
+    shape (rows, d) each, with one draw of random circles.
     """
     return distribution_shift(
         *clouds, normalize=True, n_projections=20 if job.quick else 500, repeats=1, random_state=seed
