@@ -79,12 +79,6 @@ def run_recipe(
         The map's ``scores_`` hold the trials, the test scores (``test_…``) and, for SOTAlign, the scores of its linear
         teacher on the same rows (``teacher_…``).
 
-    Raises
-    ------
-    FileError, CorruptFileError, InputError, ParameterError, TrainingError
-        If a file cannot be read or is damaged, the input cannot be used, a parameter has an invalid value, or training
-        cannot continue.
-
     Warns
     -----
     DuplicateWarning
@@ -132,23 +126,21 @@ def _fit(
     """Fit the method to the pairs and to the other rows that it learns from, and choose among the points of the
     grid.
     """
-    sides, arguments = (items.pairs.source, items.pairs.target), _fit_arguments(method, items, unpaired)
-    if heldout is None:
-        arguments.pop("groups", None)  # with groups, JAM would split the pairs again
-        fitted = method.fit(*sides, **arguments, checkpoint=_first_checkpoint(checkpoint), verbose=verbose)
-        return Tuned(fitted, {}, float("nan"), [])
-    validation = _validation(method, heldout)
-    return tune(
-        method, recipe.grid, *sides, **arguments, validation=validation, checkpoint=checkpoint, verbose=verbose,
-            callback=callback
-    )  # fmt: skip
-
-
-def _fit_arguments(method: HeadsMap, items: Items, unpaired: list[Unpaired]) -> dict[str, Any]:
-    """Return the arguments of a method's ``fit`` in addition to the pairs."""
+    arguments: dict[str, Any] = {"verbose": verbose}
     if takes(method, "negatives"):
-        return {"negatives": items.negatives, "groups": items.groups}
-    return {"unpaired": tuple(unpaired)}
+        arguments["negatives"] = items.negatives
+        if heldout is not None:  # without, JAM would split the pairs again by the groups
+            arguments["groups"] = items.groups
+    else:
+        arguments["unpaired"] = tuple(unpaired)
+    sides = items.pairs.source, items.pairs.target
+    if heldout is not None:
+        arguments |= {"validation": _validation(method, heldout), "checkpoint": checkpoint, "callback": callback}
+        return tune(method, recipe.grid, *sides, **arguments)
+    if checkpoint is not None:  # where a search would store its first point
+        Path(checkpoint).mkdir(exist_ok=True)
+        arguments["checkpoint"] = Path(checkpoint) / "000"
+    return Tuned(method.fit(*sides, **arguments), {}, float("nan"), [])
 
 
 def _validation(method: HeadsMap, heldout: Items) -> tuple[Any, ...]:
@@ -159,14 +151,6 @@ def _validation(method: HeadsMap, heldout: Items) -> tuple[Any, ...]:
     if len(np.unique(heldout.groups)) < len(heldout):  # retrieving an identical row is not an error
         return unique_pairs(heldout.pairs.source.vectors, heldout.pairs.target.vectors, heldout.groups)
     return heldout.pairs.source, heldout.pairs.target
-
-
-def _first_checkpoint(folder: str | Path | None) -> Path | None:
-    """Return the folder in which a search would store its first point, after creating the folder of checkpoints."""
-    if folder is None:
-        return None
-    Path(folder).mkdir(exist_ok=True)
-    return Path(folder) / "000"
 
 
 def _scores(
