@@ -442,9 +442,7 @@ class Job(Generic[DataT]):
             self.notes.append(note)
 
     def rows(self) -> list[Row]:
-        """Return one row per group of values; the standard deviation is over draws, with n − 1, and None for one
-        value.
-        """
+        """Return one row per group of values; the standard deviation has n − 1, and is None for one value."""
         return [
             {
                 **dict(zip(COLUMNS, columns, strict=True)),

@@ -87,9 +87,7 @@ def panels(results: Results) -> list[Panel]:
 
 
 def _clouds(title: str, points: Mapping[str, Any]) -> Panel:
-    """Return a panel of clouds under the names that the plot expects; images of a single model are joined to its
-    texts.
-    """
+    """Return a panel of clouds under the names that the plot expects; images of one model are joined to its texts."""
     if {*points} == {"target image", "target text"}:
         joined = {"source image": points["target image"], "target image": points["target text"]}
         names = {"source image": "images", "target image": "texts"}

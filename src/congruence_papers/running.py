@@ -282,9 +282,7 @@ def listing() -> list[dict[str, Any]]:
 
 
 def experiment_of(paper: Paper, experiment: Experiment) -> str:
-    """Return a key of what runs on sample data; figures that differ in the paper's models, data and metrics share
-    it.
-    """
+    """Return a key of what runs on sample data, shared by figures that differ in the paper's models and data only."""
     return json.dumps([experiment.kind, paper.parameters(experiment, {}), experiment.variant], sort_keys=True)
 
 
@@ -297,9 +295,7 @@ def _entry(paper: Paper, name: str, title: str, section: str, kind: str) -> dict
 
 
 def count_experiments(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, tuple[int, int]]]:
-    """Return by paper the number of figures (``"fig"``) and tables that run on sample data, and of distinct experiments
-    among them.
-    """
+    """Return by paper the number of figures and tables that run on sample data, and of distinct experiments."""
     out: dict[str, dict[str, tuple[int, int]]] = {}
     for paper in PAPERS:
         for kind in ("fig", "table"):

@@ -82,9 +82,7 @@ class Bundle:
             object.__setattr__(self, name, text_keys(getattr(self, name)))
 
     def side(self, which: str) -> dict[str, Embeddings]:
-        """Return the images and texts of one side (``"source"`` or ``"target"``), as :func:`congruence.evaluate`
-        expects them.
-        """
+        """Return the images and texts of one side, ``"source"`` or ``"target"``, for :func:`congruence.evaluate`."""
         return {kind: rows for kind, rows in getattr(self, which).items() if kind in ("image", "text")}
 
     def class_of(self, kind: str, ids: np.ndarray) -> np.ndarray:

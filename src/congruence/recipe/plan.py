@@ -170,9 +170,7 @@ def make_recipe(entries: Mapping[str, object], **changes: object) -> Recipe:
 
 
 def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], where: Where) -> Recipe:
-    """Build a recipe from entries, and from changes that take precedence over them; ``where`` locates errors in a
-    file.
-    """
+    """Build a recipe from entries and changes, which take precedence; ``where`` locates errors in a file."""
     replaced: set[tuple[str, ...]] = set()
     for name, value in changes.items():
         if value is not None:

@@ -123,9 +123,7 @@ def _fit(
     verbose: bool,
     callback: Callable[[dict[str, object], float], None] | None,
 ) -> Tuned:
-    """Fit the method to the pairs and to the other rows that it learns from, and choose among the points of the
-    grid.
-    """
+    """Fit the method to the pairs and the other rows it learns from, and choose among the points of the grid."""
     arguments: dict[str, Any] = {"verbose": verbose}
     if takes(method, "negatives"):
         arguments["negatives"] = items.negatives
@@ -177,9 +175,7 @@ def _scores(
 
 
 def _compare_teacher(scores: dict[str, Any], tuned: Tuned, heldout: Items | None, test: Items | None) -> dict[str, Any]:
-    """Warn if the heads retrieve worse than their teacher, on the test pairs or, without any, on the validation
-    pairs.
-    """
+    """Warn if the heads retrieve worse than their teacher, on the test or else the validation pairs."""
     if test is not None:
         rows, own, teacher = f"{len(test):,} test pairs", scores["test_mean@1"], scores["teacher_test_mean@1"]
     elif heldout is not None:
@@ -207,9 +203,7 @@ def _retrieval(mapping: HeadsMap, test: Items) -> dict[str, float]:
 
 
 def _choices(mapping: HeadsMap, test: Items) -> dict[str, object]:
-    """Return how often an image is nearer to its caption than to the wrong ones, and than to these and captions of
-    other images.
-    """
+    """Return how often an image is nearer to its caption than to the wrong ones, and those of other images."""
     data = test.captions()
     assert data.negatives is not None
     n, k, width = data.negatives.shape

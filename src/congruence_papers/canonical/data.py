@@ -49,9 +49,7 @@ class CaptionBank:
             )
 
     def relabel(self, classes: np.ndarray) -> CaptionBank:
-        """Return the captions with class k renumbered to ``classes[k]``, where −1 marks a class that is no longer
-        available.
-        """
+        """Return the captions with class k renumbered to ``classes[k]``, −1 for one no longer available."""
         return replace(
             self,
             labels=np.where(self.labels >= 0, classes[self.labels], -1),
@@ -177,10 +175,7 @@ def normalize_name(name: str) -> str:
 
 
 def shared_words(captions: Sequence[str], others: Sequence[str], names: Sequence[str]) -> np.ndarray:
-    """Return the share of each caption's words, without class names, that its counterpart also contains.
-
-    Returns (n,): between 0 and 1.
-    """
+    """Return the share, shape (n,), of each caption's words, without class names, that its counterpart has too."""
     longest_first = [re.escape(normalize_name(name)) for name in sorted(names, key=len, reverse=True)]
     class_name = re.compile("|".join(rf"(?<!\w){name}(?!\w)" for name in longest_first) or r"(?!)")
 
@@ -306,9 +301,7 @@ class Collection(Data):
 
     @cached_property
     def prototypes(self) -> tuple[np.ndarray | None, ...]:
-        """Class prototypes of each model, shape (k, d): the prompt ensemble of eq. (6), or the first template of each
-        class.
-        """
+        """Class prototypes of each model, shape (k, d): prompt ensembles (eq. 6), or first templates."""
         rows = np.ones(len(self.prompt_labels), bool)
         if self.evaluation_templates == "single":
             first = np.full(len(self.classes), np.iinfo(int).max)
@@ -346,9 +339,7 @@ class Collection(Data):
         return None if self.picture is None or item not in self.captions else self.picture(item)
 
     def restrict(self, classes: np.ndarray, name: str) -> Collection:
-        """Return the collection restricted to the classes marked in ``classes``, shape (k,), which are renumbered from
-        0.
-        """
+        """Return the collection restricted to the classes of a mask, shape (k,), renumbered from 0."""
         new = np.cumsum(classes) - 1
         images, prompts = classes[self.labels], classes[self.prompt_labels]
         return replace(
@@ -388,18 +379,12 @@ class Collection(Data):
 
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:
-    """Return the rows scaled to unit length, as float32.
-
-    Shapes: ``rows`` (n, d); returns (n, d).
-    """
+    """Return the rows, shape (n, d), scaled to unit length, as float32."""
     return np.asarray(normalize_rows(np.asarray(rows, dtype=np.float64)), dtype=np.float32)
 
 
 def random_half_mask(labels: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Return a random mask of half of the images of every class, rounded down.
-
-    Shapes: ``labels`` (n,); returns (n,).
-    """
+    """Return a random mask, shape (n,), of half of the images of every class, rounded down."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]

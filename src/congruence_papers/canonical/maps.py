@@ -49,9 +49,7 @@ class View:
 
 
 def references(view: View, metrics: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the scores that do not depend on a map: before mapping, of each model alone, and of the target's own
-    rows.
-    """
+    """Return the scores that do not depend on a map: before mapping, of each model alone, of the target's rows."""
     (ia, ib), (ta, tb) = view.images, view.texts
     out: dict[str, dict[str, float]] = {}
     for metric in metrics:
@@ -212,10 +210,7 @@ def fit_modality_map(
     seed: int = 0,
     quick: bool = False,
 ) -> ModalityMap:
-    """Fit a map on paired rows of one modality.
-
-    ``source``, ``target`` (n, d_source).
-    """
+    """Fit a map on paired rows, shape (n, d), of one modality."""
     kind, parameters = BASELINES[method]
     own = (source.mean(axis=0, dtype=np.float64), target.mean(axis=0, dtype=np.float64))
     if kind == "random":

@@ -229,9 +229,7 @@ def _numbers(value: Any, most: float = float("inf")) -> bool:
 
 
 def _weights(value: Any) -> bool:
-    """Return whether these are at least two weights, each not negative, or the first and the last value of a
-    schedule.
-    """
+    """Return whether these are at least two weights, each not negative, or (first, last) of a schedule."""
     pairs = [one if isinstance(one, list | tuple) else (one, one) for one in value]
     return len(pairs) > 1 and all(len(pair) == 2 and _numbers(pair) for pair in pairs)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from congruence.maps import CCAMap, HeadsMap
 from congruence.train import JAM, Contrastive
 from congruence.train.captions import Captions
 from congruence_papers.core import check_choice, check_seed
-from congruence_papers.jam.data import JAMData, JAMParts
+from congruence_papers.jam.data import JAMData, JAMParts, Layered
 
 #: Every metric, with its description.
 METRICS = {
@@ -43,16 +43,6 @@ def measure_recall(
     return _by_task(sugarcrepe_recall(items, *map_items(mapping, test), random_state=seed))
 
 
-def measure_outcomes(
-    mapping: HeadsMap | None, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5
-) -> np.ndarray:
-    """Return which items are answered correctly, for the same choices as :func:`measure_recall`.
-
-    Returns (n, 2): binary and 5-way outcome of each item: 1, 0, or a fraction for ties.
-    """
-    return sugarcrepe_outcomes(items, *map_items(mapping, test), random_state=seed)
-
-
 def map_items(mapping: HeadsMap | None, test: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return images, captions and wrong captions mapped into the joint space; without a map, unchanged."""
     V, P, N = test
@@ -64,9 +54,7 @@ def map_items(mapping: HeadsMap | None, test: Sequence[np.ndarray]) -> tuple[np.
 def measure_text_only(
     score: Callable[[np.ndarray], np.ndarray], items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5
 ) -> dict[str, dict[str, float]]:
-    """Measure binary and 5-way recall of a score of the texts alone, for the same choices as :func:`measure_recall`;
-    the images are not used.
-    """
+    """Measure binary and 5-way recall of a score of the texts alone, for the choices of :func:`measure_recall`."""
     _, P, N = test
     return _by_task(text_only_recall(items, score(P), score(N), random_state=seed))
 
@@ -178,12 +166,13 @@ class Fitted:
         return measure_recall(self.mapping, items, map_items(self.towers, test), seed)
 
     def outcomes(self, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5) -> np.ndarray | None:
-        """Return which items are answered correctly, as :func:`congruence_papers.jam.metrics.measure_outcomes` does;
-        None for the text-only score.
+        """Return which items are answered correctly, shape (n, 2): binary and 5-way outcome, 1, 0, or a fraction for
+        ties, for the same choices as :meth:`measure`; None for the text-only score.
         """
         if self.mapping is None:
             return None
-        return measure_outcomes(self.mapping, items, map_items(self.towers, test), seed)
+        rows = map_items(self.mapping, map_items(self.towers, test))
+        return sugarcrepe_outcomes(items, *rows, random_state=seed)
 
 
 def fit_method(method: str, parts: JAMParts, training: Mapping[str, Any] | None = None, seed: int = 5) -> Fitted:
@@ -252,10 +241,7 @@ CONTROLS = {
 
 
 def noise_like(rows: np.ndarray, random_state: int = 0) -> np.ndarray:
-    """Return white noise with the mean and the standard deviation of each column of ``rows``.
-
-    Shapes: ``rows`` (n, d). Returns (n, d): unlike those of embeddings, the columns are independent.
-    """
+    """Return white noise with the mean and deviation of each column of ``rows``, shape (n, d)."""
     check_seed(random_state)
     A = np.asarray(rows, np.float64)
     drawn = np.random.default_rng([random_state, 41]).standard_normal(A.shape)
@@ -270,10 +256,7 @@ def control_data(data: JAMData, control: str, random_state: int = 0) -> JAMData:
         return data
     name = f"{data.name}, {CONTROLS[control]}"
     if control == "noise":
-        images = {
-            encoder: {layer: noise_like(rows, random_state) for layer, rows in layers.items()}
-            for encoder, layers in data.images.items()
-        }
+        images = _each(data.images, lambda rows: noise_like(rows, random_state))
         return replace(data, name=name, images=images, dual={})
     rng = np.random.default_rng([random_state, 43])
     if control == "others":
@@ -285,10 +268,7 @@ def control_data(data: JAMData, control: str, random_state: int = 0) -> JAMData:
         cycle = rng.permutation(len(data.items.images))
         other = np.empty_like(cycle)
         other[cycle] = np.roll(cycle, 1)
-        images = {
-            encoder: {layer: np.asarray(rows)[other] for layer, rows in layers.items()}
-            for encoder, layers in data.images.items()
-        }
+        images = _each(data.images, lambda rows: np.asarray(rows)[other])
         return replace(data, name=name, images=images, dual={})
     missing = [encoder for encoder in data.captions if encoder not in data.unrelated]
     if missing:
@@ -303,17 +283,16 @@ def control_data(data: JAMData, control: str, random_state: int = 0) -> JAMData:
     return replace(data, name=name, captions=captions, negatives=negatives, dual={})
 
 
+def _each(side: Layered, change: Callable[[np.ndarray], np.ndarray]) -> Layered:
+    return {encoder: {layer: change(rows) for layer, rows in layers.items()} for encoder, layers in side.items()}
+
+
 def dual_as_encoders(data: JAMData, name: str) -> JAMData:
-    """Return data whose image and text encoders are the towers of one dual encoder, to train heads on rows that are
-    already aligned.
-    """
+    """Return data whose encoders are the towers of a dual encoder, to train heads on aligned rows."""
     check_choice(name, data.dual, "dual encoder")
     V, P, N = (np.asarray(rows, np.float32) for rows in data.dual[name])
-    sides: list[Mapping[str, Mapping[str, np.ndarray]]] = [{name: {"late": rows}} for rows in (V, P, N)]
-    images, captions, negatives = sides
-    return replace(
-        data, images=images, captions=captions, negatives=negatives, encoders=((name, name),), dual={}, unrelated={}
-    )
+    sides = {side: {name: {"late": rows}} for side, rows in (("images", V), ("captions", P), ("negatives", N))}
+    return replace(data, **sides, encoders=((name, name),), dual={}, unrelated={})
 
 
 def _draw_unrelated(data: JAMData, encoder: str, n: int, rng: np.random.Generator) -> np.ndarray:
@@ -326,19 +305,14 @@ def _draw_unrelated(data: JAMData, encoder: str, n: int, rng: np.random.Generato
     return np.asarray(rows[rng.integers(len(rows), size=n)])
 
 
-@dataclass(frozen=True)
-class Transferred:
-    """Recall of a method that was fitted on one task and evaluated on another."""
+class Transferred(NamedTuple):
+    """Recall of a method that was fitted on one task and evaluated on n items of another."""
 
     fitted_on: str
     task: str
     n: int
     binary: float
     choice: float
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
 
 def measure_transfer(

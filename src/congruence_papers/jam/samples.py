@@ -81,10 +81,7 @@ _SHORTEST, _LONGEST = 6, 25
 
 
 def unrelated_sentences(most: int = 1000) -> list[str]:
-    """Return sentences of Python's language reference, in the order of the text.
-
-    The sentences differ slightly between versions of Python.
-    """
+    """Return sentences of Python's language reference, which differ slightly between versions of Python."""
     from pydoc_data.topics import topics
 
     check_positive(most, "most", integer=True)
@@ -119,9 +116,7 @@ CONTEXTS = ("wrong captions: another view", "wrong captions: the same view", "wr
 
 
 def synthetic_scenes(variant: str | None = None, images: int = 200) -> JAMData:
-    """Generate scenes observed by images and texts with little noise; a wrong caption changes one coordinate of the
-    scene or swaps two.
-    """
+    """Generate scenes with little noise; a wrong caption changes one coordinate of the scene or swaps two."""
     rng = np.random.default_rng(11)
     scenes = rng.standard_normal((images, _LATENT))
     rows: list[tuple[str, ...]] = []
@@ -215,9 +210,7 @@ def _items(rows: Sequence[tuple[str, ...]]) -> SugarCrepe:
 
 
 def _embed(points: np.ndarray, width: int, seed: int, noise: Mapping[str, float]) -> dict[str, np.ndarray]:
-    """Return the embeddings of points by an encoder of the given width, by layer; ``seed`` determines the noise, and
-    the width the encoder.
-    """
+    """Return embeddings of points by layer; ``seed`` determines the noise, and the width the encoder."""
     signal = np.tanh(points @ np.random.default_rng(width).standard_normal((_LATENT, width)) / np.sqrt(_LATENT))
     out = {}
     for k, (layer, level) in enumerate(noise.items()):

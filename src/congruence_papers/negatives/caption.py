@@ -177,9 +177,7 @@ Alternatives = Iterator[Sequence[tuple[Edit, ...]]]
 
 @dataclass(frozen=True)
 class Caption:
-    """An analyzed caption, with everything that it and the other captions of its item mention, none of which an edit
-    may introduce.
-    """
+    """An analyzed caption, with all that the captions of its item mention, none of which an edit may introduce."""
 
     sentence: Sentence
     phrases: list[Phrase]
@@ -189,15 +187,11 @@ class Caption:
     lexicon: Lexicon
 
     def before(self, place: int) -> str:
-        """Return the word before the one at ``place``, in lower case; empty if there is none, or there is punctuation
-        in between.
-        """
+        """Return the word before ``place``, in lower case; empty at the start or after punctuation."""
         return self.sentence.lower[place - 1] if self.sentence.joined(place) else ""
 
     def after(self, place: int) -> str:
-        """Return the word at ``place``, in lower case; empty at the start or end of the caption, or after
-        punctuation.
-        """
+        """Return the word at ``place``, in lower case; empty at the start, the end or after punctuation."""
         return self.sentence.lower[place] if self.sentence.joined(place) else ""
 
     @cached_property

@@ -61,9 +61,7 @@ GENERATORS: dict[str, Generator] = {"rules": by_rules}
 
 
 def register(name: str, generator: Generator) -> None:
-    """Register a generator, ``(caption, kind, rng)`` to a wrong caption or None, under a name for use in
-    :func:`generate`.
-    """
+    """Register a generator, ``(caption, kind, rng)`` to a wrong caption or None, for :func:`generate`."""
     if not isinstance(name, str) or not name or name in GENERATORS:
         raise ParameterError(
             argument="name", got=name, expected="a name that is not in use", fix="Pass another `name=…`."
@@ -261,9 +259,7 @@ def _from_generator(
     rng: np.random.Generator,
     on_refused: str,
 ) -> list[str]:
-    """Call a generator until there are enough different negatives, it returns None, or the number of tries is used
-    up.
-    """
+    """Call a generator until there are enough negatives, it returns None, or it was tried often enough."""
     made: list[str] = []
     for _ in range(limit * _TRIES):
         text = generator(caption, kind, rng)

@@ -101,9 +101,7 @@ def _draw(distinct: np.ndarray, own: int, k: int, rng: np.random.Generator) -> n
 def _nearest(
     known: list[str], first: dict[str, int], similarity: ArrayLike, rows: list[int], k: int
 ) -> dict[str, list[str]]:
-    """Return for each of ``rows`` the k classes with the largest cosines, best first; ties keep the order of the
-    classes.
-    """
+    """Return for each of ``rows`` the k classes with the largest cosines, best first."""
     vectors = np.asarray(similarity, np.float64)
     if vectors.ndim != 2:
         raise ShapeError(f"Got similarity of shape {vectors.shape}; expected one row per class.", "Pass a matrix.")

@@ -235,9 +235,7 @@ class SOTAlignData(Data):
         return heldout, np.sort(free)
 
     def _partners(self, pool: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Assign each image a text with its label, and drop images without one; texts are reused only if a label has
-        fewer texts than images.
-        """
+        """Assign each image a text with its label, reused only if there are too few, and drop images without one."""
         texts = texts[np.argsort(self.text_labels[texts], kind="stable")]
         text_labels, image_labels = self.text_labels[texts], self.image_labels[pool]
         first, past = (np.searchsorted(text_labels, image_labels, side) for side in ("left", "right"))
