@@ -218,6 +218,16 @@ class Claim:
         return {"claim": self.words, "held": held, "of": checked, "failed": failed}
 
 
+def beats(metric: str, series: str, *others: str, by: float = 0.0) -> Claim:
+    """Claim that a metric is higher for one series than for others."""
+    margin = f"more than {by} " if by else ""
+    listed = " and ".join(others) if len(others) < 5 else "every other method"
+    return Claim(
+        f"{metric} of {series} is {margin}above that of {listed}",
+        lambda v: above(v(metric, series=series), *(v(metric, series=other) + by for other in others)),
+    )
+
+
 def judge(claims: Sequence[Claim], rows: Sequence[Row], unchecked: str | None = None) -> dict[str, Any]:
     """Check the claims of an experiment, unless the reason ``unchecked`` says why they do not apply to this run.
 
@@ -288,6 +298,23 @@ class Experiment:
             name: getattr(self, name) for name in ("name", "title", "section", "kind", "claim", "variant", "seeds")
         }
         return {**plain, **lists, "parameters": dict(self.parameters), "numbers": self.numbers}
+
+
+def experiment_maker(prefix: str = "", **defaults: Any) -> Callable[..., Experiment]:
+    """Return a function ``(name, title, section, kind, claim, *claims, **more)`` that makes experiments of a paper.
+
+    Names and kinds get the paper's ``prefix``; names of models and data are separated by spaces.
+    """
+
+    def make(name: str, title: str, section: str, kind: str, claim: str, *claims: Claim, **more: Any) -> Experiment:
+        kind = f"{prefix}_{kind}" if prefix else kind
+        values = {**defaults, **more}
+        for field_name in ("models", "data", "sample_data"):
+            if isinstance(values[field_name], str):
+                values[field_name] = tuple(values[field_name].split())
+        return Experiment(f"{prefix}-{name}" if prefix else name, title, section, kind, claim, claims, **values)
+
+    return make
 
 
 @cache

@@ -79,9 +79,10 @@ def sibling_negatives(
     captions = {name: _fill(template, name) for name in first}
     if similarity is None:
         distinct = np.array(sorted(first.values()))
+        rngs = [np.random.default_rng([random_state, row]) for row in range(len(labels))]
         chosen = [
-            [known[k] for k in _draw(distinct, first[name], per_caption, np.random.default_rng([random_state, row]))]
-            for row, name in enumerate(labels)
+            [known[k] for k in rng.choice(distinct[distinct != first[name]], per_caption, replace=False)]
+            for rng, name in zip(rngs, labels, strict=True)
         ]
     else:
         chosen_by_name = _nearest(known, first, similarity, sorted({first[name] for name in labels}), per_caption)
@@ -91,11 +92,6 @@ def sibling_negatives(
         for row, name in enumerate(labels)
         for other in chosen[row]
     ]
-
-
-def _draw(distinct: np.ndarray, own: int, k: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw k classes other than ``own``."""
-    return rng.choice(distinct[distinct != own], k, replace=False)
 
 
 def _nearest(
