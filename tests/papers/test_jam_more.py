@@ -12,16 +12,9 @@ from scipy.stats import kstest
 
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError
 from congruence_papers import Experiment, panels, run
-from congruence_papers.jam import (
-    Fitted,
-    control_data,
-    dual_as_encoders,
-    fit_method,
-    measure_transfer,
-    noise_like,
-    open_sample,
-)
+from congruence_papers.jam import fit_method, open_sample
 from congruence_papers.jam.figures import pareto_front, reconstruction_errors
+from congruence_papers.jam.methods import Fitted, control_data, dual_as_encoders, measure_transfer, noise_like
 from congruence_papers.jam.samples import unrelated_sentences
 
 

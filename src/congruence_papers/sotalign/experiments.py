@@ -210,7 +210,8 @@ EXPERIMENTS = (
         variant="classes", metrics=("zero_shot", "i2t_r1"), parameters={"methods": _METHODS}),
     _experiment("table11", "Alignment within one data set, with SUE's heads and without", "B.3", "methods",
         "SOTAlign is above SUE with perceptrons of width 8, too.", *MLP_OVER_SUE, data="coco flickr30k polyvore",
-        metrics=("i2t_r5", "t2i_r5"), parameters={"methods": ["csa", "contrastive", "sue", "sotalign_mlp", "sotalign"]}),
+        metrics=("i2t_r5", "t2i_r5"), parameters={"methods": ["csa", "contrastive", "sue",
+        "sotalign_mlp", "sotalign"]}),
 )  # fmt: skip
 
 
