@@ -66,8 +66,7 @@ def encoder_pairs(models: Sequence[str]) -> list[tuple[str, str]]:
         names = spec.split("/")
         if len(names) != 2 or not all(names):
             raise ParameterError(
-                f"Got {spec!r}; expected an image and a text encoder joined by /.",
-                "Pass `models='dinov2/minilm'`, for example.",
+                f"{spec!r} is no image and text encoder joined by /.", "Pass `models='dinov2/minilm'`, say."
             )
         pairs.append((names[0], names[1]))
     return pairs

@@ -203,8 +203,7 @@ def _open_sample(paper: Paper, experiment: Experiment, name: str, data: Sequence
     """Open sample data; an option that does not apply to them is refused."""
     if experiment.parameters.get("captions"):
         raise ParameterError(
-            f"Got captions for {name}, whose encoders are not available to embed them.",
-            "Pass `models=…` by name, or leave out captions.",
+            f"Got captions for {name}, which has no encoders.", "Pass `models=…` by name, or leave out captions."
         )
     if data:
         raise ParameterError(
@@ -213,8 +212,7 @@ def _open_sample(paper: Paper, experiment: Experiment, name: str, data: Sequence
     if name not in experiment.sample_data:
         among = ", ".join(experiment.sample_data) or "none"
         raise ParameterError(
-            f"Got {name} for {experiment.name}; expected one of {among}, or the paper's models.",
-            "Pass one of these as `models=…`.",
+            f"Got {name} for {experiment.name}; expected one of {among}.", "Pass one of these as `models=…`."
         )
     return paper.open_sample(name, experiment.variant, **source)
 

@@ -12,7 +12,9 @@ import pytest
 @pytest.fixture
 def program(tmp_path):
     """Run ``congruence`` beside an installed package that adds the command ``shout``."""
-    (tmp_path / "shout.py").write_text('def shout(word: str) -> None:\n    """Say it loudly."""\n    print(word.upper())\n')
+    (tmp_path / "shout.py").write_text(
+        'def shout(word: str) -> None:\n    """Say it loudly."""\n    print(word.upper())\n'
+    )
     info = tmp_path / "shout-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shout\nVersion: 1.0\n")

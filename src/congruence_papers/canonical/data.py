@@ -43,9 +43,7 @@ class CaptionBank:
         )
         if counts != ({n}, {m}):
             raise ShapeError(
-                f"Got {n} captions and {m} edited captions, but other numbers of labels or vectors; expected "
-                "one per caption.",
-                "Pass a label and a vector for each caption.",
+                f"{n} captions and {m} edited ones do not fit their labels or vectors.", "Pass one of each."
             )
 
     def relabel(self, classes: np.ndarray) -> CaptionBank:
@@ -101,9 +99,9 @@ def edit_captions(
         if (new := edit_caption(caption, before, after)) is not None
     ]
     if not versions:
+        named = " or ".join(edits) or "a class to replace"
         raise InputError(
-            f"Got {len(texts)} captions, none of which contains {' or '.join(edits) or 'a class to replace'}.",
-            "Pass `edits=…` with a name that occurs in the captions.",
+            f"Got {len(texts)} captions, none of which contains {named}.", "Pass `edits=…` with a name in them."
         )
     origin, edited, wanted = zip(*versions, strict=True)
     return CaptionBank(tuple(texts), np.array(labels), (), edited, np.array(origin), np.array(wanted), ())
@@ -142,8 +140,7 @@ def _table(path: Path) -> list[tuple[str, str]]:
         columns = reader.fieldnames or []
         if not {"id", "caption"} <= set(columns):
             raise CorruptFileError(
-                f"Got {path} with the columns {', '.join(columns)[:80] or 'none'}; expected id and caption.",
-                "Rename them.",
+                f"Got the columns {', '.join(columns)[:80]} in {path}; expected id and caption.", "Rename them."
             )
         return [(row["id"] or "", row["caption"] or "") for row in reader]
 
@@ -154,10 +151,7 @@ def _mapping(path: Path) -> list[tuple[str, str]]:
     if lists is None or not all(
         isinstance(own, list) and all(isinstance(caption, str) for caption in own) for own in lists.values()
     ):
-        raise CorruptFileError(
-            f"Got {path}, which does not map ids to captions; expected {{id: caption}} or {{id: [captions]}}.",
-            "Write the file in one of these forms.",
-        )
+        raise CorruptFileError(f"{path} does not map ids to captions.", "Write {id: caption} or {id: [captions]}.")
     return [(i, caption) for i, own in lists.items() for caption in own]
 
 
@@ -284,15 +278,12 @@ class Collection(Data):
         for what, codes in (("images", self.labels), ("prompts", self.prompt_labels)):
             if len(codes) and not (codes.min() >= 0 and codes.max() < k):
                 raise InputError(
-                    f"Got {what} of classes outside 0 to {k - 1}; expected labels from 0 to {k - 1}.",
-                    "Pass labels that are positions in `classes=…`.",
+                    f"Some {what} have classes outside 0 to {k - 1}.", "Pass labels that are positions in `classes=…`."
                 )
         missing = np.setdiff1d(np.arange(k), self.prompt_labels)
         if len(missing):
             raise InputError(
-                f"Got no prompt for {len(missing)} classes ({self.classes[missing[0]]!r}, …); expected at "
-                "least one for each.",
-                "Add prompts, or drop these classes.",
+                f"Got no prompt for {len(missing)} classes ({self.classes[missing[0]]!r}, …).", "Add prompts."
             )
         for model in self.models:
             for what, rows, count in (("images", model.images, n), ("prompts", model.prompts, p)):
@@ -371,8 +362,7 @@ class Collection(Data):
         """Return the two groups of classes as two collections."""
         if self.domain is None:
             raise InputError(
-                f"Got {self.name} alone for a transfer between data sets; expected two data sets.",
-                "Pass `data=…` with another one.",
+                f"A transfer needs two data sets, not {self.name} alone.", "Pass `data=…` with another one."
             )
         first, second = (self.restrict(self.domain == k, self.domains[k]) for k in (0, 1))
         return first, second

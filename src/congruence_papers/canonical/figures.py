@@ -37,11 +37,7 @@ def fit_modality(job: Job[Collection], collection: Collection, pair: tuple[int, 
                 if job.experiment.kind not in ("cycle", "composition"):
                     job.unchecked = f"it is about maps fitted on {configured}s; here they were fitted on {modality}s"
             return modality
-    raise InputError(
-        f"Got {pair_name(collection, pair)} without a modality that both models have; expected images or texts "
-        "of both.",
-        "Embed one modality with both models.",
-    )
+    raise InputError(f"{pair_name(collection, pair)} have no modality in common.", "Embed one modality with both.")
 
 
 def rows_of(collection: Collection, model: int, modality: str) -> np.ndarray | None:
@@ -53,10 +49,7 @@ def both_rows(collection: Collection, pair: tuple[int, int], modality: str) -> t
     """Return the embeddings of all images or all prompts by both models."""
     source, target = (rows_of(collection, k, modality) for k in pair)
     if source is None or target is None:
-        raise InputError(
-            f"Got no {modality}s of both models of {pair_name(collection, pair)}; expected both.",
-            f"Embed the {modality}s with both models.",
-        )
+        raise InputError(f"{modality}s of {pair_name(collection, pair)} are missing.", "Embed them with both models.")
     return source, target
 
 
@@ -399,8 +392,7 @@ def composition(job: Job[Collection]) -> None:
     for collection in job.data:
         if len(collection.models) < 3:
             raise InputError(
-                f"Got {len(collection.models)} models for a composition; expected three.",
-                "Pass `models='a/b/c'`, three names.",
+                f"Got {len(collection.models)} models for a composition, not three.", "Pass `models='a/b/c'`."
             )
         heldout = test_part(collection)
         for a, b, c in collection.chains:

@@ -102,9 +102,7 @@ def measure(mapping: Callable[[str, np.ndarray], np.ndarray], view: View, metric
     measured = {metric: value for metric, value in out.items() if value is not None}
     if not measured:
         raise InputError(
-            f"Got embeddings on which none of {', '.join(metrics)} can be measured; expected images or texts "
-            "of both models.",
-            "Pass a collection that has these.",
+            f"Got rows on which none of {', '.join(metrics)} can be measured.", "Pass both models' images or texts."
         )
     return measured
 

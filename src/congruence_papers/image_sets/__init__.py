@@ -97,8 +97,7 @@ def download_dataset(name: str, root: str | Path, callback: Callable[[int], obje
     entry = DATASETS[check_choice(name, DATASETS, "data set")]
     if not entry.resources:
         raise ParameterError(
-            f"Got nothing to download for {name}; expected a data set with a download.",
-            "Put the files in a folder, and pass it as `root=…`.",
+            f"Got nothing to download for {name}.", "Put the files in a folder, and pass it as `root=…`."
         )
     root = Path(root).expanduser()
     existing = entry.locate(root)

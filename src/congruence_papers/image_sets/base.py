@@ -72,10 +72,7 @@ class ImageDataset:
         self._source = source if isinstance(source, np.ndarray) else Path(source)
         n = len(self.ids)
         if n == 0 or self.labels.shape != (n,):
-            raise InputError(
-                f"Got {n} ids and {self.labels.size} labels in {name}; expected one label per image.",
-                "Pass as many labels as ids.",
-            )
+            raise InputError(f"Got {n} ids and {self.labels.size} labels in {name}.", "Pass one label per image.")
         invalid = np.flatnonzero((self.labels < 0) | (self.labels >= len(self.classes)))
         if invalid.size:
             raise InputError(
@@ -85,15 +82,11 @@ class ImageDataset:
             )
         values, counts = np.unique(self.ids, return_counts=True)
         if len(values) < n:
-            raise IdError(
-                f"Got the id {str(values[counts > 1][0])!r} twice in {name}; expected each image once.",
-                "Remove the duplicate.",
-            )
+            raise IdError(f"Got the id {str(values[counts > 1][0])!r} twice in {name}.", "Remove the duplicate.")
         for template in self.templates:
             if template.count("{}") != 1:
                 raise InputError(
-                    f"Got the template {template!r}; expected one {{}} for the class name.",
-                    "Write 'a photo of a {}.', for example.",
+                    f"{template!r} needs one {{}} for the class name.", "Write 'a photo of a {}.', for example."
                 )
         if isinstance(self._source, Path):
             # Path.is_file raises for names that are too long.
@@ -127,10 +120,7 @@ class ImageDataset:
             return pillow.fromarray(np.ascontiguousarray(self._source[i]))
         path = self.path(int(i))
         if not path.is_file():
-            raise FileError(
-                f"Got no image at {path}; expected the file that existed when the data set was opened.",
-                "Restore it, or open the data set again.",
-            )
+            raise FileError(f"No image at {path} any more.", "Restore it, or open the data set again.")
         try:
             with pillow.open(path) as file:
                 return file.convert("RGB")

@@ -159,10 +159,7 @@ def list_classes(
         p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".") and p.name not in leave_out
     )
     if not names:
-        raise FileError(
-            f"Got no folders in {folder}; expected one for each class.",
-            "Sort the images into one folder for each class.",
-        )
+        raise FileError(f"Got no folders in {folder}.", "Sort the images into one folder for each class.")
     ids: list[str] = []
     labels: list[int] = []
     for label, name in enumerate(names):
@@ -173,10 +170,7 @@ def list_classes(
                 if Path(file).suffix.lower() in IMAGE_SUFFIXES and not file.startswith("."):
                     ids.append((Path(parent) / file).relative_to(root).as_posix())
         if len(ids) == before:
-            raise FileError(
-                f"Got no image in {folder / name}; expected some in each class folder.",
-                "Remove this folder, or add images.",
-            )
+            raise FileError(f"Got no image in {folder / name}.", "Remove this folder, or add images.")
         labels += [label] * (len(ids) - before)
     return names, ids, labels
 

@@ -97,17 +97,13 @@ class JAMData(Data):
             name: set(layers) for name, layers in self.negatives.items()
         }:
             raise InputError(
-                f"Got wrong captions of {self.name} by other encoders or layers than its captions; expected "
-                "the same ones.",
-                "Embed both with the same encoders and layers.",
+                f"Wrong captions of {self.name} have other encoders or layers.", "Embed them like the captions."
             )
         for side, rows in ((self.images, m), (self.captions, n), (self.negatives, n)):
             for encoder, layers in side.items():
                 if "late" not in layers or not set(layers) <= set(LAYERS):
                     raise ParameterError(
-                        f"Got layers {', '.join(layers) or 'none'} of {encoder}; expected late, and optionally "
-                        "early and mid.",
-                        "Use these names for the layers.",
+                        f"Got layers {', '.join(layers)} of {encoder}; expected late, early and mid.", "Rename them."
                     )
                 for layer, array in layers.items():
                     check_embedded(array, f"rows of the {layer} layer of {encoder}", rows)
@@ -253,10 +249,7 @@ def open_features(
 ) -> JAMData:
     """Read embeddings of SugarCrepe's images and captions."""
     if file is None or root is None:
-        raise ParameterError(
-            f"Got {', '.join(models)} without the folder of their embeddings or of SugarCrepe; expected both.",
-            "Pass `file=…` and `root=…`, the two folders (or `models='synthetic'`).",
-        )
+        raise ParameterError(f"No folder of {', '.join(models)}, or of SugarCrepe.", "Pass `file=…` and `root=…`.")
     folder, items = Path(file).expanduser(), load_sugarcrepe(root)
     pairs = encoder_pairs(models)
     several = variant == "layers"

@@ -60,10 +60,7 @@ def tasks(job: Job[JAMData], data: JAMData) -> list[str]:
     """Return the configuration's tasks for which the data have items. Raises InputError if there are none."""
     present = [task for task in job["tasks"] if task in data.tasks]
     if not present:
-        raise InputError(
-            f"Got {data.name} without items of {', '.join(job['tasks'])}; expected at least one of these tasks.",
-            "Pass data with items of these tasks.",
-        )
+        raise InputError(f"Got {data.name} without items of {', '.join(job['tasks'])}.", "Pass data with such items.")
     return present
 
 
@@ -78,8 +75,7 @@ def check_layers(data: JAMData) -> None:
     """Raise InputError unless every encoder has early, middle and late layers."""
     if data.layers != LAYERS:
         raise InputError(
-            f"Got {data.name} with the layers {', '.join(data.layers)}; expected early, mid and late of every encoder.",
-            "Run congruence embed with --layer all.",
+            f"Got {data.name} without early, mid and late of every encoder.", "Embed them with --layer all."
         )
 
 
@@ -246,10 +242,7 @@ def pareto_front(cost: ArrayLike, gain: ArrayLike) -> np.ndarray:
     """
     costs, gains = (np.asarray(side, np.float64).reshape(-1) for side in (cost, gain))
     if len(costs) != len(gains):
-        raise ShapeError(
-            f"Got {len(costs)} costs and {len(gains)} gains; expected one of each per point.",
-            "Pass both for the same points.",
-        )
+        raise ShapeError(f"Got {len(costs)} costs and {len(gains)} gains.", "Pass both for the same points.")
     if not (np.isfinite(costs).all() and np.isfinite(gains).all()):
         raise NotFiniteError(
             "Got NaN or infinity among the points; expected finite ones.", "Leave out points that failed."
@@ -432,10 +425,7 @@ def reconstruction(job: Job[JAMData]) -> None:
 def reconstruction_errors(mapping: object, parts: JAMParts) -> dict[str, float]:
     """Return the squared error of reconstructed test rows, divided by that of the training mean."""
     if not hasattr(mapping, "reconstruct"):
-        raise InputError(
-            f"Got {type(mapping).__name__}, which cannot reconstruct; expected a map with decoders.",
-            "Pass one that JAM trained.",
-        )
+        raise InputError(f"{type(mapping).__name__} cannot reconstruct.", "Pass one that JAM trained.")
     V, P, _ = parts.test
     out = {}
     for name, reconstructed, rows, train in (

@@ -272,10 +272,7 @@ def control_data(data: JAMData, control: str, random_state: int = 0) -> JAMData:
         return replace(data, name=name, images=images, dual={})
     missing = [encoder for encoder in data.captions if encoder not in data.unrelated]
     if missing:
-        raise InputError(
-            f"Got no unrelated texts of {missing[0]}; expected some, embedded by this encoder.",
-            f"Pass `unrelated={{{missing[0]!r}`: rows}}, or leave this control out.",
-        )
+        raise InputError(f"Got no unrelated texts of {missing[0]}.", "Pass `unrelated=…`, or leave this control out.")
     n = len(data.items)
     captions, negatives = (
         {encoder: {"late": _draw_unrelated(data, encoder, n, rng)} for encoder in data.captions} for _ in range(2)

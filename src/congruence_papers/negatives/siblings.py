@@ -67,14 +67,10 @@ def sibling_negatives(
         )
     first = {name: k for k, name in reversed(list(enumerate(known)))}  # index of the first class with each name
     if missing := next((name for name in labels if name not in first), None):
-        raise ParameterError(
-            f"Got the name {missing!r}, which is not a class; expected one of the {len(known)}.",
-            "Add it to the classes.",
-        )
+        raise ParameterError(f"The name {missing!r} is not one of the {len(known)} classes.", "Add it to the classes.")
     if len(first) <= per_caption:
         raise ParameterError(
-            f"Got {len(first)} different classes; expected more than `per_caption={per_caption}`.",
-            "Pass all classes, or a smaller `per_caption=…`.",
+            f"Got {len(first)} different classes for `per_caption={per_caption}`.", "Pass more, or a smaller one."
         )
     captions = {name: _fill(template, name) for name in first}
     if similarity is None:

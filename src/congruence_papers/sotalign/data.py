@@ -104,14 +104,12 @@ class SOTAlignData(Data):
             source = getattr(self, f"{modality}_source")
             if len(source) != len(labels):
                 raise ShapeError(
-                    f"Got {len(source)} sources of {len(labels)} {modality}s; expected one source per {modality}.",
-                    f"Pass as many sources as {modality}s.",
+                    f"Got {len(source)} sources of {len(labels)} {modality}s.", "Pass one source for each."
                 )
             if not np.isin(source, np.arange(len(self.sources))).all():
                 raise InputError(
-                    f"Got a {modality} whose source is not one of the {len(self.sources)} sources; expected "
-                    f"numbers from 0 to {len(self.sources) - 1}.",
-                    "Add the missing names to `sources=…`.",
+                    f"Got a {modality} whose source is not one of the {len(self.sources)} sources.",
+                    "Add it to `sources=…`.",
                 )
             for encoder, array in rows.items():
                 check_embedded(array, f"{modality}s of {encoder}", len(labels))
@@ -250,10 +248,7 @@ class SOTAlignData(Data):
 def check_sources(data: SOTAlignData, names: Sequence[str]) -> None:
     """Check that the data have several sources to compare."""
     if len(data.sources) < 2:
-        raise InputError(
-            f"Got {data.name} with one source for {', '.join(names)}; expected at least two.",
-            "Pass data with two sources or more.",
-        )
+        raise InputError(f"Got {data.name} with one source for {', '.join(names)}.", "Pass data with several sources.")
 
 
 #: The paper's sizes, which are the maxima for user-supplied data, and the maximum share of the images for each.
@@ -271,8 +266,7 @@ def open_features(
     folder = Path(file).expanduser()
     if not folder.is_dir():
         raise ParameterError(
-            f"Got {folder} for {', '.join(models)}; expected the folder that contains these.",
-            "Pass `file=…` with the path of that folder.",
+            f"Got {folder}; expected the folder of {', '.join(models)}.", "Pass `file=…` with its path."
         )
     pairs = encoder_pairs(models)
     images = {name: _read(folder / name, "images") for name in dict.fromkeys(image for image, _ in pairs)}
@@ -331,10 +325,7 @@ def _same_ids(side: dict[str, Embeddings], folder: Path) -> list[str]:
     (first, ids), *others = names.items()
     for name, other in others:
         if other != ids:
-            raise IdError(
-                f"Got different ids for {name} and {first} in {folder}; expected the same rows for both.",
-                "Embed the same rows with both.",
-            )
+            raise IdError(f"{name} and {first} in {folder} have different ids.", "Embed the same rows with both.")
     return ids
 
 
