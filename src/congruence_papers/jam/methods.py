@@ -287,9 +287,10 @@ def _each(side: Layered, change: Callable[[np.ndarray], np.ndarray]) -> Layered:
 def dual_as_encoders(data: JAMData, name: str) -> JAMData:
     """Return data whose encoders are the towers of a dual encoder, to train heads on aligned rows."""
     check_choice(name, data.dual, "dual encoder")
-    V, P, N = (np.asarray(rows, np.float32) for rows in data.dual[name])
-    sides = {side: {name: {"late": rows}} for side, rows in (("images", V), ("captions", P), ("negatives", N))}
-    return replace(data, **sides, encoders=((name, name),), dual={}, unrelated={})
+    images, captions, negatives = ({name: {"late": np.asarray(rows, np.float32)}} for rows in data.dual[name])
+    return replace(
+        data, images=images, captions=captions, negatives=negatives, encoders=((name, name),), dual={}, unrelated={}
+    )
 
 
 def _draw_unrelated(data: JAMData, encoder: str, n: int, rng: np.random.Generator) -> np.ndarray:
