@@ -53,88 +53,42 @@ if TYPE_CHECKING:
     from congruence.upgrade.progressive import Progressive as Progressive
     from congruence.upgrade.transform import transform_file as transform_file
 
-#: Public name: (module, name there).
+#: Public names, by the module that they are imported from.
 _HOME = {
-    "Embeddings": ("congruence.embeddings", "Embeddings"),
-    "Pairs": ("congruence.embeddings", "Pairs"),
-    "Space": ("congruence.embeddings", "Space"),
-    "read_embeddings": ("congruence.stores", "read_embeddings"),
-    "MAPS": ("congruence.maps", "MAPS"),
-    "CanonicalFrame": ("congruence.maps", "CanonicalFrame"),
-    "CCAMap": ("congruence.maps", "CCAMap"),
-    "HeadsMap": ("congruence.maps", "HeadsMap"),
-    "LinearMap": ("congruence.maps", "LinearMap"),
-    "MLPMap": ("congruence.maps", "MLPMap"),
-    "OrthogonalMap": ("congruence.maps", "OrthogonalMap"),
-    "ProcrustesHeads": ("congruence.maps", "ProcrustesHeads"),
-    "RefinedMap": ("congruence.maps", "RefinedMap"),
-    "UnpairedMap": ("congruence.maps", "UnpairedMap"),
-    "from_pretrained": ("congruence.maps", "from_pretrained"),
-    "load": ("congruence.upgrade.bridge", "load"),
-    "refine": ("congruence.maps", "refine"),
-    "SystemInfo": ("congruence.system", "SystemInfo"),
-    "system_info": ("congruence.system", "system_info"),
-    "CSA": ("congruence.train", "CSA"),
-    "JAM": ("congruence.train", "JAM"),
-    "NNCLR": ("congruence.train", "NNCLR"),
-    "SAIL": ("congruence.train", "SAIL"),
-    "SCLIP": ("congruence.train", "SCLIP"),
-    "STRUCTURE": ("congruence.train", "STRUCTURE"),
-    "SUE": ("congruence.train", "SUE"),
-    "Contrastive": ("congruence.train", "Contrastive"),
-    "SOTAlign": ("congruence.train", "SOTAlign"),
-    "fit": ("congruence.upgrade.fit", "fit"),
-    "Bridge": ("congruence.upgrade.bridge", "Bridge"),
-    "Migration": ("congruence.upgrade.migrate", "Migration"),
-    "migrate": ("congruence.upgrade.migrate", "migrate"),
-    "reembed": ("congruence.upgrade.migrate.stages", "reembed"),
-    "Progressive": ("congruence.upgrade.progressive", "Progressive"),
-    "transform_file": ("congruence.upgrade.transform", "transform_file"),
-    "compare_maps": ("congruence.evaluation", "compare_maps"),
-    "evaluate": ("congruence.evaluation", "evaluate"),
-    "certify": ("congruence.upgrade.certify", "certify"),
-    "check_pairing": ("congruence.compare.pairing", "check_pairing"),
-    "compare_layers": ("congruence.compare.layers", "compare_layers"),
-    "compare_spaces": ("congruence.compare.spaces", "compare_spaces"),
+    "compare.layers": "compare_layers",
+    "compare.pairing": "check_pairing",
+    "compare.spaces": "compare_spaces",
+    "embeddings": "Embeddings Pairs Space",
+    "evaluation": "compare_maps evaluate",
+    "maps": "CCAMap CanonicalFrame HeadsMap LinearMap MAPS MLPMap OrthogonalMap ProcrustesHeads RefinedMap "
+    "UnpairedMap from_pretrained refine",
+    "stores": "read_embeddings",
+    "system": "SystemInfo system_info",
+    "train": "CSA Contrastive JAM NNCLR SAIL SCLIP SOTAlign STRUCTURE SUE",
+    "upgrade.bridge": "Bridge load",
+    "upgrade.certify": "certify",
+    "upgrade.fit": "fit",
+    "upgrade.migrate": "Migration migrate",
+    "upgrade.migrate.stages": "reembed",
+    "upgrade.progressive": "Progressive",
+    "upgrade.transform": "transform_file",
 }
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 _MODULES = (
-    "compare",
-    "databases",
-    "datasets",
-    "embed",
-    "embeddings",
-    "encoders",
-    "errors",
-    "evaluation",
-    "integrations",
-    "linalg",
-    "maps",
-    "metrics",
-    "negatives",
-    "papers",
-    "plotting",
-    "recipe",
-    "report",
-    "stores",
-    "synthetic",
-    "system",
-    "theory",
-    "train",
-    "transport",
-    "upgrade",
+    "compare databases datasets embed embeddings encoders errors evaluation integrations linalg maps metrics "
+    "plotting recipe report stores synthetic system theory train transport upgrade"
 )
 
-__all__ = ["__version__", *_HOME]
+__all__ = ["__version__", *_MODULE_OF]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        module, attribute = _HOME[name]
-        return getattr(importlib.import_module(module), attribute)
-    if name in _MODULES:
+    if name in _MODULE_OF:
+        return getattr(importlib.import_module(f"congruence.{_MODULE_OF[name]}"), name)
+    if name in _MODULES.split():
         return importlib.import_module(f"congruence.{name}")
     raise AttributeError(f"module 'congruence' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_MODULES])
+    return sorted([*__all__, *_MODULES.split()])

@@ -55,7 +55,7 @@ def spell_python(name: str, value: str) -> str:
     return f"{name}={value or '…'}"
 
 
-class Problem:
+class Problem(Exception):
     """What is wrong and what to do about it, as data.
 
     Parameters
@@ -81,9 +81,9 @@ class Problem:
         got: object = None,
         expected: object = None,
     ) -> None:
-        self.problem, self.fix = problem, (fix,) if isinstance(fix, str) else fix
+        self.problem, self.fix = problem, fix if isinstance(fix, tuple) else (fix,) if fix else ()
         self.argument, self.got, self.expected = argument, got, expected
-        super().__init__(self.message())  # type: ignore[call-arg]
+        super().__init__(self.message())
 
     def message(
         self, spell: Callable[[str, str], str] = spell_python, has: Callable[[str], bool] = lambda name: True
@@ -108,15 +108,15 @@ class Problem:
         return self.message()
 
     def __reduce__(self) -> tuple[Any, ...]:  # the default would call the class with the message alone
-        made = partial(type(self), argument=self.argument, got=self.got, expected=self.expected)
-        return made, (self.problem, self.fix)
+        make = partial(type(self), argument=self.argument, got=self.got, expected=self.expected)
+        return make, (self.problem, self.fix)
 
 
 #: An argument in backticks.
 _ARGUMENT = re.compile(r"`(\w+)=([^`]*)`")
 
 
-class CongruenceError(Problem, Exception):
+class CongruenceError(Problem):
     """Root of all errors that this library raises on purpose."""
 
 

@@ -67,7 +67,7 @@ def test_control_characters_of_a_name_reach_no_terminal(here, tmp_path):
     np.savez(tmp_path / "x.npz", vectors=P.X, ids=[f"{RUDE}{k}" for k in range(60)])
     done = [here("inspect", "map"), here("inspect", "map", "--json"), here("match", "x.npz", "x.npz", "-o", "m.json")]
     said = [text for one in done for text in (one.out, one.err)]
-    said += [repr(mapping), mapping._repr_html_inner(), repr(Embeddings(P.X, space=Space(RUDE))), str(Space(RUDE))]
+    said += [repr(mapping), mapping._repr_html_(), repr(Embeddings(P.X, space=Space(RUDE))), str(Space(RUDE))]
     for text in said:
         assert visible(text, keep="\n") == text
     assert done[0].code == 0

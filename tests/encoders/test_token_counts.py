@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tiny_models import TEXTS, make_tokenizer
 
 from congruence.encoders import load_encoder
-from congruence.integrations._texts import TextVectors
+from congruence.integrations.texts import TextVectors
 
 pytestmark = pytest.mark.heavy
 

@@ -118,7 +118,7 @@ def test_refusals(tmp_path):
         to_faiss_index(MAPPING, faiss.IndexFlatIP(6))
     with pytest.raises(ShapeError, match=r"width 5; expected 8, the map's output\. Use the target's index\.$"):
         to_faiss_index(MAPPING, faiss.IndexFlatIP(5))
-    with pytest.raises(FileError, match="no file at"):
+    with pytest.raises(FileError, match="No FAISS index at"):
         export_faiss(MAPPING, tmp_path / "x.faiss", index=tmp_path / "none.faiss")
     for name, content in (("cut", before[:-7]), ("empty", b""), ("other", b"PAR1" * 30)):
         (tmp_path / name).write_bytes(content)

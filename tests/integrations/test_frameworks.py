@@ -12,7 +12,7 @@ import pytest
 from toy_models import TEXTS, Toy, new_model
 
 from congruence.errors import DirectionError, FileError, MissingExtraError, ModalityError, ParameterError, ShapeError
-from congruence.integrations._texts import TextVectors
+from congruence.integrations.texts import TextVectors
 
 pytestmark = pytest.mark.heavy
 QUERIES = ["a cat sleeps in a tree", "the owl that sings at night", "frogs by the river"]

@@ -25,16 +25,14 @@ class DType(Protocol):
     """A dtype of any library."""
 
     @property
-    def itemsize(self) -> int:
-        """Bytes of one number."""
+    def itemsize(self) -> int: ...
 
 
 class Device(Protocol):
     """The device of a tensor."""
 
     @property
-    def type(self) -> str:
-        """Device type: ``"cpu"``, ``"cuda"`` or ``"mps"``."""
+    def type(self) -> str: ...
 
 
 class Array(Protocol):
@@ -44,37 +42,19 @@ class Array(Protocol):
     """
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Length of each axis."""
-
+    def shape(self) -> tuple[int, ...]: ...
     @property
-    def ndim(self) -> int:
-        """Number of axes."""
-
+    def ndim(self) -> int: ...
     @property
-    def dtype(self) -> DType:
-        """Data type of the entries."""
-
+    def dtype(self) -> DType: ...
     @property
-    def T(self) -> Array:
-        """Transpose of a matrix."""
-
+    def T(self) -> Array: ...
     @property
-    def itemsize(self) -> int:
-        """Bytes of one number."""
-
-    def reshape(self, shape: tuple[int, ...], /) -> Array:
-        """Return the entries in another shape."""
-
-    def max(self) -> Array:
-        """Return the largest entry."""
-
-    def min(self) -> Array:
-        """Return the smallest entry."""
-
-    def all(self) -> object:
-        """Return a true value if no entry is zero."""
-
+    def itemsize(self) -> int: ...
+    def reshape(self, shape: tuple[int, ...], /) -> Array: ...
+    def max(self) -> Array: ...
+    def min(self) -> Array: ...
+    def all(self) -> object: ...
     def __len__(self) -> int: ...
     def __float__(self) -> float: ...
     def __int__(self) -> int: ...
@@ -108,22 +88,12 @@ class Tensor(Array, Protocol):
     """A torch tensor, on any device, with or without an autograd graph."""
 
     @property
-    def device(self) -> Device:
-        """Device of the tensor."""
-
+    def device(self) -> Device: ...
     @property
-    def requires_grad(self) -> bool:
-        """Whether gradients are computed for the tensor."""
-
-    def detach(self) -> Tensor:
-        """Return the tensor without its autograd graph."""
-
-    def cpu(self) -> Tensor:
-        """Return the tensor in host memory."""
-
-    def float(self) -> Tensor:
-        """Return the tensor as float32."""
-
+    def requires_grad(self) -> bool: ...
+    def detach(self) -> Tensor: ...
+    def cpu(self) -> Tensor: ...
+    def float(self) -> Tensor: ...
     def __mul__(self, other: _Operand, /) -> Tensor: ...
     def erf(self) -> Tensor: ...
     def relu(self) -> Tensor: ...
@@ -173,9 +143,7 @@ class ArrayNamespace(Protocol):
     inf: float
 
     @property
-    def linalg(self) -> LinalgNamespace:
-        """Decompositions and norms."""
-
+    def linalg(self) -> LinalgNamespace: ...
     def abs(self, x: Array, /) -> Array: ...
     def all(self, x: Array, /, *, axis: int | None = None) -> Array: ...
     def any(self, x: Array, /, *, axis: int | None = None) -> Array: ...

@@ -17,7 +17,7 @@ from congruence.cli._ending import knows_unicode
 from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     import numpy as np
@@ -125,6 +125,20 @@ def read(spec: str, ids: str | bool | None, space: Space, allow_zero_rows: bool 
     from congruence.stores import read_embeddings
 
     return read_embeddings(spec, ids=ids, space=space, allow_zero_rows=allow_zero_rows)
+
+
+def refuse_options(options: Mapping[str, object], why: str, fix: str = "Leave it out.") -> None:
+    """Refuse the first of these options, by flag, that was given; ``why`` completes the sentence ``Got FLAG …``."""
+    for flag, value in options.items():
+        if value:
+            raise ParameterError(f"Got {flag} {why}.", fix)
+
+
+def check_both(first: str, second: str, *values: object) -> None:
+    """Check that two options, by flag, are given together or not at all."""
+    if (values[0] is None) != (values[1] is None):
+        given, missing = (first, second) if values[1] is None else (second, first)
+        raise ParameterError(f"Got {given} without {missing}; expected both, or neither.", f"Pass {missing} too.")
 
 
 def check_not_input(out: str, path: str) -> None:

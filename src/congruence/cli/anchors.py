@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from congruence._utils.atomic import atomic_path, check_output
-from congruence.cli._base import number, print_json, print_table, say
+from congruence.cli._base import number, print_json, print_table, refuse_options, say
 from congruence.cli._options import Force, Json, Seed, argument, option
 from congruence.errors import ParameterError
 
@@ -38,13 +38,8 @@ def command(
         )
     check_output(out, force=force)  # checked before the work starts
     if file is None:
-        needs_file = {"method": method != "variance", "labels": labels, "ids": ids, "plot": plot}
-        for name, value in needs_file.items():
-            if value:
-                raise ParameterError(
-                    f"Got --{name} with --texts, whose order is fixed; expected only --count and --out.",
-                    f"Leave out --{name}.",
-                )
+        needs_file = {"--method": method != "variance", "--labels": labels, "--ids": ids, "--plot": plot}
+        refuse_options(needs_file, "with --texts, whose order is fixed")
         _write_texts(n, out, force, as_json)
         return
     from congruence.stores import check_output_place, open_source, read_column

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from congruence.cli._base import number, print_json, print_table, read, say
+from congruence.cli._base import check_both, number, print_json, print_table, read, refuse_options, say
 from congruence.cli._options import Force, Json, Seed, argument, option
 from congruence.cli._scores import print_thresholds
 from congruence.errors import ParameterError
@@ -57,23 +57,11 @@ def command(
     from congruence.persist import check_map_output
     from congruence.stores import read_column
 
-    if threshold and queries_old is None:
-        raise ParameterError(
-            "Got --threshold without --queries-old; expected the same queries in the old model, whose scores "
-            "are translated.",
-            "Pass --queries-old with their file.",
-        )
-    if threshold and (center or hubness is not None):
-        raise ParameterError(
-            f"Got --threshold with {'--center' if center else '--hubness'}; expected plain cosines, since only "
-            "their thresholds can be translated.",
-            "Leave out one of the two.",
-        )
-    if (query_labels is None) != (index_labels is None):
-        raise ParameterError(
-            "Got one of --query-labels and --index-labels; expected both, or neither.",
-            "Pass the class of each query and of each row of the index.",
-        )
+    if threshold:
+        if queries_old is None:
+            raise ParameterError("Got --threshold without --queries-old.", "Pass the same queries in the old model.")
+        refuse_options({"--center": center, "--hubness": hubness}, "with --threshold, which is for plain cosines")
+    check_both("--query-labels", "--index-labels", query_labels, index_labels)
     if out is not None:
         check_map_output(out, force=force)  # checked before the work starts
     bridge = Bridge.load(map_path)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import typer
 
 from congruence._utils.atomic import check_output
 from congruence._utils.optional import require
-from congruence.cli._base import number, print_json, print_table, progress, read, say
-from congruence.cli._engines import make_engine, runs_by_fragments, sample_data_sets
+from congruence.cli._base import number, print_json, print_table, progress, read, refuse_options, say
+from congruence.cli._engines import make_engine, read_sides, runs_by_fragments
 from congruence.cli._options import Engine, Force, Json, RayAddress, Sample, Seed, Workers, argument, option
 from congruence.errors import IdError, InputError, ParameterError
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from congruence.embeddings import Embeddings
+
+    Sides: TypeAlias = tuple[dict[str, Embeddings], dict[str, Embeddings]]
     from congruence.upgrade.certify import Certificate, Estimate
 
 
@@ -82,56 +84,50 @@ def command(
         check_output(report, force=force)
         require("matplotlib", extra="plot")
     thresholds = Thresholds(retention, worth, tie, most_anchors, must_move)
-    anchor_specs = ({"image": source_image, "text": source_text}, {"image": target_image, "text": target_text})
-    query_specs = (
-        {"image": query_source_image, "text": query_source_text},
-        {"image": query_target_image, "text": query_target_text},
-    )
-    models = (source_model, target_model)
-    bundle_classes = None
-    files = [spec for side in (*anchor_specs, *query_specs) for spec in side.values() if spec]
+    models = {"source": source_model, "target": target_model}
+    anchor_specs = {
+        "source": {"image": source_image, "text": source_text},
+        "target": {"image": target_image, "text": target_text},
+    }
+    query_specs = {
+        "source": {"image": query_source_image, "text": query_source_text},
+        "target": {"image": query_target_image, "text": query_target_text},
+    }
+    specs = (*anchor_specs.values(), *query_specs.values())
+    files = [spec for side in specs for spec in side.values() if spec]
     by_fragments = runs_by_fragments(engine, " ".join(files), "", {"--address": address, "--workers": workers})
-    if by_fragments:
-        if data is not None:
-            raise ParameterError(
-                f"Got a bundle, {data}, for --engine {engine}; expected data sets.",
-                "Pass --source-image, --target-image and the like, or leave out --engine.",
-            )
-        by_row = {"--labels": labels, "--query-labels": query_labels}
-        names = dict(zip(("source", "target"), models, strict=True))
-        runner = make_engine(engine, address, workers, 0)
 
-        def read_sample(
-            specs: tuple[dict[str, str | None], ...],
-        ) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
-            sampled = sample_data_sets(
-                dict(zip(names, specs, strict=True)),
-                ids,
-                names,
-                engine=runner,
-                sample=sample,
-                random_state=seed,
-                needs_rows=[flag for flag, value in by_row.items() if value],
-            )
-            return sampled["source"], sampled["target"]
+    def read_models(specs: dict[str, dict[str, str | None]]) -> Sides:
+        sides = read_sides(
+            specs,
+            ids,
+            models,
+            engine=make_engine(engine, address, workers, 0) if by_fragments else None,
+            sample=sample,
+            random_state=seed,
+            needs_rows={"--labels": labels, "--query-labels": query_labels},
+        )
+        return sides["source"], sides["target"]
 
-        sides = read_sample(anchor_specs)
-    elif data is not None:
-        sides, bundle_classes = _from_bundle(data, models)
+    bundle_classes = None
+    if data is None:
+        sides = read_models(anchor_specs)
+    elif by_fragments:
+        raise ParameterError(
+            f"Got a bundle, {data}, for --engine {engine}; expected data sets.",
+            "Pass --source-image, --target-image and the like, or leave out --engine.",
+        )
     else:
-        sides = _read(anchor_specs, ids, models)
+        sides, bundle_classes = _from_bundle(data, models)
     classes = _labels(labels, sides) or bundle_classes
     queries = None
-    if any(spec for side in query_specs for spec in side.values()):
-        queries = read_sample(query_specs) if by_fragments else _read(query_specs, ids, models)
+    if any(spec for side in query_specs.values() for spec in side.values()):
+        queries = read_models(query_specs)
     if queries is not None and classes is not None:
         classes |= _labels(query_labels, queries) or {}
     if anchors is not None:
         if queries is not None:
-            raise ParameterError(
-                "Got --anchors and held-out queries; expected one of them.",
-                "Leave out --anchors or the --query-… files.",
-            )
+            raise ParameterError("Got --anchors and held-out queries; expected one of them.", "Leave out one.")
         sides, queries = split_anchors(
             *sides, _count_or_ids(anchors), by_class=classes is not None, random_state=seed, name="--anchors "
         )
@@ -193,37 +189,19 @@ def _count_or_ids(anchors: str) -> int | np.ndarray:
     return rows.ids
 
 
-def _read(
-    specs: tuple[dict[str, str | None], ...], ids: str | None, models: tuple[str | None, str | None]
-) -> tuple[dict[str, Embeddings], dict[str, Embeddings]]:
+def _text_queries(
+    source: str | None, target: str | None, models: dict[str, str | None]
+) -> tuple[Embeddings | None, Embeddings] | None:
     from congruence.embeddings import Space
 
-    first, second = (
-        {m: read(spec, ids, Space(model=model, modality=m)) for m, spec in side.items() if spec is not None}
-        for side, model in zip(specs, models, strict=True)
-    )
-    return first, second
-
-
-def _text_queries(
-    source: str | None, target: str | None, models: tuple[str | None, str | None]
-) -> tuple[Embeddings | None, Embeddings] | None:
-
     if target is None:
-        if source is not None:
-            raise ParameterError(
-                "Got --queries-text-source without --queries-text; expected both, the same texts encoded by "
-                "both models.",
-                "Pass --queries-text too.",
-            )
+        refuse_options({"--queries-text-source": source}, "without --queries-text", "Pass --queries-text too.")
         return None
-    first, second = _read(({"text": source}, {"text": target}), None, models)
-    return first.get("text"), second["text"]
+    old, new = (Space(model, modality="text") for model in models.values())
+    return None if source is None else read(source, None, old), read(target, None, new)
 
 
-def _from_bundle(
-    data: str, models: tuple[str | None, str | None]
-) -> tuple[tuple[dict[str, Embeddings], dict[str, Embeddings]], dict[str, str] | None]:
+def _from_bundle(data: str, models: dict[str, str | None]) -> tuple[Sides, dict[str, str] | None]:
     """Return both sides of a bundle, and the class of each image if the bundle has classes."""
     from dataclasses import replace
 
@@ -231,14 +209,14 @@ def _from_bundle(
 
     bundle = open_bundle(data)
     first, second = bundle.side("source"), bundle.side("target")
-    for side, model in zip((first, second), models, strict=True):
+    for side, model in zip((first, second), models.values(), strict=True):
         for modality, rows in side.items():
             if model is not None:
                 side[modality] = replace(rows, space=replace(rows.space, model=model))
     return (first, second), bundle.classes.get("image")
 
 
-def _labels(spec: str | None, sides: tuple[dict[str, Embeddings], dict[str, Embeddings]]) -> dict[str, str] | None:
+def _labels(spec: str | None, sides: Sides) -> dict[str, str] | None:
     """Return the label of each item of the source by id; labels and items have the same order."""
     from congruence._utils.ids import id_texts
     from congruence.stores import read_column

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from congruence._utils.atomic import check_output
-from congruence.cli._base import print_json, progress, say
+from congruence.cli._base import print_json, progress, refuse_options, say
 from congruence.cli._options import Json, Seed, option
 from congruence.errors import ParameterError
 
@@ -46,12 +46,9 @@ def command(
             "--migration-page": migration_page,
             "--no-migration": None if migration else True,
         }
-    for flag, value in foreign.items():
-        if value is not None:
-            raise ParameterError(
-                f"Got {flag} with the sample {sample}; expected options of that demo.",
-                f"Leave out {flag}, or pass --sample {'emoji' if photos else 'photos'}.",
-            )
+    given = {flag: value is not None for flag, value in foreign.items()}
+    other = "emoji" if photos else "photos"
+    refuse_options(given, f"with the sample {sample}", f"Leave it out, or pass --sample {other}.")
     if not photos:
         from congruence.cli._demo_emoji import run
 

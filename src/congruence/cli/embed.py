@@ -6,8 +6,8 @@ import sys
 
 import typer
 
-from congruence.cli._base import check_not_input, number, print_json, print_table, progress
-from congruence.cli._engines import embed_by_fragments, make_engine, runs_by_fragments
+from congruence.cli._base import check_not_input, number, print_json, print_table, progress, refuse_options
+from congruence.cli._engines import make_engine, print_data_set, runs_by_fragments
 from congruence.cli._options import BadRows, Engine, Force, Gpus, Json, RayAddress, Workers, argument, option
 from congruence.errors import ParameterError
 
@@ -62,7 +62,9 @@ def command(
     if runs_by_fragments(
         engine, inputs, out, {"--address": address, "--workers": workers, "--gpus": gpus, "--bad-rows": bad_rows}
     ):
-        from congruence.engines import EncoderSpec
+        from dataclasses import replace
+
+        from congruence.engines import EncoderSpec, embed_dataset, open_itemset
 
         local = {
             "--split": split != "test",
@@ -72,19 +74,22 @@ def command(
             "--layer": chosen == "all",
             "--on-error": on_error != "fail",
         }
-        embed_by_fragments(
-            EncoderSpec(encoder, modality, device, dtype, revision, chosen, pooling, normalize, not torch_weights),
-            inputs,
-            out,
-            column=column,
-            id_column=id_column,
-            engine=make_engine(engine, address, workers, gpus),
-            batch_size=batch_size,
-            bad_rows=bad_rows,
-            force=force,
-            local_only=[flag for flag, value in local.items() if value],
-            as_json=as_json,
-        )
+        instead = "Leave it out, or embed local files with --engine local."
+        refuse_options(local, "for a data set that is encoded by fragments", instead)
+        spec = EncoderSpec(encoder, modality, device, dtype, revision, chosen, pooling, normalize, not torch_weights)
+        data = open_itemset(inputs, column=column, id_column=id_column, modality=modality)
+        with progress("embedding", data.rows, as_json) as callback:
+            job = embed_dataset(
+                replace(spec, modality=data.modality),
+                data,
+                out,
+                engine=make_engine(engine, address, workers, gpus),
+                batch_size=batch_size,
+                bad_rows=bad_rows,
+                force=force,
+                callback=callback,
+            )
+        print_data_set("embedded", job, as_json=as_json)
         return
     check_not_input(out, inputs)
     items = open_items(inputs, modality=modality, column=column, id_column=id_column, split=split, root=root)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from congruence._utils.atomic import check_output
 from congruence._utils.optional import require
-from congruence.cli._base import print_json, read, read_groups
-from congruence.cli._engines import make_engine, runs_by_fragments, sample_data_sets
+from congruence.cli._base import print_json, read_groups, refuse_options
+from congruence.cli._engines import make_engine, read_sides, runs_by_fragments
 from congruence.cli._options import Engine, Force, Json, RayAddress, Sample, Seed, Workers, argument, option
 from congruence.cli._scores import print_comparison, print_scores
 from congruence.errors import InputError, ParameterError
@@ -49,52 +49,38 @@ def command(
     """Score a map with the paper's metrics, next to chance, controls, and the scores of each model alone."""
     import congruence
     from congruence._utils.ids import id_texts
-    from congruence.embeddings import Space
     from congruence.evaluation import compare_maps, evaluate
     from congruence.maps import HeadsMap
     from congruence.splits import Split
 
-    if not against and (groups is not None or fitted_rows != "refuse"):
-        raise ParameterError(
-            f"Got {'--groups' if groups is not None else '--fitted-rows'} without --against; expected another "
-            "map to compare with.",
-            "Pass --against with its folder.",
-        )
+    if not against:
+        needs_other = {"--groups": groups, "--fitted-rows": fitted_rows != "refuse"}
+        refuse_options(needs_other, "without --against, another map to compare with", "Pass --against with its folder.")
     if report is not None:  # checked before the work starts
         check_output(report, force=force)
         require("matplotlib", extra="plot")
     mapping = congruence.maps.load(map_path)
     if report is not None and isinstance(mapping, HeadsMap):
-        raise ParameterError(
-            f"Got --report for a joint-space map ({mapping.kind}); expected a map into the target's space.",
-            "Leave out --report, and run congruence report with --pairs.",
-        )
+        raise ParameterError("Got --report for a joint-space map.", "Run congruence report with --pairs instead.")
     specs = {
         "source": {"image": source_image, "text": source_text},
         "target": {"image": target_image, "text": target_text},
     }
     inputs = " ".join(spec for files in specs.values() for spec in files.values() if spec)
-    sides: dict[str, dict[str, Embeddings]]
-    if runs_by_fragments(engine, inputs, "", {"--address": address, "--workers": workers}):
-        by_row = {
+    by_fragments = runs_by_fragments(engine, inputs, "", {"--address": address, "--workers": workers})
+    sides = read_sides(
+        specs,
+        ids,
+        {},
+        engine=make_engine(engine, address, workers, 0) if by_fragments else None,
+        sample=sample,
+        random_state=seed,
+        needs_rows={
             "--labels": labels,
             "--prompt-labels": prompt_labels,
             "--groups": None if groups == "none" else groups,
-        }
-        sides = sample_data_sets(
-            specs,
-            ids,
-            {},
-            engine=make_engine(engine, address, workers, 0),
-            sample=sample,
-            random_state=seed,
-            needs_rows=[flag for flag, value in by_row.items() if value],
-        )
-    else:
-        sides = {
-            side: {m: read(spec, ids, Space(modality=m)) for m, spec in files.items() if spec is not None}
-            for side, files in specs.items()
-        }
+        },
+    )
     image_labels = _labels(labels, [sides[side].get("image") for side in sides], "--labels", "images")
     text_labels = _labels(prompt_labels, [sides[side].get("text") for side in sides], "--prompt-labels", "texts")
     all_items = {side: dict(items) for side, items in sides.items()}  # including those that the map was fitted on

@@ -46,12 +46,11 @@ def command(
 
     if to in ("torch", "pytorch"):
         raise ParameterError(
-            f"Got --to {to}; expected {', '.join(FORMATS)}, since PyTorch has no file format for modules "
-            "without pickle.",
+            "PyTorch has no file format for modules without pickle.",
             "Call congruence.load(MAP).to_torch() in Python; the map's own folder is its file.",
         )
-    check_choice(to, tuple(FORMATS), "--to")
-    check_choice(normalize, tuple(NORMALIZE), "--normalize")
+    check_choice(to, tuple(FORMATS), "to")
+    check_choice(normalize, tuple(NORMALIZE), "normalize")
     for name, value in (("index", index), ("model", model), ("side", side)):
         if value is not None and name not in FORMATS[to]:
             formats = " or ".join(key for key, names in FORMATS.items() if name in names)
@@ -60,10 +59,7 @@ def command(
             )
     if to == "sentence-transformers":
         if model is None:
-            raise ParameterError(
-                "Got no --model; expected the sentence-transformers model that the map starts from.",
-                "Pass --model with its name or folder.",
-            )
+            raise ParameterError("Got no --model.", "Pass the name or folder of the map's source model.")
         check_model_output(out, force=force)
     else:
         check_output(out, force=force)

@@ -6,8 +6,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from congruence._utils.display import visible
-from congruence.cli._base import number, print_json, print_table, read, read_groups
-from congruence.cli._engines import fit_by_fragments, make_engine, runs_by_fragments
+from congruence.cli._base import check_both, number, print_json, print_table, read, read_groups, refuse_options
+from congruence.cli._engines import make_engine, runs_by_fragments
 from congruence.cli._options import AllowZeroRows, Engine, Force, Json, RayAddress, Seed, Workers, argument, option
 from congruence.cli._scores import held_out_rows
 from congruence.errors import IdError, InputError, ParameterError, UnpairedError
@@ -83,7 +83,7 @@ def command(
             "--unpaired-source": unpaired_source,
             "--unpaired-target": unpaired_target,
         }
-        _refuse_with_no_pairs([flag for flag, value in needs_pairs.items() if value])
+        refuse_options(needs_pairs, "together with --no-pairs, which only takes options of an orthogonal map")
         options = _parameters("orthogonal", center, ridge, shrinkage=shrinkage, shrinkage_strength=shrinkage_strength)
         if not allow_reflection:
             options["allow_reflection"] = False
@@ -104,6 +104,8 @@ def command(
         n_components=n_components,
     )
     if runs_by_fragments(engine, f"{source} {target}", "", {"--address": address, "--workers": workers}):
+        from congruence.engines import fit_dataset, open_pairs
+
         needs_rows = {
             "--holdout": holdout,
             "--means": means,
@@ -113,19 +115,15 @@ def command(
             "--target-modality": target_modality,
             "--single-modality": single_modality,
         }
-        mapping = fit_by_fragments(
-            (source, target),
-            (ids, target_ids),
-            spaces,
-            method,
-            engine=make_engine(engine, address, workers, 0),
-            needs_rows=[flag for flag, value in needs_rows.items() if value],
-            modality=modality,
-            check=check,
-            strict=strict,
-            allow_zero_rows=allow_zero_rows,
-            parameters=parameters,
+        refuse_options(
+            needs_rows, "for data sets that are read once, by fragments", "Leave it out, or fit on local files."
         )
+        columns: list[str | bool | None] = [False if column == "none" else column for column in (ids, target_ids)]
+        pairs = open_pairs(
+            source, target, ids=columns[0], target_ids=columns[1], spaces=spaces, allow_zero_rows=allow_zero_rows
+        )
+        runner = make_engine(engine, address, workers, 0)
+        mapping = fit_dataset(pairs, method, engine=runner, modality=modality, check=check, strict=strict, **parameters)
         mapping.save(out, force=force)
         _report(mapping, out, "fragments", as_json)
         return
@@ -134,10 +132,10 @@ def command(
     for entry in means or []:
         name, sides = _parse_means(entry)
         # Held-out items are left out of the means too, so their rows need the same ids as the anchors.
-        columns = [find_ids(spec)[1] if ids is None and paired_by != "position" else ids for spec in sides]
+        id_columns = [find_ids(spec)[1] if ids is None and paired_by != "position" else ids for spec in sides]
         rows = [
             read(spec, False if column == "none" else column, Space(modality=name), allow_zero_rows)
-            for spec, column in zip(sides, columns, strict=True)
+            for spec, column in zip(sides, id_columns, strict=True)
         ]
         others[name] = (rows[0], rows[1] if len(rows) > 1 else None)
     mapping = congruence.fit(
@@ -207,29 +205,15 @@ def _read_pools(
     """Read both pools, with ids so that held-out items can be left out of them; None if there are no pools."""
     from congruence.embeddings import Space
 
-    if source is None and target is None:
-        return None
+    check_both("--unpaired-source", "--unpaired-target", source, target)
     if source is None or target is None:
-        flag, missing = ("--unpaired-source", "--unpaired-target")[:: 1 if target is None else -1]
-        raise ParameterError(
-            f"Got {flag} without {missing}; expected rows of both models.", f"Pass {missing} FILE too."
-        )
+        return None
 
     def pool(spec: str) -> Embeddings:
         column = find_ids(spec)[1] if ids is None else False if ids == "none" else ids
         return read(spec, column, Space(modality=modality))
 
     return pool(source), pool(target)
-
-
-def _refuse_with_no_pairs(flags: list[str]) -> None:
-
-    if flags:
-        raise ParameterError(
-            f"Got {flags[0]} together with --no-pairs; expected only options of an orthogonal map, since there "
-            "are no pairs to hold out or to match by id.",
-            f"Leave out {flags[0]}, or --no-pairs.",
-        )
 
 
 def _fit_unpaired(

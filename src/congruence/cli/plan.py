@@ -34,7 +34,7 @@ def command(
     from congruence._utils.validation import check_choice, check_positive
     from congruence.engines.planning import Machines, measure_rates, plan_rows
 
-    check_choice(dtype, ("float16", "float32", "float64"), "--dtype")
+    check_choice(dtype, ("float16", "float32", "float64"), "dtype")
     for name, value in {"rows": rows, "memory": memory, "network": network, "driver_memory": driver_memory}.items():
         check_positive(value, name)
     for name, count in {"dim": dim, "machines": machines, "cores": cores}.items():

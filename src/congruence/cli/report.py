@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from congruence._utils.atomic import check_output
-from congruence.cli._base import load_map, print_json, read, say
+from congruence.cli._base import load_map, print_json, read, refuse_options, say
 from congruence.cli._options import Force, Json, Seed, argument, option
 from congruence.errors import ParameterError
 
@@ -45,10 +45,7 @@ def command(
         from congruence.report import read_migration, read_reembedding, write_migration
 
         if data is not None:
-            raise ParameterError(
-                "Got DATA for the journal of a migration; expected the journal's folder alone.",
-                "Leave out DATA, or pass the folder of a map.",
-            )
+            raise ParameterError("Got DATA for the journal of a migration.", "Leave it out, or pass a map's folder.")
         migration = read_migration(map_path)
         write_migration(out, migration, reembedding=read_reembedding(map_path), force=force)
         if as_json:
@@ -75,9 +72,8 @@ def command(
 
         if data is not None or pairs is None:
             raise ParameterError(
-                f"Got {'a bundle' if data else 'no --pairs'} for a joint-space map ({mapping.kind}); expected "
-                "--pairs SOURCE,TARGET.",
-                "Pass the same two files as in the training.",
+                f"Got {'a bundle' if data else 'no --pairs'} for a joint-space map ({mapping.kind}).",
+                "Pass --pairs SOURCE,TARGET, as in the training.",
             )
         options = {flag.removeprefix("--"): value for flag, value in pair_options.items()}
         summary = summarize_files(mapping, options, held_out=held_out, seed=seed)
@@ -86,16 +82,10 @@ def command(
         from congruence.datasets import open_bundle
         from congruence.report import summarize, write_report
 
-        for flag, value in pair_options.items():
-            if value is not None:
-                raise ParameterError(
-                    f"Got {flag} for a map into the target's space ({mapping.kind}); expected a bundle, or a sample.",
-                    f"Leave out {flag}, and pass DATA after the map.",
-                )
+        why = f"for a map into the target's space ({mapping.kind})"
+        refuse_options(pair_options, why, "Leave it out, and pass DATA after the map.")
         if data is None:
-            raise ParameterError(
-                "Got no DATA; expected a bundle (.parquet), or a sample (photos, emoji).", "Pass DATA after the map."
-            )
+            raise ParameterError("Got no DATA.", "Pass a bundle (.parquet) or a sample (photos, emoji) after the map.")
         bundle = open_bundle(data)
         summary = summarize(mapping, bundle, held_out=held_out, random_state=seed)
         write_report(out, summary, force=force)
@@ -127,27 +117,19 @@ def summarize_files(
     X, Y = (read(file, None, Space()) for file in _two_files(options["pairs"], "--pairs"))
     if not (X.has_ids and Y.has_ids):  # pairs are then identified by position
         X, Y = (Embeddings(side.vectors, space=side.space) for side in (X, Y))
-    if options["sugarcrepe"] is None and options["categories"] is not None:
-        raise ParameterError(
-            "Got --categories without --sugarcrepe; expected both.",
-            "Pass --sugarcrepe FOLDER, or leave out --categories.",
-        )
-    for name in ("groups", "tasks", "texts"):
-        if options["sugarcrepe"] is not None and options[name] is not None:
-            raise ParameterError(
-                f"Got --{name} together with --sugarcrepe, which has its own; expected one of the two.",
-                f"Leave out --{name}.",
-            )
-    for name in ("tasks", "texts", "sugarcrepe", "pictures"):
-        if options["negatives"] is None and options[name] is not None:
-            raise ParameterError(
-                f"Got --{name} without --negatives; expected both.", "Pass --negatives FILE:KEY, the wrong captions."
-            )
-    if options["pictures"] is not None and options["groups"] is None and options["sugarcrepe"] is None:
-        raise ParameterError(
-            "Got --pictures without --groups or --sugarcrepe; expected the names of the images.",
-            "Pass --groups FILE:KEY or --sugarcrepe FOLDER.",
-        )
+    flags = {f"--{name}": value for name, value in options.items()}
+
+    def refuse(names: str, why: str, fix: str = "Leave it out.") -> None:
+        refuse_options({flag: flags[flag] for flag in names.split()}, why, fix)
+
+    if options["sugarcrepe"] is None:
+        refuse("--categories", "without --sugarcrepe")
+    else:
+        refuse("--groups --tasks --texts", "together with --sugarcrepe, which has its own")
+    if options["negatives"] is None:
+        refuse("--tasks --texts --sugarcrepe --pictures", "without --negatives", "Pass the wrong captions.")
+    if options["groups"] is None and options["sugarcrepe"] is None:
+        refuse("--pictures", "without --groups or --sugarcrepe", "Pass one of them, for the names of the images.")
     groups, tasks = (None if options[name] is None else read_column(str(options[name])) for name in ("groups", "tasks"))
     texts = None
     if options["texts"] is not None:

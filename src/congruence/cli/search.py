@@ -5,9 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from congruence._utils.atomic import check_output
-from congruence.cli._base import check_table_name, print_json, print_table, read, say, write_table
+from congruence.cli._base import (
+    check_both,
+    check_table_name,
+    print_json,
+    print_table,
+    read,
+    refuse_options,
+    say,
+    write_table,
+)
 from congruence.cli._options import Force, Json, Seed, argument, option
-from congruence.errors import ParameterError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,17 +56,10 @@ def command(
     from congruence.stores import check_output_place, open_source
     from congruence.upgrade.bridge import search_mixed
 
-    if (background_old is None) != (background_new is None):
-        raise ParameterError(
-            "Got one of --background-old and --background-new; expected both, or neither.",
-            "Pass the same items in both models.",
-        )
-    if new is None and (background_old is not None or merge != "standardize"):
-        flag = "--merge" if background_old is None else "--background-old"
-        raise ParameterError(
-            f"Got {flag} without --new; expected two parts, whose scores it puts on one scale.",
-            f"Pass --new with the part of the new model, or leave out {flag}.",
-        )
+    check_both("--background-old", "--background-new", background_old, background_new)
+    if new is None:
+        needs_new = {"--background-old": background_old, "--merge": merge != "standardize"}
+        refuse_options(needs_new, "without --new", "Pass --new with the part of the new model, or leave it out.")
     if out is not None:
         check_table_name(out, "--out")
         check_output(out, force=force)  # checked before the work starts

@@ -67,8 +67,8 @@ def command(
     from congruence.upgrade.transform import transform_file
 
     if dtype is not None:
-        check_choice(dtype, ("float16", "float32", "float64"), "--dtype")
-    check_choice(normalize, tuple(NORMALIZE), "--normalize")
+        check_choice(dtype, ("float16", "float32", "float64"), "dtype")
+    check_choice(normalize, tuple(NORMALIZE), "normalize")
     mapping, bridge = load_map(map_path)
     unit = NORMALIZE[normalize]
     if bridge is not None:

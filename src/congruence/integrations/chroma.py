@@ -9,15 +9,12 @@ import numpy as np
 
 from congruence._utils.optional import require
 from congruence.errors import ParameterError
-from congruence.integrations._texts import BridgeLike, EncoderLike, TextVectors
+from congruence.integrations.texts import BridgeLike, EncoderLike, TextVectors
 
 require("chromadb", extra="chroma")
 
 from chromadb.api.types import Documents, EmbeddingFunction  # noqa: E402
 from chromadb.utils.embedding_functions import register_embedding_function  # noqa: E402
-
-#: Entries of a saved configuration; all are strings.
-KEYS = ("encoder", "bridge", "modality")
 
 
 class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
@@ -25,25 +22,8 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
 
     Parameters
     ----------
-    encoder : str, Encoder or callable
-        ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape
-        (n, dim).
-    bridge : path-like, Bridge, Map or None
-        Maps the encoder's vectors to the space of the vectors in the collection. None returns the encoder's own
-        vectors.
-    modality : str, default="text"
-        Modality whose means are used, for a bridge that has means for several modalities.
-    batch_size : int, default=32
-        Number of texts that the encoder processes at a time.
-    check : bool, default=True
-        Compare the encoder's name, revision and norm with those of the map's source; widths are always compared.
-
-    Raises
-    ------
-    SpaceMismatchError, DirectionError, ModalityError
-        If the encoder's vectors do not belong to the bridge's source space.
-    ParameterError, FileError, MissingExtraError
-        If a parameter has an invalid value; a file cannot be read; or an optional dependency is not installed.
+    encoder, bridge, modality, batch_size, check
+        As for :class:`~congruence.integrations.texts.TextVectors`.
 
     Notes
     -----
@@ -69,10 +49,7 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
         self._vectors = TextVectors(encoder, bridge, modality=modality, batch_size=batch_size, check=check)
 
     def __call__(self, input: Documents) -> list[np.ndarray]:
-        """Return the vectors of texts.
-
-        Returns (dim,).
-        """
+        """Return the vectors of texts, shape (dim,)."""
         return list(self._vectors(input))
 
     @staticmethod
@@ -93,18 +70,9 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
 
     @staticmethod
     def validate_config(config: Mapping[str, object]) -> None:
-        """Check that a configuration belongs to this function.
-
-        Raises
-        ------
-        ParameterError
-            If an entry is unknown or is not a string, or there is no encoder.
-        """
-        if (
-            set(config) - set(KEYS)
-            or "encoder" not in config
-            or not all(isinstance(value, str) for value in config.values())
-        ):
+        """Check that a configuration belongs to this function."""
+        texts = all(isinstance(value, str) for value in config.values())
+        if not texts or set(config) - {"encoder", "bridge", "modality"} or "encoder" not in config:
             raise ParameterError(
                 f"Got a saved embedding function with {', '.join(sorted(map(str, config))) or 'nothing'}; "
                 "expected strings for encoder and, optionally, bridge and modality.",
@@ -113,13 +81,7 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
 
     @staticmethod
     def build_from_config(config: dict[str, Any]) -> CongruenceEmbeddingFunction:
-        """Build the function from the configuration in a collection; its model is loaded at the first text.
-
-        Raises
-        ------
-        ParameterError
-            If the configuration is invalid; see :meth:`validate_config`.
-        """
+        """Build the function from the configuration in a collection; its model is loaded at the first text."""
         CongruenceEmbeddingFunction.validate_config(config)
         function = CongruenceEmbeddingFunction.__new__(CongruenceEmbeddingFunction)
         function._vectors = TextVectors(

@@ -47,10 +47,6 @@ def to_faiss(mapping: Map | Bridge, *, modality: str | None = None) -> faiss.Vec
     ------
     ParameterError
         If the map is not affine.
-    ModalityError
-        If the map has no means for the modality.
-    MissingExtraError
-        If the ``faiss`` extra is not installed.
     """
     mapping, _ = as_map(mapping, modality)
     if not isinstance(mapping, AffineMap):
@@ -100,8 +96,6 @@ def to_faiss_index(
 
     Raises
     ------
-    ParameterError, ModalityError, MissingExtraError
-        If a parameter has an invalid value; the modality does not fit; or an optional dependency is not installed.
     ShapeError
         If the width of the index differs from that of the map's output.
 
@@ -169,13 +163,10 @@ def export_faiss(
     ------
     ParameterError
         If the map is not affine, or ``normalize=True`` for a file that cannot hold the normalization.
-    ShapeError
-        If the width of the index differs from that of the map's output.
-    FileError, CorruptFileError
-        If the file of the index does not exist, or FAISS cannot read it.
-    ModalityError, MissingExtraError, OutputExistsError, StorageError
-        If the modality does not fit; an optional dependency is not installed; the output exists and ``force`` is False;
-        or it cannot be written.
+    CorruptFileError
+        If FAISS cannot read the file of the index.
+    OutputExistsError
+        If the output exists and ``force`` is False.
 
     Warns
     -----
@@ -202,7 +193,7 @@ def export_faiss(
         step = f"faiss.NormalizationTransform({mapping.d_out})"
         if normalize is True:
             raise ParameterError(
-                f"Got normalize=True for {path}, a FAISS vector transform, which is affine; expected an index file.",
+                f"Got `normalize=True` for {path}, a FAISS vector transform, which is affine; expected an index file.",
                 f"Choose a name that ends in .index, or add {step} yourself.",
             )
         if mapping.gives_unit_rows(normalize):
@@ -226,8 +217,7 @@ def _read_index(path: str | Path) -> faiss.Index:
     faiss = require("faiss", extra="faiss")
     if not Path(path).is_file():
         raise FileError(
-            f"Got no file at {path}; expected a FAISS index.",
-            "Pass index=… with the path of a file written by faiss.write_index.",
+            f"No FAISS index at {path}.", "Pass `index=` with the path of a file written by faiss.write_index."
         )
     try:
         return faiss.read_index(os.fspath(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))

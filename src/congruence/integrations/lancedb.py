@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from congruence._utils.optional import require
-from congruence.integrations._texts import TextVectors
+from congruence.integrations.texts import TextVectors
 
 require("lancedb", extra="lancedb")
 
@@ -23,25 +23,9 @@ class CongruenceEmbeddingFunction(TextEmbeddingFunction):
 
     Parameters
     ----------
-    encoder : str
-        ``"sentence-transformers:<name or path>"`` and the like.
-    bridge : str, optional
-        Folder of a saved bridge or map, which maps the encoder's vectors to the space of the vectors in the table. By
-        default, the encoder's own vectors are returned.
-    modality : str, default="text"
-        Modality whose means are used, for a bridge that has means for several modalities.
-    batch_size : int, default=32
-        Number of texts that the encoder processes at a time.
-    check : bool, default=True
-        Compare the encoder's name, revision and norm with those of the map's source; widths are always compared.
-
-    Raises
-    ------
-    SpaceMismatchError, DirectionError, ModalityError
-        If the encoder's vectors do not belong to the bridge's source space; raised at the first text, or when the width
-        is requested.
-    ParameterError, FileError, MissingExtraError
-        If a parameter has an invalid value; a file cannot be read; or an optional dependency is not installed.
+    encoder, bridge, modality, batch_size, check
+        As for :class:`~congruence.integrations.texts.TextVectors`; encoder and bridge as
+        strings. They are loaded at the first text, or when the width is requested.
 
     Notes
     -----
@@ -72,17 +56,7 @@ class CongruenceEmbeddingFunction(TextEmbeddingFunction):
         return self._vectors.dim
 
     def generate_embeddings(self, texts: list[str | None] | np.ndarray) -> list[np.ndarray | None]:
-        """Return the vectors of texts.
-
-        Parameters
-        ----------
-        texts : list or array of str
-            Texts; None for a missing value, which results in None.
-
-        Returns
-        -------
-        list of ndarray of float32, shape (dim,), or None
-        """
+        """Return the vectors of texts, shape (dim,); None for a missing value."""
         rows = iter(self._vectors([text for text in texts if text is not None]))
         return [None if text is None else next(rows) for text in texts]
 

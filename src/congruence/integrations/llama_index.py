@@ -6,7 +6,7 @@ import asyncio
 import os
 
 from congruence._utils.optional import require
-from congruence.integrations._texts import BridgeLike, EncoderLike, TextVectors
+from congruence.integrations.texts import BridgeLike, EncoderLike, TextVectors
 
 require("llama_index.core", extra="llama-index")
 
@@ -19,26 +19,11 @@ class CongruenceEmbedding(BaseEmbedding):
 
     Parameters
     ----------
-    encoder : str, Encoder or callable
-        ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape
-        (n, dim).
-    bridge : path-like, Bridge, Map or None
-        Maps the encoder's vectors to the space of the vectors in the index. None returns the encoder's own vectors.
-    modality : str, default="text"
-        Modality whose means are used, for a bridge that has means for several modalities.
-    embed_batch_size : int, default=32
-        Number of texts that LlamaIndex passes, and the encoder processes, at a time.
-    check : bool, default=True
-        Compare the encoder's name, revision and norm with those of the map's source; widths are always compared.
+    encoder, bridge, modality, embed_batch_size, check
+        As for :class:`~congruence.integrations.texts.TextVectors`; here ``embed_batch_size``, the number
+        of texts that LlamaIndex passes at a time.
     **settings
         Parameters of the base class: ``callback_manager``, ``num_workers``, …
-
-    Raises
-    ------
-    SpaceMismatchError, DirectionError, ModalityError
-        If the encoder's vectors do not belong to the bridge's source space.
-    ParameterError, FileError, MissingExtraError
-        If a parameter has an invalid value; a file cannot be read; or an optional dependency is not installed.
 
     Notes
     -----

@@ -51,18 +51,6 @@ def to_onnx(
         d_out), equal to the result of :meth:`~congruence.maps.Map.transform_embeddings` up to rounding.
         ``metadata_props`` describe the map: ``congruence_version``, ``kind``, ``side``, ``modality``, ``unit_rows``,
         and both spaces as JSON.
-
-    Raises
-    ------
-    MissingExtraError
-        If the ``onnx-export`` extra is not installed.
-    ModalityError, ParameterError, NotFittedMapError
-        See :meth:`~congruence.maps.Map.as_layers`.
-
-    Warns
-    -----
-    NormWarning
-        If ``normalize="auto"`` and the map does not know whether its target's rows had unit norm.
     """
     mapping, normalize = as_map(mapping, modality, normalize)
     layers = mapping.as_layers(None, normalize, side=side)
@@ -127,10 +115,8 @@ def export_onnx(
 
     Raises
     ------
-    OutputExistsError, StorageError
-        If the output exists and ``force`` is False, or it cannot be written.
-    MissingExtraError, ModalityError, ParameterError, NotFittedMapError
-        See :func:`to_onnx`.
+    OutputExistsError
+        If the output exists and ``force`` is False.
     """
     content = to_onnx(mapping, modality=modality, normalize=normalize, side=side).SerializeToString(deterministic=True)
     with atomic_path(path, force=force) as temporary:

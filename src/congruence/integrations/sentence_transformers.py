@@ -53,11 +53,6 @@ class MapModule(Module):
         Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit.
     side : {"source", "target"}, default="source"
         Which head to use; for joint-space maps only.
-
-    Raises
-    ------
-    ModalityError, ParameterError, NotFittedMapError
-        See :meth:`~congruence.maps.Map.as_layers`.
     """
 
     config_keys = ["modality", "normalize", "side"]  # noqa: RUF012  # as in the base class
@@ -202,10 +197,8 @@ def export_sentence_transformers(
     ------
     FileError
         If the model cannot be loaded.
-    ShapeError, ModalityError, ParameterError, NotFittedMapError
-        See :func:`map_model`.
-    OutputExistsError, StorageError
-        If the output exists and ``force`` is False, or it cannot be written.
+    OutputExistsError
+        If the output exists and ``force`` is False.
     """
     modality = _modality(mapping, modality)
     mapping, normalize = as_map(mapping, modality, normalize)
@@ -223,7 +216,7 @@ def export_sentence_transformers(
             raise FileError(
                 f"Got an error while loading {name} ({short(str(error), 300)}); expected a model of "
                 "sentence-transformers.",
-                "Pass model=… as its folder, or its name on the hub.",
+                "Pass `model=` with its folder, or its name on the hub.",
             ) from error
     mapped = map_model(model, mapping, modality=modality, normalize=normalize, side=side)
     with model_folder(path, force=force) as folder:
@@ -246,26 +239,22 @@ def needs_trust(model: SentenceTransformer) -> bool:
 def _card(name: str, mapping: Map, trust: bool) -> str:
     source, target = (as_markdown(str(space)) for space in (mapping.source_space_, mapping.target_space_))
     trust_argument = ", trust_remote_code=True" if trust else ""
-    return "\n".join(
-        [
-            "---",
-            "library_name: sentence-transformers",
-            "tags: [sentence-transformers, congruence]",
-            "---",
-            f"# {as_markdown(name)}, mapped",
-            "",
-            f"Encodes with *{as_markdown(name)}* and maps its vectors, {source}, into the space of {target}.",
-            "",
-            "```python",
-            "from sentence_transformers import SentenceTransformer",
-            "",
-            f'model = SentenceTransformer("path/to/this/folder"{trust_argument})',
-            'vectors = model.encode(["a text"])',
-            "```",
-            *(["", "Loading requires that `congruence` is installed."] if trust else []),
-            "",
-        ]
-    )
+    note = "\nLoading requires that `congruence` is installed.\n" if trust else ""
+    return f"""---
+library_name: sentence-transformers
+tags: [sentence-transformers, congruence]
+---
+# {as_markdown(name)}, mapped
+
+Encodes with *{as_markdown(name)}* and maps its vectors, {source}, into the space of {target}.
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder"{trust_argument})
+vectors = model.encode(["a text"])
+```
+{note}"""
 
 
 # ------------------------------------------------------------------ layers as the library's modules

@@ -30,7 +30,7 @@ from congruence._utils.optional import require
 from congruence._utils.validation import check_choice, check_positive
 from congruence._version import __version__
 from congruence.errors import FileError, ParameterError
-from congruence.integrations._texts import BridgeLike, EncoderLike, TextVectors
+from congruence.integrations.texts import BridgeLike, EncoderLike, TextVectors
 
 require("fastapi", extra="serve")
 
@@ -95,13 +95,8 @@ def create_app(
 
     Parameters
     ----------
-    bridge : path-like, Bridge, Map or None
-        Map from the encoder's space to that of the index. None serves the encoder's own vectors.
-    encoder : str, Encoder or callable
-        ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape
-        (n, dim).
-    modality : str, default="text"
-        Modality whose means are used, for a bridge that has means for several modalities.
+    bridge, encoder, modality, batch_size, check
+        As for :class:`~congruence.integrations.texts.TextVectors`.
     space : {"target", "source"}, default="target"
         "target": serve vectors in the space of the index. "source": serve the encoder's vectors; the encoder must still
         match the bridge.
@@ -117,10 +112,6 @@ def create_app(
     window : float, default=0
         Seconds that an idle encoder waits for more texts. Texts that arrive while it is busy are always encoded
         together.
-    batch_size : int, default=32
-        Number of texts that the encoder processes at a time.
-    check : bool, default=True
-        Compare the encoder's name, revision and norm with those of the map's source; widths are always compared.
 
     Returns
     -------
@@ -182,26 +173,21 @@ def create_app(
 
 # ------------------------------------------------------------------ OpenAI's protocol
 
+_TEXT = {"type": "string"}
+_FIELDS = {
+    "model": _TEXT,
+    "input": {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1}]},
+    "encoding_format": {"enum": ["float", "base64"], "default": "float"},
+    "dimensions": {"type": "integer"},
+    "user": _TEXT,
+}
+
 #: Schema of a request's body, for the application's OpenAPI document.
 SCHEMA = {
     "requestBody": {
         "required": True,
         "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["model", "input"],
-                    "properties": {
-                        "model": {"type": "string"},
-                        "input": {
-                            "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]
-                        },
-                        "encoding_format": {"enum": ["float", "base64"], "default": "float"},
-                        "dimensions": {"type": "integer"},
-                        "user": {"type": "string"},
-                    },
-                }
-            }
+            "application/json": {"schema": {"type": "object", "required": ["model", "input"], "properties": _FIELDS}}
         },
     }
 }
@@ -219,22 +205,14 @@ KINDS = {
 class RequestError(ParameterError):
     """A request is refused. The message never contains what was sent.
 
-    ``code``: machine-readable code, as in the API's errors; ``param``: field of the request that the error is about;
-    ``retry_after``: seconds after which a retry may succeed.
+    ``code``: machine-readable code, as in the API's errors; ``param``: field of the request that the error is about.
     """
 
     def __init__(
-        self,
-        problem: str,
-        fix: str = "",
-        *,
-        status: int = 400,
-        code: str | None = None,
-        param: str | None = None,
-        retry_after: int | None = None,
+        self, problem: str, fix: str = "", status: int = 400, code: str | None = None, param: str | None = None
     ) -> None:
         super().__init__(problem, fix)
-        self.status, self.code, self.param, self.retry_after = status, code, param, retry_after
+        self.status, self.code, self.param = status, code, param
 
 
 def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int) -> tuple[list[str], bool]:
@@ -296,9 +274,9 @@ def _check_text(text: object, k: int, most: int) -> None:
         raise RequestError(
             f"Got {len(text)} characters as input {k}; expected at most {most}.",
             "Send it in parts.",
-            status=413,
-            code="input_too_long",
-            param="input",
+            413,
+            "input_too_long",
+            "input",
         )
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         raise RequestError(f"Input {k} contains half of a surrogate pair.", "Send Unicode in UTF-8.", param="input")
@@ -315,13 +293,9 @@ def _is_token(item: object) -> bool:
 
 def _kind(item: object) -> str:
     """Return the JSON type of a value in words, without the value itself."""
-    kinds = {
-        dict: "an object",
-        list: "an empty list" if item == [] else "a list",
-        str: "a text",
-        bool: "true or false",
-        type(None): "missing or null",
-    }
+    if item == []:
+        return "an empty list"
+    kinds = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "missing or null"}
     return kinds.get(type(item), "a number")
 
 
@@ -342,7 +316,7 @@ def _error_body(message: str, status: int, *, code: str | None = None, param: st
 
 def _refuse(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
+    headers = {"Retry-After": "1"} if error.status == 503 else {}
     if error.status == 408:  # the rest of the body may still arrive
         headers["Connection"] = "close"
     body = _error_body(str(error), error.status, code=error.code, param=error.param)
@@ -371,12 +345,8 @@ class Service:
     def __init__(self, vectors: TextVectors, names: Sequence[str], limits: Limits, window: float) -> None:
         self.vectors, self.names, self.limits = vectors, names, limits
         self.metrics = Metrics()
-        self.batcher = Batcher(
-            lambda texts: (vectors(texts), vectors.count_tokens(texts)),
-            max_batch=limits.max_batch,
-            window=window,
-            callback=self.metrics.encoded,
-        )
+        encode = lambda texts: (vectors(texts), vectors.count_tokens(texts))  # noqa: E731
+        self.batcher = Batcher(encode, max_batch=limits.max_batch, window=window, callback=self.metrics.encoded)
         self.metrics.waiting.set_function(lambda: self.batcher.waiting)
         self._active = 0
         self._began = int(time.time())
@@ -387,9 +357,8 @@ class Service:
             raise RequestError(
                 f"More than {self.limits.max_waiting} requests are in progress.",
                 "Send it again in a second.",
-                status=503,
-                code="overloaded",
-                retry_after=1,
+                503,
+                "overloaded",
             )
         self._active += 1
         self.metrics.active.set(self._active)
@@ -440,8 +409,8 @@ class Service:
         too_large = RequestError(
             f"The body is too large; expected at most {most} bytes.",
             "Send fewer or shorter texts in a request.",
-            status=413,
-            code="body_too_large",
+            413,
+            "body_too_large",
         )
         length = request.headers.get("content-length", "")
         if length.isdecimal() and int(length[:19]) > most:
@@ -468,9 +437,7 @@ class Service:
         try:
             result = asyncio.wrap_future(self.batcher.submit(texts))
         except StoppedError:
-            raise RequestError(
-                "The server is stopping.", "Send it again in a second.", status=503, code="stopping", retry_after=1
-            ) from None
+            raise RequestError("The server is stopping.", "Send it again in a second.", 503, "stopping") from None
         disconnected = asyncio.ensure_future(_disconnect(request))
         try:
             remaining = deadline - asyncio.get_running_loop().time()
@@ -485,8 +452,8 @@ class Service:
         raise RequestError(
             f"The texts were not encoded within {self.limits.timeout:g} s.",
             "Send fewer texts, or fewer concurrent requests.",
-            status=504,
-            code="timeout",
+            504,
+            "timeout",
         )
 
 
@@ -609,10 +576,9 @@ class Batcher:
     """Encodes texts in one thread, and batches the texts of requests that wait at the same time.
 
     ``encode``: takes a list of texts; returns their vectors, shape (n, dim), and the number of tokens of each;
-    ``max_batch``: maximum number of texts per call; a request with more is encoded alone, in one call; ``window``:
-    seconds for which an idle model waits for more texts. With 0 it does not wait; texts that arrived while it was busy
-    are still batched; ``callback``: called after each successful call of ``encode`` with the number of texts and the
-    seconds it took.
+    ``max_batch``: maximum number of texts per call, except for a larger request, which is encoded alone; ``window``:
+    seconds for which an idle model waits for more texts; ``callback``: called after each call of ``encode`` with the
+    number of texts and the seconds it took.
     """
 
     def __init__(

@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from congruence.errors import DtypeError
 from congruence.stores.reading import check_all_rows, missing_file, reading
@@ -104,6 +103,8 @@ class ArrowSink(TableSink):
 
         An Arrow file has one dictionary per column, while each batch from a Parquet file has its own.
         """
+        import pyarrow.compute as pc  # takes long to import
+
         if not pa.types.is_dictionary(column.type):
             return column
         known = self._dictionaries.setdefault(k, column.dictionary)

@@ -11,7 +11,6 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from congruence._utils.ids import MAX_ID_BYTES, refuse_missing, to_ids, too_long
 from congruence._utils.validation import shorten
@@ -50,6 +49,8 @@ def missing_ids(column: pa.Array) -> np.ndarray:
 def _is_missing(column: pa.Array) -> pa.Array:
     if not _has_length(column.type):
         return column.is_null(nan_is_null=True)
+    import pyarrow.compute as pc  # takes long to import, and most files have no ids
+
     return pc.equal(pc.fill_null(pc.binary_length(column), 0), 0)
 
 
@@ -60,6 +61,8 @@ def _has_length(kind: pa.DataType) -> bool:
 
 def clean_ids(column: pa.Array, name: str, start: int = 0) -> pa.Array:
     """Return a column (b,) of ``name`` as ids, after checking them; ``start`` is the number of its first row."""
+    import pyarrow.compute as pc
+
     kind = column.type
     if not (_is_number(kind) or _has_length(kind) or pa.types.is_dictionary(kind)):
         try:

@@ -149,7 +149,7 @@ def test_the_table_shows_the_first_hits_and_says_what_was_left_out(here, files):
         (("--modality", "smell"), "smell"),
         (("--queries", "raw.npz"), "Divide each query by its norm first"),
         (("--new", "few.npz"), "20 are needed. Pass --background-old and --background-new, "),
-        (("--background-old", "p_old.npz"), "Got one of --background-old and --background-new"),
+        (("--background-old", "p_old.npz"), "Got --background-old without --background-new"),
         (("--background-old", "p_new.npz", "--background-new", "wide.npz"), "9-d background rows for the new part"),
         (("--merge", "mean"), "--merge mean"),
         (("--k", "0"), "Got --k 0"),
@@ -193,4 +193,4 @@ def test_options_of_two_parts_without_a_new_one_are_refused(here, files):
     for flags in (("--merge", "none"), ("--background-old", "p_old.npz", "--background-new", "p_new.npz")):
         done = here(*SEARCH, *flags)
         assert done.code == 2
-        assert f"Got {flags[0]} without --new; expected two parts" in done.err
+        assert f"Got {flags[0]} without --new" in done.err

@@ -216,9 +216,9 @@ def test_the_sample_is_certified_by_name():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--retention", "2"], "--retention 2"),
+        (["--retention", "2"], "retention=2"),
         (["--anchors", "160"], "--anchors 160 of 160"),
-        (["--fitted", "sound"], "--fitted sound"),
+        (["--fitted", "sound"], "fitted='sound'"),
         (["--labels", "nowhere.npz:kind"], "nowhere.npz"),
         (["--query-source-image", "nowhere.npy"], "nowhere.npy"),
     ],

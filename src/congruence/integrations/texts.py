@@ -57,12 +57,26 @@ class _Loaded:
 class TextVectors:
     """Encode texts with a new model as vectors in the space of an index.
 
-    ``encoder``: ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an
-    array, shape (n, dim); ``bridge``: maps the encoder's vectors to the space of the index. None returns the encoder's
-    own vectors; ``modality``: modality whose means are used, for a bridge that has means for several modalities;
-    ``batch_size``: number of texts that an :class:`~congruence.encoders.Encoder` processes at a time; ``check``:
-    compare the encoder's name, revision and norm with those of the map's source. Widths are always compared; ``lazy``:
-    load the encoder and the bridge at the first text.
+    Parameters
+    ----------
+    encoder : str, Encoder or callable
+        ``"sentence-transformers:<name or path>"`` and the like, or a callable from a list of texts to an array, shape
+        (n, dim).
+    bridge : path-like, Bridge, Map or None
+        Maps the encoder's vectors to the space of the index. None returns the encoder's own vectors.
+    modality : str, default="text"
+        Modality whose means are used, for a bridge that has means for several modalities.
+    batch_size : int, default=32
+        Number of texts that an :class:`~congruence.encoders.Encoder` processes at a time.
+    check : bool, default=True
+        Compare the encoder's name, revision and norm with those of the map's source; widths are always compared.
+    lazy : bool, default=False
+        Load the encoder and the bridge at the first text.
+
+    Raises
+    ------
+    SpaceMismatchError
+        If the encoder's vectors do not belong to the bridge's source space.
 
     Notes
     -----
