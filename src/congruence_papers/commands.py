@@ -245,9 +245,7 @@ def _facts(entry: Entry, root: str) -> dict[str, Any]:
 
 
 def _named_splits(entry: Entry) -> list[str]:
-    """Return name and size of each split, except numbered ones: DTD's ten official partitions would not fit on a
-    line.
-    """
+    """Return name and size of each split, except numbered ones: DTD's ten partitions would not fit on a line."""
     return [f"{split} {count:,}" for split, count in entry.splits.items() if not split[-1].isdigit()]
 
 

@@ -77,18 +77,9 @@ def check_embedded(rows: np.ndarray, what: str, count: int | None = None) -> Non
 class Data:
     """Embeddings on which a paper's experiments run; each paper has a subclass with its arrays and its split.
 
-    Attributes
-    ----------
-    name : str
-        Name of the data in the rows of the results.
-    sizes : dict
-        Parameters of the experiments that fit these data better than the paper's values.
-    notes : tuple of str
-        What a reader needs to know to interpret the numbers.
-    title : str
-        Description of the data in titles; by default the name.
-    stand_in : str, optional
-        Description of what replaces the paper's models and data; part of every title.
+    ``name``: in the rows of the results; ``sizes``: parameters of the experiments that fit these data better than the
+    paper's values; ``notes``: what a reader needs to know to interpret the numbers; ``title``: in titles, by default
+    the name; ``stand_in``: what replaces the paper's models and data, part of every title.
     """
 
     name: str
@@ -227,6 +218,16 @@ class Claim:
         return {"claim": self.words, "held": held, "of": checked, "failed": failed}
 
 
+def beats(metric: str, series: str, *others: str, by: float = 0.0) -> Claim:
+    """Claim that a metric is higher for one series than for others."""
+    margin = f"more than {by} " if by else ""
+    listed = " and ".join(others) if len(others) < 5 else "every other method"
+    return Claim(
+        f"{metric} of {series} is {margin}above that of {listed}",
+        lambda v: above(v(metric, series=series), *(v(metric, series=other) + by for other in others)),
+    )
+
+
 def judge(claims: Sequence[Claim], rows: Sequence[Row], unchecked: str | None = None) -> dict[str, Any]:
     """Check the claims of an experiment, unless the reason ``unchecked`` says why they do not apply to this run.
 
@@ -261,31 +262,13 @@ class Kind:
 class Experiment:
     """One figure or table of a paper.
 
-    Attributes
-    ----------
-    name : str
-        ``"fig5"`` for the Canonical paper; for other papers with their name as a prefix, such as ``"jam-table2"``.
-    title, section : str
-    kind : str
-        A key of :attr:`Paper.kinds`.
-    claim : str
-        The paper's statement about the figure.
-    claims : tuple of Claim
-        The parts of it that are checked.
-    models, data : tuple of str
-        The paper's models, joined by ``/``: two are a pair, three a chain; and its data sets.
-    sample_data : tuple of str
-        Data to run on without the paper's weights; the first is the default.
-    variant : str, optional
-        Variant of the sample data that it needs.
-    seeds : int
-        Number of draws.
-    metrics : tuple of str
-        Keys of :attr:`Paper.metrics`, in the order of the panels.
-    parameters : dict
-        Those of the kind, where they differ from its defaults.
-    numbers : dict, optional
-        Numbers that the paper prints; by default those of ``printed.json``.
+    ``name``: ``"fig5"`` for the Canonical paper; for other papers with their name as a prefix, such as ``"jam-
+    table2"``; ``kind``: a key of :attr:`Paper.kinds`; ``claim``: the paper's statement about the figure; ``claims``:
+    the parts of it that are checked; ``models``: the paper's models, joined by ``/``: two are a pair, three a chain;
+    ``data``: its data sets; ``sample_data``: data to run on without the paper's weights, the first by default;
+    ``variant``: variant of the sample data that it needs; ``seeds``: number of draws; ``metrics``: keys of
+    :attr:`Paper.metrics`, in the order of the panels; ``parameters``: those of the kind, where they differ from its
+    defaults; ``numbers``: those that the paper prints, by default those of ``printed.json``.
     """
 
     name: str
@@ -315,6 +298,23 @@ class Experiment:
             name: getattr(self, name) for name in ("name", "title", "section", "kind", "claim", "variant", "seeds")
         }
         return {**plain, **lists, "parameters": dict(self.parameters), "numbers": self.numbers}
+
+
+def experiment_maker(prefix: str = "", **defaults: Any) -> Callable[..., Experiment]:
+    """Return a function ``(name, title, section, kind, claim, *claims, **more)`` that makes experiments of a paper.
+
+    Names and kinds get the paper's ``prefix``; names of models and data are separated by spaces.
+    """
+
+    def make(name: str, title: str, section: str, kind: str, claim: str, *claims: Claim, **more: Any) -> Experiment:
+        kind = f"{prefix}_{kind}" if prefix else kind
+        values = {**defaults, **more}
+        for field_name in ("models", "data", "sample_data"):
+            if isinstance(values[field_name], str):
+                values[field_name] = tuple(values[field_name].split())
+        return Experiment(f"{prefix}-{name}" if prefix else name, title, section, kind, claim, claims, **values)
+
+    return make
 
 
 @cache
@@ -469,9 +469,7 @@ class Job(Generic[DataT]):
             self.notes.append(note)
 
     def rows(self) -> list[Row]:
-        """Return one row per group of values; the standard deviation is over draws, with n − 1, and None for one
-        value.
-        """
+        """Return one row per group of values; the standard deviation has n − 1, and is None for one value."""
         return [
             {
                 **dict(zip(COLUMNS, columns, strict=True)),

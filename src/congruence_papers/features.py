@@ -66,8 +66,7 @@ def encoder_pairs(models: Sequence[str]) -> list[tuple[str, str]]:
         names = spec.split("/")
         if len(names) != 2 or not all(names):
             raise ParameterError(
-                f"Got {spec!r}; expected an image and a text encoder joined by /.",
-                "Pass `models='dinov2/minilm'`, for example.",
+                f"{spec!r} is no image and text encoder joined by /.", "Pass `models='dinov2/minilm'`, say."
             )
         pairs.append((names[0], names[1]))
     return pairs
@@ -82,9 +81,7 @@ def find_embeddings(folder: Path, name: str) -> Path | None:
 def embed_rows(
     encoder: Encoder, items: Sequence[object], names: Sequence[str], cache: Path | None, batch_size: int
 ) -> np.ndarray:
-    """Return the vectors of all items, shape (n, …); those in the cache, found by the items' names, are not computed
-    again.
-    """
+    """Return the vectors of all items, shape (n, …); those in the cache, found by name, are not computed again."""
     if cache is None:
         rows: np.ndarray = encoder.encode_all(items, batch_size)
         return rows
@@ -105,9 +102,7 @@ def embed_rows(
 
 
 def _shard(encoder: Encoder, items: Sequence[object], part: slice, path: Path, batch_size: int) -> np.ndarray:
-    """Return the vectors of a part of the items from its file in the cache, which is written first if it is not
-    there.
-    """
+    """Return the vectors of a part of the items from its file in the cache, which is written if it is not there."""
     count = part.stop - part.start
     if not path.is_file():
         rows = np.concatenate([np.asarray(batch) for batch in encoder.encode(items[part], batch_size=batch_size)])

@@ -87,9 +87,7 @@ def panels(results: Results) -> list[Panel]:
 
 
 def _clouds(title: str, points: Mapping[str, Any]) -> Panel:
-    """Return a panel of clouds under the names that the plot expects; images of a single model are joined to its
-    texts.
-    """
+    """Return a panel of clouds under the names that the plot expects; images of one model are joined to its texts."""
     if {*points} == {"target image", "target text"}:
         joined = {"source image": points["target image"], "target image": points["target text"]}
         names = {"source image": "images", "target image": "texts"}
@@ -443,17 +441,10 @@ def why_no_experiment(folder: Path) -> str | None:
 def write_experiment(
     out: str | Path, outcome: Any, *, png: bool = False, pdf: bool = False, html: bool = False, force: bool = False
 ) -> None:
-    """Write ``results.json``, ``results.csv`` and ``figure.svg`` into a new folder, atomically.
+    """Write ``results.json``, ``results.csv`` and ``figure.svg`` of a run into a new folder, atomically.
 
-    Parameters
-    ----------
-    out : path-like
-    outcome : Outcome
-        From :func:`congruence_papers.run`.
-    png, pdf, html : bool, default=False
-        Write ``figure.png``, ``figure.pdf``, or ``report.html``, a page with figure, claim and numbers, as well.
-    force : bool, default=False
-        Replace the results of an earlier experiment; other folders are never replaced.
+    ``png``, ``pdf``, ``html``: write ``figure.png``, ``figure.pdf``, or ``report.html``, a page with figure, claim and
+    numbers, as well. ``force`` replaces the results of an earlier experiment; other folders are never replaced.
     """
     with atomic_path(out, force=force, directory=True, foreign=why_no_experiment) as folder:
         write_files(folder, outcome, png=png, pdf=pdf, html=html)

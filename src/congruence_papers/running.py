@@ -34,14 +34,9 @@ NOT_RUN = "The paper's published weights and data sets have not been run: these 
 class Outcome:
     """What a run measured.
 
-    Attributes
-    ----------
-    results : dict
-        Plain data: ``rows`` (mean, standard deviation and values of every quantity), what was resampled, seeds,
-        versions, seconds, the configuration, the data, the ``title`` with the stand-ins for the paper's models, the
-        paper's ``claim``, and whether it ``held``.
-    pictures : dict of str to bytes
-        Thumbnails of the examples, by id.
+    ``results``, plain data: ``rows`` (mean, standard deviation and values of every quantity), what was resampled,
+    seeds, versions, seconds, the configuration, the data, the ``title`` with the stand-ins for the paper's models, the
+    paper's ``claim``, and whether it ``held``. ``pictures``: thumbnails of the examples, by id.
     """
 
     results: dict[str, Any]
@@ -58,20 +53,8 @@ class Outcome:
         return dict(self.results["held"])
 
     def plot(self, ax: Axes | None = None, *, panel: int = 0, annotate: bool = True) -> Axes:
-        """Draw one panel of the figure.
-
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            By default those of a new figure, which is not registered with pyplot.
-        panel : int, default=0
-            Index of the panel: 0 is (a).
-        annotate : bool, default=True
-            Add the title and the legend.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
+        """Draw one panel of the figure, 0 for (a), on axes; by default on those of a new figure, which is not
+        registered with pyplot. ``annotate`` adds the title and the legend.
         """
         from congruence_papers.figure import draw_panel, panels
 
@@ -220,8 +203,7 @@ def _open_sample(paper: Paper, experiment: Experiment, name: str, data: Sequence
     """Open sample data; an option that does not apply to them is refused."""
     if experiment.parameters.get("captions"):
         raise ParameterError(
-            f"Got captions for {name}, whose encoders are not available to embed them.",
-            "Pass `models=…` by name, or leave out captions.",
+            f"Got captions for {name}, which has no encoders.", "Pass `models=…` by name, or leave out captions."
         )
     if data:
         raise ParameterError(
@@ -230,8 +212,7 @@ def _open_sample(paper: Paper, experiment: Experiment, name: str, data: Sequence
     if name not in experiment.sample_data:
         among = ", ".join(experiment.sample_data) or "none"
         raise ParameterError(
-            f"Got {name} for {experiment.name}; expected one of {among}, or the paper's models.",
-            "Pass one of these as `models=…`.",
+            f"Got {name} for {experiment.name}; expected one of {among}.", "Pass one of these as `models=…`."
         )
     return paper.open_sample(name, experiment.variant, **source)
 
@@ -299,9 +280,7 @@ def listing() -> list[dict[str, Any]]:
 
 
 def experiment_of(paper: Paper, experiment: Experiment) -> str:
-    """Return a key of what runs on sample data; figures that differ in the paper's models, data and metrics share
-    it.
-    """
+    """Return a key of what runs on sample data, shared by figures that differ in the paper's models and data only."""
     return json.dumps([experiment.kind, paper.parameters(experiment, {}), experiment.variant], sort_keys=True)
 
 
@@ -314,9 +293,7 @@ def _entry(paper: Paper, name: str, title: str, section: str, kind: str) -> dict
 
 
 def count_experiments(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, tuple[int, int]]]:
-    """Return by paper the number of figures (``"fig"``) and tables that run on sample data, and of distinct experiments
-    among them.
-    """
+    """Return by paper the number of figures and tables that run on sample data, and of distinct experiments."""
     out: dict[str, dict[str, tuple[int, int]]] = {}
     for paper in PAPERS:
         for kind in ("fig", "table"):

@@ -33,6 +33,7 @@ from congruence.stores import (
     suffixes,
 )
 from congruence_papers import image_sets
+from congruence_papers.canonical import data as canonical_data
 
 #: Maximum length of a message, whatever the file contains.
 LONGEST = 6000
@@ -261,7 +262,7 @@ def write_bundle(rng: random.Random, folder: Path) -> Path:
 
 
 def read_captions(path: Path) -> None:
-    found = image_sets.read_captions(path)
+    found = canonical_data.read_captions(path)
     assert found
     assert all(isinstance(name, str) and name and isinstance(text, str) and text for name, text in found)
 

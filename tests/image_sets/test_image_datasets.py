@@ -18,10 +18,8 @@ from layouts import LAYOUTS, caltech101, cifar100, colour, dtd, gradient, pets, 
 
 from congruence.errors import CorruptFileError, FileError, IdError, InputError, MissingExtraError, ParameterError
 from congruence.metrics import ensemble_prompts
-from congruence_papers.image_sets import DATASETS, open_dataset
-from congruence_papers.image_sets.base import ImageFiles, ImagePixels
-from congruence_papers.image_sets.coop import read_coop
-from congruence_papers.image_sets.prompts import TEMPLATES
+from congruence_papers.image_sets import DATASETS, ImageDataset, open_dataset
+from congruence_papers.image_sets.sets import TEMPLATES, read_coop
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 
@@ -370,9 +368,9 @@ def test_malformed_splits_are_refused(what, tmp_path):
 
 
 def test_a_good_split_is_read(tmp_path):
-    found = read_coop(write_json(tmp_path / "split.json", GOOD))
-    assert found.classes == ("x", "y")
-    assert found.items == {"train": [("a.jpg", 0)], "val": [("b.jpg", 1)], "test": [("c.jpg", 0)]}
+    classes, items = read_coop(write_json(tmp_path / "split.json", GOOD))
+    assert classes == ["x", "y"]
+    assert items == {"train": [("a.jpg", 0)], "val": [("b.jpg", 1)], "test": [("c.jpg", 0)]}
 
 
 def test_pictures_that_are_none_are_named(tmp_path):
@@ -440,13 +438,13 @@ def test_prompts_in_their_order_average_to_prototypes(root):
 
 
 def test_names_with_braces_stay_as_they_are():
-    data = ImagePixels("x", "all", ["{0}", "{}"], ["a {}."], ["1", "2"], [0, 1], np.zeros((2, 1, 1, 3), np.uint8))
+    data = ImageDataset("x", "all", ["{0}", "{}"], ["a {}."], ["1", "2"], [0, 1], np.zeros((2, 1, 1, 3), np.uint8))
     assert [text for _, _, text in data.prompts()] == ["a {0}.", "a {}."]
 
 
 def test_labels_and_ids_are_checked(tmp_path):
     def make(ids, labels, templates=("{}",), classes=("x", "y")):
-        return ImagePixels("x", "all", classes, templates, ids, labels, np.zeros((len(ids), 1, 1, 3), np.uint8))
+        return ImageDataset("x", "all", classes, templates, ids, labels, np.zeros((len(ids), 1, 1, 3), np.uint8))
 
     with pytest.raises(InputError, match=r"label 2 .*b.*0 to 1"):
         make(["a", "b"], [0, 2])
@@ -462,11 +460,11 @@ def test_labels_and_ids_are_checked(tmp_path):
         with pytest.raises(InputError, match="one {}"):
             make(["a"], [0], templates=(template,))
     with pytest.raises(FileError, match="1 of 1"):
-        ImageFiles("x", "all", ["x"], ["{}"], ["a.png"], [0], tmp_path)
+        ImageDataset("x", "all", ["x"], ["{}"], ["a.png"], [0], tmp_path)
 
 
 def test_it_says_what_it_is(root):
-    assert repr(part("stl10", root)) == "ImagePixels('stl10', 'test', 2 images, 2 classes)"
+    assert repr(part("stl10", root)) == "ImageDataset('stl10', 'test', 2 images, 2 classes)"
 
 
 def test_coops_layout_as_its_instructions_draw_it(tmp_path):

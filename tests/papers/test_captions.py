@@ -11,8 +11,7 @@ from test_models import CLASSES, PretendedEncoder, options, world  # noqa: F401
 from congruence.errors import CorruptFileError, FileError, InputError, ParameterError
 from congruence_papers import run
 from congruence_papers.canonical import edit_caption, open_models, open_sample
-from congruence_papers.canonical.data import edit_captions, shared_words
-from congruence_papers.image_sets import read_captions
+from congruence_papers.canonical.data import edit_captions, read_captions, shared_words
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,11 @@ import pytest
 
 from congruence.errors import CorruptFileError, FileError, InputError, MissingExtraError, ParameterError, ShapeError
 from congruence_papers import EXPERIMENTS, JAMData
-from congruence_papers.jam import (
-    METRICS,
-    caption_features,
-    fit_baseline,
-    fit_text_only,
-    measure_recall,
-    measure_text_only,
-    open_sample,
-)
+from congruence_papers.jam import open_sample
 from congruence_papers.jam.data import layer_numbers
 from congruence_papers.jam.figures import cases, measure_statistics, paper_seeds
-from congruence_papers.jam.samples import CAPTION_FEATURES, unrelated_sentences
+from congruence_papers.jam.methods import METRICS, fit_baseline, fit_text_only, measure_recall, measure_text_only
+from congruence_papers.jam.samples import CAPTION_FEATURES, caption_features, unrelated_sentences
 
 
 @pytest.fixture(scope="module")

@@ -474,7 +474,7 @@ def test_a_bend_lies_outside_the_frame_and_is_a_function_of_the_latent():
 
 
 def test_a_latent_wider_than_an_encoder_is_refused():
-    with pytest.raises(ParameterError, match="Got latent=10.*24 and 10"):
+    with pytest.raises(ParameterError, match="latent=10.*24 and 10"):
         unimodal_problem(10, 24, 10, latent=10)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,55 +82,21 @@ class Bundle:
             object.__setattr__(self, name, text_keys(getattr(self, name)))
 
     def side(self, which: str) -> dict[str, Embeddings]:
-        """Return the images and texts of one side (``"source"`` or ``"target"``), as :func:`congruence.evaluate`
-        expects them.
-        """
+        """Return the images and texts of one side, ``"source"`` or ``"target"``, for :func:`congruence.evaluate`."""
         return {kind: rows for kind, rows in getattr(self, which).items() if kind in ("image", "text")}
 
     def class_of(self, kind: str, ids: np.ndarray) -> np.ndarray:
-        """Return the class of each id.
-
-        Parameters
-        ----------
-        kind : str
-        ids : ndarray of str, shape (n,)
-
-        Returns
-        -------
-        ndarray of object (str), shape (n,)
-        """
+        """Return the class of each id, shape (n,), of a kind."""
         known = self.classes.get(kind, {})
         return np.array([known.get(i, i) for i in id_texts(ids).tolist()], dtype=object)
 
     def take(self, keep: Mapping[str, np.ndarray]) -> Bundle:
-        """Return the bundle with only some rows of some kinds; other kinds are kept completely.
-
-        Parameters
-        ----------
-        keep : mapping of str to sequence of str
-            By kind, the ids to keep.
-
-        Returns
-        -------
-        Bundle
-        """
+        """Return the bundle with only the ids to keep of some kinds; other kinds are kept completely."""
 
         def cut(rows: dict[str, Embeddings]) -> dict[str, Embeddings]:
-            return {
-                kind: items.take(is_in(items.ids, keep[kind])) if kind in keep else items
-                for kind, items in rows.items()
-            }
+            return {kind: own.take(is_in(own.ids, keep[kind])) if kind in keep else own for kind, own in rows.items()}
 
-        return Bundle(
-            cut(self.source),
-            cut(self.target),
-            self.classes,
-            self.labels,
-            self.texts,
-            self.before,
-            self.thumbnails,
-            self.info,
-        )
+        return replace(self, source=cut(self.source), target=cut(self.target))
 
 
 def write_bundle(path: str | Path, bundle: Bundle, *, dtype: DTypeLike = np.float16, force: bool = False) -> None:
@@ -145,13 +111,6 @@ def write_bundle(path: str | Path, bundle: Bundle, *, dtype: DTypeLike = np.floa
         Type of the stored vectors.
     force : bool, default=False
         Replace an existing file.
-
-    Raises
-    ------
-    InputError
-        If the name does not end in ``.parquet``, or a kind is unknown.
-    OutputExistsError, StorageError
-        If the output exists and ``force`` is False, or it cannot be written.
     """
     if Path(path).suffix.lower() != ".parquet":
         raise InputError(f"Got {path} for a bundle; expected a name ending in .parquet.", f"Pass {path}.parquet.")
@@ -201,21 +160,6 @@ def read_bundle(path: str | Path) -> Bundle:
 
     Only ``kind``, ``id``, ``source`` and ``target`` are required; ``class``, ``label``, ``text``, ``before`` and
     ``thumbnail`` may be missing, and so may the vector of a row on one side.
-
-    Parameters
-    ----------
-    path : path-like
-
-    Returns
-    -------
-    Bundle
-
-    Raises
-    ------
-    FileError, CorruptFileError
-        If the file is missing or damaged.
-    InputError
-        If columns are missing, a kind is unknown, or vectors or ids are invalid.
     """
     if not Path(path).is_file():
         raise FileError(f"Got no file at {path}; expected a bundle (.parquet).", "Check the path.")
@@ -237,30 +181,25 @@ def read_bundle(path: str | Path) -> Bundle:
             raise InputError(
                 f"Got rows of kind {unknown[0]!r} in {path}; expected {', '.join(KINDS)}.", "Correct the column kind."
             )
-        sides = {side: _side(table, side, kinds, plain["id"], facts.get(side)) for side in ("source", "target")}
+        source, target = (_side(table, side, kinds, plain["id"], facts.get(side)) for side in ("source", "target"))
     except CongruenceError:
         raise
     except _DAMAGE as error:
         raise CorruptFileError(f"Got a damaged bundle, {path} ({error}).", "Copy or write it again.") from error
-    classes: dict[str, dict[str, str]] = {}
-    texts: dict[str, dict[str, str]] = {}
-    labels: dict[str, str] = {}
-    before: dict[str, str] = {}
-    thumbnails: dict[str, bytes] = {}
-    count = len(table)
-    rows = zip(*(plain.get(name, [None] * count) for name in ("kind", "id", *_TEXT_COLUMNS, "thumbnail")), strict=True)
-    for kind, i, own_class, label, text, old_class, thumbnail in rows:
-        if own_class is not None:
-            classes.setdefault(kind, {})[i] = own_class
-        if label is not None:
-            labels[own_class or i] = label
-        if text is not None:
-            texts.setdefault(kind, {})[i] = text
-        if old_class is not None:
-            before[i] = old_class
-        if thumbnail is not None:
-            thumbnails[i] = thumbnail
-    return Bundle(sides["source"], sides["target"], classes, labels, texts, before, thumbnails, facts.get("info", {}))
+
+    def given(column: str) -> list[tuple[str, str, Any, str | None]]:
+        """Return kind, id, value and class of each row that has a value in the column."""
+        nothing = [None] * len(table)
+        columns = plain["kind"], plain["id"], plain.get(column, nothing), plain.get("class", nothing)
+        return [row for row in zip(*columns, strict=True) if row[2] is not None]
+
+    by_kind: dict[str, dict[str, dict[str, str]]] = {"class": {}, "text": {}}
+    for column, known in by_kind.items():
+        for kind, i, value, _ in given(column):
+            known.setdefault(kind, {})[i] = value
+    labels = {own_class or i: label for _, i, label, own_class in given("label")}
+    before, thumbnails = ({i: value for _, i, value, _ in given(name)} for name in ("before", "thumbnail"))
+    return Bundle(source, target, by_kind["class"], labels, by_kind["text"], before, thumbnails, facts.get("info", {}))
 
 
 def _side(

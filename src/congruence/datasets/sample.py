@@ -55,13 +55,6 @@ def load_sample(name: str = "photos") -> Bundle:
         ``"prompt"`` (several texts per class); the emoji also have ``"edit"`` (captions in which only the class was
         edited). ``info`` holds the provenance, the scores of each model alone, licenses and attributions.
 
-    Raises
-    ------
-    ParameterError
-        If the name is unknown.
-    FileError, CorruptFileError
-        If the installation is incomplete or damaged.
-
     Examples
     --------
     >>> from congruence.datasets import load_sample
@@ -75,22 +68,7 @@ def load_sample(name: str = "photos") -> Bundle:
 
 
 def open_bundle(data: str | Path) -> Bundle:
-    """Load a sample by name, or read a bundle from a file.
-
-    Parameters
-    ----------
-    data : str or path-like
-        ``photos``, ``emoji`` (also ``sample``), or a path.
-
-    Returns
-    -------
-    Bundle
-
-    Raises
-    ------
-    FileError, CorruptFileError, InputError
-        If the sample or the file cannot be read; see :func:`load_sample` and :func:`read_bundle`.
-    """
+    """Load a sample by name (``photos`` or ``emoji``, also called ``sample``), or read a bundle from a file."""
     name = _OTHER_NAMES.get(str(data), str(data))
     if name in SAMPLES:
         return load_sample(name)

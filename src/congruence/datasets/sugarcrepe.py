@@ -52,16 +52,7 @@ class SugarCrepe:
         return np.unique(self.filenames)
 
     def take(self, rows: np.ndarray | slice | Sequence[int]) -> SugarCrepe:
-        """Return some of the items.
-
-        Parameters
-        ----------
-        rows : ndarray of bool, shape (n,), or of int, shape (m,)
-
-        Returns
-        -------
-        SugarCrepe
-        """
+        """Return some of the items, selected by a mask or by row numbers."""
         return SugarCrepe(
             self.ids[rows],
             self.categories[rows],
@@ -71,31 +62,12 @@ class SugarCrepe:
         )
 
     def split_by_image(self, train: float = 0.7, random_state: int = 0) -> tuple[SugarCrepe, SugarCrepe]:
-        """Split the items such that no image is in both parts.
+        """Return two parts of the items such that no image is in both, the first with the share ``train`` of the
+        images.
 
-        Splitting by item would put captions of most images in both parts. For JAM's 70–15–15 split, split twice:
-        ``train, rest = data.split_by_image(0.7, seed)`` and ``validation, test = rest.split_by_image(0.5, seed)``.
-
-        Parameters
-        ----------
-        train : float, default=0.7
-            Share of the images, not of the items, in the first part.
-        random_state : int, default=0
-
-        Returns
-        -------
-        train, rest : SugarCrepe
-
-        Raises
-        ------
-        ParameterError
-            If ``train`` is not between 0 and 1, a part would be empty, or ``random_state`` is not a valid seed.
-        TooFewAnchorsError
-            If fewer than two images would be left to train on.
-
-        References
-        ----------
-        Yoon, Yue and Kim (2025), section 5 and appendix, for the shares.
+        Splitting by item would put captions of most images in both parts. For the 70–15–15 split of JAM (Yoon, Yue and
+        Kim, 2025), split twice: ``train, rest = data.split_by_image(0.7, seed)`` and ``validation, test =
+        rest.split_by_image(0.5, seed)``.
         """
         check_seed(random_state)
         if not isinstance(train, (int, float)) or not 0 < train < 1:
@@ -115,7 +87,7 @@ class SugarCrepe:
 
 
 def load_sugarcrepe(folder: str | Path, categories: Sequence[str] = CATEGORIES) -> SugarCrepe:
-    """Read the annotation files of SugarCrepe.
+    """Read the annotation files of SugarCrepe (Hsieh et al., 2023).
 
     Parameters
     ----------
@@ -128,17 +100,6 @@ def load_sugarcrepe(folder: str | Path, categories: Sequence[str] = CATEGORIES) 
     -------
     SugarCrepe
         All seven categories have 7,511 items over 1,560 images.
-
-    Raises
-    ------
-    ParameterError
-        If a category is unknown; the message lists the seven.
-    FileError, CorruptFileError
-        If a file is missing, or is not JSON of the expected form.
-
-    References
-    ----------
-    Hsieh et al. (2023), "SugarCrepe: Fixing hackable benchmarks for vision-language compositionality".
     """
     folder = Path(folder).expanduser()
     if isinstance(categories, str) or not categories:

@@ -29,13 +29,6 @@ def anchor_texts(n: int | None = None) -> list[str]:
     list of str
         Distinct English texts, each of one line.
 
-    Raises
-    ------
-    ParameterError
-        If ``n`` is below 1 or above the number of texts.
-    FileError
-        If the installation is incomplete.
-
     Notes
     -----
     Generated for this library by ``examples/anchor_texts`` and dedicated to the public domain (CC0 1.0). The order is

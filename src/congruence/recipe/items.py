@@ -85,9 +85,7 @@ def read_items(recipe: Recipe, spaces: tuple[Space, Space]) -> Items:
 
 
 def group(recipe: Recipe, pairs: Pairs) -> np.ndarray:
-    """Return a label for each pair: the same for pairs with identical vectors, or, if the recipe has ``groups="none"``,
-    one for each pair.
-    """
+    """Return a label for each pair, the same for pairs with identical vectors unless ``groups="none"``."""
     return np.arange(len(pairs)) if recipe.groups == "none" else duplicate_groups(pairs.source, pairs.target)
 
 

@@ -77,11 +77,6 @@ class Recipe:
         JAM: file of wrong captions, one or several for each row of the target.
     tasks : str, optional
         JAM: file with the kind of each wrong caption, to report scores by kind.
-
-    Raises
-    ------
-    ParameterError
-        If an entry has an invalid value, the method does not use it, or an entry that it requires is missing.
     """
 
     method: str
@@ -156,10 +151,8 @@ def read_recipe(path: str | Path, **changes: object) -> Recipe:
 
     Raises
     ------
-    FileError, CorruptFileError
-        If the file cannot be read, or is not a YAML mapping.
-    ParameterError
-        If an entry is unknown, missing or has an invalid value.
+    FileError, CorruptFileError, ParameterError
+        If the file cannot be read or is not a YAML mapping, or an entry is unknown, missing or has an invalid value.
     """
     text = read_yaml(path, "a recipe")
     entries = parse_yaml(text, str(path))
@@ -172,20 +165,12 @@ def read_recipe(path: str | Path, **changes: object) -> Recipe:
 
 
 def make_recipe(entries: Mapping[str, object], **changes: object) -> Recipe:
-    """Build a recipe from plain data; see :func:`read_recipe`.
-
-    Raises
-    ------
-    ParameterError
-        If an entry is unknown, missing or has an invalid value.
-    """
+    """Build a recipe from plain data; see :func:`read_recipe`."""
     return _make(entries, changes, Where())
 
 
 def _make(entries: Mapping[str, Any], changes: Mapping[str, Any], where: Where) -> Recipe:
-    """Build a recipe from entries, and from changes that take precedence over them; ``where`` locates errors in a
-    file.
-    """
+    """Build a recipe from entries and changes, which take precedence; ``where`` locates errors in a file."""
     replaced: set[tuple[str, ...]] = set()
     for name, value in changes.items():
         if value is not None:

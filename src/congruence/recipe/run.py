@@ -79,12 +79,6 @@ def run_recipe(
         The map's ``scores_`` hold the trials, the test scores (``test_…``) and, for SOTAlign, the scores of its linear
         teacher on the same rows (``teacher_…``).
 
-    Raises
-    ------
-    FileError, CorruptFileError, InputError, ParameterError, TrainingError
-        If a file cannot be read or is damaged, the input cannot be used, a parameter has an invalid value, or training
-        cannot continue.
-
     Warns
     -----
     DuplicateWarning
@@ -129,26 +123,22 @@ def _fit(
     verbose: bool,
     callback: Callable[[dict[str, object], float], None] | None,
 ) -> Tuned:
-    """Fit the method to the pairs and to the other rows that it learns from, and choose among the points of the
-    grid.
-    """
-    sides, arguments = (items.pairs.source, items.pairs.target), _fit_arguments(method, items, unpaired)
-    if heldout is None:
-        arguments.pop("groups", None)  # with groups, JAM would split the pairs again
-        fitted = method.fit(*sides, **arguments, checkpoint=_first_checkpoint(checkpoint), verbose=verbose)
-        return Tuned(fitted, {}, float("nan"), [])
-    validation = _validation(method, heldout)
-    return tune(
-        method, recipe.grid, *sides, **arguments, validation=validation, checkpoint=checkpoint, verbose=verbose,
-            callback=callback
-    )  # fmt: skip
-
-
-def _fit_arguments(method: HeadsMap, items: Items, unpaired: list[Unpaired]) -> dict[str, Any]:
-    """Return the arguments of a method's ``fit`` in addition to the pairs."""
+    """Fit the method to the pairs and the other rows it learns from, and choose among the points of the grid."""
+    arguments: dict[str, Any] = {"verbose": verbose}
     if takes(method, "negatives"):
-        return {"negatives": items.negatives, "groups": items.groups}
-    return {"unpaired": tuple(unpaired)}
+        arguments["negatives"] = items.negatives
+        if heldout is not None:  # without, JAM would split the pairs again by the groups
+            arguments["groups"] = items.groups
+    else:
+        arguments["unpaired"] = tuple(unpaired)
+    sides = items.pairs.source, items.pairs.target
+    if heldout is not None:
+        arguments |= {"validation": _validation(method, heldout), "checkpoint": checkpoint, "callback": callback}
+        return tune(method, recipe.grid, *sides, **arguments)
+    if checkpoint is not None:  # where a search would store its first point
+        Path(checkpoint).mkdir(exist_ok=True)
+        arguments["checkpoint"] = Path(checkpoint) / "000"
+    return Tuned(method.fit(*sides, **arguments), {}, float("nan"), [])
 
 
 def _validation(method: HeadsMap, heldout: Items) -> tuple[Any, ...]:
@@ -159,14 +149,6 @@ def _validation(method: HeadsMap, heldout: Items) -> tuple[Any, ...]:
     if len(np.unique(heldout.groups)) < len(heldout):  # retrieving an identical row is not an error
         return unique_pairs(heldout.pairs.source.vectors, heldout.pairs.target.vectors, heldout.groups)
     return heldout.pairs.source, heldout.pairs.target
-
-
-def _first_checkpoint(folder: str | Path | None) -> Path | None:
-    """Return the folder in which a search would store its first point, after creating the folder of checkpoints."""
-    if folder is None:
-        return None
-    Path(folder).mkdir(exist_ok=True)
-    return Path(folder) / "000"
 
 
 def _scores(
@@ -193,9 +175,7 @@ def _scores(
 
 
 def _compare_teacher(scores: dict[str, Any], tuned: Tuned, heldout: Items | None, test: Items | None) -> dict[str, Any]:
-    """Warn if the heads retrieve worse than their teacher, on the test pairs or, without any, on the validation
-    pairs.
-    """
+    """Warn if the heads retrieve worse than their teacher, on the test or else the validation pairs."""
     if test is not None:
         rows, own, teacher = f"{len(test):,} test pairs", scores["test_mean@1"], scores["teacher_test_mean@1"]
     elif heldout is not None:
@@ -223,9 +203,7 @@ def _retrieval(mapping: HeadsMap, test: Items) -> dict[str, float]:
 
 
 def _choices(mapping: HeadsMap, test: Items) -> dict[str, object]:
-    """Return how often an image is nearer to its caption than to the wrong ones, and than to these and captions of
-    other images.
-    """
+    """Return how often an image is nearer to its caption than to the wrong ones, and those of other images."""
     data = test.captions()
     assert data.negatives is not None
     n, k, width = data.negatives.shape

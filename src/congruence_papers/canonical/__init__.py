@@ -2,20 +2,13 @@
 
 from congruence_papers.canonical.data import CaptionBank, Collection, Model, edit_caption
 from congruence_papers.canonical.experiments import PAPER
-from congruence_papers.canonical.maps import BASELINES, METRICS
-from congruence_papers.canonical.models import MODELS, open_models, resolve_models
-from congruence_papers.canonical.samples import SAMPLE_DATA, VARIANTS, Heads, contrastive_heads, open_sample
+from congruence_papers.canonical.models import open_models, resolve_models
+from congruence_papers.canonical.samples import contrastive_heads, open_sample
 
 __all__ = [
-    "BASELINES",
-    "METRICS",
-    "MODELS",
     "PAPER",
-    "SAMPLE_DATA",
-    "VARIANTS",
     "CaptionBank",
     "Collection",
-    "Heads",
     "Model",
     "contrastive_heads",
     "edit_caption",

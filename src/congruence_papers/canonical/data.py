@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
 from congruence.embeddings import normalize_rows
-from congruence.errors import InputError, ShapeError
+from congruence.errors import CorruptFileError, FileError, InputError, ShapeError
 from congruence.metrics import ensemble_prompts
 from congruence_papers.core import Data, check_embedded
 
@@ -19,23 +22,9 @@ from congruence_papers.core import Data, check_embedded
 class CaptionBank:
     """Captions and edited versions of some of them, embedded by every model.
 
-    Attributes
-    ----------
-    texts : tuple of str
-    labels : ndarray of int, shape (n,)
-        Class of each caption; −1 if it is not one of the available classes.
-    vectors : tuple of ndarray, shape (n, d)
-        Unit rows, one array per model.
-    edited_texts : tuple of str
-    origin, wanted : ndarray of int, shape (m,)
-        Index of the original of each edited caption, and the class that the edited caption names.
-    edited : tuple of ndarray, shape (m, d)
-        Unit rows, one array per model.
-
-    Raises
-    ------
-    ShapeError
-        If the numbers of texts, labels and vectors differ.
+    ``labels`` (n,): class of each caption, −1 if it is not one of the available classes; ``vectors``: unit rows, shape
+    (n, d), by model; ``origin``, ``wanted`` (m,): index of the original of each edited caption, and the class that the
+    edited caption names; ``edited``: unit rows, shape (m, d), by model.
     """
 
     texts: tuple[str, ...]
@@ -54,15 +43,11 @@ class CaptionBank:
         )
         if counts != ({n}, {m}):
             raise ShapeError(
-                f"Got {n} captions and {m} edited captions, but other numbers of labels or vectors; expected "
-                "one per caption.",
-                "Pass a label and a vector for each caption.",
+                f"{n} captions and {m} edited ones do not fit their labels or vectors.", "Pass one of each."
             )
 
     def relabel(self, classes: np.ndarray) -> CaptionBank:
-        """Return the captions with class k renumbered to ``classes[k]``, where −1 marks a class that is no longer
-        available.
-        """
+        """Return the captions with class k renumbered to ``classes[k]``, −1 for one no longer available."""
         return replace(
             self,
             labels=np.where(self.labels >= 0, classes[self.labels], -1),
@@ -114,12 +99,60 @@ def edit_captions(
         if (new := edit_caption(caption, before, after)) is not None
     ]
     if not versions:
+        named = " or ".join(edits) or "a class to replace"
         raise InputError(
-            f"Got {len(texts)} captions, none of which contains {' or '.join(edits) or 'a class to replace'}.",
-            "Pass `edits=…` with a name that occurs in the captions.",
+            f"Got {len(texts)} captions, none of which contains {named}.", "Pass `edits=…` with a name in them."
         )
     origin, edited, wanted = zip(*versions, strict=True)
     return CaptionBank(tuple(texts), np.array(labels), (), edited, np.array(origin), np.array(wanted), ())
+
+
+def read_captions(path: str | Path) -> list[tuple[str, str]]:
+    """Return the captions in a file, each with the id of its image or the name of its class."""
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise FileError(f"Got no file at {path}; expected captions (.csv, .tsv or .json).", "Check the path.")
+    readers = {".csv": _table, ".tsv": _table, ".json": _mapping}
+    if path.suffix.lower() not in readers:
+        raise FileError(f"Got {path.name}; expected captions as .csv, .tsv or .json.", "Save them as one of these.")
+    try:
+        captions = readers[path.suffix.lower()](path)
+    # ValueError: not UTF-8, invalid JSON, or an integer too long to parse.
+    except (ValueError, RecursionError, csv.Error) as error:
+        raise CorruptFileError(
+            f"Got {path}, which cannot be read ({error}); expected captions in UTF-8.", "Check the file."
+        ) from error
+    captions = [(i.strip(), caption.strip()) for i, caption in captions]
+    if not captions:
+        raise InputError(f"No caption in {path}.", "Check the file.")
+    for i, caption in captions:
+        if not i or not caption:
+            raise InputError(
+                f"Got an empty {'caption' if i else 'id'} in {path} (next to {(i or caption)[:80]!r}); expected both.",
+                "Fill it in.",
+            )
+    return captions
+
+
+def _table(path: Path) -> list[tuple[str, str]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+        columns = reader.fieldnames or []
+        if not {"id", "caption"} <= set(columns):
+            raise CorruptFileError(
+                f"Got the columns {', '.join(columns)[:80]} in {path}; expected id and caption.", "Rename them."
+            )
+        return [(row["id"] or "", row["caption"] or "") for row in reader]
+
+
+def _mapping(path: Path) -> list[tuple[str, str]]:
+    data: object = json.loads(path.read_text(encoding="utf-8-sig"))
+    lists = {i: [own] if isinstance(own, str) else own for i, own in data.items()} if isinstance(data, dict) else None
+    if lists is None or not all(
+        isinstance(own, list) and all(isinstance(caption, str) for caption in own) for own in lists.values()
+    ):
+        raise CorruptFileError(f"{path} does not map ids to captions.", "Write {id: caption} or {id: [captions]}.")
+    return [(i, caption) for i, own in lists.items() for caption in own]
 
 
 def no_captions(data: str, figure: str) -> InputError:
@@ -136,10 +169,7 @@ def normalize_name(name: str) -> str:
 
 
 def shared_words(captions: Sequence[str], others: Sequence[str], names: Sequence[str]) -> np.ndarray:
-    """Return the share of each caption's words, without class names, that its counterpart also contains.
-
-    Returns (n,): between 0 and 1.
-    """
+    """Return the share, shape (n,), of each caption's words, without class names, that its counterpart has too."""
     longest_first = [re.escape(normalize_name(name)) for name in sorted(names, key=len, reverse=True)]
     class_name = re.compile("|".join(rf"(?<!\w){name}(?!\w)" for name in longest_first) or r"(?!)")
 
@@ -156,15 +186,8 @@ def shared_words(captions: Sequence[str], others: Sequence[str], names: Sequence
 
 @dataclass(frozen=True)
 class Model:
-    """Embeddings by one dual encoder.
-
-    Attributes
-    ----------
-    name : str
-    images : ndarray, shape (n, d), or None
-        Unit rows; None if only texts are available.
-    prompts : ndarray, shape (p, d), or None
-        Unit rows, one per class and template.
+    """Embeddings by one dual encoder: unit rows of the images, shape (n, d), or None if only texts are available, and
+    of the prompts, shape (p, d), one per class and template.
     """
 
     name: str
@@ -216,13 +239,6 @@ class Collection(Data):
         Kind of each pair in ``pairs``, if they differ (``"same training data"``).
     bank : CaptionBank, optional
         Captions embedded by every model, with edited versions of them.
-
-    Raises
-    ------
-    ShapeError
-        If ids, labels, masks, templates or the rows of a model do not match the number of images or prompts.
-    InputError
-        If a label is not a class, a class has no prompt, or a row is not finite or all zeros.
     """
 
     models: tuple[Model, ...]
@@ -262,15 +278,12 @@ class Collection(Data):
         for what, codes in (("images", self.labels), ("prompts", self.prompt_labels)):
             if len(codes) and not (codes.min() >= 0 and codes.max() < k):
                 raise InputError(
-                    f"Got {what} of classes outside 0 to {k - 1}; expected labels from 0 to {k - 1}.",
-                    "Pass labels that are positions in `classes=…`.",
+                    f"Some {what} have classes outside 0 to {k - 1}.", "Pass labels that are positions in `classes=…`."
                 )
         missing = np.setdiff1d(np.arange(k), self.prompt_labels)
         if len(missing):
             raise InputError(
-                f"Got no prompt for {len(missing)} classes ({self.classes[missing[0]]!r}, …); expected at "
-                "least one for each.",
-                "Add prompts, or drop these classes.",
+                f"Got no prompt for {len(missing)} classes ({self.classes[missing[0]]!r}, …).", "Add prompts."
             )
         for model in self.models:
             for what, rows, count in (("images", model.images, n), ("prompts", model.prompts, p)):
@@ -279,9 +292,7 @@ class Collection(Data):
 
     @cached_property
     def prototypes(self) -> tuple[np.ndarray | None, ...]:
-        """Class prototypes of each model, shape (k, d): the prompt ensemble of eq. (6), or the first template of each
-        class.
-        """
+        """Class prototypes of each model, shape (k, d): prompt ensembles (eq. 6), or first templates."""
         rows = np.ones(len(self.prompt_labels), bool)
         if self.evaluation_templates == "single":
             first = np.full(len(self.classes), np.iinfo(int).max)
@@ -319,19 +330,7 @@ class Collection(Data):
         return None if self.picture is None or item not in self.captions else self.picture(item)
 
     def restrict(self, classes: np.ndarray, name: str) -> Collection:
-        """Return the collection restricted to some classes.
-
-        Parameters
-        ----------
-        classes : ndarray of bool, shape (k,)
-            Classes to keep; they are renumbered from 0.
-        name : str
-            Name of the restricted collection.
-
-        Returns
-        -------
-        Collection
-        """
+        """Return the collection restricted to the classes of a mask, shape (k,), renumbered from 0."""
         new = np.cumsum(classes) - 1
         images, prompts = classes[self.labels], classes[self.prompt_labels]
         return replace(
@@ -360,35 +359,22 @@ class Collection(Data):
         )
 
     def split_domains(self) -> tuple[Collection, Collection]:
-        """Return the two groups of classes as two collections.
-
-        Raises
-        ------
-        InputError
-            If the collection has no such groups.
-        """
+        """Return the two groups of classes as two collections."""
         if self.domain is None:
             raise InputError(
-                f"Got {self.name} alone for a transfer between data sets; expected two data sets.",
-                "Pass `data=…` with another one.",
+                f"A transfer needs two data sets, not {self.name} alone.", "Pass `data=…` with another one."
             )
         first, second = (self.restrict(self.domain == k, self.domains[k]) for k in (0, 1))
         return first, second
 
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:
-    """Return the rows scaled to unit length, as float32.
-
-    Shapes: ``rows`` (n, d); returns (n, d).
-    """
+    """Return the rows, shape (n, d), scaled to unit length, as float32."""
     return np.asarray(normalize_rows(np.asarray(rows, dtype=np.float64)), dtype=np.float32)
 
 
 def random_half_mask(labels: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Return a random mask of half of the images of every class, rounded down.
-
-    Shapes: ``labels`` (n,); returns (n,).
-    """
+    """Return a random mask, shape (n,), of half of the images of every class, rounded down."""
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]

@@ -10,7 +10,18 @@ from congruence_papers.canonical.data import Collection
 from congruence_papers.canonical.maps import BASELINES, METRICS
 from congruence_papers.canonical.models import open_for
 from congruence_papers.canonical.samples import SAMPLE_DATA, open_sample
-from congruence_papers.core import Claim, Experiment, Kind, Paper, above, at_least, at_most, below
+from congruence_papers.core import (
+    Claim,
+    Experiment,
+    Kind,
+    Paper,
+    above,
+    at_least,
+    at_most,
+    beats,
+    below,
+    experiment_maker,
+)
 
 #: The paper's pairs of models.
 B32_LAION, L14_SIGLIP, L14_FLAVA = "openai-b32/laion400m-b32", "openai-l14/siglip", "openai-l14/flava"
@@ -88,14 +99,6 @@ def reaches(metric: str, of: str, **keys: Any) -> Claim:
 def least(metric: str, bound: float) -> Claim:
     """Claim that a metric is at least a number."""
     return Claim(f"{metric} is at least {bound}", lambda v: at_least(v(metric), bound))
-
-
-def beats(metric: str, series: str, *others: str) -> Claim:
-    """Claim that a metric is higher for one map than for others."""
-    return Claim(
-        f"{metric} is higher for {series} than for {' and '.join(others)}",
-        lambda v: above(v(metric, series=series), *(v(metric, series=other) for other in others)),
-    )
 
 
 def close(metric: str, series: str, other: str, most: float) -> Claim:
@@ -222,34 +225,7 @@ TEMPLATES = {"pets": 1, "cifar100": 18, "caltech101": 34, "stl10": 2, "dtd": 8}
 # ------------------------------------------------------------------ figures and tables
 
 
-def _experiment(
-    name: str,
-    title: str,
-    section: str,
-    kind: str,
-    claim: str,
-    *claims: Claim,
-    models: tuple[str, ...] | str = B32_LAION,
-    data: str = "pets",
-    sample_data: str = "sample lvis caltech101",
-    **more: Any,
-) -> Experiment:
-    """Return an experiment; names of data are separated by spaces."""
-    models = (models,) if isinstance(models, str) else models
-    return Experiment(
-        name,
-        title,
-        section,
-        kind,
-        claim,
-        claims,
-        models=models,
-        data=tuple(data.split()),
-        sample_data=tuple(sample_data.split()),
-        **more,
-    )
-
-
+_experiment = experiment_maker(models=B32_LAION, data="pets", sample_data="sample lvis caltech101")
 _PHOTOS = "pets caltech101 cifar100 stl10 dtd"
 _EXPRESSIVE = ["orthogonal", "covered", "filtered", "linear", "least_squares", "mlp", "random"]
 _PETS_STEPS, _STEPS = [2, 3, 5, 8, 10, 15, 20, 25, 30], [2, 3, 5, 10, 15, 20, 30, 50, 75]
@@ -293,8 +269,8 @@ EXPERIMENTS = (
         models=_KERNEL_MODELS, data="cifar100", sample_data="sample caltech101"),
     _experiment("fig4", "One map between two models", "7.2", "main",
         "Image–image cosine rises from near zero to about 0.8 to 0.9; text–text cosine rises although only images "
-"were fitted.", NEAR_ZERO, least("image_cosine", 0.8), controlled("image_cosine"), controlled("text_cosine"),
-    models=PAIRS, metrics=MAIN, numbers={"image_cosine_after": [0.8, 0.9]}),
+        "were fitted.", NEAR_ZERO, least("image_cosine", 0.8), controlled("image_cosine"), controlled("text_cosine"),
+        models=PAIRS, metrics=MAIN, numbers={"image_cosine_after": [0.8, 0.9]}),
     _experiment("fig5", "Few classes", "7.3", "few_anchors",
         "Seen and unseen classes rise together and saturate at about 10 to 15 classes.", *saturates("text_cosine"),
         *saturates("aligned_image_aligned_text"), models=L14_FLAVA, seeds=5, metrics=("aligned_image_aligned_text",
@@ -302,14 +278,14 @@ EXPERIMENTS = (
         numbers={"classes_at_saturation": [10, 15]}),
     _experiment("fig6", "Transfer of the map between data sets", "7.4", "transfer",
         "A map fitted on Pets raises text–text cosine on Caltech-101 and the other way round; classification stays "
-"close to an in-domain fit.", controlled("text_cosine", "means of the data evaluated"),
-    transfers("aligned_image_aligned_text"), models=L14_FLAVA, data="pets caltech101",
-    metrics=("aligned_image_aligned_text", _CENTERED, "text_cosine")),
+        "close to an in-domain fit.", controlled("text_cosine", "means of the data evaluated"),
+        transfers("aligned_image_aligned_text"), models=L14_FLAVA, data="pets caltech101",
+        metrics=("aligned_image_aligned_text", _CENTERED, "text_cosine")),
     _experiment("fig7", "Orthogonal, linear and non-linear maps", "7.5", "main",
         "More expressive maps raise image–image cosine; the orthogonal map is best on text–text cosine and on "
-"classification.", beats("image_cosine", "linear", "orthogonal"), beats("image_cosine", "mlp", "orthogonal"),
-    beats("text_cosine", "orthogonal", "linear", "mlp"), beats("aligned_image_aligned_text", "orthogonal", "linear",
-    "mlp"), models=PAIRS, metrics=MAIN, parameters={"methods": _EXPRESSIVE}),
+        "classification.", beats("image_cosine", "linear", "orthogonal"), beats("image_cosine", "mlp", "orthogonal"),
+        beats("text_cosine", "orthogonal", "linear", "mlp"), beats("aligned_image_aligned_text", "orthogonal", "linear",
+        "mlp"), models=PAIRS, metrics=MAIN, parameters={"methods": _EXPRESSIVE}),
     _experiment("fig9", "The modality gap in several models", "E.1", "gap",
         "Images and texts form two well separated clusters in every model.", GAP,
         models="openai-b32/laion400m-b32/flava", data="cifar100"),
@@ -347,13 +323,14 @@ EXPERIMENTS = (
         metrics=ALL, variant="narrow"),
     *_series(44, "Orthogonal, linear and non-linear maps, all measures", "E.9", "main",
         "Linear and non-linear maps raise pointwise cosine; the orthogonal map is best where images meet mapped "
-"texts; retrieval within a modality has no clear winner.", *(beats(metric, series,
-    "orthogonal") for metric in _COSINES for series in ("linear", "mlp")), beats("image_aligned_text", "orthogonal",
-    "linear", "mlp"), models=PAIRS, metrics=(*ALL[:-1], *_COSINES), parameters={"methods": _EXPRESSIVE}),
+        "texts; retrieval within a modality has no clear winner.", *(beats(metric, series,
+        "orthogonal") for metric in _COSINES for series in ("linear", "mlp")), beats("image_aligned_text", "orthogonal",
+        "linear", "mlp"), models=PAIRS, metrics=(*ALL[:-1], *_COSINES), parameters={"methods": _EXPRESSIVE}),
     *_series(47, "With and without centering", "E.10", "main",
         "Centering raises cosines and mixed classification; without it aligned images and aligned texts agree "
-"slightly better.", *(beats(metric, "orthogonal", "uncentered") for metric in (*_COSINES, "aligned_image_text")),
-    UNCENTERED, models=PAIRS, metrics=CYCLE, parameters={"methods": ["orthogonal", "uncentered"]}),
+        "slightly better.", *(beats(metric, "orthogonal", "uncentered") for metric in (*_COSINES,
+        "aligned_image_text")), UNCENTERED, models=PAIRS, metrics=CYCLE, parameters={"methods": ["orthogonal",
+        "uncentered"]}),
     *_series(50, "Same training data, other architecture", "E.11", "main",
         "Transfer is stronger than between models trained on different data.", *map(same_data_helps, ("text_cosine",
         "text_retrieval", "aligned_image_text")), models=B32_B16, metrics=ALL, variant="same_data"),
@@ -370,8 +347,8 @@ EXPERIMENTS = (
         "train", "validation", "test"], **SIZES}),
     _experiment("table2", "Prompt templates", "D.3.2", "templates",
         "Templates of the official CLIP repository. The caption says that a single template a class is used for "
-"evaluation in all results, eq. 6 of the same section that they are averaged: evaluation_templates takes "
-"either.", *counts("templates", **TEMPLATES), data=_PHOTOS, seeds=1, numbers=TEMPLATES),
+        "evaluation in all results, eq. 6 of the same section that they are averaged: evaluation_templates takes "
+        "either.", *counts("templates", **TEMPLATES), data=_PHOTOS, seeds=1, numbers=TEMPLATES),
 )  # fmt: skip
 
 

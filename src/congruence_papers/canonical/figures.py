@@ -27,10 +27,7 @@ ALL_PROMPTS = "nothing for fits on text, which use every prompt; the test part i
 
 
 def fit_modality(job: Job[Collection], collection: Collection, pair: tuple[int, int]) -> str:
-    """Return the modality to fit on: the configured one if both models have it, otherwise the other.
-
-    Raises InputError if they share none.
-    """
+    """Return the modality to fit on: the configured one if both models have it, otherwise the other."""
     configured: str = job.parameters.get("fit", "image")
     for modality in (configured, "text" if configured == "image" else "image"):
         if all(rows_of(collection, k, modality) is not None for k in pair):
@@ -40,11 +37,7 @@ def fit_modality(job: Job[Collection], collection: Collection, pair: tuple[int, 
                 if job.experiment.kind not in ("cycle", "composition"):
                     job.unchecked = f"it is about maps fitted on {configured}s; here they were fitted on {modality}s"
             return modality
-    raise InputError(
-        f"Got {pair_name(collection, pair)} without a modality that both models have; expected images or texts "
-        "of both.",
-        "Embed one modality with both models.",
-    )
+    raise InputError(f"{pair_name(collection, pair)} have no modality in common.", "Embed one modality with both.")
 
 
 def rows_of(collection: Collection, model: int, modality: str) -> np.ndarray | None:
@@ -56,10 +49,7 @@ def both_rows(collection: Collection, pair: tuple[int, int], modality: str) -> t
     """Return the embeddings of all images or all prompts by both models."""
     source, target = (rows_of(collection, k, modality) for k in pair)
     if source is None or target is None:
-        raise InputError(
-            f"Got no {modality}s of both models of {pair_name(collection, pair)}; expected both.",
-            f"Embed the {modality}s with both models.",
-        )
+        raise InputError(f"{modality}s of {pair_name(collection, pair)} are missing.", "Embed them with both models.")
     return source, target
 
 
@@ -129,9 +119,7 @@ def fitted_once(modality: str, method: str) -> bool:
 
 
 def add_references(job: Job[Collection], what: Mapping[str, object], view: View) -> None:
-    """Add the scores before mapping and of each model alone, and the constant and random-rotation controls where they
-    apply.
-    """
+    """Add the scores before mapping and of each model alone, and the controls where they apply."""
     job.add_references(what, references(view, job.metrics))
     random = "random" not in job.parameters.get("methods", [])  # otherwise it is one of the figure's methods
     job.add_references(what, controls(view, job.metrics, random=random))
@@ -146,7 +134,11 @@ def means(
     """
     out: dict[str, Means] = {}
     source, target = both_rows(collection, pair, modality)
-    out[modality] = (_mean(source[anchors]), _mean(target[anchors]))
+
+    def mean(rows: np.ndarray) -> np.ndarray:
+        return rows.mean(axis=0, dtype=np.float64)
+
+    out[modality] = (mean(source[anchors]), mean(target[anchors]))
     if classes is None:
         # With one text per class, not even the mean of the test classes' texts may be used.
         all_classes = np.arange(len(collection.classes))
@@ -154,17 +146,13 @@ def means(
     if modality == "image":
         a, b = (collection.prototypes[k] for k in pair)
         if a is not None:
-            out["text"] = (_mean(a[classes]), None if b is None else _mean(b[classes]))
+            out["text"] = (mean(a[classes]), None if b is None else mean(b[classes]))
     else:
         a, b = (collection.models[k].images for k in pair)
         rows = anchor_rows(collection, "image", classes)
         if a is not None and len(rows):
-            out["image"] = (_mean(a[rows]), None if b is None else _mean(b[rows]))
+            out["image"] = (mean(a[rows]), None if b is None else mean(b[rows]))
     return out
-
-
-def _mean(rows: np.ndarray) -> np.ndarray:
-    return rows.mean(axis=0, dtype=np.float64)
 
 
 def fit_on(
@@ -205,24 +193,15 @@ def view(
     were not fitted on images.
     """
     rows = np.ones(len(collection.train), bool) if every_image else ~collection.train
-    images = [collection.models[k].images for k in pair]
+    source, target = (None if (own := collection.models[k].images) is None else own[rows] for k in pair)
+    texts = collection.prototypes[pair[0]], collection.prototypes[pair[1]]
     labels = collection.labels[rows]
     queried = np.arange(len(collection.classes)) if classes is None else classes
-    return View(
-        (None if images[0] is None else images[0][rows], None if images[1] is None else images[1][rows]),
-        (collection.prototypes[pair[0]], collection.prototypes[pair[1]]),
-        labels,
-        np.flatnonzero(np.isin(labels, queried)),
-        queried,
-        centers,
-    )
+    return View((source, target), texts, labels, np.flatnonzero(np.isin(labels, queried)), queried, centers)
 
 
 def usable(job: Job[Collection]) -> list[tuple[Collection, Collection, tuple[int, int]]]:
-    """Return (collection, test part, pair) for every pair whose models both have images and texts.
-
-    Raises InputError if there are none.
-    """
+    """Return (collection, test part, pair) for every pair whose models both have images and texts."""
     out = []
     for collection in job.data:
         heldout = test_part(collection)
@@ -237,9 +216,7 @@ def usable(job: Job[Collection]) -> list[tuple[Collection, Collection, tuple[int
 
 
 def nearest(queries: np.ndarray, gallery: np.ndarray, k: int) -> np.ndarray:
-    """Return the gallery indices of the k nearest rows to each query by cosine, best first; rows must have unit
-    norm.
-    """
+    """Return the indices of the k gallery rows nearest to each query by cosine, best first; rows have unit norm."""
     return metrics.nearest(queries, min(k, len(gallery)), gallery, exact=False)
 
 
@@ -317,9 +294,7 @@ def few_anchors(job: Job[Collection]) -> None:
 
 
 def _unseen(collection: Collection, chosen: np.ndarray) -> np.ndarray:
-    """Return the evaluated classes that were not fitted on; if the data hold classes out, these are the same for every
-    N.
-    """
+    """Return the evaluated classes that were not fitted on."""
     return np.setdiff1d(np.flatnonzero(collection.heldout_classes), chosen)
 
 
@@ -347,10 +322,7 @@ def transfer(job: Job[Collection]) -> None:
 
 
 def _couples(collections: list[Collection]) -> list[tuple[Collection, Collection]]:
-    """Return pairs of data sets with the same models, or the two groups of classes if there is only one data set.
-
-    Raises InputError for three or more.
-    """
+    """Return pairs of data sets with the same models, or the two groups of classes of a single data set."""
     couples = []
     by_models: dict[tuple[str, ...], list[Collection]] = {}
     for collection in collections:
@@ -420,8 +392,7 @@ def composition(job: Job[Collection]) -> None:
     for collection in job.data:
         if len(collection.models) < 3:
             raise InputError(
-                f"Got {len(collection.models)} models for a composition; expected three.",
-                "Pass `models='a/b/c'`, three names.",
+                f"Got {len(collection.models)} models for a composition, not three.", "Pass `models='a/b/c'`."
             )
         heldout = test_part(collection)
         for a, b, c in collection.chains:
@@ -532,9 +503,7 @@ def kernels(job: Job[Collection]) -> None:
 
 
 def clouds(job: Job[Collection]) -> None:
-    """Project both models onto two principal directions before and after mapping, and measure the configured
-    metrics.
-    """
+    """Project both models onto two principal directions before and after mapping, and measure the metrics."""
     clouds: list[dict[str, Any]] = []
     for collection in job.data:
         heldout = test_part(collection)
@@ -557,9 +526,7 @@ def clouds(job: Job[Collection]) -> None:
 def _before_after(
     heldout: Collection, pair: tuple[int, int], mapping: ModalityMap, points: int, seed: int
 ) -> list[dict[str, Any]]:
-    """Return the projections of both models before and after mapping; before mapping only if the models have the same
-    width.
-    """
+    """Return the projections of both models after mapping, and before if they have the same width."""
     (a, b), (ta, tb) = [heldout.models[k].images for k in pair], [heldout.prototypes[k] for k in pair]
     before: dict[str, np.ndarray] = {}
     after: dict[str, np.ndarray] = {}
@@ -603,9 +570,7 @@ def _sample_points(a: np.ndarray, b: np.ndarray, most: int, seed: int) -> list[l
 
 
 def commuting(job: Job[Collection]) -> None:
-    """Compare the direct path, mapping the image, with the path through the nearest text, by the overlap of their top
-    five images.
-    """
+    """Compare mapping the image with the path through the nearest text, by the overlap of their top five images."""
     examples: list[dict[str, Any]] = []
     for collection, heldout, pair in usable(job):
         test = ~heldout.train
@@ -624,24 +589,15 @@ def commuting(job: Job[Collection]) -> None:
                 mapped = nearest(unit_rows(mapping("text", source_texts[used])), target_texts, 1)[:, 0][position]
                 mediated = nearest(target_texts[mapped], target_images, 5)
                 shared = [len({*x} & {*y}) / len(x) for x, y in zip(direct.tolist(), mediated.tolist(), strict=True)]
-                values = (
-                    ("overlap_at_5", "both paths", np.mean(shared)),
-                    ("right_class_at_5", "direct", np.mean(labels[direct] == labels[:, None])),
-                    ("right_class_at_5", "through texts", np.mean(labels[mediated] == labels[:, None])),
-                    (
-                        "same_text",
-                        "through texts",
-                        np.mean(heldout.prompt_labels[mapped] == heldout.prompt_labels[read]),
-                    ),
-                )
-                for metric, series, value in values:
-                    if method == "orthogonal":
-                        line = {**what, "series": series, "metric": metric, "quantity": "after"}
-                    elif (metric, series) != ("right_class_at_5", "through texts"):  # one control per metric
-                        line = {**what, "metric": metric, "quantity": "random_rotation"}
-                    else:
-                        continue
-                    job.add(line, float(value))
+                right, through = (np.mean(labels[found] == labels[:, None]) for found in (direct, mediated))
+                same = np.mean(heldout.prompt_labels[mapped] == heldout.prompt_labels[read])
+                scores = {"overlap_at_5": np.mean(shared), "right_class_at_5": right, "same_text": same}
+                if method == "random":
+                    job.add_all(what, scores, "random_rotation")
+                    continue
+                job.add_all({**what, "series": "both paths"}, {"overlap_at_5": scores["overlap_at_5"]})
+                job.add_all({**what, "series": "direct"}, {"right_class_at_5": right})
+                job.add_all({**what, "series": "through texts"}, {"right_class_at_5": through, "same_text": same})
             if seed == job.seeds[0]:
                 chance = {
                     "overlap_at_5": direct.shape[1] / len(target_images),
@@ -664,6 +620,9 @@ def commuting(job: Job[Collection]) -> None:
     job.extra["examples"] = examples
 
 
+_AT_5 = "edited_class_image_at_5"
+
+
 @dataclass(frozen=True)
 class _Texts:
     """Texts that are searched, and edited texts that are mapped."""
@@ -678,6 +637,22 @@ class _Texts:
     wanted: np.ndarray
     templates: tuple[np.ndarray, np.ndarray] | None = None
 
+    def find(
+        self, model: int, queries: np.ndarray, images: np.ndarray, labels: np.ndarray
+    ) -> tuple[dict[str, float], np.ndarray, np.ndarray]:
+        """Return how often the text nearest to each query in a model, and the images nearest to that text, are of the
+        wanted class, with the text and the five images.
+        """
+        text = nearest(queries, self.gallery[model], 1)[:, 0]
+        found = nearest(self.gallery[model][text], images, 5)
+        right = labels[found] == self.wanted[:, None]
+        scores = {
+            "edited_class_text": np.mean(self.gallery_labels[text] == self.wanted),
+            "edited_class_image": np.mean(right[:, 0]),
+            _AT_5: np.mean(right.any(axis=1)),
+        }
+        return {metric: float(score) for metric, score in scores.items()}, text, found
+
 
 def edits(job: Job[Collection]) -> None:
     """Change only the class in a text, map the edited text, and evaluate the nearest text and image in the target.
@@ -687,7 +662,7 @@ def edits(job: Job[Collection]) -> None:
     """
     examples: list[dict[str, Any]] = []
     for collection, heldout, pair in usable(job):
-        _check_texts(job, heldout)
+        _note_texts(job, heldout)
         test = ~heldout.train
         source_images, target_images = (side[test] for side in both_rows(heldout, pair, "image"))
         ids, labels = heldout.ids[test], heldout.labels[test]
@@ -703,28 +678,17 @@ def edits(job: Job[Collection]) -> None:
                 if heldout.bank is None
                 else _captions(heldout, heldout.bank, pair, source_images, most, rng)
             )
-            source_texts, target_texts = texts.gallery
-            mapped_text = nearest(unit_rows(mapping("text", texts.edited[0])), target_texts, 1)[:, 0]
-            target_text = nearest(texts.edited[1], target_texts, 1)[:, 0]
-            source_text = nearest(texts.edited[0], source_texts, 1)[:, 0]
-            mapped = nearest(target_texts[mapped_text], target_images, 5)
-            target = nearest(target_texts[target_text], target_images, 5)
-            source = nearest(source_texts[source_text], source_images, 5)
-            wanted = texts.wanted
-            values = [
-                ("edited_class_text", "mapped", np.mean(texts.gallery_labels[mapped_text] == wanted)),
-                ("edited_class_text", "target alone", np.mean(texts.gallery_labels[target_text] == wanted)),
-                ("edited_class_image", "mapped", np.mean(labels[mapped[:, 0]] == wanted)),
-                ("edited_class_image", "target alone", np.mean(labels[target[:, 0]] == wanted)),
-                ("edited_class_image_at_5", "mapped", np.mean((labels[mapped] == wanted[:, None]).any(axis=1))),
-                ("edited_class_image_at_5", "target alone", np.mean((labels[target] == wanted[:, None]).any(axis=1))),
-                ("edited_class_image_at_5", "source alone", np.mean((labels[source] == wanted[:, None]).any(axis=1))),
-            ]
-            for metric, series, value in values:
-                job.add({**what, "series": series, "metric": metric, "quantity": "after"}, float(value))
+            scores, text, mapped = texts.find(1, unit_rows(mapping("text", texts.edited[0])), target_images, labels)
+            job.add_all({**what, "series": "mapped"}, scores)
+            alone = texts.find(1, texts.edited[1], target_images, labels)[0]
+            job.add_all({**what, "series": "target alone"}, alone)
+            alone = texts.find(0, texts.edited[0], source_images, labels)[0]
+            job.add_all({**what, "series": "source alone"}, {metric: alone[metric] for metric in [_AT_5]})
             random, _ = fit_on(job, collection, pair, modality, anchors, "random", seed=seed)
-            job.add_all(what, _control(heldout, texts, random, labels, target_images), "random_rotation")
-            for quantity, kept in _rest_kept(heldout, texts, mapped_text).items():
+            scores, other, _ = texts.find(1, unit_rows(random("text", texts.edited[0])), target_images, labels)
+            control = {**scores, "rest_kept": _rest_kept(heldout, texts, other)["after"]}
+            job.add_all(what, control, "random_rotation")
+            for quantity, kept in _rest_kept(heldout, texts, text).items():
                 line = {**what, "series": "mapped"} if quantity == "after" else what
                 job.add({**line, "metric": "rest_kept", "quantity": quantity}, kept)
             job.tick()
@@ -740,26 +704,8 @@ def edits(job: Job[Collection]) -> None:
     job.extra["examples"] = examples
 
 
-def _control(
-    heldout: Collection, texts: _Texts, mapping: ModalityMap, labels: np.ndarray, target_images: np.ndarray
-) -> dict[str, float]:
-    """Return the scores of a random rotation about the correct means."""
-    target_texts, wanted = texts.gallery[1], texts.wanted
-    text = nearest(unit_rows(mapping("text", texts.edited[0])), target_texts, 1)[:, 0]
-    images = nearest(target_texts[text], target_images, 5)
-    return {
-        "edited_class_text": float(np.mean(texts.gallery_labels[text] == wanted)),
-        "edited_class_image": float(np.mean(labels[images[:, 0]] == wanted)),
-        "edited_class_image_at_5": float(np.mean((labels[images] == wanted[:, None]).any(axis=1))),
-        "rest_kept": _rest_kept(heldout, texts, text)["after"],
-    }
-
-
-def _check_texts(job: Job[Collection], heldout: Collection) -> None:
-    """Add a note on the texts that are edited.
-
-    Raises InputError for data with one template per class and no captions, where an edit preserves nothing.
-    """
+def _note_texts(job: Job[Collection], heldout: Collection) -> None:
+    """Add a note on the texts that are edited; refuse data in which an edit preserves nothing."""
     templates = len(np.unique(heldout.prompt_templates))
     named = ", ".join(f"{before} → {after}" for before, after in job["edits"].items())
     if heldout.bank is not None:
@@ -837,9 +783,7 @@ def _captions(
 
 
 def _rest_kept(heldout: Collection, texts: _Texts, text: np.ndarray) -> dict[str, float]:
-    """Return how much of the text apart from the class is preserved: the template, or the share of the caption's other
-    words.
-    """
+    """Return how much of the text apart from the class is kept: the template, or a share of the other words."""
     if texts.templates is not None:
         edited, gallery = texts.templates
         labels = texts.gallery_labels

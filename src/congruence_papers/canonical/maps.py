@@ -49,9 +49,7 @@ class View:
 
 
 def references(view: View, metrics: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the scores that do not depend on a map: before mapping, of each model alone, and of the target's own
-    rows.
-    """
+    """Return the scores that do not depend on a map: before mapping, of each model alone, of the target's rows."""
     (ia, ib), (ta, tb) = view.images, view.texts
     out: dict[str, dict[str, float]] = {}
     for metric in metrics:
@@ -104,9 +102,7 @@ def measure(mapping: Callable[[str, np.ndarray], np.ndarray], view: View, metric
     measured = {metric: value for metric, value in out.items() if value is not None}
     if not measured:
         raise InputError(
-            f"Got embeddings on which none of {', '.join(metrics)} can be measured; expected images or texts "
-            "of both models.",
-            "Pass a collection that has these.",
+            f"Got rows on which none of {', '.join(metrics)} can be measured.", "Pass both models' images or texts."
         )
     return measured
 
@@ -212,10 +208,7 @@ def fit_modality_map(
     seed: int = 0,
     quick: bool = False,
 ) -> ModalityMap:
-    """Fit a map on paired rows of one modality.
-
-    ``source``, ``target`` (n, d_source).
-    """
+    """Fit a map on paired rows, shape (n, d), of one modality."""
     kind, parameters = BASELINES[method]
     own = (source.mean(axis=0, dtype=np.float64), target.mean(axis=0, dtype=np.float64))
     if kind == "random":

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,10 +14,10 @@ from congruence import encoders
 from congruence.encoders import PAIRS
 from congruence.errors import ParameterError
 from congruence_papers import image_sets
-from congruence_papers.canonical.data import Collection, Model, edit_captions, no_captions, unit_rows
+from congruence_papers.canonical.data import Collection, Model, edit_captions, no_captions, read_captions, unit_rows
 from congruence_papers.core import Experiment
 from congruence_papers.features import embed_rows
-from congruence_papers.image_sets import DATASETS, read_captions
+from congruence_papers.image_sets import DATASETS
 
 if TYPE_CHECKING:
     from congruence_papers.image_sets import ImageDataset
@@ -144,11 +145,7 @@ class _Images(Sequence[object]):
     def __len__(self) -> int:
         return len(self._data)
 
-    @overload
-    def __getitem__(self, which: int) -> object: ...
-    @overload
-    def __getitem__(self, which: slice) -> list[object]: ...
-    def __getitem__(self, which: int | slice) -> object:
+    def __getitem__(self, which: Any) -> Any:
         if isinstance(which, slice):
             return [self._data.image(k) for k in range(*which.indices(len(self)))]
         return self._data.image(which)
@@ -156,8 +153,6 @@ class _Images(Sequence[object]):
 
 def _thumbnail(data: ImageDataset, k: int) -> bytes | None:
     """Return image k as a small PNG."""
-    import io
-
     picture = data.image(k).convert("RGB")
     picture.thumbnail((96, 96))
     buffer = io.BytesIO()

@@ -100,9 +100,7 @@ def open_sample(name: str, file: str | Path | None = None, variant: str | None =
 
 
 def _narrow(models: tuple[Model, Model], dim: int) -> tuple[Model, Model]:
-    """Project the first model onto the leading principal directions of its images, or of its texts if the second model
-    has no images.
-    """
+    """Project the first model onto the leading principal directions of its images, or of its texts without any."""
     first, second = models
     rows = first.prompts if second.images is None else first.images
     assert rows is not None
@@ -221,9 +219,7 @@ def _sample(variant: str | None) -> Collection:
 def _third_model(
     images: np.ndarray, prompts: np.ndarray, train: np.ndarray, owner: np.ndarray, template: np.ndarray
 ) -> Model:
-    """Return a model of contrastive heads on images and prompts of two other models, fitted on the first prompt of each
-    training image.
-    """
+    """Return a model of heads on images and prompts of two others, fitted on each training image's first prompt."""
     first = template == 0
     caption = np.empty(len(train), dtype=int)
     caption[owner[first]] = np.flatnonzero(first)
@@ -362,9 +358,7 @@ def _head_model(
     width: int,
     seed: int,
 ) -> Model:
-    """Return the embeddings of the photos ``rows`` and of all prompts by heads fitted on the photos ``fit_rows``, each
-    with a random prompt.
-    """
+    """Return embeddings of the photos ``rows`` and all prompts by heads fitted on ``fit_rows`` and random prompts."""
     rng = np.random.default_rng(seed)
     template = rng.integers(texts.shape[1], size=len(fit_rows))
     captions = texts[labels[fit_rows], template]

@@ -9,19 +9,10 @@ from pathlib import Path
 from congruence.errors import CorruptFileError, FileError, ParameterError
 from congruence_papers.core import check_choice
 from congruence_papers.image_sets.base import Entry, ImageDataset
-from congruence_papers.image_sets.caltech101 import ENTRY as _CALTECH101
-from congruence_papers.image_sets.captions import read_captions
-from congruence_papers.image_sets.cifar100 import ENTRY as _CIFAR100
 from congruence_papers.image_sets.download import Resource, install
-from congruence_papers.image_sets.dtd import ENTRY as _DTD
-from congruence_papers.image_sets.folder import ENTRY as _FOLDER
-from congruence_papers.image_sets.pets import ENTRY as _PETS
-from congruence_papers.image_sets.stl10 import ENTRY as _STL10
+from congruence_papers.image_sets.sets import DATASETS
 
-__all__ = ["DATASETS", "Entry", "ImageDataset", "download_dataset", "open_dataset", "read_captions"]
-
-#: Every image data set, by the name that commands and :func:`open_dataset` use.
-DATASETS: dict[str, Entry] = {entry.name: entry for entry in (_PETS, _CIFAR100, _CALTECH101, _STL10, _DTD, _FOLDER)}
+__all__ = ["DATASETS", "Entry", "ImageDataset", "download_dataset", "open_dataset"]
 
 
 def open_dataset(
@@ -49,8 +40,6 @@ def open_dataset(
 
     Raises
     ------
-    ParameterError
-        If the data set or the split is unknown; the message lists the known ones.
     FileError
         If the data set is not found; the message says which files to put where.
     CorruptFileError
@@ -104,23 +93,11 @@ def download_dataset(name: str, root: str | Path, callback: Callable[[int], obje
     -------
     list of str
         Files and folders that were created; empty if nothing was missing.
-
-    Raises
-    ------
-    ParameterError
-        If the data set is unknown, or has no download.
-    FileError
-        If the download fails; the message says which file to put where by hand.
-    CorruptFileError
-        If a file is not the published one.
-    StorageError
-        If a file cannot be written.
     """
     entry = DATASETS[check_choice(name, DATASETS, "data set")]
     if not entry.resources:
         raise ParameterError(
-            f"Got nothing to download for {name}; expected a data set with a download.",
-            "Put the files in a folder, and pass it as `root=…`.",
+            f"Got nothing to download for {name}.", "Put the files in a folder, and pass it as `root=…`."
         )
     root = Path(root).expanduser()
     existing = entry.locate(root)

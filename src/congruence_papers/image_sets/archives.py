@@ -58,9 +58,7 @@ def extract(
     check_positive(max_files, "max_files", integer=True)
     for path, exists in ((archive, archive.is_file()), (into, into.is_dir())):
         if not exists:
-            raise FileError(
-                f"Got nothing at {path}; expected an archive and a folder to unpack it into.", "Check the path."
-            )
+            raise FileError(f"Nothing at {path}, the archive or the folder to unpack it into.", "Check the path.")
     written = total = 0
     seen: set[str] = set()
     try:
@@ -69,38 +67,28 @@ def extract(
                 for count, (name, size, source) in enumerate(members, start=1):
                     total += size
                     if total > max_bytes or count > max_files:
-                        raise CorruptFileError(
-                            f"Got more than {max_bytes} bytes or {max_files} members in {archive}; expected "
-                            "fewer in a data set.",
-                            "Do not use this archive: download it from its official source.",
-                        )
+                        what = f"Got more than {max_bytes} bytes or {max_files} members in {archive}"
+                        raise _suspect(f"{what}; expected fewer in a data set.")
                     place = _place(name, archive)
                     if source is None or (keep and not any(fnmatchcase(place, pattern) for pattern in keep)):
                         continue
                     if place in seen:
-                        raise CorruptFileError(
-                            f"Got {name} twice in {archive}; expected each file once.",
-                            "Do not use this archive: download it from its official source.",
-                        )
+                        raise _suspect(f"Got {name} twice in {archive}; expected each file once.")
                     seen.add(place)
                     target = temporary / place
                     target.parent.mkdir(parents=True, exist_ok=True)
                     with source() as stream, open(target, "xb") as out:
                         shutil.copyfileobj(stream, out, 2**20)
                     if target.stat().st_size != size:
-                        raise CorruptFileError(
-                            f"Got {target.stat().st_size} of {size} bytes of {name} in {archive}; expected all "
-                            "of them.",
-                            "Download it again.",
-                        )
+                        what = f"Got {target.stat().st_size} of {size} bytes of {name} in {archive}"
+                        raise CorruptFileError(f"{what}; expected all of them.", "Download it again.")
                     written += 1
             _merge(temporary, into)
     except CongruenceError:
         raise
-    except _DAMAGE as error:
-        raise CorruptFileError(f"Got a damaged archive, {archive} ({error}).", "Download it again.") from error
-    except OSError as error:
-        if error.errno is None:  # gzip and bz2 raise this for data in another format
+    except (*_DAMAGE, OSError) as error:
+        # gzip and bz2 raise an OSError without a number for data in another format.
+        if isinstance(error, _DAMAGE) or error.errno is None:
             raise CorruptFileError(f"Got a damaged archive, {archive} ({error}).", "Download it again.") from error
         raise StorageError(
             f"Got an error from the disk while unpacking {archive} ({error.strerror}); expected space and permission.",
@@ -143,9 +131,7 @@ def _members(archive: Path) -> Iterator[Iterator[_Member]]:
             if tarred.fileobj is not None:  # read to the end, since gzip verifies its checksum there
                 while tarred.fileobj.read(2**20):
                     if tarred.fileobj.tell() > 2 * MAX_BYTES:
-                        raise CorruptFileError(
-                            f"No end of {archive}.", "Do not use this archive: download it from its official source."
-                        )
+                        raise _suspect(f"No end of {archive}.")
 
 
 def _zip_members(zipped: zipfile.ZipFile, archive: Path) -> Iterator[_Member]:
@@ -171,21 +157,19 @@ def _read(tarred: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
     return stream
 
 
+def _suspect(what: str) -> CorruptFileError:
+    return CorruptFileError(what, "Do not use this archive: download it from its official source.")
+
+
 def _special(name: str, archive: Path) -> CorruptFileError:
-    return CorruptFileError(
-        f"Got the link or device {name!r} in {archive}; expected plain files and folders.",
-        "Do not use this archive: download it from its official source.",
-    )
+    return _suspect(f"Got the link or device {name!r} in {archive}; expected plain files and folders.")
 
 
 def _place(name: str, archive: Path) -> str:
     """Return the relative path of a member. Raises CorruptFileError for a name that leads out of the folder."""
     parts = PurePosixPath(name).parts
     if name.startswith("/") or ".." in parts or "\\" in name or "\0" in name or any(":" in part for part in parts):
-        raise CorruptFileError(
-            f"Got the path {name!r} in {archive}; expected paths inside the archive's folder.",
-            "Do not use this archive: download it from its official source.",
-        )
+        raise _suspect(f"Got the path {name!r} in {archive}; expected paths inside the archive's folder.")
     return "/".join(parts)
 
 

@@ -1,10 +1,9 @@
-"""Interface of labeled image data sets, and the description of a data set in the table of known ones."""
+"""One split of a labeled image data set, and the description of a data set in the table of known ones."""
 
 from __future__ import annotations
 
 import os
 import struct
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -33,8 +32,8 @@ def _pillow() -> Any:
         raise MissingExtraError("Images need Pillow.", "Run pip install 'congruence[images]'.") from error
 
 
-class ImageDataset(ABC):
-    """One split of a labeled image data set; images are read from disk when needed.
+class ImageDataset:
+    """One split of a labeled image data set; images are read when needed.
 
     Parameters
     ----------
@@ -44,21 +43,16 @@ class ImageDataset(ABC):
     templates : sequence of str
         Prompts with ``{}`` in place of the class name.
     ids : sequence of str
-        One unique id per image.
+        One unique id per image; for image files the path below ``source``.
     labels : array_like of int, shape (n,)
         From 0 to ``len(classes) − 1``.
+    source : path-like or ndarray, shape (n, height, width, 3)
+        Folder of the image files, or the images in one array, such as a memory-mapped binary file.
 
     Attributes
     ----------
     ids : ndarray of str, shape (n,)
     labels : ndarray of int64, shape (n,)
-
-    Raises
-    ------
-    InputError
-        If there are no images, not one label per id, a label without a class, or a template without exactly one ``{}``.
-    IdError
-        If an id occurs twice.
     """
 
     def __init__(
@@ -69,17 +63,16 @@ class ImageDataset(ABC):
         templates: Sequence[str],
         ids: Sequence[str],
         labels: ArrayLike,
+        source: str | Path | np.ndarray,
     ) -> None:
         self.name, self.split = name, split
         self.classes, self.templates = tuple(classes), tuple(templates)
         self.ids = np.array([str(i) for i in ids], dtype=str)
         self.labels = np.array(labels, dtype=np.int64)
+        self._source = source if isinstance(source, np.ndarray) else Path(source)
         n = len(self.ids)
         if n == 0 or self.labels.shape != (n,):
-            raise InputError(
-                f"Got {n} ids and {self.labels.size} labels in {name}; expected one label per image.",
-                "Pass as many labels as ids.",
-            )
+            raise InputError(f"Got {n} ids and {self.labels.size} labels in {name}.", "Pass one label per image.")
         invalid = np.flatnonzero((self.labels < 0) | (self.labels >= len(self.classes)))
         if invalid.size:
             raise InputError(
@@ -87,17 +80,22 @@ class ImageDataset(ABC):
                 f"{len(self.classes) - 1}, one for each of {len(self.classes)} classes.",
                 "Correct this label, or add its class.",
             )
-        if len(np.unique(self.ids)) < n:
-            values, counts = np.unique(self.ids, return_counts=True)
-            raise IdError(
-                f"Got the id {str(values[counts > 1][0])!r} twice in {name}; expected each image once.",
-                "Remove the duplicate.",
-            )
+        values, counts = np.unique(self.ids, return_counts=True)
+        if len(values) < n:
+            raise IdError(f"Got the id {str(values[counts > 1][0])!r} twice in {name}.", "Remove the duplicate.")
         for template in self.templates:
             if template.count("{}") != 1:
                 raise InputError(
-                    f"Got the template {template!r}; expected one {{}} for the class name.",
-                    "Write 'a photo of a {}.', for example.",
+                    f"{template!r} needs one {{}} for the class name.", "Write 'a photo of a {}.', for example."
+                )
+        if isinstance(self._source, Path):
+            # Path.is_file raises for names that are too long.
+            missing = [i for i in self.ids.tolist() if not os.path.isfile(self._source / i)]
+            if missing:
+                raise FileError(
+                    f"Got {len(missing)} of {n} images of {name} missing below {source} (the first is "
+                    f"{missing[0][:80]}); expected all listed images.",
+                    "Extract the archive again.",
                 )
 
     def __len__(self) -> int:
@@ -106,58 +104,38 @@ class ImageDataset(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self.split!r}, {len(self)} images, {len(self.classes)} classes)"
 
+    def path(self, i: int) -> Path:
+        """Return the path of the file of image ``i``."""
+        assert isinstance(self._source, Path)
+        return self._source / str(self.ids[i])
+
     def image(self, i: int) -> Image.Image:
-        """Open one image.
-
-        Parameters
-        ----------
-        i : int
-            Index, from 0 to ``len(self) − 1``.
-
-        Returns
-        -------
-        PIL.Image.Image
-            RGB image as stored, neither resized nor rotated according to its EXIF data; this is the input of the
-            paper's encoders.
-
-        Raises
-        ------
-        ParameterError
-            If there is no such image.
-        FileError, CorruptFileError
-            If the file is missing, or is not an image; the message names it.
-        MissingExtraError
-            If Pillow is not installed (extra ``images``).
+        """Return image ``i`` in RGB as stored, neither resized nor rotated according to its EXIF data; this is the
+        input of the paper's encoders.
         """
         if not isinstance(i, (int, np.integer)) or not 0 <= i < len(self):
             raise ParameterError(f"Got image {i!r}; expected 0 to {len(self) - 1}.", "Pass a number in this range.")
-        return self._image(int(i))
-
-    @abstractmethod
-    def _image(self, i: int) -> Image.Image:
-        """Open image ``i``, which exists."""
+        pillow = _pillow()
+        if isinstance(self._source, np.ndarray):
+            return pillow.fromarray(np.ascontiguousarray(self._source[i]))
+        path = self.path(int(i))
+        if not path.is_file():
+            raise FileError(f"No image at {path} any more.", "Restore it, or open the data set again.")
+        try:
+            with pillow.open(path) as file:
+                return file.convert("RGB")
+        except (*_NO_IMAGE, pillow.DecompressionBombError, MemoryError) as error:
+            raise CorruptFileError(
+                f"No readable image in {path} ({error or 'too large for memory'}).", "Extract or copy it again."
+            ) from error
 
     def prompts(self, *, single: bool = False) -> list[tuple[int, int, str]]:
-        """Return the texts of all classes.
+        """Return the texts of all classes, each with the index of its class and of its template.
 
         The texts are ordered by class, so their embeddings can be reshaped to (classes, templates, d), and
-        :func:`congruence.metrics.ensemble_prompts` averages them into prototypes (eq. 6). Fits on text use each prompt
-        as a separate row.
-
-        Parameters
-        ----------
-        single : bool, default=False
-            Use the first template only, as for the paper's Table 2: "we use a single template per class for
-            evaluation".
-
-        Returns
-        -------
-        list of (int, int, str)
-            Index of the class, index of the template, and text.
-
-        References
-        ----------
-        Gupta et al. (2026), appendix D.3.2, Table 2 and eq. (6).
+        :func:`congruence.metrics.ensemble_prompts` averages them into prototypes (Gupta et al., 2026, eq. 6). Fits on
+        text use each prompt as a separate row. ``single`` uses the first template only, as the paper's Table 2: "we use
+        a single template per class for evaluation".
         """
         templates = self.templates[:1] if single else self.templates
         return [
@@ -167,78 +145,13 @@ class ImageDataset(ABC):
         ]
 
 
-class ImageFiles(ImageDataset):
-    """A data set whose images are files."""
-
-    def __init__(
-        self,
-        name: str,
-        split: str,
-        classes: Sequence[str],
-        templates: Sequence[str],
-        ids: Sequence[str],
-        labels: ArrayLike,
-        folder: str | Path,
-    ) -> None:
-        super().__init__(name, split, classes, templates, ids, labels)
-        self.folder = Path(folder)
-        missing = [
-            i for i in self.ids.tolist() if not os.path.isfile(self.folder / i)
-        ]  # Path.is_file raises for names that are too long
-        if missing:
-            raise FileError(
-                f"Got {len(missing)} of {len(self)} images of {name} missing below {folder} (the first is "
-                f"{missing[0][:80]}); expected all listed images.",
-                "Extract the archive again.",
-            )
-
-    def path(self, i: int) -> Path:
-        """Return the path of image ``i``."""
-        return self.folder / str(self.ids[i])
-
-    def _image(self, i: int) -> Image.Image:
-        pillow = _pillow()
-        path = self.path(i)
-        if not path.is_file():
-            raise FileError(
-                f"Got no image at {path}; expected the file that existed when the data set was opened.",
-                "Restore it, or open the data set again.",
-            )
-        try:
-            with pillow.open(path) as file:
-                return file.convert("RGB")
-        except (*_NO_IMAGE, pillow.DecompressionBombError, MemoryError) as error:
-            raise CorruptFileError(
-                f"No readable image in {path} ({error or 'too large for memory'}).", "Extract or copy it again."
-            ) from error
-
-
-class ImagePixels(ImageDataset):
-    """A data set whose images are stored in one array, such as a memory-mapped binary file.
-
-    ``pixels`` (n, height, width, 3): images.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        split: str,
-        classes: Sequence[str],
-        templates: Sequence[str],
-        ids: Sequence[str],
-        labels: ArrayLike,
-        pixels: np.ndarray,
-    ) -> None:
-        super().__init__(name, split, classes, templates, ids, labels)
-        self._pixels = pixels
-
-    def _image(self, i: int) -> Image.Image:
-        return _pillow().fromarray(np.ascontiguousarray(self._pixels[i]))
-
-
 @dataclass(frozen=True)
 class Entry:
-    """Description of a known data set."""
+    """Description of a known data set.
+
+    ``splits``: number of images by split; ``folders``: names that its folder may have; ``markers``: groups of files, of
+    which the folder contains all of one; ``open``: opens a split in the folder.
+    """
 
     name: str
     title: str
@@ -262,19 +175,3 @@ class Entry:
     def check_split(self, split: str) -> str:
         """Return the name of a split after checking that it exists."""
         return check_choice(split, self.splits, "split") if self.splits else split
-
-
-def read_lines(path: Path, what: str) -> list[str]:
-    """Return the non-empty lines of a small text file, stripped."""
-    if not path.is_file():
-        raise FileError(f"Got no file at {path}; expected {what}.", "Extract the archive so that this file exists.")
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except UnicodeDecodeError as error:
-        raise CorruptFileError(
-            f"Got a file that is not UTF-8 text, {path}; expected {what}.", "Extract the archive again."
-        ) from error
-    lines = [line for line in lines if line]
-    if not lines:
-        raise CorruptFileError(f"Got an empty file at {path}; expected {what}.", "Extract the archive again.")
-    return lines

@@ -78,8 +78,7 @@ def install(resource: Resource, root: str | Path, callback: Callable[[int], obje
         install(resource.inner, root)
     if not (root / resource.creates).exists():
         raise CorruptFileError(
-            f"Got {target} without {resource.creates}; expected it in the archive.",
-            "Delete the archive and download it again.",
+            f"{target} is without {resource.creates}; expected it.", "Delete it and download it again."
         )
     return True
 
@@ -92,10 +91,7 @@ def fetch(resource: Resource, target: str | Path, callback: Callable[[int], obje
     target = Path(target)
     if not target.exists():
         if resource.url is None:
-            raise FileError(
-                f"Got no file at {target}; expected it from the archive that contains it.",
-                "Delete the unpacked files, and download the archive again.",
-            )
+            raise FileError(f"Got no file at {target}.", "Delete the unpacked files, and download the archive again.")
         part = target.with_name(target.name + ".part")
         resumed = part.exists() and part.stat().st_size > 0
         # An existing partial file may belong to another version: if it fails the check, download once more from the
@@ -190,8 +186,7 @@ def _check_scheme(url: str) -> None:
     scheme = urllib.parse.urlsplit(url).scheme.lower()
     if scheme not in SCHEMES:
         raise FileError(
-            f"Got the address {url}; expected {' or '.join(SCHEMES)}, which protects the download from changes.",
-            "Use an https address.",
+            f"Got the address {url}; expected {' or '.join(SCHEMES)}, safe from changes.", "Use an https address."
         )
 
 
@@ -239,10 +234,7 @@ def _receive(resource: Resource, target: Path, part: Path, callback: Callable[[i
         ) from error
     expected = resource.size if total is None else total
     if expected is not None and done < expected:
-        raise FileError(
-            f"Got {done} of {expected} bytes from {url}; expected all of them.",
-            "Run this again: it resumes where it stopped.",
-        )
+        raise FileError(f"Got {done} of {expected} bytes from {url}.", "Run this again: it resumes where it stopped.")
 
 
 def _range(answer: http.client.HTTPResponse, have: int) -> tuple[int, int | None]:
@@ -279,8 +271,7 @@ def _write(
             done += len(block)
             if done > limit:
                 raise CorruptFileError(
-                    f"Got more than {limit} bytes from {url}; expected at most that.",
-                    "Check the address, and do not use the file.",
+                    f"Got more than {limit} bytes from {url}.", "Check the address, and do not use the file."
                 )
             try:
                 file.write(block)

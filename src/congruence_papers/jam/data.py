@@ -29,22 +29,11 @@ Layered = Mapping[str, Mapping[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class JAMParts:
-    """One split of the items of a task.
+    """One split of the items of a task: training items, validation items in the form expected by
+    :meth:`congruence.train.JAM.fit`, and test items with their images, captions and wrong captions, shapes (n, d),
+    (n, e) and (n, e).
 
-    Attributes
-    ----------
-    train : Captions
-        Training items.
-    validation : tuple
-        Validation items, in the form expected by :meth:`congruence.train.JAM.fit`.
-    items : SugarCrepe
-        Test items.
-    test : tuple of ndarray, shape (n, d), (n, e) and (n, e)
-        Images, captions and wrong captions of the test items.
-    rows : ndarray of int, shape (n,)
-        Indices of the test items among all items.
-    encoders : (str, str)
-        Image and text encoder of the embeddings.
+    ``rows`` (n,): indices of the test items among all items; ``encoders``: image and text encoder.
     """
 
     train: Captions
@@ -82,16 +71,6 @@ class JAMData(Data):
     labels : ndarray, shape (n,), optional
         Labels of the items, if a caption is correct for every image with its label (class names). In validation any
         such caption is then a hit, and wrong captions are left out.
-
-    Raises
-    ------
-    ShapeError
-        If the number of rows differs from that of the images or items, or not every item has a label.
-    InputError
-        If there are no encoders, captions and wrong captions have different encoders or layers, or a row is not finite
-        or all zeros.
-    ParameterError
-        If a pair names an unknown encoder, or an encoder has no late layer or one with another name.
     """
 
     items: SugarCrepe
@@ -118,17 +97,13 @@ class JAMData(Data):
             name: set(layers) for name, layers in self.negatives.items()
         }:
             raise InputError(
-                f"Got wrong captions of {self.name} by other encoders or layers than its captions; expected "
-                "the same ones.",
-                "Embed both with the same encoders and layers.",
+                f"Wrong captions of {self.name} have other encoders or layers.", "Embed them like the captions."
             )
         for side, rows in ((self.images, m), (self.captions, n), (self.negatives, n)):
             for encoder, layers in side.items():
                 if "late" not in layers or not set(layers) <= set(LAYERS):
                     raise ParameterError(
-                        f"Got layers {', '.join(layers) or 'none'} of {encoder}; expected late, and optionally "
-                        "early and mid.",
-                        "Use these names for the layers.",
+                        f"Got layers {', '.join(layers)} of {encoder}; expected late, early and mid.", "Rename them."
                     )
                 for layer, array in layers.items():
                     check_embedded(array, f"rows of the {layer} layer of {encoder}", rows)
@@ -187,28 +162,9 @@ class JAMData(Data):
     ) -> JAMParts:
         """Split a task's items 70–15–15 by image.
 
-        Parameters
-        ----------
-        task : {"replace", "add", "swap"}
-        seed : int
-        encoders : (str, str), optional
-            Image and text encoder; the first pair by default.
-        layer : {"early", "mid", "late"} or tuple of two of these, default="late"
-            Layer of both encoders, or of the image and of the text encoder.
-        most : dict of str to int, optional
-            Maximum numbers of items of ``"train"``, ``"validation"`` and ``"test"``, drawn at random; 0 or missing
-            means all.
-
-        Returns
-        -------
-        JAMParts
-
-        Raises
-        ------
-        ParameterError
-            If the task has no items, or an encoder does not have the layer.
-        TooFewAnchorsError
-            If the task has too few images to split.
+        ``encoders``: image and text encoder, by default the first pair; ``layer``: layer of both, or of each; ``most``:
+        maximum numbers of items of ``"train"``, ``"validation"`` and ``"test"``, drawn at random; 0 or missing means
+        all.
         """
         check_choice(task, self.tasks, "task")
         own = np.flatnonzero(self.task_of == task)
@@ -218,27 +174,12 @@ class JAMData(Data):
     def split_tasks(
         self, seed: int, *, encoders: tuple[str, str] | None = None, most: Mapping[str, int] | None = None
     ) -> dict[str, JAMParts]:
-        """Split the images of all tasks once, 70–15–15, and the items of each task accordingly.
+        """Split the images of all tasks once, 70–15–15, and the items of each task accordingly, with ``most`` items of
+        each.
 
         An image that is used to fit one task is then never a test image of another, which :meth:`split` does not
-        ensure.
-
-        Parameters
-        ----------
-        seed : int
-        encoders, most
-            As for :meth:`split`; ``most`` applies to each task.
-
-        Returns
-        -------
-        dict of str to JAMParts
-            Splits by task. If there are several tasks, ``"all"`` contains all of them together, with the median number
-            of the tasks' training items.
-
-        Raises
-        ------
-        TooFewAnchorsError
-            If there are too few images to split.
+        ensure. If there are several tasks, ``"all"`` contains all of them together, with the median number of the
+        tasks' training items.
         """
         division = split_by_group(self.items.filenames, random_state=seed)
         rng = np.random.default_rng([seed, 31])
@@ -308,10 +249,7 @@ def open_features(
 ) -> JAMData:
     """Read embeddings of SugarCrepe's images and captions."""
     if file is None or root is None:
-        raise ParameterError(
-            f"Got {', '.join(models)} without the folder of their embeddings or of SugarCrepe; expected both.",
-            "Pass `file=…` and `root=…`, the two folders (or `models='synthetic'`).",
-        )
+        raise ParameterError(f"No folder of {', '.join(models)}, or of SugarCrepe.", "Pass `file=…` and `root=…`.")
     folder, items = Path(file).expanduser(), load_sugarcrepe(root)
     pairs = encoder_pairs(models)
     several = variant == "layers"

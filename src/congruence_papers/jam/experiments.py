@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from congruence_papers.core import Claim, Experiment, Kind, Paper, above, at_least, below
+from congruence_papers.core import Claim, Experiment, Kind, Paper, at_least, beats, below, experiment_maker
 from congruence_papers.jam import figures
 from congruence_papers.jam.data import TASKS, JAMData, open_features
 from congruence_papers.jam.methods import BASELINES, CONTROLS, METRICS
@@ -53,15 +53,6 @@ KINDS = {
 }
 
 # ------------------------------------------------------------------ claims
-
-
-def beats(metric: str, series: str, other: str, by: float = 0.0) -> Claim:
-    """Claim that a metric is higher for one loss than for another."""
-    margin = f"more than {by} " if by else ""
-    return Claim(
-        f"{metric} of {series} is {margin}above that of {other}",
-        lambda v: above(v(metric, series=series), v(metric, series=other) + by),
-    )
 
 
 def easy_and_hard(metric: str) -> tuple[Claim, Claim]:
@@ -120,52 +111,26 @@ _WIDTHS = {
 }
 
 
-def _experiment(
-    name: str,
-    title: str,
-    section: str,
-    kind: str,
-    claim: str,
-    *claims: Claim,
-    models: tuple[str, ...] = _BASE,
-    sample_data: str = _SAMPLES,
-    metrics: tuple[str, ...] = _RECALLS,
-    **more: Any,
-) -> Experiment:
-    """Return an experiment; names of sample data are separated by spaces."""
-    return Experiment(
-        f"jam-{name}",
-        title,
-        section,
-        f"jam_{kind}",
-        claim,
-        claims,
-        models=models,
-        data=("sugarcrepe",),
-        sample_data=tuple(sample_data.split()),
-        metrics=metrics,
-        **more,
-    )
-
+_experiment = experiment_maker("jam", models=_BASE, data="sugarcrepe", sample_data=_SAMPLES, metrics=_RECALLS)
 
 EXPERIMENTS = (
     _experiment("fig1", "Statistical measures of matches and non-matches", "2.2", "statistics", _STATISTICS,
         *STATISTICS, metrics=_MEASURES),
     _experiment("fig4", "α at the best step of a curriculum, by depth of layers", "4.2", "layers",
         "Early layers need a larger α, late ones a smaller. α and the epoch grow together, so that whatever trains "
-"longer is best at a larger α. The text gives no layer numbers.", EARLY_LARGER, sample_data=_LAYERED, variant="layers",
-    metrics=("alpha_at_best", "epoch_at_best")),
+        "longer is best at a larger α. The text gives no layer numbers.", EARLY_LARGER, sample_data=_LAYERED,
+        variant="layers", metrics=("alpha_at_best", "epoch_at_best")),
     _experiment("fig5", "Recall of the curriculum on α, by depth of layers", "4.2", "layers",
         "Recall rises from early to late layers for every task and pair of models. The text gives no layer numbers.",
         *DEEPER, sample_data=_LAYERED, variant="layers", metrics=("five_way_recall", "binary_recall")),
     _experiment("table2", "JAM's losses and dual encoders, image-to-text recall", "4.1", "losses",
         "Spread is best in nearly every column, NegCon next, Con far behind; Spread matches or surpasses several "
-"CLIPs. One entry cannot be: OLMo2, NegCon, add, 5-way above binary (97.96 and 96.67), since the 5-way choice "
-"is among more texts.", *ORDER, parameters={"dual_encoders": _DUAL}),
+        "CLIPs. One entry cannot be: OLMo2, NegCon, add, 5-way above binary (97.96 and 96.67), since the 5-way choice "
+        "is among more texts.", *ORDER, parameters={"dual_encoders": _DUAL}),
     _experiment("table3", "JAM's losses with larger models", "4.3", "losses",
         "No consistent gain from larger models; Spread holds at every size. Two entries cannot be: OLMo2 13B, Con, "
-"replace and add, 5-way above binary (68.68 and 65.86, 62.52 and 59.21).", *ORDER, models=_LARGE, variant="sizes",
-    parameters={"methods": ["con", "negcon", "spread", "text_only"]}),
+        "replace and add, 5-way above binary (68.68 and 65.86, 62.52 and 59.21).", *ORDER, models=_LARGE,
+        variant="sizes", parameters={"methods": ["con", "negcon", "spread", "text_only"]}),
     _experiment("table6", "Statistical measures, replace", "B.3.1", "statistics", _STATISTICS, *STATISTICS,
         metrics=_MEASURES, parameters={"tasks": ["replace"]}),
     _experiment("table7", "Statistical measures, add", "B.3.2", "statistics", _STATISTICS, *STATISTICS,
@@ -173,10 +138,9 @@ EXPERIMENTS = (
     _experiment("table8", "Statistical measures, swap", "B.3.3", "statistics", _STATISTICS, *STATISTICS,
         sample_data=_LAYERED, metrics=_MEASURES, parameters={"tasks": ["swap"]}),
     _experiment("table12", "Size of the autoencoders", "D.2", "sizes",
-        "Light modules beside the backbones. The parameters grow by different numbers for each dimension of "
-        "the input "
-"(6,400, 1,600, 3,400 to 4,100), which no single architecture of these widths does.", LIGHT, models=(*_BASE, *_LARGE),
-    seeds=1, metrics=("parameters", "mflops"), parameters={"widths": _WIDTHS}),
+        "Light modules beside the backbones. The parameters grow by different numbers for each dimension of the input "
+        "(6,400, 1,600, 3,400 to 4,100), which no single architecture of these widths does.", LIGHT, models=(*_BASE,
+        *_LARGE), seeds=1, metrics=("parameters", "mflops"), parameters={"widths": _WIDTHS}),
     _experiment("context", "Wrong captions as context, by the number of pairs", "not in the paper", "pairs",
         "No claim of the paper, which has Spread first everywhere: where it is, and why.", models=_ONE,
         sample_data="synthetic", variant="context", seeds=10, metrics=("five_way_recall", "binary_recall"),
@@ -184,7 +148,7 @@ EXPERIMENTS = (
         "learning_rate": 0.003, "validate_every": 2, "device": "cpu"}}),
     _experiment("controls", "Images of white noise and unrelated texts, recall by JAM and by texts alone",
         "not in the paper", "controls",
-        "No claim of the paper, which uses white noise and unrelated texts for its statistical measures only ""(B.3).",
+        "No claim of the paper, which uses white noise and unrelated texts for its statistical measures only (B.3).",
         models=_ONE, parameters={"methods": ["spread", "cca", "text_only"]}),
     _experiment("layers", "Every layer of the image encoder with every layer of the text encoder", "not in the paper",
         "layer_pairs", "No claim of the paper, which takes layers of the same depth on both sides.", models=_ONE,
@@ -229,9 +193,7 @@ def _numbers(value: Any, most: float = float("inf")) -> bool:
 
 
 def _weights(value: Any) -> bool:
-    """Return whether these are at least two weights, each not negative, or the first and the last value of a
-    schedule.
-    """
+    """Return whether these are at least two weights, each not negative, or (first, last) of a schedule."""
     pairs = [one if isinstance(one, list | tuple) else (one, one) for one in value]
     return len(pairs) > 1 and all(len(pair) == 2 and _numbers(pair) for pair in pairs)
 

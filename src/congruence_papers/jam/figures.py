@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -60,19 +60,22 @@ def tasks(job: Job[JAMData], data: JAMData) -> list[str]:
     """Return the configuration's tasks for which the data have items. Raises InputError if there are none."""
     present = [task for task in job["tasks"] if task in data.tasks]
     if not present:
-        raise InputError(
-            f"Got {data.name} without items of {', '.join(job['tasks'])}; expected at least one of these tasks.",
-            "Pass data with items of these tasks.",
-        )
+        raise InputError(f"Got {data.name} without items of {', '.join(job['tasks'])}.", "Pass data with such items.")
     return present
+
+
+def cells(job: Job[JAMData]) -> Iterator[tuple[JAMData, str, int, tuple[str, str]]]:
+    """Yield every combination of data, task, seed and pair of encoders."""
+    for data in job.data:
+        for task in tasks(job, data):
+            yield from itertools.product([data], [task], job.seeds, data.encoders)
 
 
 def check_layers(data: JAMData) -> None:
     """Raise InputError unless every encoder has early, middle and late layers."""
     if data.layers != LAYERS:
         raise InputError(
-            f"Got {data.name} with the layers {', '.join(data.layers)}; expected early, mid and late of every encoder.",
-            "Run congruence embed with --layer all.",
+            f"Got {data.name} without early, mid and late of every encoder.", "Embed them with --layer all."
         )
 
 
@@ -130,9 +133,7 @@ def record_run(job: Job[JAMData], what: Mapping[str, object], mapping: Map) -> d
 
 
 def record_order(job: Job[JAMData]) -> None:
-    """Record for each combination of data, pair, task and metric whether the mean scores follow the paper's order of
-    the losses.
-    """
+    """Record for each data, pair, task and metric whether the means follow the paper's order of the losses."""
     means_by_task: dict[tuple[object, ...], dict[str, float]] = {}
     for row in job.rows():
         task = str(row["pair"]).partition(":")[0]
@@ -186,21 +187,16 @@ class ItemPairs:
     _images: dict[tuple[str, str], dict[int, np.ndarray]] = field(default_factory=lambda: defaultdict(dict))
 
     def add(self, where: tuple[str, str], name: str, draw: int, items: SugarCrepe, right: np.ndarray) -> None:
-        """Add the per-item outcomes of one fitted loss.
-
-        ``right`` (n, 2).
-        """
+        """Add the per-item outcomes, shape (n, 2), of one fitted loss."""
         self._right[where][name][draw] = right
         self._images[where][draw] = items.filenames
 
     def tests(self, every: bool = False) -> list[ItemTest]:
-        """Test adjacent losses in the paper's order, or every two if ``every`` is set; only losses that were run on the
-        same draws are compared.
-        """
+        """Test adjacent losses in the paper's order, or every two, that were run on the same draws."""
         rng = np.random.default_rng(0)
         tests: list[ItemTest] = []
         for where, names in self._right.items():
-            for first, second in combinations(PAPER_ORDER, 2) if every else pairwise(PAPER_ORDER):
+            for first, second in itertools.combinations(PAPER_ORDER, 2) if every else itertools.pairwise(PAPER_ORDER):
                 if first not in names or second not in names or names[first].keys() != names[second].keys():
                     continue
                 draws = list(names[first])
@@ -218,9 +214,7 @@ class ItemPairs:
 
 
 def record_item_tests(job: Job[JAMData], pairs: ItemPairs, every: bool = False) -> None:
-    """Store the tests in the results' ``item_tests``, and add notes on how many differences, and which, are
-    significant.
-    """
+    """Store the tests in the results' ``item_tests``, and add notes on the significant differences."""
     tests = pairs.tests(every)
     if not tests:
         return
@@ -243,22 +237,12 @@ def record_item_tests(job: Job[JAMData], pairs: ItemPairs, every: bool = False) 
 
 
 def pareto_front(cost: ArrayLike, gain: ArrayLike) -> np.ndarray:
-    """Return a mask of the Pareto front: points for which no other point is at least as good in both measures and
-    better in one.
-
-    ``cost`` (n,): smaller is better, e.g. a reconstruction error; ``gain`` (n,).
-
-    Examples
-    --------
-    >>> pareto_front([0.1, 0.2, 0.3], [0.5, 0.7, 0.6])
-    array([ True,  True, False])
+    """Return a mask, shape (n,), of the Pareto front: points for which no other point is at least as good in both
+    measures and better in one. A smaller ``cost`` and a larger ``gain`` are better.
     """
     costs, gains = (np.asarray(side, np.float64).reshape(-1) for side in (cost, gain))
     if len(costs) != len(gains):
-        raise ShapeError(
-            f"Got {len(costs)} costs and {len(gains)} gains; expected one of each per point.",
-            "Pass both for the same points.",
-        )
+        raise ShapeError(f"Got {len(costs)} costs and {len(gains)} gains.", "Pass both for the same points.")
     if not (np.isfinite(costs).all() and np.isfinite(gains).all()):
         raise NotFiniteError(
             "Got NaN or infinity among the points; expected finite ones.", "Leave out points that failed."
@@ -295,27 +279,24 @@ def losses(job: Job[JAMData]) -> None:
 def pairs(job: Job[JAMData]) -> None:
     """Train with every loss on increasing numbers of pairs, and compare the losses item by item at each number."""
     pairs = ItemPairs()
-    for data in job.data:
-        for task in tasks(job, data):
-            for seed in job.seeds:
-                for encoders in data.encoders:
-                    name = pair_name(data, encoders)
-                    for n in job["pairs"][:2] if job.quick else job["pairs"]:
-                        parts = data.split(task, seed, encoders=encoders, most={**limits(job, data), "train": n})
-                        if len(parts.train) < n:
-                            raise TooFewAnchorsError(
-                                f"Got {len(parts.train)} pairs of {data.name} to train on; expected `pairs={n}`.",
-                                "Remove larger numbers from pairs.",
-                            )
-                        for method in job["methods"]:
-                            fitted = fit_method(method, parts, training(job, data), seed)
-                            line = {"data": data.name, "pair": name, "series": BASELINES[method], "part": name, "x": n}
-                            _add(job, line, fitted.measure(parts.items, parts.test, seed), {}, task)
-                            outcomes = fitted.outcomes(parts.items, parts.test, seed)
-                            if outcomes is not None:
-                                where = (data.name, in_task(task, f"{name}, {n} pairs"))
-                                pairs.add(where, line["series"], seed, parts.items, outcomes)
-                    job.tick()
+    for data, task, seed, encoders in cells(job):
+        name = pair_name(data, encoders)
+        for n in job["pairs"][:2] if job.quick else job["pairs"]:
+            parts = data.split(task, seed, encoders=encoders, most={**limits(job, data), "train": n})
+            if len(parts.train) < n:
+                raise TooFewAnchorsError(
+                    f"Got {len(parts.train)} pairs of {data.name} to train on; expected `pairs={n}`.",
+                    "Remove larger numbers from pairs.",
+                )
+            for method in job["methods"]:
+                fitted = fit_method(method, parts, training(job, data), seed)
+                line = {"data": data.name, "pair": name, "series": BASELINES[method], "part": name, "x": n}
+                _add(job, line, fitted.measure(parts.items, parts.test, seed), {}, task)
+                outcomes = fitted.outcomes(parts.items, parts.test, seed)
+                if outcomes is not None:
+                    where = (data.name, in_task(task, f"{name}, {n} pairs"))
+                    pairs.add(where, line["series"], seed, parts.items, outcomes)
+        job.tick()
     # One panel per pair of encoders.
     names = dict.fromkeys(pair_name(data, encoders) for data in job.data for encoders in data.encoders)
     job.extra["axes"] = [[name, f"pairs trained on ({name})"] for name in names]
@@ -342,17 +323,13 @@ def layers(job: Job[JAMData]) -> None:
 def _add(
     job: Job[JAMData], line: dict[str, Any], recalls: dict[str, dict[str, float]], at_best: dict[str, float], task: str
 ) -> None:
-    """Add the metrics of a task and its parts to the results; the pair is prefixed by the task, so that a figure has
-    one group of bars per task.
-    """
+    """Add the metrics of a task and its parts; the pair is prefixed by the task, for one group of bars per task."""
     for part, recall in recalls.items():
         job.add_listed({**line, "pair": in_task(part, line["pair"])}, {**recall, **(at_best if part == task else {})})
 
 
 def _add_dual_encoders(job: Job[JAMData], data: JAMData, task: str, seed: int) -> None:
-    """Measure dual encoders on the same test items without training, and JAM trained on the embeddings of their
-    towers.
-    """
+    """Measure dual encoders on the same test items, untrained, and JAM on the embeddings of their towers."""
     if not data.dual:
         return
     rows = data.split(task, seed, most={"test": data.sizes.get("test", 0)}).rows
@@ -419,51 +396,36 @@ Span: TypeAlias = tuple[float, float]
 
 
 def reconstruction(job: Job[JAMData]) -> None:
-    """Train with each reconstruction weight, and mark the weights on the Pareto front of reconstruction error and
-    recall.
-    """
+    """Train with each reconstruction weight, and mark those on the Pareto front of error and recall."""
     draws: dict[tuple[str, str, str], dict[Span, list[list[float]]]] = {}
-    for data in job.data:
-        for task in tasks(job, data):
-            for seed in job.seeds:
-                for encoders in data.encoders:
-                    parts = split(job, data, task, seed, encoders)
-                    for method in job["methods"]:
-                        for weight in map(_span, job["weights"]):
-                            options = {**training(job, data), "reconstruction": weight}
-                            mapping = fit_baseline(method, parts, options, seed)
-                            values = {
-                                **measure_recall(mapping, parts.items, parts.test, seed)[task],
-                                **reconstruction_errors(mapping, parts),
-                            }
-                            pair = in_task(task, pair_name(data, encoders))
-                            # A schedule is a series of its own, placed at its mean weight: no constant weight is
-                            # equivalent to it.
-                            schedule = f", λ {_named(weight)}" * (weight[0] != weight[1])
-                            line = {
-                                "data": data.name,
-                                "pair": pair,
-                                "series": BASELINES[method] + schedule,
-                                "x": sum(weight) / 2,
-                            }
-                            job.add_listed(line, values)
-                            error = (values["image_error"] + values["text_error"]) / 2
-                            by_weight = draws.setdefault((data.name, pair, BASELINES[method]), {})
-                            by_weight.setdefault(weight, []).append([error, values[_GAIN]])
-                    job.tick()
+    for data, task, seed, encoders in cells(job):
+        parts = split(job, data, task, seed, encoders)
+        for method in job["methods"]:
+            for weight in map(_span, job["weights"]):
+                options = {**training(job, data), "reconstruction": weight}
+                mapping = fit_baseline(method, parts, options, seed)
+                values = {
+                    **measure_recall(mapping, parts.items, parts.test, seed)[task],
+                    **reconstruction_errors(mapping, parts),
+                }
+                pair = in_task(task, pair_name(data, encoders))
+                # A schedule is a series of its own, placed at its mean weight: no constant weight is
+                # equivalent to it.
+                schedule = f", λ {_named(weight)}" * (weight[0] != weight[1])
+                line = {"data": data.name, "pair": pair, "series": BASELINES[method] + schedule, "x": sum(weight) / 2}
+                job.add_listed(line, values)
+                error = (values["image_error"] + values["text_error"]) / 2
+                by_weight = draws.setdefault((data.name, pair, BASELINES[method]), {})
+                by_weight.setdefault(weight, []).append([error, values[_GAIN]])
+        job.tick()
     job.extra["axes"] = [[None, "weight of the reconstruction, λ"]]
     job.extra["curves"] = [_pareto(job, key, points) for key, points in draws.items()]
 
 
 def reconstruction_errors(mapping: object, parts: JAMParts) -> dict[str, float]:
-    """Return the squared error of reconstructed test rows, divided by that of the training mean; 1 is no better than
-    the mean.
-    """
+    """Return the squared error of reconstructed test rows, divided by that of the training mean."""
     if not hasattr(mapping, "reconstruct"):
-        raise InputError(
-            f"Got {type(mapping).__name__}, which cannot reconstruct; expected a map with decoders.",
-            "Pass one that JAM trained.",
-        )
+        raise InputError(f"{type(mapping).__name__} cannot reconstruct.", "Pass one that JAM trained.")
     V, P, _ = parts.test
     out = {}
     for name, reconstructed, rows, train in (
@@ -487,9 +449,7 @@ def _named(weight: Span) -> str:
 
 
 def _pareto(job: Job[JAMData], key: tuple[str, str, str], points: dict[Span, list[list[float]]]) -> dict[str, Any]:
-    """Return a panel of recall against reconstruction error, with the Pareto front as a separate series, and record
-    which weights are on the front.
-    """
+    """Return a panel of recall against reconstruction error, and record which weights are on the Pareto front."""
     mean = np.array([np.mean(values, axis=0) for values in points.values()])
     front = pareto_front(mean[:, 0], mean[:, 1])
     weights = list(points)
@@ -532,23 +492,20 @@ def layer_pairs(job: Job[JAMData]) -> None:
     """Train on every combination of a layer of the image encoder and a layer of the text encoder."""
     for data in job.data:
         check_layers(data)
-        for task in tasks(job, data):
-            for seed in job.seeds:
-                for encoders in data.encoders:
-                    for image_layer in LAYERS:
-                        for text_layer in LAYERS:
-                            parts = split(job, data, task, seed, encoders, (image_layer, text_layer))
-                            for method in job["methods"]:
-                                mapping = fit_baseline(method, parts, training(job, data), seed)
-                                pair = f"{pair_name(data, encoders)}, " * (len(data.encoders) > 1)
-                                line: dict[str, Any] = {
-                                    "data": data.name,
-                                    "pair": in_task(task, f"{pair}images {image_layer}"),
-                                    "series": BASELINES[method],
-                                    "part": f"texts {text_layer}",
-                                }
-                                job.add_listed(line, measure_recall(mapping, parts.items, parts.test, seed)[task])
-                    job.tick()
+    for data, task, seed, encoders in cells(job):
+        for image_layer, text_layer in itertools.product(LAYERS, LAYERS):
+            parts = split(job, data, task, seed, encoders, (image_layer, text_layer))
+            for method in job["methods"]:
+                mapping = fit_baseline(method, parts, training(job, data), seed)
+                pair = f"{pair_name(data, encoders)}, " * (len(data.encoders) > 1)
+                line: dict[str, Any] = {
+                    "data": data.name,
+                    "pair": in_task(task, f"{pair}images {image_layer}"),
+                    "series": BASELINES[method],
+                    "part": f"texts {text_layer}",
+                }
+                job.add_listed(line, measure_recall(mapping, parts.items, parts.test, seed)[task])
+        job.tick()
 
 
 #: Number of components for CCA and for the other measures, and number of neighbors, as in the paper.
@@ -572,9 +529,7 @@ def statistics(job: Job[JAMData]) -> None:
 def cases(
     job: Job[JAMData], data: JAMData, encoders: tuple[str, str], task: str, seed: int
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return paired images and texts for each case of matching and non-matching pairs, with one random item per
-    image.
-    """
+    """Return paired images and texts for each case of matches and non-matches, with one random item per image."""
     rng = np.random.default_rng([seed, 37])
     own = rng.permutation(np.flatnonzero(data.task_of == task))
     _, first = np.unique(data.items.filenames[own], return_index=True)
@@ -614,9 +569,7 @@ def _leading(rows: np.ndarray) -> np.ndarray:
 
 
 def sizes(job: Job[JAMData]) -> None:
-    """Count the parameters and operations of an autoencoder for the width of each backbone and of each encoder of the
-    data (table 12).
-    """
+    """Count parameters and operations of an autoencoder for the width of each backbone and encoder (table 12)."""
     rng = np.random.default_rng(0)
     widths: dict[tuple[str | None, str], int] = {(None, name): width for name, width in job["widths"].items()}
     for data in job.data:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from congruence.maps import CCAMap, HeadsMap
 from congruence.train import JAM, Contrastive
 from congruence.train.captions import Captions
 from congruence_papers.core import check_choice, check_seed
-from congruence_papers.jam.data import JAMData, JAMParts
+from congruence_papers.jam.data import JAMData, JAMParts, Layered
 
 #: Every metric, with its description.
 METRICS = {
@@ -43,16 +43,6 @@ def measure_recall(
     return _by_task(sugarcrepe_recall(items, *map_items(mapping, test), random_state=seed))
 
 
-def measure_outcomes(
-    mapping: HeadsMap | None, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5
-) -> np.ndarray:
-    """Return which items are answered correctly, for the same choices as :func:`measure_recall`.
-
-    Returns (n, 2): binary and 5-way outcome of each item: 1, 0, or a fraction for ties.
-    """
-    return sugarcrepe_outcomes(items, *map_items(mapping, test), random_state=seed)
-
-
 def map_items(mapping: HeadsMap | None, test: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return images, captions and wrong captions mapped into the joint space; without a map, unchanged."""
     V, P, N = test
@@ -64,9 +54,7 @@ def map_items(mapping: HeadsMap | None, test: Sequence[np.ndarray]) -> tuple[np.
 def measure_text_only(
     score: Callable[[np.ndarray], np.ndarray], items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5
 ) -> dict[str, dict[str, float]]:
-    """Measure binary and 5-way recall of a score of the texts alone, for the same choices as :func:`measure_recall`;
-    the images are not used.
-    """
+    """Measure binary and 5-way recall of a score of the texts alone, for the choices of :func:`measure_recall`."""
     _, P, N = test
     return _by_task(text_only_recall(items, score(P), score(N), random_state=seed))
 
@@ -116,13 +104,11 @@ def fit_baseline(method: str, parts: JAMParts, training: Mapping[str, Any] | Non
 
 
 def fit_text_only(parts: JAMParts) -> Callable[[np.ndarray], np.ndarray]:
-    """Fit a logistic regression that separates correct from wrong captions by their embeddings, without any image.
+    """Fit a logistic regression that separates correct from wrong captions by their embeddings, without any image, and
+    return its score of texts, shape (n, e) to (n,), higher for correct captions.
 
     The words alone often give a wrong caption away: an addition makes it longer, a replacement is a rarer word. A
     method that is trained on wrong captions can reach this score without learning anything about images.
-
-    Returns: function of text embeddings, shape (n, e), that returns scores, shape (n,). A higher score means that a
-    text is more likely a correct caption.
     """
     try:
         from sklearn.base import clone
@@ -180,12 +166,13 @@ class Fitted:
         return measure_recall(self.mapping, items, map_items(self.towers, test), seed)
 
     def outcomes(self, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5) -> np.ndarray | None:
-        """Return which items are answered correctly, as :func:`congruence_papers.jam.metrics.measure_outcomes` does;
-        None for the text-only score.
+        """Return which items are answered correctly, shape (n, 2): binary and 5-way outcome, 1, 0, or a fraction for
+        ties, for the same choices as :meth:`measure`; None for the text-only score.
         """
         if self.mapping is None:
             return None
-        return measure_outcomes(self.mapping, items, map_items(self.towers, test), seed)
+        rows = map_items(self.mapping, map_items(self.towers, test))
+        return sugarcrepe_outcomes(items, *rows, random_state=seed)
 
 
 def fit_method(method: str, parts: JAMParts, training: Mapping[str, Any] | None = None, seed: int = 5) -> Fitted:
@@ -254,10 +241,7 @@ CONTROLS = {
 
 
 def noise_like(rows: np.ndarray, random_state: int = 0) -> np.ndarray:
-    """Return white noise with the mean and the standard deviation of each column of ``rows``.
-
-    Shapes: ``rows`` (n, d). Returns (n, d): unlike those of embeddings, the columns are independent.
-    """
+    """Return white noise with the mean and deviation of each column of ``rows``, shape (n, d)."""
     check_seed(random_state)
     A = np.asarray(rows, np.float64)
     drawn = np.random.default_rng([random_state, 41]).standard_normal(A.shape)
@@ -265,26 +249,14 @@ def noise_like(rows: np.ndarray, random_state: int = 0) -> np.ndarray:
 
 
 def control_data(data: JAMData, control: str, random_state: int = 0) -> JAMData:
-    """Return a copy of the data in which images and texts carry no information about each other.
-
-    Examples
-    --------
-    >>> from congruence_papers.jam import open_sample
-    >>> data = open_sample("synthetic")
-    >>> noise = control_data(data, "noise")
-    >>> noise.images["made-up images"]["late"].shape == data.images["made-up images"]["late"].shape
-    True
-    """
+    """Return a copy of the data in which images and texts carry no information about each other."""
     check_choice(control, CONTROLS, "control")
     check_seed(random_state)
     if control == "none":
         return data
     name = f"{data.name}, {CONTROLS[control]}"
     if control == "noise":
-        images = {
-            encoder: {layer: noise_like(rows, random_state) for layer, rows in layers.items()}
-            for encoder, layers in data.images.items()
-        }
+        images = _each(data.images, lambda rows: noise_like(rows, random_state))
         return replace(data, name=name, images=images, dual={})
     rng = np.random.default_rng([random_state, 43])
     if control == "others":
@@ -296,17 +268,11 @@ def control_data(data: JAMData, control: str, random_state: int = 0) -> JAMData:
         cycle = rng.permutation(len(data.items.images))
         other = np.empty_like(cycle)
         other[cycle] = np.roll(cycle, 1)
-        images = {
-            encoder: {layer: np.asarray(rows)[other] for layer, rows in layers.items()}
-            for encoder, layers in data.images.items()
-        }
+        images = _each(data.images, lambda rows: np.asarray(rows)[other])
         return replace(data, name=name, images=images, dual={})
     missing = [encoder for encoder in data.captions if encoder not in data.unrelated]
     if missing:
-        raise InputError(
-            f"Got no unrelated texts of {missing[0]}; expected some, embedded by this encoder.",
-            f"Pass `unrelated={{{missing[0]!r}`: rows}}, or leave this control out.",
-        )
+        raise InputError(f"Got no unrelated texts of {missing[0]}.", "Pass `unrelated=…`, or leave this control out.")
     n = len(data.items)
     captions, negatives = (
         {encoder: {"late": _draw_unrelated(data, encoder, n, rng)} for encoder in data.captions} for _ in range(2)
@@ -314,14 +280,14 @@ def control_data(data: JAMData, control: str, random_state: int = 0) -> JAMData:
     return replace(data, name=name, captions=captions, negatives=negatives, dual={})
 
 
+def _each(side: Layered, change: Callable[[np.ndarray], np.ndarray]) -> Layered:
+    return {encoder: {layer: change(rows) for layer, rows in layers.items()} for encoder, layers in side.items()}
+
+
 def dual_as_encoders(data: JAMData, name: str) -> JAMData:
-    """Return data whose image and text encoders are the towers of one dual encoder, to train heads on rows that are
-    already aligned.
-    """
+    """Return data whose encoders are the towers of a dual encoder, to train heads on aligned rows."""
     check_choice(name, data.dual, "dual encoder")
-    V, P, N = (np.asarray(rows, np.float32) for rows in data.dual[name])
-    sides: list[Mapping[str, Mapping[str, np.ndarray]]] = [{name: {"late": rows}} for rows in (V, P, N)]
-    images, captions, negatives = sides
+    images, captions, negatives = ({name: {"late": np.asarray(rows, np.float32)}} for rows in data.dual[name])
     return replace(
         data, images=images, captions=captions, negatives=negatives, encoders=((name, name),), dual={}, unrelated={}
     )
@@ -337,19 +303,14 @@ def _draw_unrelated(data: JAMData, encoder: str, n: int, rng: np.random.Generato
     return np.asarray(rows[rng.integers(len(rows), size=n)])
 
 
-@dataclass(frozen=True)
-class Transferred:
-    """Recall of a method that was fitted on one task and evaluated on another."""
+class Transferred(NamedTuple):
+    """Recall of a method that was fitted on one task and evaluated on n items of another."""
 
     fitted_on: str
     task: str
     n: int
     binary: float
     choice: float
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
 
 def measure_transfer(
@@ -364,13 +325,6 @@ def measure_transfer(
     """Fit a method on each task, and on all tasks together, and evaluate each fit on every task.
 
     The images of all tasks are split once, so that no method is evaluated on images that it was fitted on.
-
-    Examples
-    --------
-    >>> from congruence_papers.jam import open_sample
-    >>> lines = measure_transfer(open_sample("synthetic"), "text_only")
-    >>> [(line.fitted_on, line.task) for line in lines][:3]
-    [('replace', 'replace'), ('replace', 'add'), ('replace', 'swap')]
     """
     parts = data.split_tasks(seed, encoders=encoders, most=most)
     out = []

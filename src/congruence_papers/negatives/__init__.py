@@ -9,8 +9,8 @@ from congruence_papers.negatives.generation import (
     count,
     generate,
     register,
+    write_negatives,
 )
-from congruence_papers.negatives.output import write_negatives
 from congruence_papers.negatives.siblings import sibling_negatives
 
 __all__ = [

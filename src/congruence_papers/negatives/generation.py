@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
+import csv
+import json
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 from zlib import crc32
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from congruence.errors import DtypeError, ParameterError, ShapeError
+from congruence.errors import CongruenceWarning, DtypeError, ParameterError, ShapeError
+from congruence.persist import atomic_path
 from congruence_papers.core import check_choice, check_positive, check_same_rows, check_seed
-from congruence_papers.negatives.add import add_att, add_obj
-from congruence_papers.negatives.caption import Alternatives, Caption, parse_caption
+from congruence_papers.negatives.caption import Caption, parse_caption
 from congruence_papers.negatives.lexicon import Words, lexicon
-from congruence_papers.negatives.replace import replace_att, replace_obj, replace_rel
-from congruence_papers.negatives.swap import swap_att, swap_obj
+from congruence_papers.negatives.rules import RULES
 from congruence_papers.negatives.words import Sentence, changed_words, same_words
 
-#: For each kind, the function that yields all its edits of a caption.
-RULES: dict[str, Callable[[Caption], Alternatives]] = {
-    "replace_obj": replace_obj,
-    "replace_att": replace_att,
-    "replace_rel": replace_rel,
-    "swap_obj": swap_obj,
-    "swap_att": swap_att,
-    "add_obj": add_obj,
-    "add_att": add_att,
-}
 #: SugarCrepe's kinds of wrong captions.
 KINDS = tuple(RULES)
 
@@ -56,7 +51,7 @@ class Negative:
 
 def by_rules(caption: str, kind: str, rng: np.random.Generator) -> str | None:
     """Make a wrong caption by rules; the default generator."""
-    parsed = parse_caption(caption, (), lexicon())
+    parsed = parse_caption(caption, ())
     negatives = _from_rules(parsed, caption, (), check_choice(kind, KINDS, "kind"), 1, rng, {})
     return negatives[0] if negatives else None
 
@@ -66,20 +61,7 @@ GENERATORS: dict[str, Generator] = {"rules": by_rules}
 
 
 def register(name: str, generator: Generator) -> None:
-    """Register a generator under a name, for use in :func:`generate`.
-
-    Parameters
-    ----------
-    name : str
-        A name that is not in use.
-    generator : callable
-        ``(caption, kind, rng)`` to a wrong caption or ``None``.
-
-    Raises
-    ------
-    ParameterError
-        If the name is empty or in use, or the generator is not callable.
-    """
+    """Register a generator, ``(caption, kind, rng)`` to a wrong caption or None, for :func:`generate`."""
     if not isinstance(name, str) or not name or name in GENERATORS:
         raise ParameterError(
             argument="name", got=name, expected="a name that is not in use", fix="Pass another `name=…`."
@@ -129,14 +111,6 @@ def generate(
         Ordered by caption, then as in ``kinds``. A caption without a valid edit of a kind has no negatives of that
         kind; :func:`count` returns the number of such captions.
 
-    Raises
-    ------
-    DtypeError, ShapeError
-        If captions are not strings or are blank, there are none, or the number of groups differs.
-    ParameterError
-        If the kind or generator is unknown, another parameter is out of range, or an output is refused with
-        ``on_refused="error"``.
-
     Notes
     -----
     Among the possible replacements of a word, one that occurs k times in ``captions`` is drawn k + 1 times as often as
@@ -168,13 +142,12 @@ def generate(
     generator = by_rules if generator is None else generator
     if not callable(generator):
         raise ParameterError(
-            f"Got {generator!r} for a generator; expected a callable or a name.",
-            "Pass a function, or a registered name.",
+            f"Got {generator!r} for a generator.", "Pass a callable, (caption, kind, rng), or a registered name."
         )
     others, frequencies = _others(texts, groups), _frequencies(texts)
     negatives = []
     for row, caption in enumerate(texts):
-        parsed = parse_caption(caption, others[row], lexicon()) if generator is by_rules else None
+        parsed = parse_caption(caption, others[row]) if generator is by_rules else None
         for kind in kinds:
             rng = np.random.default_rng([random_state, crc32(kind.encode()), row])
             if parsed is not None:
@@ -285,9 +258,7 @@ def _from_generator(
     rng: np.random.Generator,
     on_refused: str,
 ) -> list[str]:
-    """Call a generator until there are enough different negatives, it returns None, or the number of tries is used
-    up.
-    """
+    """Call a generator until there are enough negatives, it returns None, or it was tried often enough."""
     made: list[str] = []
     for _ in range(limit * _TRIES):
         text = generator(caption, kind, rng)
@@ -310,3 +281,61 @@ def _from_generator(
 def _is_new(text: str, caption: str, others: Iterable[str]) -> bool:
     """Return whether a text has words, and not those of the caption or of one of the others."""
     return bool(Sentence.parse(text).words) and not any(same_words(text, other) for other in (caption, *others))
+
+
+COLUMNS = ("id", "caption", "negative", "kind")
+SUFFIXES = (".csv", ".jsonl", ".parquet")
+
+
+def write_negatives(
+    negatives: Sequence[Negative], path: str | Path, ids: Sequence[str] | None = None, *, force: bool = False
+) -> None:
+    """Write wrong captions to a ``.csv``, ``.jsonl`` or ``.parquet`` with the columns ``id``, ``caption``, ``negative``
+    and ``kind``, atomically.
+
+    Parameters
+    ----------
+    negatives : sequence of Negative
+    path : path-like
+    ids : sequence of str, optional
+        Ids of the original captions; row numbers by default.
+    force : bool, default=False
+        Replace existing output.
+
+    Warns
+    -----
+    CongruenceWarning
+        If a spreadsheet would evaluate ids or captions in a ``.csv`` as formulas. They are written unchanged, so that
+        they can be read back.
+    """
+    suffix = check_choice(Path(path).suffix.lower(), SUFFIXES, "suffix of the output")
+    if not negatives:
+        raise ShapeError("No negatives.", "Pass captions in English, or more `kinds=…`.")
+    last = max(negative.row for negative in negatives)
+    if ids is not None and last >= len(ids):
+        check_same_rows(last + 1, len(ids), "captions", "ids")
+    rows = [(str(n.row) if ids is None else str(ids[n.row]), n.caption, n.negative, n.kind) for n in negatives]
+    risky = sum(any(cell.lstrip().startswith(("=", "+", "-", "@")) for cell in row) for row in rows)
+    if suffix == ".csv" and risky:
+        warnings.warn(
+            CongruenceWarning(
+                f"Got {risky} of {len(rows)} rows with a cell that begins with =, +, - or @; expected words, since a "
+                "spreadsheet evaluates such cells as formulas.",
+                "Write .jsonl or .parquet, or import the .csv as text.",
+            ),
+            stacklevel=2,
+        )
+    with atomic_path(path, force=force) as temporary:
+        if suffix == ".parquet":
+            columns = dict(zip(COLUMNS, zip(*rows, strict=True), strict=True))
+            table = pa.table({name: pa.array(column, pa.string()) for name, column in columns.items()})
+            pq.write_table(table, temporary)
+            return
+        with open(temporary, "w", newline="", encoding="utf-8") as stream:
+            if suffix == ".csv":
+                writer = csv.writer(stream)
+                writer.writerow(COLUMNS)
+                writer.writerows(rows)
+            else:
+                for row in rows:
+                    stream.write(json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False) + "\n")

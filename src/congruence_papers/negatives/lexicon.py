@@ -35,9 +35,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Preposition:
-    """A preposition, those that contradict it, and the nouns before which it is replaced (by name, section or
-    class).
-    """
+    """A preposition, those that contradict it, and the nouns before which it is replaced."""
 
     phrase: Words
     others: tuple[Words, ...]
@@ -142,9 +140,7 @@ def _family(section: str, number: int, line: str) -> list[Term]:
 
 
 def _verb(entry: str) -> tuple[Words, Words, Words]:
-    """Return the base form, the third person and the -ing form of a verb; the format is described in
-    ``relations.txt``.
-    """
+    """Return the base form, the third person and the -ing form of an entry of ``relations.txt``."""
     verb, *particles = entry.split()
     base, ing, third = (*verb.split("/"), "", "")[:3]
     ing = ing or (base[:-1] if base.endswith("e") and not base.endswith("ee") else base) + "ing"

@@ -48,17 +48,6 @@ def sibling_negatives(
         ``per_caption`` for each name, of kind ``"sibling"``. Classes with the same name (ImageNet has two called
         *crane*) count as one.
 
-    Raises
-    ------
-    DtypeError, ShapeError
-        If names or classes are missing, blank or not texts, or the number of embeddings differs from that of the
-        classes.
-    NotFiniteError, ZeroRowError
-        If an embedding contains NaN or infinity, or is all zeros.
-    ParameterError
-        If a name is not among the classes, there are too few classes, ``template`` does not contain ``{}`` exactly
-        once, or another parameter is out of range.
-
     Examples
     --------
     >>> from congruence_papers.negatives import sibling_negatives
@@ -78,21 +67,18 @@ def sibling_negatives(
         )
     first = {name: k for k, name in reversed(list(enumerate(known)))}  # index of the first class with each name
     if missing := next((name for name in labels if name not in first), None):
-        raise ParameterError(
-            f"Got the name {missing!r}, which is not a class; expected one of the {len(known)}.",
-            "Add it to the classes.",
-        )
+        raise ParameterError(f"The name {missing!r} is not one of the {len(known)} classes.", "Add it to the classes.")
     if len(first) <= per_caption:
         raise ParameterError(
-            f"Got {len(first)} different classes; expected more than `per_caption={per_caption}`.",
-            "Pass all classes, or a smaller `per_caption=…`.",
+            f"Got {len(first)} different classes for `per_caption={per_caption}`.", "Pass more, or a smaller one."
         )
     captions = {name: _fill(template, name) for name in first}
     if similarity is None:
         distinct = np.array(sorted(first.values()))
+        rngs = [np.random.default_rng([random_state, row]) for row in range(len(labels))]
         chosen = [
-            [known[k] for k in _draw(distinct, first[name], per_caption, np.random.default_rng([random_state, row]))]
-            for row, name in enumerate(labels)
+            [known[k] for k in rng.choice(distinct[distinct != first[name]], per_caption, replace=False)]
+            for rng, name in zip(rngs, labels, strict=True)
         ]
     else:
         chosen_by_name = _nearest(known, first, similarity, sorted({first[name] for name in labels}), per_caption)
@@ -104,17 +90,10 @@ def sibling_negatives(
     ]
 
 
-def _draw(distinct: np.ndarray, own: int, k: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw k classes other than ``own``."""
-    return rng.choice(distinct[distinct != own], k, replace=False)
-
-
 def _nearest(
     known: list[str], first: dict[str, int], similarity: ArrayLike, rows: list[int], k: int
 ) -> dict[str, list[str]]:
-    """Return for each of ``rows`` the k classes with the largest cosines, best first; ties keep the order of the
-    classes.
-    """
+    """Return for each of ``rows`` the k classes with the largest cosines, best first."""
     vectors = np.asarray(similarity, np.float64)
     if vectors.ndim != 2:
         raise ShapeError(f"Got similarity of shape {vectors.shape}; expected one row per class.", "Pass a matrix.")

@@ -18,13 +18,9 @@ from congruence_papers.features import encoder_pairs, find_embeddings
 
 @dataclass(frozen=True)
 class Heldout:
-    """Held-out rows on which a pair of heads is evaluated.
+    """Held-out images, shape (n, d), and texts, shape (m, e), with their labels.
 
-    Attributes
-    ----------
-    images, texts : ndarray, shape (n, d) and (m, e)
-    image_labels, text_labels : ndarray, shape (n,) and (m,)
-        Rows with equal labels match: an image may match several texts, and a text several images.
+    Rows with equal labels match: an image may match several texts, and a text several images.
     """
 
     images: np.ndarray
@@ -40,18 +36,11 @@ class Heldout:
 
 @dataclass(frozen=True)
 class Parts:
-    """One split of the data.
+    """One split of the data: pairs row by row, unpaired rows of each side in a random order of its own, and held-out
+    rows.
 
-    Attributes
-    ----------
-    images, texts : ndarray, shape (n, d) and (n, e)
-        Pairs, row by row.
-    unpaired_images, unpaired_texts : ndarray, shape (p, d) and (q, e)
-        Unpaired rows, each side in a random order of its own.
-    validation, test : Heldout
-    partners : tuple of two tuples, optional
-        For each side, all rows and the indices of the true pairs of the unpaired rows' items. Only the upper bound uses
-        them, trained as if these pairs were known.
+    ``partners``: for each side, all rows and the indices of the true pairs of the unpaired rows' items. Only the upper
+    bound uses them, trained as if these pairs were known.
     """
 
     images: np.ndarray
@@ -89,15 +78,6 @@ class SOTAlignData(Data):
         Collection of each row; by default 0, the collection used for evaluation.
     sources : tuple of str
         Names of the collections.
-
-    Raises
-    ------
-    ShapeError
-        If an encoder's number of rows differs from the number of labels, or there is not one source per label.
-    InputError
-        If a row has a source without a name, contains NaN or infinity, or is all zeros.
-    ParameterError
-        If a pair names an unknown encoder.
     """
 
     images: Mapping[str, np.ndarray]
@@ -124,14 +104,12 @@ class SOTAlignData(Data):
             source = getattr(self, f"{modality}_source")
             if len(source) != len(labels):
                 raise ShapeError(
-                    f"Got {len(source)} sources of {len(labels)} {modality}s; expected one source per {modality}.",
-                    f"Pass as many sources as {modality}s.",
+                    f"Got {len(source)} sources of {len(labels)} {modality}s.", "Pass one source for each."
                 )
             if not np.isin(source, np.arange(len(self.sources))).all():
                 raise InputError(
-                    f"Got a {modality} whose source is not one of the {len(self.sources)} sources; expected "
-                    f"numbers from 0 to {len(self.sources) - 1}.",
-                    "Add the missing names to `sources=…`.",
+                    f"Got a {modality} whose source is not one of the {len(self.sources)} sources.",
+                    "Add it to `sources=…`.",
                 )
             for encoder, array in rows.items():
                 check_embedded(array, f"{modality}s of {encoder}", len(labels))
@@ -163,40 +141,17 @@ class SOTAlignData(Data):
         unpaired_sources: tuple[int, int] = (0, 0),
         overlap: float | None = 0.0,
     ) -> Parts:
-        """Draw pairs, unpaired rows of each side, and validation and test rows.
+        """Draw pairs, unpaired rows of each side (at most ``unpaired``), and validation and test images with the texts
+        of the same labels.
 
-        The held-out rows depend only on ``seed``, ``validation`` and ``test``. A smaller number of pairs is a subset of
-        a larger one.
+        The held-out rows depend only on ``seed``, ``validation`` and ``test``, and a smaller number of pairs is a
+        subset of a larger one. If labels are classes, an eighth of each class's texts is reserved for each held-out
+        part.
 
-        Parameters
-        ----------
-        pairs : int
-            Number of pairs.
-        unpaired : int, optional
-            Maximum number of unpaired rows of each side; by default all remaining rows.
-        validation, test : int
-            Numbers of images. The held-out texts are those with the same labels; if labels are classes, an eighth of
-            each class's texts is reserved for each of the two parts.
-        seed : int
-        encoders : (str, str), optional
-            Image and text encoder; by default the first pair.
-        pair_source : int, default=0
-            Source of the pairs' images. Held-out images are always from the first source.
-        unpaired_sources : (int, int), default=(0, 0)
-            Sources of the unpaired images and texts.
-        overlap : float, optional
-            Share of each side's unpaired items that are also among the other side's; by default the sides have no item
-            in common. None draws each side from all remaining rows, regardless of partners. It has no effect if labels
-            are classes or the two sources differ, since rows then have no partners.
-
-        Returns
-        -------
-        Parts
-
-        Raises
-        ------
-        ParameterError
-            If a size is not a positive integer, or there are fewer rows than requested.
+        ``pair_source``: source of the pairs' images; held-out images are always from the first source.
+        ``unpaired_sources``: sources of the unpaired images and texts. ``overlap``: share of each side's unpaired items
+        that are also among the other side's; None draws each side from all remaining rows, regardless of partners. It
+        has no effect if labels are classes or the two sources differ, since rows then have no partners.
         """
         for value, name in ((pairs, "pairs"), (validation, "validation"), (test, "test")):
             check_positive(value, name, integer=True)
@@ -278,9 +233,7 @@ class SOTAlignData(Data):
         return heldout, np.sort(free)
 
     def _partners(self, pool: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Assign each image a text with its label, and drop images without one; texts are reused only if a label has
-        fewer texts than images.
-        """
+        """Assign each image a text with its label, reused only if there are too few, and drop images without one."""
         texts = texts[np.argsort(self.text_labels[texts], kind="stable")]
         text_labels, image_labels = self.text_labels[texts], self.image_labels[pool]
         first, past = (np.searchsorted(text_labels, image_labels, side) for side in ("left", "right"))
@@ -295,10 +248,7 @@ class SOTAlignData(Data):
 def check_sources(data: SOTAlignData, names: Sequence[str]) -> None:
     """Check that the data have several sources to compare."""
     if len(data.sources) < 2:
-        raise InputError(
-            f"Got {data.name} with one source for {', '.join(names)}; expected at least two.",
-            "Pass data with two sources or more.",
-        )
+        raise InputError(f"Got {data.name} with one source for {', '.join(names)}.", "Pass data with several sources.")
 
 
 #: The paper's sizes, which are the maxima for user-supplied data, and the maximum share of the images for each.
@@ -316,8 +266,7 @@ def open_features(
     folder = Path(file).expanduser()
     if not folder.is_dir():
         raise ParameterError(
-            f"Got {folder} for {', '.join(models)}; expected the folder that contains these.",
-            "Pass `file=…` with the path of that folder.",
+            f"Got {folder}; expected the folder of {', '.join(models)}.", "Pass `file=…` with its path."
         )
     pairs = encoder_pairs(models)
     images = {name: _read(folder / name, "images") for name in dict.fromkeys(image for image, _ in pairs)}
@@ -376,10 +325,7 @@ def _same_ids(side: dict[str, Embeddings], folder: Path) -> list[str]:
     (first, ids), *others = names.items()
     for name, other in others:
         if other != ids:
-            raise IdError(
-                f"Got different ids for {name} and {first} in {folder}; expected the same rows for both.",
-                "Embed the same rows with both.",
-            )
+            raise IdError(f"{name} and {first} in {folder} have different ids.", "Embed the same rows with both.")
     return ids
 
 

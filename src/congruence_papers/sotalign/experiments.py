@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from congruence.errors import ParameterError
-from congruence_papers.core import Claim, Experiment, Kind, Paper, above, at_least, at_most, below
+from congruence_papers.core import (
+    Claim,
+    Experiment,
+    Kind,
+    Paper,
+    above,
+    at_least,
+    at_most,
+    beats,
+    below,
+    experiment_maker,
+)
 from congruence_papers.sotalign import figures
 from congruence_papers.sotalign.data import SOTAlignData, open_features
 from congruence_papers.sotalign.methods import BASELINES, METRICS
@@ -68,14 +79,9 @@ _OTHERS = (
 )
 
 
-def best(metric: str, series: str = "SOTAlign", others: Sequence[str] = _OTHERS, by: float = 0.0) -> Claim:
-    """Claim that a metric is higher for one method than for others."""
-    margin = f"more than {by} " if by else ""
-    return Claim(
-        f"{metric} of {series} is {margin}above that of "
-        f"{'every other method' if others is _OTHERS else ' and '.join(others)}",
-        lambda v: above(v(metric, series=series), *(v(metric, series=other) + by for other in others)),
-    )
+def best(metric: str) -> Claim:
+    """Claim that a metric is highest for SOTAlign."""
+    return beats(metric, "SOTAlign", *_OTHERS)
 
 
 def klot_best(teacher: str) -> Claim:
@@ -88,7 +94,7 @@ def klot_best(teacher: str) -> Claim:
     )
 
 
-OVER_SAIL = best("mean_r1", others=("SAIL",))
+OVER_SAIL = beats("mean_r1", "SOTAlign", "SAIL")
 CCA_BEST = Claim(
     "mean_r1 with KLOT and CCA is at least that of the other teachers",
     lambda v: at_least(
@@ -106,8 +112,8 @@ NOTHING_GAINED = Claim(
     "zero_shot of STRUCTURE gains at most 0.01 from unpaired rows",
     lambda v: at_most(v("zero_shot", series="STRUCTURE, unpaired too"), v("zero_shot", series="STRUCTURE") + 0.01),
 )
-OVER_SUE = tuple(best(metric, others=("SUE",), by=0.05) for metric in ("i2t_r5", "t2i_r5"))
-MLP_OVER_SUE = tuple(best(metric, "SOTAlign, perceptrons of width 8", ("SUE",)) for metric in ("i2t_r5", "t2i_r5"))
+OVER_SUE = tuple(beats(metric, "SOTAlign", "SUE", by=0.05) for metric in ("i2t_r5", "t2i_r5"))
+MLP_OVER_SUE = tuple(beats(metric, "SOTAlign, perceptrons of width 8", "SUE") for metric in ("i2t_r5", "t2i_r5"))
 
 # ------------------------------------------------------------------ figures and tables
 
@@ -134,40 +140,19 @@ _RETRIEVAL = ("t2i_r1", "i2t_r1", "mean_r1")
 _SHIFTS = ("shift", "image_shift", "text_shift")
 
 
-def _experiment(
-    name: str,
-    title: str,
-    section: str,
-    kind: str,
-    claim: str,
-    *claims: Claim,
-    models: Sequence[str] = ("dinov3-vitl16/nv-embed-v2",),
-    data: str = "cc3m coco",
-    sample_data: str = "synthetic imagenet1000 caltech101",
-    seeds: int = 5,
-    **more: Any,
-) -> Experiment:
-    """Return an experiment; names of data are separated by spaces."""
-    return Experiment(
-        f"sotalign-{name}",
-        title,
-        section,
-        f"sotalign_{kind}",
-        claim,
-        claims,
-        models=tuple(models),
-        data=tuple(data.split()),
-        sample_data=tuple(sample_data.split()),
-        seeds=seeds,
-        **more,
-    )
-
+_experiment = experiment_maker(
+    "sotalign",
+    models="dinov3-vitl16/nv-embed-v2",
+    data="cc3m coco",
+    sample_data="synthetic imagenet1000 caltech101",
+    seeds=5,
+)
 
 EXPERIMENTS = (
     _experiment("fig4", "Numbers of pairs and of unpaired rows", "6.2", "sweep",
         "SOTAlign is above SAIL from 300 pairs to 100,000, most between 1,000 and 10,000, and reaches what SAIL does "
-"with a quarter of the pairs; both fail with 100. Gains grow up to 500,000 unpaired rows.", OVER_SAIL, MORE_HELPS,
-    metrics=("mean_r1",)),
+        "with a quarter of the pairs; both fail with 100. Gains grow up to 500,000 unpaired rows.", OVER_SAIL,
+        MORE_HELPS, metrics=("mean_r1",)),
     _experiment("fig5", "Distance of the unpaired data and retrieval", "6.2", "unpaired_sources",
         "The further unpaired data are from the paired, by the sliced distance of eq. 14, the less they help.", FALLS,
         data=_SOURCES, variant="sources", metrics=("mean_r1", "correlation"), parameters={"vary": "both",
@@ -184,8 +169,8 @@ EXPERIMENTS = (
         metrics=("mean_r1", "correlation"), parameters={"vary": "images", "scatter": True}),
     _experiment("fig11", "Distance of the unpaired texts and retrieval", "B.4", "unpaired_sources",
         "With the unpaired images fixed, the correlation is stronger. (The caption repeats that of figure 10; the "
-"text of B.4 says which is which.)", FALLS, data=_SOURCES, variant="sources", metrics=("mean_r1", "correlation"),
-    parameters={"vary": "texts", "scatter": True}),
+        "text of B.4 says which is which.)", FALLS, data=_SOURCES, variant="sources", metrics=("mean_r1",
+        "correlation"), parameters={"vary": "texts", "scatter": True}),
     _experiment("fig12", "Distances between sources", "B.4", "source_distances",
         "Means and standard deviations over 20 draws of 100,000 rows.", data=_SOURCES, variant="sources", seeds=20,
         metrics=("image_shift", "text_shift")),
@@ -199,11 +184,11 @@ EXPERIMENTS = (
         "DINOv3 with NV-Embed-v2 is best; SOTAlign gains over SAIL with every pair of encoders.", OVER_SAIL,
         models=_ENCODERS, metrics=_RETRIEVAL),
     _experiment("table4", "Methods, retrieval", "6.3", "methods",
-        "SOTAlign is above every supervised and semi-supervised method; none of the others makes use of unpaired "
-"rows.", best("mean_r1"), data="cc3m coco flickr30k", metrics=_RETRIEVAL, parameters={"methods": _METHODS}),
+        "SOTAlign is above every supervised and semi-supervised method; none of the others makes use of unpaired rows.",
+        best("mean_r1"), data="cc3m coco flickr30k", metrics=_RETRIEVAL, parameters={"methods": _METHODS}),
     _experiment("table5", "Methods, zero-shot classification", "6.3", "methods",
         "SOTAlign classifies best; STRUCTURE is above SAIL and gains nothing from unpaired rows.", best("zero_shot"),
-        best("zero_shot", "STRUCTURE", ("SAIL",)), NOTHING_GAINED, data="cc3m food101 cifar10 cifar100 dtd imagenet",
+        beats("zero_shot", "STRUCTURE", "SAIL"), NOTHING_GAINED, data="cc3m food101 cifar10 cifar100 dtd imagenet",
         sample_data="synthetic caltech101", variant="classes", metrics=("zero_shot", "i2t_r1"),
         parameters={"methods": _METHODS}),
     _experiment("table6", "Alignment within one data set", "6.3", "methods",
@@ -220,13 +205,13 @@ EXPERIMENTS = (
         best("i2t_r1"), data="cc3m coco flickr30k", metrics=("t2i_r1", "t2i_r5", "i2t_r1", "i2t_r5"),
         parameters={"methods": _METHODS}),
     _experiment("table10", "Methods, zero-shot classification and retrieval", "B.3", "methods",
-        "As table 5; on Aircraft STRUCTURE is best.", best("zero_shot"), best("zero_shot", "STRUCTURE", ("SAIL",)),
+        "As table 5; on Aircraft STRUCTURE is best.", best("zero_shot"), beats("zero_shot", "STRUCTURE", "SAIL"),
         data="cc3m food101 cifar10 cifar100 aircraft dtd flowers imagenet", sample_data="synthetic caltech101",
         variant="classes", metrics=("zero_shot", "i2t_r1"), parameters={"methods": _METHODS}),
     _experiment("table11", "Alignment within one data set, with SUE's heads and without", "B.3", "methods",
         "SOTAlign is above SUE with perceptrons of width 8, too.", *MLP_OVER_SUE, data="coco flickr30k polyvore",
-        metrics=("i2t_r5", "t2i_r5"), parameters={"methods": ["csa", "contrastive", "sue", "sotalign_mlp",
-        "sotalign"]}),
+        metrics=("i2t_r5", "t2i_r5"), parameters={"methods": ["csa", "contrastive", "sue",
+        "sotalign_mlp", "sotalign"]}),
 )  # fmt: skip
 
 

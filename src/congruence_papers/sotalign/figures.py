@@ -72,9 +72,7 @@ def split(job: Job[SOTAlignData], data: SOTAlignData, seed: int, pairs: int | No
 
 
 def tuned(job: Job[SOTAlignData], data: SOTAlignData, names: list[str], pairs: int) -> dict[str, dict[str, object]]:
-    """Choose the parameters of baselines for a number of pairs, once, on tuning splits; without tuning, the first
-    combination of each.
-    """
+    """Choose the parameters of baselines on tuning splits; without tuning, the first combination of each."""
     if not job["tune"] or job.quick:
         return {name: combinations(name)[0] for name in names}
     splits = [split(job, data, seed, pairs) for seed in TUNING_SEEDS]
@@ -155,11 +153,8 @@ SHIFTS = ("shift", "image_shift", "text_shift")
 
 
 def distance(job: Job[SOTAlignData], *clouds: np.ndarray, seed: int = 0) -> DistributionShift:
-    """Measure the distance of equation 14 between unpaired and paired images and texts, with one draw of random
-    circles.
-
-    ``*clouds`` (rows, d): unpaired images, paired images, unpaired texts and paired texts, in the order of
-    :func:`congruence.transport.distribution_shift`.
+    """Measure the distance of equation 14 between unpaired images, paired images, unpaired texts and paired texts,
+    shape (rows, d) each, with one draw of random circles.
     """
     return distribution_shift(
         *clouds, normalize=True, n_projections=20 if job.quick else 500, repeats=1, random_state=seed
@@ -194,9 +189,7 @@ _ALPHAS = (1e-4, 1e-3, 1e-5)
 
 
 def methods(job: Job[SOTAlignData]) -> None:
-    """Choose each method's parameters on separate tuning splits, then fit it on every draw (tables 4, 5, 6, 9, 10 and
-    11).
-    """
+    """Choose each method's parameters on tuning splits, then fit it on every draw (tables 4, 5, 6, 9, 10, 11)."""
     for data in job.data:
         for pairs in job["pairs"] or [size(job, data, "pairs")]:
             chosen = tuned(job, data, job["methods"], pairs)
@@ -253,9 +246,7 @@ def sweep(job: Job[SOTAlignData]) -> None:
 
 
 def unpaired_sources(job: Job[SOTAlignData]) -> None:
-    """Use unpaired images and texts from every source, and report eq. 14's distance for each (table 7, figures 5, 10
-    and 11).
-    """
+    """Use unpaired rows from every source, and report eq. 14's distance (table 7, figures 5, 10, 11)."""
     if job["scatter"]:
         job.extra["axes"] = [[None, "distance from the paired data (turns)"]]
     for data in job.data:
@@ -342,9 +333,7 @@ def encoders(job: Job[SOTAlignData]) -> None:
 
 
 def _combinations(data: SOTAlignData, vary: str) -> list[tuple[int, int]]:
-    """Return all combinations of sources of unpaired images and texts; a side that does not vary uses the first
-    source.
-    """
+    """Return all pairs of sources of unpaired images and texts; a side that does not vary uses the first."""
     sources = range(len(data.sources))
     return list(itertools.product(sources if vary != "texts" else range(1), sources if vary != "images" else range(1)))
 

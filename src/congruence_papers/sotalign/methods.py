@@ -147,9 +147,7 @@ def combinations(name: str) -> list[dict[str, object]]:
 def fit_baseline(
     name: str, parts: Parts, training: Mapping[str, Any], tried: Mapping[str, Any] | None = None, seed: int = 0
 ) -> HeadsMap:
-    """Fit a baseline to a split; the step with the best retrieval on the validation part is kept, if the method trains
-    in steps.
-    """
+    """Fit a baseline to a split; of steps, the one with the best retrieval on the validation part is kept."""
     baseline = BASELINES[name]
     parameters: dict[str, object] = {}
     if issubclass(METHODS[baseline.method], HeadTrainer):

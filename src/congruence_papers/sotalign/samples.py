@@ -96,9 +96,7 @@ def _rows(arrays: Mapping[str, np.ndarray], names: Mapping[str, str]) -> dict[st
 def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> SOTAlignData:
     if variant == "classes":
         raise ParameterError(
-            "Got imagenet1000, which has one photo per class, but the experiment classifies images; expected "
-            "synthetic or caltech101.",
-            "Pass `models='synthetic'`, for example.",
+            "imagenet1000 has one photo per class, too few to classify.", "Pass `models='synthetic'`, say."
         )
     items = np.arange(len(arrays["names"]))
     animals = (items < _ANIMALS).astype(int) if variant else np.zeros(len(items), int)
