@@ -325,7 +325,7 @@ def _same_ids(side: dict[str, Embeddings], folder: Path) -> list[str]:
     (first, ids), *others = names.items()
     for name, other in others:
         if other != ids:
-            raise IdError(f"{name} and {first} in {folder} have different ids.", "Embed the same rows with both.")
+            raise IdError(f"Got different ids for {name} and {first} in {folder}.", "Embed the same rows with both.")
     return ids
 
 
