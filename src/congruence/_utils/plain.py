@@ -11,4 +11,4 @@ class PlainData:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as plain data."""
-        return asdict(self)  # type: ignore[call-overload,no-any-return]
+        return asdict(self)  # type: ignore[call-overload]

@@ -436,8 +436,8 @@ def _group_test_rows(mapping: HeadsMap, data: Captions) -> np.ndarray:
         rows = getattr(validation, side)
         mean = getattr(train, side).mean(0, dtype=np.float64) if parameters["standardize"] else 0.0
         spread = float(np.sum((rows - mean) ** 2))
-        error = float(np.sum((np.asarray(reconstruct(rows), np.float64) - rows) ** 2))
-        relative_error = error / spread if spread else 0.0
+        squared = float(np.sum((np.asarray(reconstruct(rows), np.float64) - rows) ** 2))
+        relative_error = squared / spread if spread else 0.0
         recorded = facts["reconstruction_error"][side]
         if abs(relative_error - recorded) > _TOLERANCE * max(relative_error, recorded):
             _refuse(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -189,8 +190,8 @@ class Reading(PlainData):
 
 def _estimate(facts: Mapping[str, Any]) -> Estimate:
     """Rebuild an estimate; unknown values (NaN) are null in JSON."""
-    ends = (facts[name] for name in ("value", "low", "high"))
-    return Estimate(*(float("nan") if end is None else float(end) for end in ends), int(facts["n"]))
+    ends = {name: facts[name] for name in ("value", "low", "high")}
+    return Estimate(n=int(facts["n"]), **{name: math.nan if end is None else float(end) for name, end in ends.items()})
 
 
 def estimate_mean(
