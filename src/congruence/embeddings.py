@@ -54,7 +54,7 @@ class Space:
     revision : str, optional
         Version of the weights.
     modality : str, optional
-        One of :data:`MODALITIES`.
+        One of ``MODALITIES``.
     dim : int, optional
         Width of the vectors.
     normalized : bool, optional
@@ -77,7 +77,7 @@ class Space:
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any] | None) -> Space:
-        """Build a space from the output of :meth:`to_dict`; unknown keys are ignored, wrong types are a TypeError."""
+        """Build a space from the output of ``to_dict``; unknown keys are ignored, wrong types are a TypeError."""
         known = {f: facts[f] for f in cls.__dataclass_fields__ if f in facts} if facts else {}
         kinds = {"dim": int, "normalized": bool}
         wrong = [f for f, value in known.items() if value is not None and type(value) is not kinds.get(f, str)]
@@ -144,7 +144,7 @@ class Embeddings:
     """A matrix of vectors together with the ids of its rows and the space the vectors belong to.
 
     Indexing selects rows. ``e["cat"]`` and ``e[3]`` return the vector of one item; a slice, a mask, row numbers or a
-    list of ids return :class:`Embeddings`. An integer is always a row number and a string is always an id: ``e["7"]``
+    list of ids return ``Embeddings``. An integer is always a row number and a string is always an id: ``e["7"]``
     is the item whose id is 7. ``np.asarray(e)`` returns the vectors.
 
     Parameters
@@ -167,8 +167,8 @@ class Embeddings:
     Raises
     ------
     InputError
-        A :class:`ShapeError`, :class:`DtypeError`, :class:`NotFiniteError` or :class:`ZeroRowError` if the vectors
-        cannot be used, an :class:`IdError` if the ids are not one per row, repeated or missing.
+        A ``ShapeError``, ``DtypeError``, ``NotFiniteError`` or ``ZeroRowError`` if the vectors
+        cannot be used, an ``IdError`` if the ids are not one per row, repeated or missing.
 
     Examples
     --------
@@ -383,7 +383,7 @@ class Embeddings:
 class Pairs:
     """Two embeddings of the same items, row by row.
 
-    Build it with :meth:`join`, which pairs by id. The constructor ignores the ids and pairs row *i* with row *i*.
+    Build it with ``join``, which pairs by id. The constructor ignores the ids and pairs row *i* with row *i*.
 
     Parameters
     ----------
@@ -494,7 +494,7 @@ UNNAMED = "other"
 
 
 def as_embeddings(data: RowsLike, name: str, *, allow_zero_rows: bool = False) -> Embeddings:
-    """Return rows (n, d) as :class:`Embeddings`; ``name`` is what the caller calls them.
+    """Return rows (n, d) as ``Embeddings``; ``name`` is what the caller calls them.
 
     The index of a pandas object becomes the ids, unless it is the default one. Without ids rows are paired by position.
     """
@@ -519,7 +519,7 @@ def _with_ids(data: RowsLike, name: str, index: np.ndarray | None, allow_zero_ro
 def as_pair(
     source: RowsLike, target: RowsLike, names: tuple[str, str] = ("source", "target"), *, allow_zero_rows: bool = False
 ) -> tuple[Embeddings, Embeddings]:
-    """Return both arguments as embeddings, ready for :meth:`~congruence.Pairs.join`.
+    """Return both arguments as embeddings, ready for ``join``.
 
     Two pandas objects are paired by their indexes, as pandas would do, if either index is not the default one.
     """
@@ -542,7 +542,7 @@ def by_modality(
     """Return source and target as embeddings by modality, passed as mappings or as rows of one modality.
 
     The modality of rows that are not in a mapping is ``modality``, else what the embeddings declare, else that of the
-    other argument, else that of ``spaces`` (to which source and target should belong), else :data:`UNNAMED`.
+    other argument, else that of ``spaces`` (to which source and target should belong), else ``UNNAMED``.
     """
     if modality is not None:
         check_choice(modality, MODALITIES, "modality")

@@ -75,7 +75,7 @@ def write_folder(
 
 
 def check_map_output(path: str | Path, *, force: bool = False) -> None:
-    """Check, before any work is done, that :func:`write_folder` would accept the path. Raises OutputExistsError."""
+    """Check, before any work is done, that ``write_folder`` would accept the path. Raises OutputExistsError."""
     check_output(path, force=force, directory=True, foreign=_why_no_map)
 
 
@@ -90,7 +90,7 @@ def _why_no_map(folder: Path) -> str | None:
 
 
 def read_folder(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read the arrays and the configuration of a folder written by :func:`write_folder`, and check that it was not
+    """Read the arrays and the configuration of a folder written by ``write_folder``, and check that it was not
     changed.
 
     Names of models and revisions may be edited; anything else that affects where vectors are mapped, or how good the

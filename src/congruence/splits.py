@@ -56,7 +56,7 @@ class Split:
         holdout : float or int
             Below 1: share of the items. From 1 on: number of items.
         groups : sequence, shape (n,), optional
-            Items with equal labels (e.g. from :func:`duplicate_groups`) are held out together or not at all. Groups are
+            Items with equal labels (e.g. from ``duplicate_groups``) are held out together or not at all. Groups are
             added as long as they fit into the requested number; if none fits, the smallest is taken.
 
         Raises
@@ -152,7 +152,7 @@ class Split:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Split:
-        """Build the rule from the output of :meth:`to_dict`."""
+        """Build the rule from the output of ``to_dict``."""
         exceptions = np.frombuffer(base64.b64decode(data.get("exceptions", "")), "<u8")
         return cls(int(data["seed"]), int(data["threshold"]), tuple(exceptions.tolist()))
 

@@ -39,7 +39,8 @@ def check_choice(value: _T, choices: Iterable[_T], name: str) -> _T:
 def check_positive(value: _T, name: str, *, zero: bool = False, integer: bool = False) -> _T:
     """Return a finite number that is positive, or with ``zero`` not negative."""
     numeric = isinstance(value, int | np.integer if integer else int | float | np.number)
-    if isinstance(value, bool) or not numeric or not 0 <= value < np.inf or (value == 0 and not zero):  # type: ignore[operator]
+    number: Any = value
+    if isinstance(value, bool) or not numeric or not 0 <= number < np.inf or (number == 0 and not zero):
         expected = f"{'a whole' if integer else 'a finite'} number {'≥' if zero else '>'} 0"
         raise ParameterError(argument=name, got=value, expected=expected, fix=f"Pass `{name}=10`, for example.")
     return value
@@ -249,7 +250,7 @@ def judge(claims: Sequence[Claim], rows: Sequence[Row], unchecked: str | None = 
 class Kind:
     """How experiments of one kind are measured.
 
-    ``measure``: takes a :class:`Job` and adds what it measures; ``resampled``: what each draw resamples; ``{share}`` is
+    ``measure``: takes a ``Job`` and adds what it measures; ``resampled``: what each draw resamples; ``{share}`` is
     replaced by the parameter of that name.
     """
 
@@ -263,11 +264,11 @@ class Experiment:
     """One figure or table of a paper.
 
     ``name``: ``"fig5"`` for the Canonical paper; for other papers with their name as a prefix, such as ``"jam-
-    table2"``; ``kind``: a key of :attr:`Paper.kinds`; ``claim``: the paper's statement about the figure; ``claims``:
+    table2"``; ``kind``: a key of ``Paper.kinds``; ``claim``: the paper's statement about the figure; ``claims``:
     the parts of it that are checked; ``models``: the paper's models, joined by ``/``: two are a pair, three a chain;
     ``data``: its data sets; ``sample_data``: data to run on without the paper's weights, the first by default;
     ``variant``: variant of the sample data that it needs; ``seeds``: number of draws; ``metrics``: keys of
-    :attr:`Paper.metrics`, in the order of the panels; ``parameters``: those of the kind, where they differ from its
+    ``Paper.metrics``, in the order of the panels; ``parameters``: those of the kind, where they differ from its
     defaults; ``numbers``: those that the paper prints, by default those of ``printed.json``.
     """
 
@@ -328,10 +329,10 @@ def _printed() -> dict[str, dict[str, Any]]:
 class Paper:
     """A paper: its experiments, and how its data are opened.
 
-    ``metrics``: axis labels of the metrics; ``data_type``: type of its data, a subclass of :class:`Data`;
+    ``metrics``: axis labels of the metrics; ``data_type``: type of its data, a subclass of ``Data``;
     ``open_sample``: ``open_sample(name, variant, file=…, cache=…, log=…)`` opens data that replace the paper's;
     ``open_models``: ``open_models(experiment, models, data=…, file=…, root=…, cache=…, log=…, **options)`` opens
-    embeddings by models; ``count``: words for the numbers of rows in :meth:`Data.facts`; ``choices``: allowed values of
+    embeddings by models; ``count``: words for the numbers of rows in ``Data.facts``; ``choices``: allowed values of
     parameters that are names; ``ranges``: allowed values of other parameters, in words and as a condition;
     ``drawings``: figures and tables without numbers: the reason, and the section; ``seeds``: seeds of a number of
     draws.
@@ -445,7 +446,7 @@ class Job(Generic[DataT]):
             self.callback(1)
 
     def add(self, what: Mapping[str, Any], value: float) -> None:
-        """Add one value, identified by :data:`COLUMNS`."""
+        """Add one value, identified by ``COLUMNS``."""
         self._values.setdefault(tuple(what.get(column) for column in COLUMNS), []).append(float(value))
 
     def add_all(self, what: Mapping[str, Any], values: Mapping[str, float], quantity: str = "after") -> None:

@@ -37,7 +37,7 @@ SHARD = 256
 
 
 def open_npz(name: str, file: str | Path | None, build: Callable[[Mapping[str, np.ndarray]], T]) -> T:
-    """Return what ``build`` makes of the arrays in the file of ``name``, a key of :data:`FILES`, or in its folder."""
+    """Return what ``build`` makes of the arrays in the file of ``name``, a key of ``FILES``, or in its folder."""
     if file is None:
         raise ParameterError(f"Got no file for {name}, which is {FILES[name]}.", "Pass `file=…`.")
     path = Path(file).expanduser()

@@ -160,7 +160,7 @@ def _colors(names: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def draw_panel(panel: Panel, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-    """Draw one of :func:`panels` on axes, by default new ones; ``annotate`` adds the title and the legend."""
+    """Draw one of ``panels`` on axes, by default new ones; ``annotate`` adds the title and the legend."""
     if panel["kind"] == "clouds":
         return draw_clouds(panel["points"], ax, names=panel["names"], title=panel["title"], annotate=annotate)
     if panel["kind"] == "kernel":
@@ -451,7 +451,7 @@ def write_experiment(
 
 
 def write_files(folder: Path, outcome: Any, *, png: bool = False, pdf: bool = False, html: bool = False) -> None:
-    """Write the files of :func:`write_experiment` into an existing folder."""
+    """Write the files of ``write_experiment`` into an existing folder."""
     results = outcome.results
     text = json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False)
     (folder / "results.json").write_text(text + "\n", encoding="utf-8")

@@ -102,7 +102,7 @@ def run(
     Parameters
     ----------
     experiment : str or Experiment
-        ``"fig5"``, or an experiment made with :func:`dataclasses.replace` from one of :data:`EXPERIMENTS`.
+        ``"fig5"``, or an experiment made with ``dataclasses.replace`` from one of ``EXPERIMENTS``.
     models : str, optional
         Sample data of the experiment, by default the first: ``"sample"``, ``"lvis"`` or ``"caltech101"``; for SOTAlign
         ``"synthetic"``, ``"imagenet1000"`` or ``"caltech101"``; for JAM these and ``"sugarcrepe"``. Otherwise

@@ -29,7 +29,7 @@ _WRITE_ERRORS = {
 #: Longest file name in bytes on common file systems.
 _MAX_NAME_BYTES = 255
 
-#: A list to which :func:`atomic_path` appends each path that it published, so that a command that fails can report it.
+#: A list to which ``atomic_path`` appends each path that it published, so that a command that fails can report it.
 published: ContextVar[list[Path] | None] = ContextVar("published", default=None)
 
 #: Returns why a folder must not be replaced, as the end of a clause "which …"; None if it is of the kind being written.
@@ -43,12 +43,12 @@ def atomic_path(
     """Yield a temporary path next to ``path`` and move it there if the block ends without an error; else remove it.
 
     ``force`` replaces an existing file, or a folder for which ``foreign`` returns None instead of the reason why it
-    must not be replaced (:func:`why_foreign`); without ``foreign``, only an empty folder is replaced. With
+    must not be replaced (``why_foreign``); without ``foreign``, only an empty folder is replaced. With
     ``directory``, the temporary path is a folder; otherwise the block must write a file there.
 
     If several processes write to the same free path, one of them succeeds. While a folder is replaced, a complete old
     or new copy exists at all times: at ``path`` or, on systems that cannot exchange two names, at ``backup_of(path)``
-    (see :func:`find_copy`).
+    (see ``find_copy``).
     """
     path = Path(path)
     if directory and foreign is not None:
@@ -87,7 +87,7 @@ def _concerns(error: OSError, *paths: Path) -> bool:
 def check_output(
     path: str | Path, *, force: bool = False, directory: bool = False, foreign: Foreign | None = None
 ) -> None:
-    """Raise an error if something at an output path must not be replaced; parameters as for :func:`atomic_path`."""
+    """Raise an error if something at an output path must not be replaced; parameters as for ``atomic_path``."""
     path = Path(path)
     if path.name in ("", ".."):
         raise OutputExistsError(f"Got the output path {path}, which has no file name.", f"Pass {path / 'NAME'}.")
@@ -147,7 +147,7 @@ def why_foreign(
 ) -> str | None:
     """Return why a folder was not, or not entirely, written by this library, as the end of a clause "which …".
 
-    It should be ``what``: files for which ``holds(name)``, and a JSON file ``marker`` as in :func:`has_marker`.
+    It should be ``what``: files for which ``holds(name)``, and a JSON file ``marker`` as in ``has_marker``.
     """
     others = sorted(
         entry.name for entry in os.scandir(folder) if not (entry.is_file(follow_symlinks=False) and holds(entry.name))
@@ -227,7 +227,7 @@ def _publish(temporary: Path, path: Path, force: bool, directory: bool, foreign:
 
 
 def _swap(temporary: Path, path: Path) -> None:
-    """Replace a folder by two renames; between them, :func:`find_copy` returns the backup."""
+    """Replace a folder by two renames; between them, ``find_copy`` returns the backup."""
     backup = backup_of(path)
     try:
         os.rename(path, backup)

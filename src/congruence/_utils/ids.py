@@ -54,7 +54,7 @@ def as_ids(ids: Ids, n: int | None = None, name: str = "ids") -> np.ndarray:
 
 
 def to_ids(ids: Ids, name: str = "ids") -> np.ndarray:
-    """Return ids like :func:`as_ids`, without checking that they are unique."""
+    """Return ids like ``as_ids``, without checking that they are unique."""
     values = _values(ids, name)
     if isinstance(values, np.ndarray):
         return values
@@ -252,7 +252,7 @@ def _check_texts(texts: list[str], name: str) -> None:
 
 
 def too_long(size: int, row: int, name: str) -> IdError:
-    """Return the error for an id longer than :data:`MAX_ID_BYTES`."""
+    """Return the error for an id longer than ``MAX_ID_BYTES``."""
     return IdError(
         f"Got an id of {size:,} bytes in UTF-8 (row {row} of {name}); expected at most {MAX_ID_BYTES:,}.",
         "If this is not the column of ids, name the right one; otherwise give the item a shorter id.",

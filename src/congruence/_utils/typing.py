@@ -38,7 +38,7 @@ class Device(Protocol):
 class Array(Protocol):
     """A NumPy array or a tensor, with the members that both have.
 
-    Everything else is a function of :class:`ArrayNamespace`.
+    Everything else is a function of ``ArrayNamespace``.
     """
 
     @property
@@ -131,7 +131,7 @@ class LinalgNamespace(Protocol):
 class ArrayNamespace(Protocol):
     """The functions of NumPy or torch that the code uses, under the names of the array API standard.
 
-    Returned by :func:`congruence._utils.arrays.namespace`, and called ``xp`` in the code. ``out`` and ``einsum`` are
+    Returned by ``congruence._utils.arrays.namespace``, and called ``xp`` in the code. ``out`` and ``einsum`` are
     not part of the standard, but NumPy and torch agree on them.
     """
 

@@ -91,7 +91,7 @@ def as_matrix(
     numeric_objects: bool = False,
     copy_half: bool = True,
 ) -> np.ndarray:
-    """Return what :func:`to_rows` accepts as a finite real matrix, shape (n, d), float32 or float64.
+    """Return what ``to_rows`` accepts as a finite real matrix, shape (n, d), float32 or float64.
 
     float16 becomes float32 (unless ``copy_half`` is False), integers and booleans float64, whose rows may be zero.
     ``numeric_objects`` accepts an object array in which every entry is a number, as scikit-learn requires.
@@ -161,7 +161,7 @@ def as_native(X: TensorT, name: str, *, min_rows: int = 1) -> TensorT: ...
 @overload
 def as_native(X: ArrayLike | ArrowStream, name: str, *, min_rows: int = 1) -> np.ndarray: ...
 def as_native(X: RowsLike, name: str, *, min_rows: int = 1) -> Array:
-    """Return ``X``, shape (n, d), checked as in :func:`as_matrix`, with zero rows allowed.
+    """Return ``X``, shape (n, d), checked as in ``as_matrix``, with zero rows allowed.
 
     A torch tensor is returned as it is, on its device and with its graph; anything else as an array of floats.
     """

@@ -20,7 +20,7 @@ MAX_DEPTH = 20
 
 
 def read_yaml(path: str | Path, what: str) -> str:
-    """Return the text of a YAML file, if it is within the length that :func:`parse_yaml` accepts."""
+    """Return the text of a YAML file, if it is within the length that ``parse_yaml`` accepts."""
     try:
         with open(path, "rb") as stream:
             raw = stream.read(MAX_BYTES + 1)

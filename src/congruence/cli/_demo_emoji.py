@@ -318,7 +318,7 @@ def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: i
     back.
 
     ``mapping``: from the old model to the new one; ``split``: the texts of its held-out classes are used as queries.
-    Returns: ``searches`` as for :func:`congruence.report.render_migration`; ``summary`` of the completed migration;
+    Returns: ``searches`` as for ``congruence.report.render_migration``; ``summary`` of the completed migration;
     ``identical``: whether the rollback restored the old vectors bit for bit; ``same_lists``: whether it restored the
     search results.
     """
@@ -393,7 +393,7 @@ def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: i
 
 
 def print_table_searches(result: dict[str, Any]) -> None:
-    """Print the result of :func:`migrate_table`; the pictures are emoji, so a terminal can show them."""
+    """Print the result of ``migrate_table``; the pictures are emoji, so a terminal can show them."""
     searches = result["searches"]
     print_table(
         f"a LanceDB table of {searches['gallery']:,} pictures and their captions, migrated; queried with "

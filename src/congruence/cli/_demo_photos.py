@@ -48,7 +48,7 @@ def print_rollback(identical: bool, same_lists: bool) -> None:
     print(f"Rolled back: {restored}.")
 
 
-#: Name and content of the file that marks a folder written by :func:`write_files`.
+#: Name and content of the file that marks a folder written by ``write_files``.
 MARKER, FORMAT = "sample.json", "congruence-photo-sample"
 
 _NAMES = {
@@ -67,7 +67,7 @@ def library_name() -> str:
 def write_library(sample: Bundle, path: Path) -> lancedb.table.Table | None:
     """Write the photos with the old model's vectors as a table, as an application would.
 
-    ``path``: in an existing folder; its name is :func:`library_name`. Returns: None if a Parquet file was written.
+    ``path``: in an existing folder; its name is ``library_name``. Returns: None if a Parquet file was written.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -83,7 +83,7 @@ def write_library(sample: Bundle, path: Path) -> lancedb.table.Table | None:
 
 
 def why_not_replaced(folder: Path) -> str | None:
-    """Return why a folder was not written by :func:`write_files`; None if it was."""
+    """Return why a folder was not written by ``write_files``; None if it was."""
     others = sorted(path.name for path in folder.iterdir() if path.name not in _NAMES)
     if others:
         return f"contains other files than the sample ({', '.join(others[:3])})"
@@ -133,7 +133,7 @@ EXAMPLES, SHOWN = 6, 5
 #: Number of photos that both models encode for the certificate.
 ANCHORS = 200
 
-#: Steps that :func:`move_library` reports to its callback.
+#: Steps that ``move_library`` reports to its callback.
 STEPS = 4
 
 
@@ -237,8 +237,8 @@ def move_library(
 
     ``sample``: the sample ``photos``; its vectors of the new model are used in place of encoding photos; ``mapping``:
     from the old model to the new one; ``random_state``: determines the random rows of the plan, and half of the
-    searches that are shown; ``callback``: called with 1 after each of :data:`STEPS` steps. Returns: as
-    :func:`congruence.report.render_story` expects it, except for ``certificate``.
+    searches that are shown; ``callback``: called with 1 after each of ``STEPS`` steps. Returns: as
+    ``congruence.report.render_story`` expects it, except for ``certificate``.
     """
     import numpy as np
 

@@ -25,7 +25,7 @@ _PLAIN = {
     "≥": ">=", "≤": "<=", "≈": "~", "²": "^2", "°": " deg", "“": '"', "”": '"', "‘": "'", "’": "'", "§": "section ",
 }  # fmt: skip
 
-#: Name under which :func:`_replace_characters` is registered with Python's codecs.
+#: Name under which ``_replace_characters`` is registered with Python's codecs.
 _REPLACE = "congruence.replace"
 
 
@@ -38,7 +38,7 @@ class OutputLostError(Exception):
 
 
 class _Output:
-    """Standard output that raises :class:`OutputLostError`, so that its failures differ from those of other files."""
+    """Standard output that raises ``OutputLostError``, so that its failures differ from those of other files."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -74,7 +74,7 @@ class _Messages(_Output):
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Raise :class:`OutputLostError` if standard output cannot be written, and replace characters that it cannot
+    """Raise ``OutputLostError`` if standard output cannot be written, and replace characters that it cannot
     encode.
     """
     codecs.register_error(_REPLACE, _replace_characters)
@@ -152,7 +152,7 @@ class Stopped(BaseException):
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP raise :class:`Stopped` while the block runs, unless they are ignored, as under nohup."""
+    """Make SIGTERM and SIGHUP raise ``Stopped`` while the block runs, unless they are ignored, as under nohup."""
 
     def stop(number: int, _: object) -> None:
         for other in handled:  # a second signal must not disturb the cleanup started by the first

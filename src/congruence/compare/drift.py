@@ -173,7 +173,7 @@ class DriftMonitor:
     with probability at most alpha.
 
     The bound concerns the vectors, not the encoder: different content (another topic, language or camera) is also a
-    change, and no unpaired test can distinguish the two. :func:`compare_canaries` can.
+    change, and no unpaired test can distinguish the two. ``compare_canaries`` can.
 
     References
     ----------
@@ -244,7 +244,7 @@ class DriftMonitor:
         Returns
         -------
         DriftReport
-            Covers everything since :meth:`fit`. An alarm is never withdrawn.
+            Covers everything since ``fit``. An alarm is never withdrawn.
         """
         if not hasattr(self, "n_seen_"):
             raise ParameterError("Got a DriftMonitor without a reference.", "Call fit(reference) first.")

@@ -125,7 +125,7 @@ def compare_layers(
         Row i is the same item in every layer of both models; widths may differ from layer to layer. Layers in a
         sequence are named by their position, starting at 0.
     metric : str, default="linear_cka"
-        A key of :data:`congruence.metrics.METRICS` that compares two spaces.
+        A key of ``congruence.metrics.METRICS`` that compares two spaces.
     permutations : int, default=200
         Number of random re-pairings, the same ones for every pair of layers.
     max_rows : int, optional

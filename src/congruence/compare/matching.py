@@ -55,7 +55,7 @@ class Separation:
     ----------
     metric : str
     definition : {"jam", "congruence", "both"}
-        Source of the definition: the JAM paper, :data:`congruence.metrics.METRICS`, or both, if they agree.
+        Source of the definition: the JAM paper, ``congruence.metrics.METRICS``, or both, if they agree.
     formula : str
         What distinguishes the two: ``"first"`` or ``"mean"`` canonical correlation, ``"biased"`` or ``"debiased"`` CKA,
         CKNNA by ``"eq. 6–9"`` of the paper or ``"Huh et al."``
@@ -72,7 +72,7 @@ class Separation:
         Share of pairs of a match's and a non-match's score in which the match is closer; ties count half. 0.5 means no
         distinction.
     p_value : float
-        One-sided p-value of a randomization test on all rows; see :func:`match_test`. Never below 1 / (permutations +
+        One-sided p-value of a randomization test on all rows; see ``match_test``. Never below 1 / (permutations +
         1).
     larger_is_closer : bool
     n, rows, permutations : int
@@ -101,7 +101,7 @@ class Separation:
 
 
 class Separations(list[Separation]):
-    """Result of :func:`match_test`: a list with one entry per metric and kind of non-match, with a ``plot`` method."""
+    """Result of ``match_test``: a list with one entry per metric and kind of non-match, with a ``plot`` method."""
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
         """Draw the scores of matches and non-matches: means and standard deviations over random subsets of the rows.
@@ -146,11 +146,11 @@ def match_test(
         Texts about something else, m ≥ n (the paper uses sentences of a novel). By default the given texts, re-paired
         at random.
     metrics : sequence of str
-        Keys of :data:`congruence.metrics.METRICS` that compare two spaces.
+        Keys of ``congruence.metrics.METRICS`` that compare two spaces.
     definition : {"both", "jam", "congruence"}, default="both"
         ``"jam"``: the paper's, which are the first canonical correlation (appendix B.2.3), biased CKA (equations 3 and
         4), CKNNA by equations 6 to 9, and the mean of the canonical correlations for SVCCA. ``"congruence"``: those of
-        :data:`congruence.metrics.METRICS`, the mean canonical correlation, debiased CKA, and CKNNA by the code of Huh
+        ``congruence.metrics.METRICS``, the mean canonical correlation, debiased CKA, and CKNNA by the code of Huh
         et al. (2024).
     components : int or None, default=10
         Number of leading principal components each side is first reduced to, as in the paper's appendix B.3; for
@@ -172,7 +172,7 @@ def match_test(
     Returns
     -------
     Separations
-        A list of :class:`Separation` with a ``plot`` method. For each metric and definition (the paper's first):
+        A list of ``Separation`` with a ``plot`` method. For each metric and definition (the paper's first):
         ``"noise"``, ``"unrelated"`` or ``"shuffled"``, and ``"hard"`` if given.
 
     Notes
@@ -366,7 +366,7 @@ class Measure(NamedTuple):
 
 
 def measures(name: str, definition: str = "both", *, components: bool = True, normalize: bool = False) -> list[Measure]:
-    """Return a metric under the requested definitions, the paper's first; options as for :func:`match_test`.
+    """Return a metric under the requested definitions, the paper's first; options as for ``match_test``.
 
     With ``components``, rows are reduced to principal components beforehand, and SVCCA of these is their CCA.
     """

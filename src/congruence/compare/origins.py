@@ -126,7 +126,7 @@ class OriginDetector:
         Parameters
         ----------
         rows : Embeddings, array_like of shape (n, d), or an opened source
-            A source (:func:`congruence.stores.open_source`) is read once, in blocks. Rows with NaN and rows of zeros
+            A source (``congruence.stores.open_source``) is read once, in blocks. Rows with NaN and rows of zeros
             are reported, not refused.
 
         Raises

@@ -47,7 +47,7 @@ _LINK = 0.5
 
 @dataclass(frozen=True)
 class PairingReport:
-    """Result of :func:`check_pairing`.
+    """Result of ``check_pairing``.
 
     Attributes
     ----------

@@ -69,7 +69,7 @@ class Similarity:
 
 
 class Similarities(list[Similarity]):
-    """Result of :func:`compare_spaces`: a list of scores with a ``plot`` method."""
+    """Result of ``compare_spaces``: a list of scores with a ``plot`` method."""
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
         """Draw each score with its interval; bars show the range of 95 % of random re-pairings.
@@ -101,7 +101,7 @@ def compare_spaces(
         Row i is the same item as row i of ``X``. Embeddings with ids, and pandas objects with an index, are paired by
         those.
     metrics : sequence of str
-        Keys of :data:`congruence.metrics.METRICS` that compare two spaces.
+        Keys of ``congruence.metrics.METRICS`` that compare two spaces.
     permutations : int, default=200
         Number of random re-pairings, the same ones for every metric.
     halves : int, default=20
@@ -115,7 +115,7 @@ def compare_spaces(
     Returns
     -------
     Similarities
-        A list of :class:`Similarity`, in the order of ``metrics``, with ``plot``.
+        A list of ``Similarity``, in the order of ``metrics``, with ``plot``.
 
     Notes
     -----

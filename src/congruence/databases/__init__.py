@@ -106,7 +106,7 @@ def open_database(
     Parameters
     ----------
     where : str or path-like
-        A URL or path, in the form that the database's own users write; :data:`DATABASES` has an example of each. The
+        A URL or path, in the form that the database's own users write; ``DATABASES`` has an example of each. The
         URL scheme or the file suffix determines the database.
     table : str, optional
         Table or collection, if the address does not name it and there are several; ``schema.table`` in PostgreSQL.
@@ -118,7 +118,7 @@ def open_database(
         Column or payload field with the modality of each row: image, text, etc. For an ``.npy`` or a FAISS index, a
         file.
     rows : str, optional
-        Migrate only these rows: a condition in the database's own query language (:attr:`Capabilities.filters`).
+        Migrate only these rows: a condition in the database's own query language (``Capabilities.filters``).
 
     Returns
     -------

@@ -56,7 +56,7 @@ _HIDDEN = "***"
 
 @dataclass(frozen=True)
 class Address:
-    """Address of a database, as given and as shown in messages, without the secrets, which :meth:`hide` removes."""
+    """Address of a database, as given and as shown in messages, without the secrets, which ``hide`` removes."""
 
     text: str = field(repr=False)  # a URL or a path; never printed
     shown: str
@@ -135,7 +135,7 @@ class Capabilities:
     concurrent_writes: bool = True
     #: Whether deleting a row also deletes its new vector, because both are in the same row.
     follows_deletes: bool = False
-    #: Whether the database can search (:meth:`Database.search`).
+    #: Whether the database can search (``Database.search``).
     searches: bool = True
     #: Whether new vectors can be written while readers see them, as when rows are re-embedded batch by batch.
     writes_after_switch: bool = True
@@ -207,9 +207,9 @@ class Database(ABC):
     Subclasses guarantee the following, which ``tests/databases/database_contract.py`` checks for each:
 
     - The old vectors, the other columns and the ids are not changed before, during or after the switch, until
-      :meth:`drop_old`.
-    - :meth:`write` and :meth:`prepare` are idempotent.
-    - If the process is killed at any point, :meth:`stage` then reports the true state, and each method can be called
+      ``drop_old``.
+    - ``write`` and ``prepare`` are idempotent.
+    - If the process is killed at any point, ``stage`` then reports the true state, and each method can be called
       again.
     - No message and no attribute contains a password or key; names of tables and columns are always quoted in
       statements.
@@ -218,12 +218,12 @@ class Database(ABC):
     ----------
     address : Address
     table, column, ids, modality_column, rows : str, optional
-        See :func:`congruence.databases.open_database`; the docstring of each backend says what differs.
+        See ``congruence.databases.open_database``; the docstring of each backend says what differs.
 
     Attributes
     ----------
     kind : str
-        Name in :data:`congruence.databases.DATABASES`.
+        Name in ``congruence.databases.DATABASES``.
     capabilities : Capabilities
     transient : tuple of exception types
         Types of the client's errors that are worth a retry after a pause.
@@ -251,7 +251,7 @@ class Database(ABC):
             raise
 
     def _connect(self, address: Address, table: Name, column: Name, ids: Name, modality: Name, rows: Name) -> None:
-        """Open the database, and find the table and its columns; :meth:`close` is called after an error."""
+        """Open the database, and find the table and its columns; ``close`` is called after an error."""
         raise NotImplementedError
 
     def _translate(self, error: Exception) -> CongruenceError | None:
@@ -286,7 +286,7 @@ class Database(ABC):
 
     @abstractmethod
     def note(self) -> Mapping[str, str]:
-        """Return the note that :meth:`prepare` stored with the new vectors; empty if there is none."""
+        """Return the note that ``prepare`` stored with the new vectors; empty if there is none."""
 
     @abstractmethod
     def scan(self, side: VectorSide = "old", *, after: Cursor | None = None, batch: int = BATCH) -> Iterator[Block]:
@@ -317,10 +317,10 @@ class Database(ABC):
 
     @abstractmethod
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Store new vectors, float32 of shape (b, dim), of rows with these ids from a block of :meth:`scan`.
+        """Store new vectors, float32 of shape (b, dim), of rows with these ids from a block of ``scan``.
 
         Rows that other clients have deleted in the meantime are skipped. Vectors are stored in the type given to
-        :meth:`prepare`; int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
+        ``prepare``; int8 values are whole numbers from -128 to 127, and bits are 1 and -1.
         """
 
     def time_write(self, vectors: np.ndarray, element_type: str) -> float | None:
@@ -420,7 +420,7 @@ class Partitioned(Database):
 
     @property
     def whole_files_only(self) -> bool:
-        """Whether new vectors can be written only by :meth:`revise` and :meth:`take`, not row by row."""
+        """Whether new vectors can be written only by ``revise`` and ``take``, not row by row."""
         return False
 
     @abstractmethod
@@ -431,7 +431,7 @@ class Partitioned(Database):
     def revise(self, start: int, stop: int, batch: int, change: Change) -> list[WrittenFile]:
         """Read a range in blocks of at most ``batch`` rows, and write the new vectors that a function returns.
 
-        May be called again for the same range. Returns files that :meth:`take` must make part of the database.
+        May be called again for the same range. Returns files that ``take`` must make part of the database.
         """
 
     @abstractmethod

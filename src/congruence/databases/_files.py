@@ -61,7 +61,7 @@ _SAMPLE = 16 * 1024
 #: Number of recently read blocks whose ids and row numbers are cached, so that writing such a block needs no search.
 _RECENT = 64
 
-#: Bytes of vectors that :meth:`FileDatabase.fetch` reads at a time.
+#: Bytes of vectors that ``FileDatabase.fetch`` reads at a time.
 _FETCH_BYTES = 8 * 2**20
 
 #: Exceptions that NumPy raises for a damaged header, or for one of another kind of file.
@@ -129,7 +129,7 @@ class FileDatabase(Database):
 
     @abstractmethod
     def _pieces(self, after: int, batch: int, vectors: bool) -> Iterator[FilePiece]:
-        """Yield the rows of the original (:attr:`_original`) from row number ``after`` on, with or without vectors."""
+        """Yield the rows of the original (``_original``) from row number ``after`` on, with or without vectors."""
 
     @abstractmethod
     def _build(self, new: RowVectors) -> None:
@@ -719,7 +719,7 @@ class HiddenFolder:
 
         A single system call does this if the operating system and the file system support it (Linux, macOS, local
         disks). Otherwise there are several renames. Between them readers find no file for a moment; if the process is
-        killed there, the next :class:`HiddenFolder` for the path repairs this.
+        killed there, the next ``HiddenFolder`` for the path repairs this.
         """
         with _refusing(f"while switching {self.path}"):
             if not exchange(self.path, self.other):

@@ -88,9 +88,9 @@ class Chroma(CollectionDatabase):
     """The vectors of a Chroma collection, in a folder or on a server.
 
     The new vectors are in a new collection, ``<collection>__congruence_new``, with the same configuration and copies of
-    documents, metadata and URIs. :meth:`switch` renames the old collection to ``…__congruence_old`` and the new one to
-    its name; in between, readers find no collection. After a kill there, :meth:`stage` recognizes the state by the
-    names, and the next :meth:`switch` or :meth:`rollback` completes it. Readers must look up the collection by name
+    documents, metadata and URIs. ``switch`` renames the old collection to ``…__congruence_old`` and the new one to
+    its name; in between, readers find no collection. After a kill there, ``stage`` recognizes the state by the
+    names, and the next ``switch`` or ``rollback`` completes it. Readers must look up the collection by name
     again.
 
     The address is ``chroma:///path``, which only one process may have open, or ``chroma+http://host:8000``, with

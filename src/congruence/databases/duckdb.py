@@ -194,7 +194,7 @@ class DuckDB(Database):
         return {name: (kind, comment) for name, kind, comment in rows}
 
     def _names(self, names: Mapping[str, object] | None = None) -> tuple[Stage, str, str]:
-        """Return the stage and the names of the old and the new column, given the result of :meth:`_columns`."""
+        """Return the stage and the names of the old and the new column, given the result of ``_columns``."""
         return find_sides(self._columns() if names is None else names, self._table.column, self._place)
 
     def _new_facts(self, columns: Mapping[str, tuple[str, str]] | None = None) -> dict[str, Any]:
@@ -374,7 +374,7 @@ class DuckDB(Database):
         )
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Keep new vectors in memory, up to 64 MB, until :meth:`flush`."""
+        """Keep new vectors in memory, up to 64 MB, until ``flush``."""
         # Once per flush: reading the table's description takes as long as writing a block.
         if not self._pending:
             _, self._dim = self._side("new")

@@ -112,9 +112,9 @@ class LanceDB(Partitioned):
     New vectors are staged in files in the table's folder until a fragment is complete, which then gets one new file.
     Reading the new side first moves staged vectors into the column, so do not read it after each batch. Other clients
     may add, update, delete and compact rows at the same time: an added row has no new vector, an updated one keeps that
-    of its old content. :meth:`rollback` renames the columns back, and so keeps rows added after the switch.
+    of its old content. ``rollback`` renames the columns back, and so keeps rows added after the switch.
 
-    All ranges of an engine refer to the version that :meth:`ranges` read. A file is committed only if its fragment
+    All ranges of an engine refer to the version that ``ranges`` read. A file is committed only if its fragment
     still consists of the same files, apart from the new column: updated and compacted rows move to another fragment.
     """
 
@@ -261,7 +261,7 @@ class LanceDB(Partitioned):
         return Block(ids, numbers_of(vectors), modalities, cursor)
 
     def _remember(self, piece: pa.RecordBatch) -> tuple[pa.Array, np.ndarray]:
-        """Return the ids and addresses of rows, and remember them for :meth:`write`."""
+        """Return the ids and addresses of rows, and remember them for ``write``."""
         column = piece.column(0)
         refusals.check_ids(column, self._ids, self._place)
         # Copies: a column from Lance would keep its whole batch, with the vectors, in memory.
@@ -395,7 +395,7 @@ class LanceDB(Partitioned):
             root.rmdir()
 
     def write(self, ids: pa.Array, vectors: np.ndarray) -> None:
-        """Keep new vectors in memory, up to 64 MB, and stage them beyond that or at :meth:`flush`."""
+        """Keep new vectors in memory, up to 64 MB, and stage them beyond that or at ``flush``."""
         data = self._open() if not self._pending else None
         if data is not None:
             self._new_type = storage_of(data.schema.field(self._side(data, "new")).type)
@@ -1026,7 +1026,7 @@ class Staging:
         self._count(file, table.column("address").to_numpy())
 
     def parts(self) -> Iterator[StagedBatch]:
-        """Yield the staged rows, oldest first; their vectors are read only by :meth:`StagedBatch.load`."""
+        """Yield the staged rows, oldest first; their vectors are read only by ``StagedBatch.load``."""
         for file in sorted(self._counts):
             for number, batch in enumerate(_read(file).to_batches()):
                 yield StagedBatch(file, number, batch.column("id"), np.asarray(batch.column("address")))

@@ -122,7 +122,7 @@ class Tables(FileDatabase, Partitioned):
     def _width(self, path: Path, schema: pa.Schema) -> int | None:
         """Return the width of a file's vectors, or of its first one if lists have no fixed size; None without any."""
         if self._column not in schema.names:
-            return None  # :meth:`_check` raises
+            return None  # ``_check`` raises
         kind = schema.field(self._column).type
         if pa.types.is_fixed_size_list(kind):
             return int(kind.list_size)
@@ -166,7 +166,7 @@ class Tables(FileDatabase, Partitioned):
         )
 
     def note(self) -> Mapping[str, str]:
-        """Return the note from the hidden folder; after :meth:`drop_old`, the one that the new files keep."""
+        """Return the note from the hidden folder; after ``drop_old``, the one that the new files keep."""
         if self._stage is not Stage.UNTOUCHED:
             return super().note()
         try:

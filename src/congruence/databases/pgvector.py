@@ -7,7 +7,7 @@ The switch renames the table in one transaction, and a view over it and the side
 table are not rewritten. It keeps its indexes, constraints, foreign keys from and to it, triggers, sequences and grants
 under its new name. The application's SELECT, INSERT, UPDATE, DELETE and COPY … FROM work on the view as on the table:
 SELECT uses the side table's index, the others a trigger. INSERT … ON CONFLICT, TRUNCATE, new foreign keys and new
-indexes require a table, and are refused by the server until :func:`restore_table` has replaced the view by the table
+indexes require a table, and are refused by the server until ``restore_table`` has replaced the view by the table
 again.
 """
 
@@ -62,7 +62,7 @@ LOCK_SECONDS = 5
 #: Column type by element type.
 VECTOR_TYPES = {"float32": "vector", "float16": "halfvec", "binary": "bit"}
 
-#: ``id_type`` of :class:`congruence.databases.DatabaseInfo`, by PostgreSQL type.
+#: ``id_type`` of ``congruence.databases.DatabaseInfo``, by PostgreSQL type.
 ID_TYPES = {"int2": "int", "int4": "int", "int8": "int", "text": "text", "varchar": "text", "uuid": "uuid"}
 
 #: NumPy types of integer ids (big-endian), by PostgreSQL type.
@@ -268,7 +268,7 @@ class PgVector(Database):
             yield self._ids([id_ for (id_,) in rows])
 
     def _orphaned(self, alias: str, state: PgState) -> str:
-        """Return an SQL condition for the rows of :meth:`orphans`, given the alias of the side table."""
+        """Return an SQL condition for the rows of ``orphans``, given the alias of the side table."""
         rows, ids = self._table.identifier(state.rows), quoted(self._table.ids)
         has = f"u.{ids} = {alias}.id AND ({alias}.own OR u.{quoted(self._table.column)} IS NOT NULL)"
         return f"{alias}.vector IS NOT NULL AND NOT EXISTS (SELECT FROM {rows} u WHERE {has})"
@@ -307,7 +307,7 @@ class PgVector(Database):
             return
         psycopg, table = require("psycopg", extra="pgvector"), self._table
         with self._client.writing() as cursor:
-            # :meth:`flush` waits for the disk, once for many writes.
+            # ``flush`` waits for the disk, once for many writes.
             cursor.execute("SET LOCAL synchronous_commit = off")
             state = self._require_new(cursor)
             stream = copy_stream(ids, np.asarray(vectors, np.float32), table.id_kind, state.kind or "")
@@ -718,7 +718,7 @@ def side_comment(table: PgTable, note: Mapping[str, str], required: bool = False
 
 
 def _facts(comment: str | None) -> dict[str, Any]:
-    """Return the facts that :func:`side_comment` put in a comment; empty for any other comment."""
+    """Return the facts that ``side_comment`` put in a comment; empty for any other comment."""
     try:
         facts = json.loads(comment or "")[MARK_KEY]
         return facts if isinstance(facts, dict) else {}
@@ -727,7 +727,7 @@ def _facts(comment: str | None) -> dict[str, Any]:
 
 
 class _VectorColumn(NamedTuple):
-    """A row of :data:`_COLUMNS`, with the table's name before a migration."""
+    """A row of ``_COLUMNS``, with the table's name before a migration."""
 
     schema: str
     table: str
@@ -845,7 +845,7 @@ class PgIndex:
 
     @property
     def distance(self) -> str | None:
-        """Distance in the terms of :class:`congruence.databases.DatabaseInfo`; None if it has no such name."""
+        """Distance in the terms of ``congruence.databases.DatabaseInfo``; None if it has no such name."""
         return DISTANCES.get(self.metric)
 
     def __str__(self) -> str:
@@ -1005,7 +1005,7 @@ END"""
 
 
 class TableColumn(NamedTuple):
-    """A column of the user's table, as a row of :data:`_DETAILS`."""
+    """A column of the user's table, as a row of ``_DETAILS``."""
 
     name: str
     required: bool

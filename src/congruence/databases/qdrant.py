@@ -88,7 +88,7 @@ class Qdrant(CollectionDatabase):
     """The vectors of a Qdrant collection, on a server or in a folder of the Qdrant client (local mode).
 
     The new vectors are in a new collection, ``<collection>__congruence_new``, configured like the old one, with copies
-    of the points' payloads and other vectors. :meth:`switch` moves an alias to it atomically; readers that use the
+    of the points' payloads and other vectors. ``switch`` moves an alias to it atomically; readers that use the
     collection's own name cannot be switched. Vectors of a collection with cosine distance have unit norm.
 
     The address is ``http://host:6333``, ``https://…`` or ``qdrant://host:port``, with the key in the environment
@@ -306,7 +306,7 @@ class Qdrant(CollectionDatabase):
         whole: bool = False,
         condition: object = None,
     ) -> Iterator[list[Record]]:
-        """Yield pages of points, by default those that have the vector; see :meth:`CollectionDatabase._pages`."""
+        """Yield pages of points, by default those that have the vector; see ``CollectionDatabase._pages``."""
         options, more = self._fields_of(whole), True
         condition = self._having() if condition is None else condition
         while more:

@@ -437,7 +437,7 @@ class Vec0:
 
     @property
     def element_type(self) -> str:
-        """Element type in the terms of :class:`congruence.databases.DatabaseInfo`."""
+        """Element type in the terms of ``congruence.databases.DatabaseInfo``."""
         return {"int8": "int8", "i8": "int8", "bit": "binary"}.get(self.type, "float32")
 
     @property

@@ -82,7 +82,7 @@ class Bundle:
             object.__setattr__(self, name, text_keys(getattr(self, name)))
 
     def side(self, which: str) -> dict[str, Embeddings]:
-        """Return the images and texts of one side, ``"source"`` or ``"target"``, for :func:`congruence.evaluate`."""
+        """Return the images and texts of one side, ``"source"`` or ``"target"``, for ``congruence.evaluate``."""
         return {kind: rows for kind, rows in getattr(self, which).items() if kind in ("image", "text")}
 
     def class_of(self, kind: str, ids: np.ndarray) -> np.ndarray:
@@ -156,7 +156,7 @@ def write_bundle(path: str | Path, bundle: Bundle, *, dtype: DTypeLike = np.floa
 
 
 def read_bundle(path: str | Path) -> Bundle:
-    """Read a bundle from a Parquet file written by :func:`write_bundle`.
+    """Read a bundle from a Parquet file written by ``write_bundle``.
 
     Only ``kind``, ``id``, ``source`` and ``target`` are required; ``class``, ``label``, ``text``, ``before`` and
     ``thumbnail`` may be missing, and so may the vector of a row on one side.

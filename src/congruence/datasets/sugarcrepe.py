@@ -30,7 +30,7 @@ class SugarCrepe:
     ids : ndarray of str, shape (n,)
         ``category/key``, with the keys of the files; those of ``swap_obj`` are not contiguous.
     categories : ndarray of str, shape (n,)
-        One of :data:`CATEGORIES`.
+        One of ``CATEGORIES``.
     filenames : ndarray of str, shape (n,)
         Images of COCO's ``val2017``, which are not part of SugarCrepe.
     captions, negative_captions : ndarray of str, shape (n,)

@@ -32,7 +32,7 @@ def anchor_texts(n: int | None = None) -> list[str]:
     Notes
     -----
     Generated for this library by ``examples/anchor_texts`` and dedicated to the public domain (CC0 1.0). The order is
-    that of a greedy selection (:func:`congruence.linalg.selection.greedy_variance`) on embeddings by all-MiniLM-L6-v2,
+    that of a greedy selection (``congruence.linalg.selection.greedy_variance``) on embeddings by all-MiniLM-L6-v2,
     which is not a CLIP model.
 
     Examples

@@ -83,7 +83,7 @@ def open_items(
     modality : {"image", "text"}, optional
         By default determined by the folder or by the column's name; for a data set, images.
     column : str, optional
-        Column of the texts or paths. By default, the table must have exactly one column of :data:`COLUMNS`, which is
+        Column of the texts or paths. By default, the table must have exactly one column of ``COLUMNS``, which is
         used.
     id_column : str, optional
         Column of the ids; by default ``id`` or ``ids``. Without one, the id of an image is its path, and that of a text

@@ -49,7 +49,7 @@ _Fetched: TypeAlias = tuple[int, str | None, object]
 
 @dataclass(frozen=True)
 class EmbedReport:
-    """Summary of a call to :func:`embed`.
+    """Summary of a call to ``embed``.
 
     Attributes
     ----------
@@ -117,9 +117,9 @@ def embed(
     ----------
     encoder : Encoder
     items : Items
-        See :func:`congruence.embed.open_items`.
+        See ``congruence.embed.open_items``.
     output : path-like
-        The suffix determines the format (:data:`congruence.stores.FORMATS`); without a suffix, the output is a folder
+        The suffix determines the format (``congruence.stores.FORMATS``); without a suffix, the output is a folder
         of parts. An encoder of all layers needs a folder, in which each layer is a ``.parquet`` file. If the format
         cannot store ids, they are written to a ``.ids.txt`` file next to the output.
     batch_size : int, default=64
@@ -127,7 +127,7 @@ def embed(
         What to do with an item that cannot be decoded or encoded: stop, or leave it out and list it in
         ``<output>.failures.csv``.
     cache : path-like, optional
-        Folder that caches vectors by encoder and content, see :class:`VectorCache`. Cached items are not encoded again.
+        Folder that caches vectors by encoder and content, see ``VectorCache``. Cached items are not encoded again.
     shard_size : int, optional
         Number of items per part, both in the output folder and in the hidden folder. By default, the hidden folder's
         parts have 4,096 items.
@@ -452,7 +452,7 @@ def _check_lines(ids: Iterable[object], output: Path) -> None:
 
 
 def _is_failures(file: Path) -> bool:
-    """Return whether a file is a list written by :func:`write_failures`."""
+    """Return whether a file is a list written by ``write_failures``."""
     if file.is_symlink() or not file.is_file():
         return False
     with open(file, "rb") as stream:

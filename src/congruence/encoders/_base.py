@@ -45,7 +45,7 @@ Item: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image"
 
 @dataclass(frozen=True)
 class EncoderOptions:
-    """The arguments of :func:`congruence.encoders.load_encoder`, which are passed to every adapter."""
+    """The arguments of ``congruence.encoders.load_encoder``, which are passed to every adapter."""
 
     name: str
     modality: str | None = None
@@ -92,7 +92,7 @@ class Encoder(ABC):
         Name, revision, modality, width, and whether rows are scaled to unit norm.
     fingerprint : str
         Hexadecimal SHA-256 of everything that determines the vectors: weights, preprocessing, layer, pooling,
-        normalization, precision. Together with :func:`item_digest` it identifies an embedding.
+        normalization, precision. Together with ``item_digest`` it identifies an embedding.
     n_layers : int or None
         Number of layers that are concatenated in each vector; None unless loaded with ``layer="all"``.
     """
@@ -150,7 +150,7 @@ class Encoder(ABC):
     def encode_all(
         self, items: Iterable[Item], batch_size: int = 64, callback: Callable[[int], object] | None = None
     ) -> np.ndarray:
-        """Encode items and return the vectors, float32 of shape (n, dim); see :meth:`encode`."""
+        """Encode items and return the vectors, float32 of shape (n, dim); see ``encode``."""
         blocks = list(self.encode(items, batch_size, callback))
         return np.concatenate(blocks) if blocks else np.empty((0, self.space.dim or 0), np.float32)
 

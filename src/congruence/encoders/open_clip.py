@@ -67,7 +67,8 @@ class OpenClipEncoder(TorchEncoder):
 
     def _sample_tokens(self) -> list[int]:
         """Return the tokens of a sample, since open_clip's tokenizers have no common description."""
-        return [int(token) for token in self._tokenizer(["A photo of 12 naïve façades, isn't it?"])[0]]  # type: ignore[misc]
+        tokens: Any = self._tokenizer
+        return [int(token) for token in tokens(["A photo of 12 naïve façades, isn't it?"])[0]]
 
     def _prepare(self, items: list[Item]) -> dict[str, Tensor]:
         if self._tokenizer is not None:

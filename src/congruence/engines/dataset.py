@@ -64,7 +64,7 @@ class Fragment:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Fragment:
-        """Build a fragment from the output of :meth:`to_dict`."""
+        """Build a fragment from the output of ``to_dict``."""
         groups = data["groups"]
         return cls(**{**data, "groups": None if groups is None else (int(groups[0]), int(groups[1]))})
 
@@ -397,7 +397,7 @@ def open_itemset(
         also names the column.
     column : str, optional
         Column of texts, or of images as paths or bytes. By default, the table must have exactly one column with a
-        default name, as for :func:`congruence.embed.open_items`.
+        default name, as for ``congruence.embed.open_items``.
     id_column : str, optional
         By default ``id`` or ``ids``. Without such a column, the id of an image is its path; other items are identified
         by their row number in the data set.
@@ -544,7 +544,7 @@ def open_pairs(
     Parameters
     ----------
     source, target : str
-        ``path:column``; see :func:`open_dataset`.
+        ``path:column``; see ``open_dataset``.
     ids, target_ids : str or False, optional
         Columns of ids. If both sides have ids, they are compared row by row.
     spaces : (Space, Space), optional

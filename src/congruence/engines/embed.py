@@ -29,7 +29,7 @@ _READ = 1024
 
 @dataclass(frozen=True)
 class EncoderSpec(EncoderOptions):
-    """The name and options of an encoder, as for :func:`congruence.encoders.load_encoder`; the workers open it."""
+    """The name and options of an encoder, as for ``congruence.encoders.load_encoder``; the workers open it."""
 
     def open(self) -> Encoder:
         """Return the encoder, which is loaded once per process."""
@@ -43,7 +43,7 @@ def _open(spec: EncoderSpec) -> Encoder:
 
 @dataclass(frozen=True)
 class EmbedDataSetReport(DataSetReport):
-    """Summary of a call to :func:`embed_dataset`."""
+    """Summary of a call to ``embed_dataset``."""
 
     fingerprint: str  # of the encoder, the same on all workers
     space: dict[str, Any]  # of the vectors
@@ -70,7 +70,7 @@ def embed_dataset(
     ----------
     encoder : EncoderSpec
     data : ItemSet
-        See :func:`congruence.engines.open_itemset`.
+        See ``congruence.engines.open_itemset``.
     output : str
         Folder of Parquet files, or a ``.lance`` data set; a local path or a URL.
     engine : Engine

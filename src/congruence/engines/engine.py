@@ -64,7 +64,7 @@ class _Guarded:
 
 
 def _unwrap(result: Mapping[str, Any]) -> Any:
-    """Return the value of a :class:`_Guarded` function, or raise its error with the name of the fragment."""
+    """Return the value of a ``_Guarded`` function, or raise its error with the name of the fragment."""
     if "error" not in result:
         return result["value"]
     kind = getattr(errors, result["error"], CongruenceError)
@@ -77,13 +77,13 @@ class LocalEngine(Engine):
     name = "local"
 
     def run(self, work: Work, fragments: Sequence[Fragment]) -> Iterator[dict[str, Any]]:
-        """Yield the result for each fragment, in order; see :meth:`Engine.run`."""
+        """Yield the result for each fragment, in order; see ``Engine.run``."""
         guarded = _Guarded(work)
         for fragment in fragments:
             yield dict(_unwrap(guarded(fragment.to_dict())))
 
     def reduce(self, measure: Measure, merge: Merge, fragments: Sequence[Fragment]) -> bytes:
-        """Measure every fragment and merge the results; see :meth:`Engine.reduce`."""
+        """Measure every fragment and merge the results; see ``Engine.reduce``."""
         guarded = _Guarded(measure)
         # Like the digits of a counter: a full level is merged into one result of the next level.
         levels: list[list[bytes]] = [[]]
@@ -129,7 +129,7 @@ class RayEngine(Engine):
         self.address, self.workers, self.gpus, self.retries = address, workers, gpus, retries
 
     def run(self, work: Work, fragments: Sequence[Fragment]) -> Iterator[dict[str, Any]]:
-        """Yield the result for each fragment; see :meth:`Engine.run`."""
+        """Yield the result for each fragment; see ``Engine.run``."""
         self._connect()
         call = _Guarded(work)
 
@@ -140,7 +140,7 @@ class RayEngine(Engine):
             yield dict(_unwrap(json.loads(row["result"])))
 
     def reduce(self, measure: Measure, merge: Merge, fragments: Sequence[Fragment]) -> bytes:
-        """Measure every fragment and merge the results; see :meth:`Engine.reduce`."""
+        """Measure every fragment and merge the results; see ``Engine.reduce``."""
         self._connect()
         call = _Guarded(measure)
 

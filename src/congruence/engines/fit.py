@@ -44,9 +44,9 @@ def fit_dataset(
     Parameters
     ----------
     pairs : PairedData
-        See :func:`congruence.engines.open_pairs`.
+        See ``congruence.engines.open_pairs``.
     method : {"auto", "orthogonal", "linear"}, default="auto"
-        "auto" fits a rotation about the means, since the choice that :func:`congruence.fit` makes needs the rows.
+        "auto" fits a rotation about the means, since the choice that ``congruence.fit`` makes needs the rows.
     engine : Engine
     modality : str, optional
         Modality of the anchors, by which a rotation stores their means.

@@ -422,7 +422,7 @@ def write_parquet(
 
 @dataclass(frozen=True)
 class DataSetReport(PlainData):
-    """Summary of a call to :func:`transform_dataset`."""
+    """Summary of a call to ``transform_dataset``."""
 
     output: str
     engine: str
@@ -539,12 +539,12 @@ def _bad_batches(out: Output, journal: FragmentJournal) -> Iterator[pa.RecordBat
                 yield from pq.ParquetFile(file).iter_batches()
 
 
-#: Reasons why a row is left out, by the code that :func:`find_bad` returns; 0 is a valid row.
+#: Reasons why a row is left out, by the code that ``find_bad`` returns; 0 is a valid row.
 REASONS = ("", "no vector", "another width", "missing numbers", "NaN or infinity", "all zeros")
 
 
 def find_bad(column: pa.Array, dim: int, *, allow_zero_rows: bool = False) -> np.ndarray:
-    """Return for each row whether its vector is valid, and if not, why: indices into :data:`REASONS`, int8."""
+    """Return for each row whether its vector is valid, and if not, why: indices into ``REASONS``, int8."""
     code = np.zeros(len(column), np.int8)
     code[column.is_null().to_numpy(zero_copy_only=False)] = 1
     if not pa.types.is_fixed_size_list(column.type):

@@ -133,7 +133,7 @@ class Location:
     def writing(self) -> Iterator[IO[bytes]]:
         """Yield a file to write to, whose content appears here only if the block ends without an error.
 
-        A local file is written under a temporary name and renamed; unlike :func:`atomic_path`, which many workers would
+        A local file is written under a temporary name and renamed; unlike ``atomic_path``, which many workers would
         slow down, it neither looks for leftovers nor refuses to replace. The content of an object is collected on this
         machine first, since otherwise a block that fails would leave an object with part of the content.
         """

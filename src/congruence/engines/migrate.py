@@ -43,7 +43,7 @@ class EngineExecutor(Executor):
     Parameters
     ----------
     engine : Engine
-        :class:`RayEngine`, or :class:`LocalEngine` to run the passes in this process.
+        ``RayEngine``, or ``LocalEngine`` to run the passes in this process.
     range_bytes : int
         Bytes of old vectors per range. Larger files are divided at row-group boundaries; smaller fragments of a Lance
         table are combined into one task up to this size.

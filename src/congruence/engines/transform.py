@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class MapBatch:
     """Maps the vectors of Arrow batches; ids and all other columns pass through.
 
-    Use it with ``ray.data.Dataset.map_batches(…, batch_format="pyarrow")``, Spark's ``mapInArrow`` (:meth:`over`), Dask
-    (:meth:`frame`) or Daft (:meth:`vectors`). It can be pickled. The commands of this library use the same code, so
+    Use it with ``ray.data.Dataset.map_batches(…, batch_format="pyarrow")``, Spark's ``mapInArrow`` (``over``), Dask
+    (``frame``) or Daft (``vectors``). It can be pickled. The commands of this library use the same code, so
     equal blocks give identical results, bit for bit.
 
     Parameters
@@ -41,7 +41,7 @@ class MapBatch:
         A fitted map, or the folder of a saved one.
     schema : pyarrow.Schema
         Schema of the batches. If its metadata state the space of the vectors, this is checked against the map. The
-        schema of the output is :attr:`schema`.
+        schema of the output is ``schema``.
     column : str, optional
         Column of the vectors; may be left out if there is only one column of lists.
     ids : str or False, optional
@@ -53,7 +53,7 @@ class MapBatch:
     column_out : str, optional
         Name of a new column for the mapped vectors; by default they replace the source vectors.
     modality, normalize, dtype, side, check, allow_zero_rows
-        As for :func:`congruence.transform_file`.
+        As for ``congruence.transform_file``.
     device : str, optional
         "cpu" or "cuda": compute matrix products with torch on that device; "auto" does so on a GPU if the worker has
         one. By default, NumPy computes them.
@@ -187,19 +187,19 @@ def transform_dataset(
     """Map a data set to a new data set, fragment by fragment; after an interruption, the same call resumes.
 
     Each fragment of the output has the name of the fragment it was read from, and the rows in the same order. Blocks
-    are those of :func:`congruence.transform_file`, so with the same number of BLAS threads the numbers are identical,
+    are those of ``congruence.transform_file``, so with the same number of BLAS threads the numbers are identical,
     bit for bit.
 
     Parameters
     ----------
     mapping : Map
     data : DataSet
-        See :func:`congruence.engines.open_dataset`.
+        See ``congruence.engines.open_dataset``.
     output : str
         Folder of Parquet files, or a ``.lance`` data set; a local path or a URL.
     engine : Engine
     modality, normalize, dtype, check, allow_zero_rows, side, column_out
-        As for :func:`congruence.transform_file`.
+        As for ``congruence.transform_file``.
     force : bool, default=False
         Replace an output that an engine wrote, and discard the journal of another job.
     bad_rows : str, optional

@@ -41,7 +41,7 @@ class Difference:
     ----------
     metric : str
         ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centered"`` and ``"cosine"`` as in
-        :class:`~congruence.evaluation.Score`. ``"recall_at_k"``: whether the query's own counterpart is among the k
+        ``Score``. ``"recall_at_k"``: whether the query's own counterpart is among the k
         nearest. ``"overlap_at_k"``: the share of the k nearest target rows of the target model's own vector that the
         mapped vector finds too, leaving out the item itself.
     query, against : str
@@ -86,7 +86,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result of :func:`compare_maps`: plain data.
+    """Result of ``compare_maps``: plain data.
 
     Attributes
     ----------
@@ -143,22 +143,22 @@ def compare_maps(
     B : as A, or mapping of str to Map
         The map that ``A`` is compared with. With a mapping, each of several named maps is compared with ``A``.
     source : Embeddings or array_like, or mapping of str to those, or None
-        Rows of the source model, as for :func:`congruence.evaluate`. None if mapped rows are passed for all maps.
+        Rows of the source model, as for ``congruence.evaluate``. None if mapped rows are passed for all maps.
     target : Embeddings or array_like, or mapping of str to those
         Rows of the target model.
     modality : str, optional
         Modality of rows that are not in a mapping.
     labels, prompt_labels : mapping of str to str, optional
-        Class of each image and of each text by id, as for :func:`congruence.evaluate`.
+        Class of each image and of each text by id, as for ``congruence.evaluate``.
     metrics : sequence of str, optional
-        Measure only these (see :class:`Difference`); Holm's correction is then over fewer lines.
+        Measure only these (see ``Difference``); Holm's correction is then over fewer lines.
     k : int, default=10
         Number of neighbors for ``recall_at_k`` and ``overlap_at_k``, which need more rows than this.
     name : str, default="A"
         Name of ``A`` in the result; a single other map is named ``"B"``.
     groups : "identical", mapping of str to str, sequence of length n, or None, default="identical"
         Queries whose errors depend on each other, such as photos of one object; groups are resampled and exchanged as a
-        whole. Either queries with identical vectors (:func:`congruence.splits.duplicate_groups`), those with equal
+        whole. Either queries with identical vectors (``congruence.splits.duplicate_groups``), those with equal
         labels, by id or in the order of the source rows (the target rows, if there is no source), or (None) each query
         on its own. If no query of a line has a label, each is on its own too.
     fitted_rows : {"refuse", "drop", "keep"}, default="refuse"
@@ -405,7 +405,7 @@ def _groups(groups: object, label_of: Mapping[str, object] | None, scores: _Quer
 class _QueryScores:
     """Scores of the same queries under several maps.
 
-    ``query`` and ``against`` as in :class:`Difference`; ``ids`` (n,) and unmapped ``vectors`` (n, d) of the queries, by
+    ``query`` and ``against`` as in ``Difference``; ``ids`` (n,) and unmapped ``vectors`` (n, d) of the queries, by
     which identical ones are found (the target's, if the unmapped ones are unknown); ``scores`` (n, maps) by measure.
     """
 

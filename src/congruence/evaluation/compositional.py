@@ -39,7 +39,7 @@ class TaskRecall:
     task : str
         ``"replace"``, ``"add"``, ``"swap"``; the two parts of swap, ``"swap, order only"`` (both captions have the same
         words) and ``"swap, other words"``; and SugarCrepe's categories, such as ``"replace, object"``
-        (:data:`CATEGORY_NAMES`), for tasks with several.
+        (``CATEGORY_NAMES``), for tasks with several.
     n : int
         Number of items.
     binary : float
@@ -85,7 +85,7 @@ def sugarcrepe_recall(
     options : int, default=5
         Total number of captions to choose from; ``options − 2`` of them are distractors.
     random_state : int, default=0
-        Random seed of the distractors; see :func:`distractors`.
+        Random seed of the distractors; see ``distractors``.
 
     Returns
     -------
@@ -120,7 +120,7 @@ def sugarcrepe_outcomes(
     options: int = 5,
     random_state: int = 0,
 ) -> np.ndarray:
-    """Return the per-item outcomes that :func:`sugarcrepe_recall` averages, to compare two models item by item.
+    """Return the per-item outcomes that ``sugarcrepe_recall`` averages, to compare two models item by item.
 
     Shape (n, 2): probability that the correct caption is chosen between two captions, and among all; a fraction for
     ties.
@@ -151,7 +151,7 @@ def text_only_recall(
     """Measure by task how often scores of the texts alone choose the correct caption, without the image.
 
     ``caption`` and ``negative`` (n,) are the scores of each item's two captions; options as for
-    :func:`sugarcrepe_recall`.
+    ``sugarcrepe_recall``.
     """
     right, wrong = (np.asarray(side, np.float64).reshape(-1) for side in (caption, negative))
     for side, name in ((right, "caption"), (wrong, "negative")):
@@ -263,7 +263,7 @@ def _tasks(items: SugarCrepe) -> list[tuple[str, np.ndarray]]:
 
 
 class TaskRow(TypedDict):
-    """A line of :func:`recall_by_task`; ``choice`` is None where too few captions can be drawn."""
+    """A line of ``recall_by_task``; ``choice`` is None where too few captions can be drawn."""
 
     task: str
     n: int

@@ -26,7 +26,7 @@ _NO_DIRECTION = 1e-9
 
 @dataclass(frozen=True)
 class ControlRows:
-    """Rows that replace the mapped ones in the controls; see :func:`control_rows`.
+    """Rows that replace the mapped ones in the controls; see ``control_rows``.
 
     ``center`` (d,) is the mean around which they lie, also of the rows that are compared if ``in_sample``; ``lengths``
     (n,) are their distances from it, which a rotation preserves; ``width`` ≥ d is that of the rotated space.
@@ -86,7 +86,7 @@ class Controls:
 def control_rows(mapping: Map, X: RowsLike, Y: RowsLike) -> ControlRows:
     """Return the rows that replace the mapped rows of a map in the two controls.
 
-    ``mapping``: A fitted map, set to the rows' modality (:meth:`~congruence.OrthogonalMap.for_modality`); ``X`` (n,
+    ``mapping``: A fitted map, set to the rows' modality (``for_modality``); ``X`` (n,
     d_source); ``Y`` (m, d_target): rows of the target model that they are compared with.
 
     Notes
@@ -130,7 +130,7 @@ def cosine_controls(
     """Return the mean cosines of the constant and the random-rotation control on paired rows X and Y, shape (n, d).
 
     ``mapping`` is a fitted map, set to the rows' modality. To be reported with
-    :func:`~congruence.metrics.paired_cosine` of the mapped rows.
+    ``paired_cosine`` of the mapped rows.
 
     >>> from congruence import OrthogonalMap
     >>> from congruence.synthetic import rigid_problem

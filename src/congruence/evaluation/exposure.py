@@ -99,7 +99,7 @@ def measure_exposure(
         Candidate texts encoded by another model, including the texts of the store: matched by id, or by position if
         there are no ids. Further candidates make the task harder, as they would for an outsider.
     pairs : sequence of int, default=(10, 100)
-        Numbers of stored vectors whose texts are known: 0, or at least 2. With 0, :class:`congruence.UnpairedMap`
+        Numbers of stored vectors whose texts are known: 0, or at least 2. With 0, ``congruence.UnpairedMap``
         searches for the map, which takes minutes for thousands of rows and succeeds only if both sides contain nearly
         the same items.
     labels : mapping of str to str, optional
@@ -108,7 +108,7 @@ def measure_exposure(
         Queries of the owner, to measure how much a protection degrades search. By default stored vectors are used as
         queries.
     protections : sequence of str, default=("none",)
-        See :func:`congruence.evaluation.exposure.protect`.
+        See ``congruence.evaluation.exposure.protect``.
     rounds : int, default=4
         Number of refits on mutual nearest neighbors; 0 for none.
     k : int, default=10
@@ -134,7 +134,7 @@ def measure_exposure(
 
     Notes
     -----
-    The attack is :func:`congruence.evaluation.exposure.link`. The result is a lower bound on what can be matched: an
+    The attack is ``congruence.evaluation.exposure.link``. The result is a lower bound on what can be matched: an
     outsider may know more, have a more similar model, or use a better method. The interval resamples draws and vectors
     (Owen's pigeonhole bootstrap) and is never narrower than Wilson's interval for one draw.
 
@@ -310,7 +310,7 @@ def link(
     """Map a store into the space of texts with known pairs, and rank each row's own text there.
 
     ``store`` (n, d) and ``texts`` (m, e) are of two models; ``own`` (n,) is each row's own text, used for the ``known``
-    rows (p,) and for scoring. Without known rows the first map comes from :class:`congruence.UnpairedMap`. Returns the
+    rows (p,) and for scoring. Without known rows the first map comes from ``congruence.UnpairedMap``. Returns the
     ranks with the map from the pairs alone, and after ``rounds`` of refitting on mutual neighbors, which end early if
     nothing changes.
 
@@ -368,7 +368,7 @@ class Protected:
 
 
 def check_protection(spec: str, width: int) -> list[tuple[str, float]]:
-    """Return the steps (name, number) of a protection, written as in :func:`protect`, for vectors of this width."""
+    """Return the steps (name, number) of a protection, written as in ``protect``, for vectors of this width."""
     steps = []
     for part in spec.split("+"):
         name, equals, text = part.strip().partition("=")
@@ -404,7 +404,7 @@ def protect(rows: np.ndarray, spec: str, rng: np.random.Generator) -> Protected:
     ----------
     rows : ndarray, shape (n, d)
     spec : str
-        See :func:`check_protection`.
+        See ``check_protection``.
 
         * ``none``
         * ``rotation``: a random rotation known only to the owner.

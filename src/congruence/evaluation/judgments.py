@@ -100,7 +100,7 @@ def judge(
 ) -> Judgments:
     """Find the relevant rows of an index for each query.
 
-    By default those with the query's id; with ``qrels`` (:func:`read_qrels`) those judged so, by ids; with ``labels``
+    By default those with the query's id; with ``qrels`` (``read_qrels``) those judged so, by ids; with ``labels``
     of the queries and of the rows those of the same class.
     """
     if qrels is not None and labels is not None:
@@ -166,7 +166,7 @@ def ranked_scores(
 ) -> dict[str, np.ndarray]:
     """Score ranked lists of rows ``found`` (m, k), best first: ``"recall@1"``, …, ``"ndcg@10"`` of each query.
 
-    ``mode`` as for :func:`congruence.metrics.recall_at_k`. nDCG (Järvelin and Kekäläinen 2002) is Σᵢ gᵢ / log₂(i + 1)
+    ``mode`` as for ``congruence.metrics.recall_at_k``. nDCG (Järvelin and Kekäläinen 2002) is Σᵢ gᵢ / log₂(i + 1)
     over its best possible value, where g is the grade itself, as in trec_eval and scikit-learn. Rows without a judgment
     count as not relevant; every query must have a relevant row.
     """
@@ -187,7 +187,7 @@ def ranked_scores(
 def expected_scores(
     judgments: Judgments, n: int, *, at: Sequence[int] = (1, 10), ndcg_at: int = 10, mode: str = "any"
 ) -> dict[str, float]:
-    """Return the expected scores of n rows in random order; the parameters are those of :func:`ranked_scores`."""
+    """Return the expected scores of n rows in random order; the parameters are those of ``ranked_scores``."""
     discounts = 1 / np.log2(np.arange(2, ndcg_at + 2))
     out = dict.fromkeys(_names(at, ndcg_at), 0.0)
     m = len(judgments.rows)

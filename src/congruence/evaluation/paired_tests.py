@@ -63,7 +63,7 @@ def bootstrap_intervals(
 ) -> np.ndarray:
     """Return bootstrap intervals (2, q) of mean differences; groups are resampled as a whole.
 
-    ``sums`` (g, q) and ``sizes`` (g,) are those of :func:`group_sums`, ``largest`` (q,) the largest possible
+    ``sums`` (g, q) and ``sizes`` (g,) are those of ``group_sums``, ``largest`` (q,) the largest possible
     differences.
 
     Percentiles at Φ(√(g / (g − 1)) · t), with t Student's quantile with g − 1 degrees of freedom, because plain

@@ -50,7 +50,7 @@ class Score:
         ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centered"``, ``"cosine"``, ``"distance"``;
         for joint-space maps ``"recall_at_1"``, ``"mean_recall_at_1"``, ``"recall_at_5"``, ``"recall_at_10"``,
         ``"zero_shot"``, ``"cosine"``. If retrieval uses centering or a correction for hubs, the name ends in that
-        variant's suffix (:class:`Ranking`).
+        variant's suffix (``Ranking``).
     query, against : str
         What is compared with what, e.g. ``"aligned image"`` with ``"target text"``; for joint-space maps ``"aligned
         source image"`` with ``"aligned target text"``.
@@ -66,7 +66,7 @@ class Score:
         Score of neighbors drawn at random, for retrieval and classification.
     control_constant, control_random_rotation : float or None
         For cosine and distance: the score with every mapped row replaced by the target's mean, and with a random
-        rotation about the correct means (:mod:`congruence.evaluation.controls`).
+        rotation about the correct means (``congruence.evaluation.controls``).
     """
 
     metric: str
@@ -130,7 +130,7 @@ def rankings(center: bool, hubness: str | Hubness | None) -> list[Ranking]:
 
 @dataclass(frozen=True)
 class Scores:
-    """Result of :func:`evaluate`: plain data, ready for a table, JSON or a report.
+    """Result of ``evaluate``: plain data, ready for a table, JSON or a report.
 
     Attributes
     ----------
@@ -197,7 +197,7 @@ def evaluate(
         A fitted map.
     source, target : Embeddings or array_like, or mapping of str to those
         Rows of one modality in both models, or a mapping by modality (``"image"``, ``"text"``), any of which may be
-        missing; everything that the data allow is measured. Rows are paired as in :func:`congruence.fit`: by id, or by
+        missing; everything that the data allow is measured. Rows are paired as in ``congruence.fit``: by id, or by
         position if they have no ids.
     modality : str, optional
         Modality of rows that are not in a mapping. By default the modality the embeddings declare, else the modality
@@ -236,7 +236,7 @@ def evaluate(
 
     Each cosine is reported with two controls on the same rows: every mapped row replaced by the target mean, and a
     random rotation about the correct means. Retrieval and classification are reported with chance
-    (:mod:`congruence.evaluation.controls`).
+    (``congruence.evaluation.controls``).
 
     References
     ----------
@@ -490,7 +490,7 @@ class _Keyed(NamedTuple):
     keys: np.ndarray
 
 
-#: Queries and gallery for each column of :class:`Score`: "after", and "before", "source" and "target" if available.
+#: Queries and gallery for each column of ``Score``: "after", and "before", "source" and "target" if available.
 _Cases: TypeAlias = dict[str, tuple[_Keyed, _Keyed]]
 
 

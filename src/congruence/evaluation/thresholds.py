@@ -81,7 +81,7 @@ class Translation:
 class Thresholds:
     """A monotone translation of scores, with the error rates measured for it.
 
-    ``table`` (12, points) has the rows :data:`COLUMNS`, the old scores strictly ascending; the counts are those of
+    ``table`` (12, points) has the rows ``COLUMNS``, the old scores strictly ascending; the counts are those of
     queries, of irrelevant pairs and of relevant ones.
     """
 
@@ -189,7 +189,7 @@ def fit_thresholds(
     folds: int,
     random_state: int,
 ) -> Thresholds:
-    """Fit and cross-validate a translation; see :meth:`congruence.Bridge.fit_thresholds`.
+    """Fit and cross-validate a translation; see ``congruence.Bridge.fit_thresholds``.
 
     ``new`` and ``old`` are the same queries (m, d) and rows of the index (n, d), after and before the change. Without
     ``judgments`` all pairs count as irrelevant.

@@ -23,7 +23,7 @@ class CongruenceEmbeddingFunction(EmbeddingFunction[Documents]):
     Parameters
     ----------
     encoder, bridge, modality, batch_size, check
-        As for :class:`~congruence.integrations.texts.TextVectors`.
+        As for ``TextVectors``.
 
     Notes
     -----

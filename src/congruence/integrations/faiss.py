@@ -41,7 +41,7 @@ def to_faiss(mapping: Map | Bridge, *, modality: str | None = None) -> faiss.Vec
     -------
     faiss.LinearTransform
         Transform with ``have_bias``; ``apply`` returns the same as ``mapping.transform``, in float32. It does not scale
-        rows to unit norm; for this see :func:`to_faiss_index`.
+        rows to unit norm; for this see ``to_faiss_index``.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def export_faiss(
     mapping : AffineMap or Bridge
     path : path-like
         If it ends in ``.index`` or ``.faiss``, or if ``index`` is given: the index with the map and the normalization
-        in front, for ``faiss.read_index`` (see :func:`to_faiss_index`). Otherwise only the affine map, for
+        in front, for ``faiss.read_index`` (see ``to_faiss_index``). Otherwise only the affine map, for
         ``faiss.read_VectorTransform``.
     index : path-like or faiss.Index, optional
         An index of the target model's vectors, of any kind, which the map is put in front of; it is copied unchanged
@@ -172,7 +172,7 @@ def export_faiss(
     -----
     NormWarning
         If the file holds only the affine map although mapped rows should have unit norm; or as for
-        :func:`to_faiss_index`.
+        ``to_faiss_index``.
     """
     mapping, normalize = as_map(mapping, modality, normalize)
     check_output(path, force=force)

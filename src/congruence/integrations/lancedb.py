@@ -24,7 +24,7 @@ class CongruenceEmbeddingFunction(TextEmbeddingFunction):
     Parameters
     ----------
     encoder, bridge, modality, batch_size, check
-        As for :class:`~congruence.integrations.texts.TextVectors`; encoder and bridge as
+        As for ``TextVectors``; encoder and bridge as
         strings. They are loaded at the first text, or when the width is requested.
 
     Notes

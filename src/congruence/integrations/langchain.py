@@ -16,7 +16,7 @@ class CongruenceEmbeddings(Embeddings):
     Parameters
     ----------
     encoder, bridge, modality, batch_size, check
-        As for :class:`~congruence.integrations.texts.TextVectors`.
+        As for ``TextVectors``.
 
     Notes
     -----

@@ -20,7 +20,7 @@ class CongruenceEmbedding(BaseEmbedding):
     Parameters
     ----------
     encoder, bridge, modality, embed_batch_size, check
-        As for :class:`~congruence.integrations.texts.TextVectors`; here ``embed_batch_size``, the number
+        As for ``TextVectors``; here ``embed_batch_size``, the number
         of texts that LlamaIndex passes at a time.
     **settings
         Parameters of the base class: ``callback_manager``, ``num_workers``, …

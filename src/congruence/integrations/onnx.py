@@ -48,7 +48,7 @@ def to_onnx(
     -------
     onnx.ModelProto
         One input, ``vectors``, float32 of shape ("rows", d_in), and one output, ``mapped``, float32 of shape ("rows",
-        d_out), equal to the result of :meth:`~congruence.maps.Map.transform_embeddings` up to rounding.
+        d_out), equal to the result of ``transform_embeddings`` up to rounding.
         ``metadata_props`` describe the map: ``congruence_version``, ``kind``, ``side``, ``modality``, ``unit_rows``,
         and both spaces as JSON.
     """
@@ -105,7 +105,7 @@ def export_onnx(
     mapping : Map or Bridge
     path : path-like
     modality, normalize, side
-        As for :func:`to_onnx`.
+        As for ``to_onnx``.
     force : bool, default=False
         Replace an existing file.
 

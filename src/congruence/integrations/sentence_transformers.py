@@ -41,7 +41,7 @@ class MapModule(Module):
     unchanged.
 
     Its weights are fixed. sentence-transformers 6 loads modules of other packages only with ``trust_remote_code=True``,
-    even from local folders; most maps do not need such a module (:func:`to_modules`).
+    even from local folders; most maps do not need such a module (``to_modules``).
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class MapModule(Module):
     get_sentence_embedding_dimension = get_embedding_dimension
 
     def save(self, output_path: str, *args: object, safe_serialization: bool = True, **kwargs: object) -> None:
-        """Write the arguments as ``config.json`` and the map as a folder ``map``, which :func:`congruence.load`
+        """Write the arguments as ``config.json`` and the map as a folder ``map``, which ``congruence.load``
         reads.
         """
         self.save_config(output_path)
@@ -101,7 +101,7 @@ def to_modules(
     """Return the map as standard sentence-transformers modules, which can be loaded without congruence and without
     ``trust_remote_code``.
 
-    Returns: ``Dense``, ``LayerNorm`` and ``Normalize``; they return the same as :class:`MapModule` up to rounding.
+    Returns: ``Dense``, ``LayerNorm`` and ``Normalize``; they return the same as ``MapModule`` up to rounding.
     Their weights can be trained.
     """
     mapping, normalize = as_map(mapping, _modality(mapping, modality), normalize)
@@ -124,8 +124,8 @@ def map_model(
     """Return the model with the map appended, so that ``encode`` returns vectors in the map's target space.
 
     ``model``: the map's source model. Its modules are shared with the new model, and not changed. Returns: A new model
-    with the prompts of ``model``. It ends with standard modules if these can express the map (:func:`to_modules`),
-    otherwise with a :class:`MapModule`. Vectors are scaled to unit norm before the map if the map was fitted on unit
+    with the prompts of ``model``. It ends with standard modules if these can express the map (``to_modules``),
+    otherwise with a ``MapModule``. Vectors are scaled to unit norm before the map if the map was fitted on unit
     rows.
     """
     modality = _modality(mapping, modality)
@@ -185,7 +185,7 @@ def export_sentence_transformers(
     path : path-like
         Path of the new folder.
     modality, normalize, side
-        As for :class:`MapModule`.
+        As for ``MapModule``.
     force : bool, default=False
         Replace a folder that this function wrote; nothing else is replaced.
 
@@ -231,7 +231,7 @@ def _modality(mapping: Map | Bridge, modality: str | None) -> str:
 
 def needs_trust(model: SentenceTransformer) -> bool:
     """Return whether loading the saved model needs ``trust_remote_code=True``, because it contains a
-    :class:`MapModule`.
+    ``MapModule``.
     """
     return any(isinstance(module, MapModule) for module in model)
 

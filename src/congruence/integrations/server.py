@@ -96,7 +96,7 @@ def create_app(
     Parameters
     ----------
     bridge, encoder, modality, batch_size, check
-        As for :class:`~congruence.integrations.texts.TextVectors`.
+        As for ``TextVectors``.
     space : {"target", "source"}, default="target"
         "target": serve vectors in the space of the index. "source": serve the encoder's vectors; the encoder must still
         match the bridge.
@@ -339,7 +339,7 @@ class Service:
     """The request handlers for one encoder, with its batcher and metrics.
 
     ``names``: names of the model that clients may send; responses contain the first; ``window``: seconds for which the
-    :class:`Batcher` waits for more texts.
+    ``Batcher`` waits for more texts.
     """
 
     def __init__(self, vectors: TextVectors, names: Sequence[str], limits: Limits, window: float) -> None:
@@ -632,7 +632,7 @@ class Batcher:
             thread.join()
 
     def reopen(self) -> None:
-        """Accept texts again after :meth:`close`."""
+        """Accept texts again after ``close``."""
         with self._changed:
             self._open = True
 
@@ -767,7 +767,7 @@ def serve(
 ) -> None:
     """Run an application until SIGTERM or SIGINT, and let the requests in progress finish.
 
-    ``listening``: as returned by :func:`listen`; closed at the end; ``timeout``: seconds that requests in progress may
+    ``listening``: as returned by ``listen``; closed at the end; ``timeout``: seconds that requests in progress may
     take after a signal, unless a second SIGINT arrives; ``on_ready``: called when connections are accepted.
     """
     uvicorn = require("uvicorn", extra="serve")

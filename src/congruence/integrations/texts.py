@@ -21,7 +21,7 @@ from congruence.errors import DtypeError, ModalityError, ParameterError, ShapeEr
 from congruence.maps import Map
 from congruence.upgrade.bridge import Bridge
 
-#: An encoder of texts: a name for :func:`congruence.encoders.load_encoder`, an encoder, or any callable from a list of
+#: An encoder of texts: a name for ``congruence.encoders.load_encoder``, an encoder, or any callable from a list of
 #: texts to an array, shape (n, dim).
 EncoderLike: TypeAlias = "str | Encoder | Callable[[list[str]], object]"
 
@@ -67,7 +67,7 @@ class TextVectors:
     modality : str, default="text"
         Modality whose means are used, for a bridge that has means for several modalities.
     batch_size : int, default=32
-        Number of texts that an :class:`~congruence.encoders.Encoder` processes at a time.
+        Number of texts that an ``Encoder`` processes at a time.
     check : bool, default=True
         Compare the encoder's name, revision and norm with those of the map's source; widths are always compared.
     lazy : bool, default=False
@@ -160,7 +160,7 @@ class TextVectors:
         return self._loaded
 
     def lists(self, texts: Sequence[str]) -> list[list[float]]:
-        """Return the vectors of texts as lists of numbers; see :meth:`__call__`."""
+        """Return the vectors of texts as lists of numbers; see ``__call__``."""
         rows: list[list[float]] = self(texts).tolist()
         return rows
 
@@ -225,7 +225,7 @@ class TextVectors:
 def open_bridge(bridge: BridgeLike) -> Bridge | None:
     """Return the bridge of an argument, loaded if it is a path.
 
-    Raises FileError, and the errors of :class:`congruence.Bridge`.
+    Raises FileError, and the errors of ``congruence.Bridge``.
     """
     if bridge is None or isinstance(bridge, Bridge):
         return bridge

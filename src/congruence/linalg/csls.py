@@ -27,7 +27,7 @@ class ScaledSimilarity:
     """CSLS(a, b) = 2 ⟨a, b⟩ − r(a) − r(b) between all unit rows A (n, d) and B (m, d), in blocks of rows of A.
 
     r is the mean over the ``n_neighbors`` nearest rows of the other side: ``r_a`` (n,) and ``r_b`` (m,). The product of
-    A and B is computed once here and again in every pass over :meth:`blocks`, unless all similarities fit into one
+    A and B is computed once here and again in every pass over ``blocks``, unless all similarities fit into one
     block. Memory: a block, by default 32 MB, and ``n_neighbors`` numbers per row of B. Source: Conneau et al. (2018),
     §2.3.
     """
@@ -60,7 +60,7 @@ class ScaledSimilarity:
             yield part, 2.0 * S - self.r_b
 
     def mutual(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Find the pairs of mutually nearest rows; see :func:`mutual_neighbors`."""
+        """Find the pairs of mutually nearest rows; see ``mutual_neighbors``."""
         n, m = len(self._A), len(self._B)
         to_b = np.empty(n, np.intp)
         of_a = np.empty(n)
@@ -86,6 +86,6 @@ def mutual_neighbors(
     """Find the pairs of unit rows of A (n, d) and B (m, d) that are each other's nearest under CSLS.
 
     Returns the rows of A, ascending, the row of B matched to each, and the CSLS of each pair, all of shape (k,). Equal
-    scores go to the lowest row number. Options and cost are those of :class:`ScaledSimilarity`.
+    scores go to the lowest row number. Options and cost are those of ``ScaledSimilarity``.
     """
     return ScaledSimilarity(A, B, n_neighbors, block_rows=block_rows).mutual()

@@ -38,7 +38,7 @@ class CrossMoments:
 
     @classmethod
     def of(cls, X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None = None, *, gram: bool = False) -> CrossMoments:
-        """Gather the moments of paired rows; see :meth:`update` for the arguments."""
+        """Gather the moments of paired rows; see ``update`` for the arguments."""
         return cls(X.shape[1], Y.shape[1], gram=gram).update(X, Y, weights)
 
     def update(self, X: np.ndarray, Y: np.ndarray, weights: np.ndarray | None = None) -> CrossMoments:
@@ -160,7 +160,7 @@ class CrossMoments:
         return self.gram + self.weight * np.outer(self.source_mean, self.source_mean)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return everything as arrays, for saving; :meth:`from_state` reads it back."""
+        """Return everything as arrays, for saving; ``from_state`` reads it back."""
         state = {
             "totals": np.array([self.weight, self.rows, self.source_scatter, self.target_scatter], dtype=np.float64),
             "source_mean": self.source_mean.copy(),
@@ -173,7 +173,7 @@ class CrossMoments:
 
     @classmethod
     def from_state(cls, state: Mapping[str, np.ndarray]) -> CrossMoments:
-        """Rebuild moments from :meth:`state`."""
+        """Rebuild moments from ``state``."""
         new = object.__new__(cls)
         weight, rows, source_scatter, target_scatter = state["totals"].tolist()
         new.weight, new.rows = weight, int(rows)
@@ -194,12 +194,12 @@ def total_cross(moments: Sequence[CrossMoments], *, center: bool) -> np.ndarray:
 
 
 def pooled_cross(moments: Sequence[CrossMoments], *, center: bool) -> np.ndarray:
-    """Return :func:`total_cross` divided by the total weight: the mean cross-covariance, shape (d_source, d_target)."""
+    """Return ``total_cross`` divided by the total weight: the mean cross-covariance, shape (d_source, d_target)."""
     return total_cross(moments, center=center) / sum(m.weight for m in moments)
 
 
 def total_size(moments: Sequence[CrossMoments], *, center: bool) -> float:
-    """Return √(Σ w‖x‖² · Σ w‖y‖²), the largest possible sum of the singular values of :func:`total_cross`."""
+    """Return √(Σ w‖x‖² · Σ w‖y‖²), the largest possible sum of the singular values of ``total_cross``."""
     source = sum(m.source_scatter for m in moments)
     target = sum(m.target_scatter for m in moments)
     if not center:
@@ -209,5 +209,5 @@ def total_size(moments: Sequence[CrossMoments], *, center: bool) -> float:
 
 
 def pooled_size(moments: Sequence[CrossMoments], *, center: bool) -> float:
-    """Return :func:`total_size` divided by the total weight."""
+    """Return ``total_size`` divided by the total weight."""
     return total_size(moments, center=center) / sum(m.weight for m in moments)

@@ -83,7 +83,7 @@ def _sketched_svd(
 
 
 def half_svd(M: np.ndarray, *, max_rank: int | None = None) -> CrossSVD:
-    """Decompose a cross-covariance with half the work of :func:`cross_svd`, and half the digits, to compare maps.
+    """Decompose a cross-covariance with half the work of ``cross_svd``, and half the digits, to compare maps.
 
     From the eigenvectors of M Mᵀ, or of MᵀM if that is smaller. Directions whose singular value is below 1e-7 of the
     largest are left out, and their singular values are set to 0.

@@ -46,7 +46,7 @@ def greedy_variance(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
 def greedy_volume(X: np.ndarray, n: int, ridge: float) -> np.ndarray:
     """Select greedily the row farthest from the span of the selected ones: pivoted Cholesky of XXᵀ + λI (D-optimal).
 
-    ``ridge`` as for :func:`greedy_variance`. It extends the order beyond the point where all directions are covered:
+    ``ridge`` as for ``greedy_variance``. It extends the order beyond the point where all directions are covered:
     the least covered directions come first. Source: Çivril and Magdon-Ismail (2009).
     """
     squared = np.einsum("ij,ij->i", X, X)
@@ -119,7 +119,7 @@ def kmeans_plus_plus(X: np.ndarray, n: int, rng: np.random.Generator) -> np.ndar
 def leverage(X: np.ndarray, n: int, rng: np.random.Generator, ridge: float) -> np.ndarray:
     """Draw rows without replacement, with probability proportional to their ridge leverage score.
 
-    ``ridge`` as for :func:`greedy_variance`, so that directions of rounding error do not count. Source: Alaoui and
+    ``ridge`` as for ``greedy_variance``, so that directions of rounding error do not count. Source: Alaoui and
     Mahoney (2015).
     """
     C = X.T @ X

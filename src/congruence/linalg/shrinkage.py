@@ -13,7 +13,7 @@ from congruence.linalg.moments import CrossMoments, pooled_cross, pooled_size
 from congruence.linalg.procrustes import CrossSVD, cross_svd
 from congruence.splits import duplicate_groups
 
-#: Values of ``shrinkage`` that :class:`~congruence.OrthogonalMap` accepts.
+#: Values of ``shrinkage`` that ``OrthogonalMap`` accepts.
 SHRINKAGES = ("auto", "full", "covered", "wiener", "soft", "cv")
 
 #: Default strength of each filter, chosen by measurement (docs/few_anchors.md).
@@ -83,7 +83,7 @@ def mean_isometry(svd: CrossSVD, means: Sequence[tuple[np.ndarray, np.ndarray]])
     Centering discards one correspondence: the source mean belongs to the target mean. With fewer anchors than
     dimensions, most of both means lies outside the directions that the anchors cover, where it adds information. Using
     it is right if the models differ by a rotation about the origin, and wrong if they differ by arbitrary offsets. So
-    it is used only if the covered parts of the means correspond (:func:`means_correspond`).
+    it is used only if the covered parts of the means correspond (``means_correspond``).
     """
     U, V = svd.U[:, : svd.rank], svd.Vt[: svd.rank].T
     residuals = []
@@ -110,7 +110,7 @@ def cross_validate(
 ) -> tuple[float, np.ndarray]:
     """Choose the strength of the Wiener filter that maximizes the likelihood of held-out pairs.
 
-    Returns it, and the mean log-probability of held-out pairs for each of :data:`CV_STRENGTHS`.
+    Returns it, and the mean log-probability of held-out pairs for each of ``CV_STRENGTHS``.
     """
     n = sum(len(group.X) for group in groups)
     if n < _MIN_CV_PAIRS:

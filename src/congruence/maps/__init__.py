@@ -54,18 +54,18 @@ MAPS: dict[str, type[Map]] = {
     "heads": HeadsMap,
 }
 
-#: Map classes that are fitted on pairs, by the name that ``--method`` and :func:`make_map` use; heads are trained
+#: Map classes that are fitted on pairs, by the name that ``--method`` and ``make_map`` use; heads are trained
 #: instead.
 METHODS: dict[str, type[Map]] = {name: cls for name, cls in MAPS.items() if cls is not HeadsMap}
 
 
 def make_map(method: str, **parameters: object) -> Map:
-    """Return an unfitted map by its name in :data:`METHODS`, with parameters of its class."""
+    """Return an unfitted map by its name in ``METHODS``, with parameters of its class."""
     return METHODS[check_choice(method, METHODS, "method")](**parameters)
 
 
 def load(path: str | Path) -> Map:
-    """Load a map saved with :meth:`Map.save`. Nothing in the folder is executed.
+    """Load a map saved with ``Map.save``. Nothing in the folder is executed.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def load(path: str | Path) -> Map:
 
 
 def restore_map(arrays: Mapping[str, np.ndarray], config: Mapping[str, object], path: str | Path) -> Map:
-    """Build the map that :func:`congruence.persist.read_folder` read from a folder, after checking its content."""
+    """Build the map that ``congruence.persist.read_folder`` read from a folder, after checking its content."""
     kind = config.get("kind")
     for other, loader in (("bridge", "congruence.Bridge.load"), (CanonicalFrame.kind, "CanonicalFrame.load")):
         if kind == other:

@@ -80,7 +80,7 @@ class Map(ABC):
     kind: ClassVar[str]
     #: Advice for vectors that have the width of the target, for error messages.
     wrong_side: ClassVar[str] = "Apply the inverse"
-    #: The sides that :meth:`as_layers` knows.
+    #: The sides that ``as_layers`` knows.
     sides: ClassVar[tuple[str, ...]] = ("source",)
     n_features_in_: int
     source_space_: Space
@@ -113,12 +113,12 @@ class Map(ABC):
 
     @abstractmethod
     def _restore(self, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
-        """Set the fitted attributes from :meth:`state` and ``facts_``, after checking them."""
+        """Set the fitted attributes from ``state`` and ``facts_``, after checking them."""
 
     @property
     @abstractmethod
     def _n_features_out(self) -> int:
-        """Width of the output of :meth:`transform`."""
+        """Width of the output of ``transform``."""
 
     @property
     def d_target(self) -> int:
@@ -127,7 +127,7 @@ class Map(ABC):
 
     @property
     def d_out(self) -> int:
-        """Width of the output of :meth:`transform`: ``d_target``, except for joint-space maps."""
+        """Width of the output of ``transform``: ``d_target``, except for joint-space maps."""
         return self._n_features_out
 
     @overload
@@ -157,7 +157,7 @@ class Map(ABC):
     @overload
     def transform_target(self, Y: ArrayLike | ArrowStream) -> np.ndarray: ...
     def transform_target(self, Y: RowsLike) -> Array:
-        """Map target rows (m, d_target) to where :meth:`transform` maps: the identity, except for joint-space maps."""
+        """Map target rows (m, d_target) to where ``transform`` maps: the identity, except for joint-space maps."""
         return self._compute(self._map_target, self._check_target(Y), Y, "Y")
 
     def fit_transform(self, X: RowsLike, y: RowsLike | None = None, **fit_params: Any) -> Array:
@@ -189,7 +189,7 @@ class Map(ABC):
         return self
 
     def set_output(self, *, transform: str | None = None) -> Self:
-        """Choose what :meth:`transform` returns, as in scikit-learn: "default" (arrays), "pandas" or "polars"."""
+        """Choose what ``transform`` returns, as in scikit-learn: "default" (arrays), "pandas" or "polars"."""
         if transform is not None:
             self._sklearn_output_config = {"transform": transform}
         return self
@@ -317,9 +317,9 @@ class Map(ABC):
         return self
 
     def gives_unit_rows(self, normalize: bool | str = "auto") -> bool:
-        """Return whether :meth:`transform_embeddings`, ``transform_file`` and exports scale mapped rows to unit norm.
+        """Return whether ``transform_embeddings``, ``transform_file`` and exports scale mapped rows to unit norm.
 
-        :meth:`transform` never scales: it is the fitted map itself, which can be inverted and composed.
+        ``transform`` never scales: it is the fitted map itself, which can be inverted and composed.
 
         Parameters
         ----------
@@ -382,7 +382,7 @@ class Map(ABC):
         normalize : {"auto", True, False}, default="auto"
             Scale the mapped rows to unit norm. "auto" does so if the target's rows had unit norm at the fit, so that
             mapped rows and the target model's own rows can share an inner-product index. With False, rows are as
-            :meth:`transform` returns them.
+            ``transform`` returns them.
         side : {"source", "target"}, optional
             Which head of a joint-space map to use; by default that of the space which the embeddings declare.
 
@@ -456,7 +456,7 @@ class Map(ABC):
     def as_layers(
         self, modality: str | None = None, normalize: bool | str = "auto", *, side: str = "source"
     ) -> list[Layer]:
-        """Return :meth:`transform_embeddings` as a list of layers, from which every export is written.
+        """Return ``transform_embeddings`` as a list of layers, from which every export is written.
 
         Parameters
         ----------
@@ -470,7 +470,7 @@ class Map(ABC):
         Returns
         -------
         list of dict
-            Layers as listed in :class:`~congruence.HeadsMap`, with float64 arrays, and ``{"kind": "sum", "branches":
+            Layers as listed in ``HeadsMap``, with float64 arrays, and ``{"kind": "sum", "branches":
             [layers, …]}``, whose branches are applied to the same rows and whose results are added. A ``center`` before
             a ``linear`` layer is merged into its bias.
         """
@@ -494,8 +494,8 @@ class Map(ABC):
         Parameters
         ----------
         modality, normalize, side
-            As for :meth:`as_layers`. With ``normalize=False`` the module computes :meth:`transform`, or
-            :meth:`transform_target` with ``side="target"``.
+            As for ``as_layers``. With ``normalize=False`` the module computes ``transform``, or
+            ``transform_target`` with ``side="target"``.
         trainable : bool, default=False
             Whether the weights require gradients. Gradients with respect to the rows are always computed.
         dtype : torch.dtype, default=torch.float32
@@ -532,7 +532,7 @@ class Map(ABC):
         )
 
     def config(self) -> dict[str, Any]:
-        """Return everything that is saved of the map besides the arrays of :meth:`state`, as plain data."""
+        """Return everything that is saved of the map besides the arrays of ``state``, as plain data."""
         self.check_fitted()
         return {
             "kind": self.kind,
@@ -544,7 +544,7 @@ class Map(ABC):
         }
 
     def save(self, path: str | Path, *, force: bool = False) -> Path:
-        """Write the map as a folder that :func:`congruence.load` reads, and return its path.
+        """Write the map as a folder that ``congruence.load`` reads, and return its path.
 
         It holds ``model.safetensors``, ``config.json`` and ``README.md``. ``force`` replaces an existing map; without
         it, an existing path raises OutputExistsError.
@@ -579,7 +579,7 @@ class Map(ABC):
 
     @classmethod
     def _from_saved(cls, arrays: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> Self:
-        """Build the map from a folder's content, after checking it; raises what :func:`restore_map` expects."""
+        """Build the map from a folder's content, after checking it; raises what ``restore_map`` expects."""
         for key in ("parameters", "facts", "scores", "source_space", "target_space"):
             if not isinstance(config.get(key), dict):
                 raise TypeError(f"{key} is not a mapping")
@@ -621,7 +621,7 @@ class Map(ABC):
     def from_pretrained(
         cls, name_or_path: str | Path, *, revision: str | None = None, token: str | None = None
     ) -> Self:
-        """Load a map of this class, as :func:`congruence.from_pretrained` loads one of any kind (``Map`` accepts
+        """Load a map of this class, as ``congruence.from_pretrained`` loads one of any kind (``Map`` accepts
         any).
         """
         from congruence.maps import from_pretrained  # not at the top: congruence.maps imports this module
@@ -640,7 +640,7 @@ class Map(ABC):
     ) -> Path:
         """Save the map as Hugging Face users expect, replacing an existing one.
 
-        ``push_to_hub=True`` also uploads it (:meth:`push_to_hub`), by default to a repository of the folder's name.
+        ``push_to_hub=True`` also uploads it (``push_to_hub``), by default to a repository of the folder's name.
         """
         path = self.save(save_directory, force=True)
         if push_to_hub:

@@ -130,7 +130,7 @@ def cast(layers: Iterable[Layer], rows: Array) -> list[Layer]:
 
 
 def check_layers(layers: object, name: str, depth: int = 0) -> list[Layer]:
-    """Return layers as plain dictionaries of the kinds in :data:`LAYERS`, with copies of their arrays or tensors."""
+    """Return layers as plain dictionaries of the kinds in ``LAYERS``, with copies of their arrays or tensors."""
     if isinstance(layers, (str, bytes, Mapping)) or not isinstance(layers, Iterable):
         raise ParameterError(
             f"Got {name} of type {type(layers).__name__}; expected a list of layers.", "Pass [layer] for a single one."

@@ -37,7 +37,7 @@ from congruence.maps.card import front_matter
 from congruence.maps.orthogonal import OrthogonalMap
 from congruence.persist import TOLERANCE, check_parameters, count
 
-#: Shrinkage settings of :class:`~congruence.OrthogonalMap` that do not need a second pass over the rows.
+#: Shrinkage settings of ``OrthogonalMap`` that do not need a second pass over the rows.
 SHRINKAGES = ("auto", "wiener", "covered", "full")
 
 #: Vectors of one model by modality; the key is "" if the modality is unknown.
@@ -63,7 +63,7 @@ class CanonicalFrame:
     center : bool, default=True
         Subtract the source mean and add the target mean when mapping; the rotations are fitted on centered rows.
     shrinkage : {"auto", "wiener", "covered", "full"}, default="auto"
-        How to weight a model's singular directions, as in :class:`~congruence.OrthogonalMap`; ``"auto"`` is
+        How to weight a model's singular directions, as in ``OrthogonalMap``; ``"auto"`` is
         ``"wiener"``. A map between two models multiplies the square roots of both models' gains.
     shrinkage_strength : float, optional
         Strength of ``"wiener"``; 0.1 by default.
@@ -79,7 +79,7 @@ class CanonicalFrame:
     consensus_ : dict of str to Consensus
         The items in the frame, by modality. Models added later are fitted to them.
     axes_ : list of str
-        Modalities whose means have an axis of their own (:func:`congruence.linalg.shrinkage.mean_isometry`), stored as
+        Modalities whose means have an axis of their own (``congruence.linalg.shrinkage.mean_isometry``), stored as
         the last columns of the models' rotations. Only with ``"wiener"``.
     objective_ : ndarray, shape (n_iter_ + 1,)
         Alignment over all pairs of models, Σ tr(R_mᵀ C_mj R_j) / Σ √(Σ‖x‖² Σ‖y‖²), from the initial value on. It never
@@ -91,8 +91,8 @@ class CanonicalFrame:
     -----
     Minimizes Σ_i 1/c_i Σ_{m<j} ‖(x_mi − t_mj) R_m − (x_ji − t_jm) R_j‖² over rotations R and translations t, where c_i
     is the number of models that have item i. For complete data this is Gower's generalized Procrustes analysis without
-    scaling; for two models it gives their :class:`~congruence.OrthogonalMap`. The solver is
-    :func:`congruence.linalg.generalized.generalized_procrustes`.
+    scaling; for two models it gives their ``OrthogonalMap``. The solver is
+    ``congruence.linalg.generalized.generalized_procrustes``.
 
     A loop a → b → c → a is the identity, up to rounding, on the directions that all three models have in the frame,
     under ``"covered"`` and ``"full"`` or where gains are 1. Directions that a model lacks (because it is narrower, or
@@ -145,7 +145,7 @@ class CanonicalFrame:
         Parameters
         ----------
         models : mapping of str to Embeddings or array_like, shapes (n_m, d_m), or to a mapping of modality to those
-            Vectors by model name; :meth:`map` uses these names. Items are matched by id. If no model has ids, all must
+            Vectors by model name; ``map`` uses these names. Items are matched by id. If no model has ids, all must
             have the same rows.
         modality : str, optional
             Modality of rows that do not declare theirs.
@@ -226,7 +226,7 @@ class CanonicalFrame:
 
         Notes
         -----
-        The rotation is the Procrustes solution onto the mean of the models already in the frame. Calling :meth:`fit` on
+        The rotation is the Procrustes solution onto the mean of the models already in the frame. Calling ``fit`` on
         all models together would fit every model again and change the maps between them.
         """
         self.check_fitted()
@@ -273,7 +273,7 @@ class CanonicalFrame:
         ----------
         name : str
         vectors, modality
-            As for :meth:`add`.
+            As for ``add``.
         """
         self.check_fitted()
         model = self.models_[check_choice(name, self.models_, "model")]
@@ -481,7 +481,7 @@ class CanonicalFrame:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Load a frame saved with :meth:`save`. Nothing in the folder is executed."""
+        """Load a frame saved with ``save``. Nothing in the folder is executed."""
         arrays, config = persist.read_folder(path)
         if config.get("kind") != cls.kind:
             raise CorruptFileError(
@@ -901,7 +901,7 @@ def _make_model(
     """Build a model of a frame; ``others`` (k,) are the means of the other models' means in the frame, by modality.
 
     The rotation has one more column for each modality in ``axes``. The rule is that of
-    :func:`congruence.linalg.shrinkage.mean_isometry`: if the covered part of a model's mean corresponds to that of the
+    ``congruence.linalg.shrinkage.mean_isometry``: if the covered part of a model's mean corresponds to that of the
     other models, the uncovered part is assumed to correspond as well.
     """
     columns = np.zeros((len(rotation.isometry), len(axes)))

@@ -36,7 +36,7 @@ class HeadsMap(Map):
     """A joint-space map: a head for each model, ``transform`` for the source and ``transform_target`` for the target.
 
     Mapped rows of both models are compared with each other, never with unmapped rows. ``d_target`` is the width of the
-    target *model*, ``d_out`` the width of the joint space. Created by :meth:`from_layers`; only subclasses can be
+    target *model*, ``d_out`` the width of the joint space. Created by ``from_layers``; only subclasses can be
     fitted.
 
     Each head is a list of layers, and there may be layers back from the joint space to each model. Layers are plain
@@ -61,7 +61,7 @@ class HeadsMap(Map):
     method_ : str
         Name of the method that trained the heads.
     history_ : History
-        Losses and validation scores by step, drawn by its ``plot``; only for heads trained by :mod:`congruence.train`.
+        Losses and validation scores by step, drawn by its ``plot``; only for heads trained by ``congruence.train``.
 
     Examples
     --------
@@ -110,7 +110,7 @@ class HeadsMap(Map):
         source, target : sequence of mapping
             Layers of each head, first to last, as arrays or tensors.
         decode_source, decode_target : sequence of mapping, optional
-            Layers from the joint space back to each model's space, for :meth:`reconstruct`.
+            Layers from the joint space back to each model's space, for ``reconstruct``.
         facts : mapping, optional
             Plain data about the training to store with the map; ``n_pairs`` also sets ``n_pairs_``.
         method : str, default="custom"
@@ -138,7 +138,7 @@ class HeadsMap(Map):
         return new
 
     def fit(self, *args: Any, **kwargs: Any) -> Self:
-        """Refuse: heads are trained with :mod:`congruence.train`, or solved in closed form by a subclass."""
+        """Refuse: heads are trained with ``congruence.train``, or solved in closed form by a subclass."""
         raise ParameterError(
             "A HeadsMap only applies trained heads, and cannot be fitted.",
             "Use congruence.train, or CCAMap or ProcrustesHeads, which have closed forms.",
@@ -170,7 +170,8 @@ class HeadsMap(Map):
                 )
         for name in PARTS:
             setattr(self, f"{name}_layers_", checked.get(name))
-        (self.n_features_in_, self._joint_width), (self._target_width, _) = ends["source"], ends["target"]  # type: ignore[assignment]
+        self.n_features_in_, self._joint_width = ends["source"]  # type: ignore[assignment]
+        self._target_width = ends["target"][0]
         self.method_ = method
         self.n_pairs_ = int(facts.get("n_pairs") or 0)
         structure = {name: _layers.flatten(part, name)[0] for name, part in checked.items()}
@@ -250,7 +251,7 @@ class HeadsMap(Map):
         return layers
 
     def layers(self) -> tuple[list[Layer], list[Layer]]:
-        """Return copies of the layers of both heads, as plain data that :meth:`from_layers` accepts."""
+        """Return copies of the layers of both heads, as plain data that ``from_layers`` accepts."""
         self.check_fitted()
         return copy.deepcopy(self.source_layers_), copy.deepcopy(self.target_layers_)
 

@@ -47,7 +47,7 @@ class History:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Build a record from plain data, as :meth:`to_dict` returns; a ValueError or TypeError if it is malformed."""
+        """Build a record from plain data, as ``to_dict`` returns; a ValueError or TypeError if it is malformed."""
         history = cls(**data)
         history.validation = [(int(step), float(score)) for step, score in history.validation]
         counts = [history.steps, *([] if history.best_step is None else [history.best_step])]

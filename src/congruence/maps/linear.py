@@ -24,7 +24,7 @@ class LinearMap(AffineMap):
     ----------
     ridge : float or "cv", default="cv"
         Penalty on the squared Frobenius norm of the coefficients, added to the sum (not the mean) of squared
-        errors, as in :class:`sklearn.linear_model.Ridge`. ``"cv"`` chooses it by generalized cross-validation.
+        errors, as in ``sklearn.linear_model.Ridge``. ``"cv"`` chooses it by generalized cross-validation.
     center : bool, default=True
         Fit an intercept.
 
@@ -77,7 +77,7 @@ class LinearMap(AffineMap):
             check_positive(self.ridge, "ridge", zero=True)
 
     def solve(self, A: np.ndarray, B: np.ndarray, weights: np.ndarray | None = None) -> Self:
-        """Fit on checked rows in float32 or float64 and checked weights; see :meth:`fit`."""
+        """Fit on checked rows in float32 or float64 and checked weights; see ``fit``."""
         self._remember(A, B)
         return self._solve_moments(CrossMoments.of(A, B, weights, gram=True))
 

@@ -60,7 +60,7 @@ class OrthogonalMap(AffineMap):
     """Procrustes rotation between two embedding spaces: ``z ↦ (z − μ_A) @ rotation + μ_B``.
 
     Fitted on pairs of one modality, it maps every modality of a dual encoder; each modality has its own means
-    (:meth:`recenter`, :meth:`for_modality`).
+    (``recenter``, ``for_modality``).
 
     Parameters
     ----------
@@ -75,9 +75,9 @@ class OrthogonalMap(AffineMap):
         * ``"covered"``: the partial isometry ``U_r V_rᵀ`` of the directions that the anchors cover, which is all that
           can be identified (Thm C.16).
         * ``"wiener"``: gain s² / (s² + τ²), with the noise level τ estimated from the anchors
-          (:func:`congruence.linalg.shrinkage.wiener_gains`). Noise-free data give the exact isometry. If few anchors
+          (``congruence.linalg.shrinkage.wiener_gains``). Noise-free data give the exact isometry. If few anchors
           leave directions uncovered and the anchors' means correspond, the direction of the means counts as covered
-          (:func:`congruence.linalg.shrinkage.mean_isometry`).
+          (``congruence.linalg.shrinkage.mean_isometry``).
         * ``"soft"``: gain s / (s + strength · s₁).
         * ``"cv"``: ``"wiener"`` with the strength that maximizes the likelihood of held-out pairs, by five-fold
           cross-validation and a softmax over cosines.
@@ -111,7 +111,7 @@ class OrthogonalMap(AffineMap):
         Number of pairs with positive weight.
     cv_strength_, cv_scores_ : float, ndarray, shape (len(CV_STRENGTHS),)
         With ``shrinkage="cv"``: the strength chosen, and the mean log-probability of held-out pairs for each strength
-        in :data:`congruence.linalg.shrinkage.CV_STRENGTHS`.
+        in ``congruence.linalg.shrinkage.CV_STRENGTHS``.
 
     References
     ----------
@@ -191,7 +191,7 @@ class OrthogonalMap(AffineMap):
         Parameters
         ----------
         X, Y, sample_weight, modality
-            As for :meth:`fit`. A batch may hold a single pair, as long as two pairs have been seen when the map is
+            As for ``fit``. A batch may hold a single pair, as long as two pairs have been seen when the map is
             used.
         forgetting : float, default=1.0
             Factor in (0, 1] by which the weights of all earlier pairs are multiplied. After t more batches a pair has
@@ -199,7 +199,7 @@ class OrthogonalMap(AffineMap):
 
         Notes
         -----
-        Means set by :meth:`recenter` are kept. A target mean that :meth:`recenter` derived from the gap between
+        Means set by ``recenter`` are kept. A target mean that ``recenter`` derived from the gap between
         modalities is recomputed with the new rotation.
         """
         _check_forgetting(forgetting)
@@ -428,7 +428,7 @@ class OrthogonalMap(AffineMap):
         return self
 
     def _solve_means(self, d_source: int, d_target: int) -> None:
-        """Set the means of every modality: those of the pairs, and those set by :meth:`recenter`."""
+        """Set the means of every modality: those of the pairs, and those set by ``recenter``."""
         self.modality_means_ = {
             name: (m.source_mean, m.target_mean) for name, m in self.moments_.items() if name and self.center
         }
@@ -481,7 +481,7 @@ class OrthogonalMap(AffineMap):
             The same in the target model. If it is omitted, the gap between the two modalities' source means is rotated
             like any row: ``μ_B + (source_mean − μ_A) @ rotation``.
         modality : str, optional
-            Name under which the new map stores these means for :meth:`for_modality`.
+            Name under which the new map stores these means for ``for_modality``.
         offset : float, default=1.0
             Without ``target_mean``: share of this map's offset ``μ_B − μ_A @ rotation`` that the new map keeps. With 1
             it is the same function, with 0 a rotation about the origin.
@@ -535,14 +535,14 @@ class OrthogonalMap(AffineMap):
     ) -> Self:
         """Return a map whose means of one modality include additional unpaired rows.
 
-        With ``forgetting=1``, it equals that of :meth:`recenter` with all rows together, up to rounding.
+        With ``forgetting=1``, it equals that of ``recenter`` with all rows together, up to rounding.
 
         Parameters
         ----------
         source, target : Embeddings or array_like, shapes (n, d_source) and (m, d_target), optional
             Rows to add to one side or both; they need not be paired.
         modality : str
-            A modality for which :meth:`recenter` was given rows (not mean vectors, whose number of rows is unknown).
+            A modality for which ``recenter`` was given rows (not mean vectors, whose number of rows is unknown).
         forgetting : float, default=1.0
             Factor in (0, 1] by which the weight of the rows counted so far is multiplied.
         """
@@ -620,8 +620,8 @@ class OrthogonalMap(AffineMap):
     def inverse_transform(self, Z: RowsLike) -> Array:
         """Map target rows (m, d_target) back: ``(Z − μ_B) @ rotationᵀ + μ_A``.
 
-        If the map is an isometry, this exactly inverts :meth:`transform`; otherwise the components that
-        :meth:`transform` removed or shrank are not restored.
+        If the map is an isometry, this exactly inverts ``transform``; otherwise the components that
+        ``transform`` removed or shrank are not restored.
         """
         self.check_fitted()
         A = check_native(Z, "Z")
@@ -728,7 +728,7 @@ class OrthogonalMap(AffineMap):
         return np.minimum(np.divide(covered, total, out=np.ones(len(A)), where=total > 0), 1.0)
 
     def to_orthogonal(self) -> OrthogonalMap:
-        """Return the fitted map as a plain :class:`~congruence.OrthogonalMap`, as which a subclass is saved."""
+        """Return the fitted map as a plain ``OrthogonalMap``, as which a subclass is saved."""
         self.check_fitted()
         plain = OrthogonalMap(**{name: getattr(self, name) for name in OrthogonalMap().get_params()})
         plain._restore(self.state(), self.facts_)

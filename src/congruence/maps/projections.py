@@ -23,7 +23,7 @@ class ProcrustesHeads(HeadsMap):
     """Orthonormal projections of both spaces into a joint space that maximize the sum of paired inner products.
 
     Maximizes ⟨A Wx, B Wy⟩ over Wx (d_source, n_components) and Wy (d_target, n_components) with orthonormal columns:
-    the leading left and right singular vectors of AᵀB. Unlike in :class:`~congruence.OrthogonalMap`, neither model is
+    the leading left and right singular vectors of AᵀB. Unlike in ``OrthogonalMap``, neither model is
     the reference.
 
     Parameters
@@ -110,7 +110,7 @@ class CCAMap(HeadsMap):
     Parameters
     ----------
     n_components, center, normalize
-        As for :class:`~congruence.ProcrustesHeads`.
+        As for ``ProcrustesHeads``.
     ridge : float, default=0.1
         λ, added to the Gram matrices AᵀA and BᵀB. These are sums over rows, not means, so λ has less effect with more
         pairs.
@@ -121,7 +121,7 @@ class CCAMap(HeadsMap):
     Attributes
     ----------
     source_weights_, target_weights_, source_mean_, target_mean_
-        As for :class:`~congruence.ProcrustesHeads`, but the columns of the weights are not orthonormal.
+        As for ``ProcrustesHeads``, but the columns of the weights are not orthonormal.
     singular_values_ : ndarray, shape (min(d_source, d_target),)
         Canonical correlations of the fitted rows, descending, shrunk by λ (unshrunk for λ = 0).
 
@@ -158,7 +158,7 @@ class CCAMap(HeadsMap):
         return self._fit(*self._check_pairs(X, Y)[:2])
 
     def fit_ridges(self, X: RowsLike, Y: RowsLike, ridges: Sequence[float]) -> list[Self]:
-        """Return the maps that :meth:`fit` returns for each λ, from a single decomposition of each side."""
+        """Return the maps that ``fit`` returns for each λ, from a single decomposition of each side."""
         maps = [type(self)(self.n_components, ridge, self.center, self.normalize, self.power) for ridge in ridges]
         for mapping in maps:
             mapping._check_parameters()

@@ -126,7 +126,7 @@ def refine(
     Notes
     -----
     A round maps the source pool by the current map, centers both pools at their own means, takes the mutual nearest
-    neighbors under CSLS (:func:`congruence.linalg.csls.mutual_neighbors`), and fits an orthogonal map on the pairs and
+    neighbors under CSLS (``congruence.linalg.csls.mutual_neighbors``), and fits an orthogonal map on the pairs and
     the most confident of these matches. Starting with few matches is what makes ten pairs enough: the most confident
     matches are correct long before most matches are.
 
@@ -202,18 +202,18 @@ def refine(
 
 
 class RefinedMap(OrthogonalMap):
-    """An :class:`~congruence.OrthogonalMap` fitted on pairs and, if they help, on matches between two unpaired pools.
+    """An ``OrthogonalMap`` fitted on pairs and, if they help, on matches between two unpaired pools.
 
-    :func:`congruence.refine` finds the matches and evaluates them on left-out pairs. If they do not help, the map is
-    fitted on the pairs alone and ``fit`` warns. ``n_pairs_`` includes the matches. :meth:`save` writes a plain
-    :class:`~congruence.OrthogonalMap`, with the evidence in ``scores_["refinement"]``.
+    ``congruence.refine`` finds the matches and evaluates them on left-out pairs. If they do not help, the map is
+    fitted on the pairs alone and ``fit`` warns. ``n_pairs_`` includes the matches. ``save`` writes a plain
+    ``OrthogonalMap``, with the evidence in ``scores_["refinement"]``.
 
     Parameters
     ----------
     center, shrinkage, shrinkage_strength, allow_reflection
-        As for :class:`~congruence.OrthogonalMap`; used in every fit.
+        As for ``OrthogonalMap``; used in every fit.
     max_iter, n_neighbors, folds, random_state
-        As for :func:`congruence.refine`.
+        As for ``congruence.refine``.
 
     Attributes
     ----------
@@ -263,7 +263,7 @@ class RefinedMap(OrthogonalMap):
         Parameters
         ----------
         X, Y, sample_weight, modality
-            As for :meth:`congruence.OrthogonalMap.fit`. With pools, all rows have one modality and equal weight.
+            As for ``congruence.OrthogonalMap.fit``. With pools, all rows have one modality and equal weight.
         unpaired : (array_like, array_like), shapes (p, d_source) and (q, d_target), optional
             Further rows of both models, in any order.
         """

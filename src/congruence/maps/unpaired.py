@@ -95,7 +95,7 @@ class UnpairedMap(OrthogonalMap):
     Parameters
     ----------
     center, shrinkage, shrinkage_strength, allow_reflection
-        As for :class:`~congruence.OrthogonalMap`; used in the final fit on the matches.
+        As for ``OrthogonalMap``; used in the final fit on the matches.
     n_restarts : int, default=4
         Largest number of restarts, at least 2; the search ends as soon as two agree.
     n_neighbors : int, default=10
@@ -114,9 +114,9 @@ class UnpairedMap(OrthogonalMap):
     Notes
     -----
     A restart has three steps. (1) The sorted similarities of each row to its own side
-    (:func:`congruence.transport.gromov.local_distributions`) give an initial plan, randomly perturbed from the second
+    (``congruence.transport.gromov.local_distributions``) give an initial plan, randomly perturbed from the second
     restart on. (2) Entropic Gromov–Wasserstein with decreasing entropy sharpens the plan. (3) The matches of the plan,
-    the most confident first, are refined as in :func:`congruence.refine`. The final map is fitted on the matches of the
+    the most confident first, are refined as in ``congruence.refine``. The final map is fitted on the matches of the
     restart that agrees best with another one on left-out rows.
 
     Time is O(n m d) per step with about two dozen steps per restart; memory is a plan of ``max_rows`` × ``max_rows``.

@@ -1,7 +1,7 @@
-"""Metrics of paired rows, within one space or between two, and the table :data:`METRICS` of them by name.
+"""Metrics of paired rows, within one space or between two, and the table ``METRICS`` of them by name.
 
 All of them refuse arrays of the wrong shape or type and numbers that are not finite, with a
-:class:`congruence.errors.InputError`, and invalid options with a :class:`congruence.errors.ParameterError`.
+``congruence.errors.InputError``, and invalid options with a ``congruence.errors.ParameterError``.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Metric:
         Smallest and largest possible value.
     larger_is_closer : bool
     invariances : frozenset of str
-        Keys of :data:`INVARIANCES`.
+        Keys of ``INVARIANCES``.
     reference : str
         Source of the definition.
     cost : str
@@ -121,7 +121,7 @@ def native_pair(
 
 
 def float_pair(X: RowsLike, Y: RowsLike, *, min_rows: int = 2) -> tuple[ArrayNamespace, Array, Array]:
-    """Like :func:`native_pair`, with both matrices in float64 and of a scale whose sums do not overflow."""
+    """Like ``native_pair``, with both matrices in float64 and of a scale whose sums do not overflow."""
     xp, A, B = native_pair(X, Y, min_rows=min_rows)
     check_scale(A, "X", squares=False)
     check_scale(B, "Y", squares=False)

@@ -56,7 +56,7 @@ def _spectrum(xp: Any, C: Any) -> tuple[Any, Any, Any]:
 
 
 def _kernel_spectrum(xp: ArrayNamespace, A: Array, name: str) -> tuple[Array, Array]:
-    """Return the basis and singular values of A's centered RBF features; see :func:`cca` for the bandwidth."""
+    """Return the basis and singular values of A's centered RBF features; see ``cca`` for the bandwidth."""
     n = A.shape[0]
     C = A - A[:1, :]
     C = C - xp.mean(C, axis=0, keepdims=True)
@@ -118,7 +118,7 @@ def _summarize(xp: Any, correlations: Any, components: str) -> Any:
 
 
 def _count_kept(s: Array, keep: float | int) -> int:
-    """Return the number of components that :func:`svcca` keeps, from the descending singular values ``s`` (r,)."""
+    """Return the number of components that ``svcca`` keeps, from the descending singular values ``s`` (r,)."""
     if isinstance(keep, (int, np.integer)):
         return int(keep)
     variances = to_numpy(s) ** 2
@@ -174,7 +174,7 @@ def cca(
     -----
     In-sample correlations saturate: for independent noise, r_x + r_y − (n − 1) of them are exactly 1 if this number
     is positive, all of them if r ≥ n − 1, and from r ≈ n/2 on the first is always 1. Keep ``rank`` far below n, or
-    compute correlations on rows not used in the fit, with :func:`~congruence.metrics.fit_cca`.
+    compute correlations on rows not used in the fit, with ``fit_cca``.
 
     References
     ----------
@@ -220,7 +220,7 @@ def svcca(
     -----
     The decomposition is complete and deterministic. Unchanged by translations, rotations and isotropic scaling of
     either side; with ``standardize`` by translations and scaling of columns, and no longer by rotations. Saturates as
-    :func:`cca` does.
+    ``cca`` does.
 
     References
     ----------
@@ -400,17 +400,17 @@ def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = 
     X : array_like, shape (n, d_x)
     Y : array_like, shape (n, d_y)
     rank : int, default=50
-        As for :func:`cca`.
+        As for ``cca``.
     ridge : float, default=0.0
-        As for :func:`cca`.
+        As for ``cca``.
     reduce : {"pca", None}, default="pca"
-        As for :func:`cca`, without ``"kernel"``, whose components are not linear projections.
+        As for ``cca``, without ``"kernel"``, whose components are not linear projections.
 
     Returns
     -------
     CCAFit
         With NumPy arrays, whatever the input. Use its ``score``: in-sample correlations reach 1 on noise if
-        there are about half as many dimensions as rows (see :func:`cca`).
+        there are about half as many dimensions as rows (see ``cca``).
 
     Raises
     ------

@@ -123,7 +123,7 @@ class Dissimilarities:
         return out
 
     def ranks(self, ordered: Array) -> Array:
-        """Return :meth:`excess` of all dissimilarities."""
+        """Return ``excess`` of all dissimilarities."""
         out = self._vector()
         for place, values in self.blocks(root=False):
             out[place] = self.excess(ordered, values)

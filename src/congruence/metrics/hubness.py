@@ -122,7 +122,7 @@ class CSLS(Hubness):
         check_positive(self.n_neighbors, "n_neighbors", integer=True)
 
     def shift(self, cosines: np.ndarray) -> np.ndarray:
-        """Return half the mean of each column's largest entries; see :class:`Hubness`."""
+        """Return half the mean of each column's largest entries; see ``Hubness``."""
         return mean_of_largest(cosines, self.n_neighbors, axis=0) / 2  # −inf may be among them, from exclude_self
 
 
@@ -153,7 +153,7 @@ class QBNorm(Hubness):
         check_positive(self.temperature, "temperature")
 
     def shift(self, cosines: np.ndarray) -> np.ndarray:
-        """Return each column's log-sum-exp, scaled to cosines; see :class:`Hubness`."""
+        """Return each column's log-sum-exp, scaled to cosines; see ``Hubness``."""
         top = cosines.max(axis=0)
         top = np.where(np.isfinite(top), top, 0)  # if the only query of the bank must not retrieve the row
         total = np.exp((cosines - top) / self.temperature).sum(axis=0, dtype=np.float64)

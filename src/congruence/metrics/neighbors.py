@@ -1,7 +1,7 @@
 """Agreement of nearest neighbors between two spaces (Huh et al. 2024; the measures in `platonic-rep`'s ``metrics.py``).
 
 Each side is represented by the table of every row's k nearest other rows in its own space
-(:mod:`~congruence.metrics.search`). The k-NN measures compare the two tables. CKNNA is CKA restricted to the
+(``search``). The k-NN measures compare the two tables. CKNNA is CKA restricted to the
 neighborhoods that both spaces share: its Gram matrices have at most k entries per row, so it takes O(n k) memory
 besides a block.
 """
@@ -34,7 +34,7 @@ def mutual_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str
     n_neighbors : int, default=10
         From 1 to n − 1.
     metric : {"inner", "cosine", "euclidean"}, default="inner"
-        See :func:`~congruence.metrics.nearest`. The paper uses inner products of unit rows, which is ``"cosine"``.
+        See ``nearest``. The paper uses inner products of unit rows, which is ``"cosine"``.
 
     Returns
     -------
@@ -49,7 +49,7 @@ def mutual_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str
 
 
 def cycle_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
-    """Share of rows that are among the X-neighbors of their own Y-neighbors; arguments as for :func:`mutual_knn`.
+    """Share of rows that are among the X-neighbors of their own Y-neighbors; arguments as for ``mutual_knn``.
 
     Not symmetric: the first step uses neighbors in Y, the second in X. It need not be 1 for ``Y = X``, since being a
     neighbor is not mutual. Source: Huh et al. (2024), ``cycle_knn`` of its code.
@@ -58,7 +58,7 @@ def cycle_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str 
 
 
 def lcs_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
-    """Length of the longest common subsequence of a row's two lists of neighbors; arguments as for :func:`mutual_knn`.
+    """Length of the longest common subsequence of a row's two lists of neighbors; arguments as for ``mutual_knn``.
 
     The mean over rows, in [0, n_neighbors]: a length, as in the paper's code, not a share. Lists start with the nearest
     row, so order matters. Source: Huh et al. (2024), ``lcs_knn`` of its code.
@@ -67,7 +67,7 @@ def lcs_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = 
 
 
 def edit_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
-    """One minus the relative edit distance of a row's two lists of neighbors; arguments as for :func:`mutual_knn`.
+    """One minus the relative edit distance of a row's two lists of neighbors; arguments as for ``mutual_knn``.
 
     The mean over rows, in [0, 1]; 1 if all lists agree, including their order. Insertion, deletion and substitution
     cost one each (Levenshtein 1966). Source: Huh et al. (2024), ``edit_distance_knn`` of its code.
@@ -145,7 +145,7 @@ def cknna(
     r"""Alignment of two spaces over pairs of rows that are near each other in both.
 
     Write K = X Xᵀ and L = Y Yᵀ, and N_K(i) for the ``n_neighbors`` rows j ≠ i with the largest K_ij (lowest row number
-    first among equals, see :func:`~congruence.metrics.nearest`), likewise N_L(i). The value is ``align(K, L) /
+    first among equals, see ``nearest``), likewise N_L(i). The value is ``align(K, L) /
     sqrt(align(K, K) · align(L, L))``.
 
     Parameters
@@ -237,7 +237,7 @@ def prepare_cknna(
     normalize: bool = False,
     place: Device | None = None,
 ) -> _MaskedGram:
-    """Return one side of :func:`cknna` from its checked rows; neighbors are searched on the device ``place``."""
+    """Return one side of ``cknna`` from its checked rows; neighbors are searched on the device ``place``."""
     n = len(A)
     check_n_neighbors(k, n)
     keys, values = _masked_gram(normalize_rows(A, name) if normalize else A, k, definition == "jam", place)

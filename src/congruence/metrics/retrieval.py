@@ -132,8 +132,8 @@ def top1_scores(
         cosine. The mean of the queries is that of the bank, if one is given. Or pass the two vectors to subtract, with
         None for a side's own mean. No label is used.
     hubness : {"csls", "qb_norm"} or Hubness, optional
-        Correct for gallery rows that are near many queries (:class:`~congruence.metrics.CSLS`,
-        :class:`~congruence.metrics.QBNorm`).
+        Correct for gallery rows that are near many queries (``CSLS``,
+        ``QBNorm``).
     bank : array_like, shape (b, d), optional
         Other queries from which the correction, and the mean under ``center=True``, are computed. By default the
         queries themselves: the score is then transductive, i.e. that of queries that arrive together.
@@ -195,7 +195,7 @@ def class_retrieval(
     exclude_self : bool, default=False
         Exclude gallery row i for query i. The paper does not exclude it.
     center, hubness, bank
-        As for :func:`top1_scores`.
+        As for ``top1_scores``.
 
     Returns
     -------
@@ -237,7 +237,7 @@ def zero_shot_accuracy(
     ----------
     images : array_like, shape (n, d)
     prototypes : array_like, shape (k, d)
-        One text vector per class; see :func:`~congruence.metrics.ensemble_prompts`.
+        One text vector per class; see ``ensemble_prompts``.
     labels : array_like, shape (n,)
         Class of each image: a row number of ``prototypes``, or one of ``classes``.
     classes : array_like, shape (k,), optional
@@ -247,7 +247,7 @@ def zero_shot_accuracy(
         the prototypes. This closes the modality gap, which is necessary if the mean of one modality in the target space
         is unknown.
     hubness, bank
-        As for :func:`top1_scores`; images are the queries.
+        As for ``top1_scores``; images are the queries.
 
     Returns
     -------
@@ -277,7 +277,7 @@ def zero_shot_scores(
     hubness: str | Hubness | None = None,
     bank: RowsLike | None = None,
 ) -> np.ndarray:
-    """Return the score of each image (n,) that :func:`zero_shot_accuracy` averages: 1, 0, or a fraction for ties."""
+    """Return the score of each image (n,) that ``zero_shot_accuracy`` averages: 1, 0, or a fraction for ties."""
     k = len(prototypes)
     names = np.arange(k) if classes is None else as_labels(classes, k, "classes")
     expected = as_labels(labels, len(images), "labels")
@@ -319,7 +319,7 @@ def recall_at_k(
         ``"any"``: the share of queries with at least one relevant row among the k, the convention of image-caption
         retrieval. ``"share"``: the mean share of relevant rows found, the convention of information retrieval.
     center, hubness, bank
-        As for :func:`top1_scores`.
+        As for ``top1_scores``.
 
     Returns
     -------

@@ -161,9 +161,9 @@ def rescale(A: np.ndarray, other: np.ndarray | None = None) -> np.ndarray:
 def neighbor_table(
     A: np.ndarray, k: int, metric: str, block_rows: int | None = None, *, name: str = "X", place: Device | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return each checked row's k nearest other rows (n, k) and their similarity; see :func:`nearest`.
+    """Return each checked row's k nearest other rows (n, k) and their similarity; see ``nearest``.
 
-    Similarities are inner products or negative squared distances of rows scaled by :func:`rescale`, or cosines.
+    Similarities are inner products or negative squared distances of rows scaled by ``rescale``, or cosines.
     ``place`` is the device on which blocks are multiplied and searched.
     """
     check_n_neighbors(k, len(A))
@@ -181,7 +181,7 @@ def _search(
     names: tuple[str, str],
     place: Device | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find each query's k nearest gallery rows and, with ``exact``, their similarity; see :func:`nearest`."""
+    """Find each query's k nearest gallery rows and, with ``exact``, their similarity; see ``nearest``."""
     m, n = len(Q), len(G)
     if block_rows is not None:
         check_positive(block_rows, "block_rows", integer=True)
@@ -278,7 +278,7 @@ def centered_form(
 
     Queries (m, d), gallery rows (n, d), the shift of each gallery row (n,) or None, and the upper bound for each query
     (m,) on the rounding error. It is not an estimate: structured data reach it. ``Q`` is ``G`` if a gallery is searched
-    for its own rows; ``truncation`` is the error from :func:`device_transfer`.
+    for its own rows; ``truncation`` is the error from ``device_transfer``.
     """
     n, d = G.shape
     norms = _norms(G)

@@ -35,7 +35,7 @@ def layer_notes(data: dict[str, Any]) -> list[str]:
 
 
 def layers_size(data: dict[str, Any], title: str = "") -> tuple[float, float]:
-    """Return the size in points that :func:`draw_layers` needs with its title and notes."""
+    """Return the size in points that ``draw_layers`` needs with its title and notes."""
     rows, columns = ([words(name, _NAME) for name in data[side]] for side in ("x_layers", "y_layers"))
     slope = _LETTER * max(map(len, columns)) * 0.71  # column names are rotated by 45 degrees
     width = 24 + _LETTER * max(map(len, rows)) + _CELL_WIDTH * len(columns) + slope
@@ -49,7 +49,7 @@ def draw_layers(
     """Draw the scores of all pairs of layers as a heat map.
 
     The color of a cell shows how far its score is above chance; the best score has a frame. ``data``: that of
-    :meth:`congruence.compare.layers.LayerComparison.to_dict`, plus ``strength``, the color strength of each cell, 0 to
+    ``congruence.compare.layers.LayerComparison.to_dict``, plus ``strength``, the color strength of each cell, 0 to
     1.
     """
     with canvas(ax, layers_size(data, title)) as ax:

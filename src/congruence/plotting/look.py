@@ -20,7 +20,7 @@ WIDTH = 360
 HEIGHT = 250
 
 #: The colors by their meaning, for light and dark mode. The light colors are all different, and none is black, which
-#: matplotlib omits in SVG, so that a page can replace each by a CSS variable (:mod:`congruence.report.svg`).
+#: matplotlib omits in SVG, so that a page can replace each by a CSS variable (``congruence.report.svg``).
 COLORS = {
     "ink": ("#1b1f24", "#e8eaed"),
     "soft": ("#57606a", "#a6aeb8"),
@@ -121,7 +121,7 @@ class _NotebookAxes(Axes):
 
 
 def new_axes(size: tuple[float, float] = (WIDTH, HEIGHT)) -> Axes:
-    """Return axes of a new figure of ``size`` points. Call it within :func:`style`."""
+    """Return axes of a new figure of ``size`` points. Call it within ``style``."""
     figure = Figure(figsize=(size[0] / 72, size[1] / 72), dpi=144, layout="constrained")
     return figure.add_subplot(axes_class=_NotebookAxes)
 

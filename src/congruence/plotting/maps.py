@@ -20,7 +20,7 @@ _NAMES = {"before": "unmapped", "after": "mapped", "constant": "constant", "rand
 def draw_cosines(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw histograms of the cosines of pairs before and after mapping, with outlines for the controls.
 
-    ``data``: one of ``histograms`` of :func:`congruence.report.summarize`: ``name``, ``edges``, and shares of pairs
+    ``data``: one of ``histograms`` of ``congruence.report.summarize``: ``name``, ``edges``, and shares of pairs
     ``before``, ``after``, ``constant`` and ``random_rotation``, each of which may be None.
     """
     with canvas(ax) as ax:
@@ -134,7 +134,7 @@ def draw_few_anchors(
 ) -> Axes:
     """Draw scores of maps fitted on few anchors, by number of anchors: means and ranges over several draws.
 
-    ``data``: ``few_anchors`` of :func:`congruence.report.summarize`; curves of the ``measures`` ``"classified"``,
+    ``data``: ``few_anchors`` of ``congruence.report.summarize``; curves of the ``measures`` ``"classified"``,
     ``"retrieval"`` or ``"cosine"`` are drawn.
     """
     with canvas(ax) as ax:

@@ -31,7 +31,7 @@ _OTHERS = {
 def draw_similarities(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw similarity scores of two spaces with their intervals; bars show the range of random re-pairings.
 
-    ``data``: one entry per metric, from :meth:`congruence.compare.spaces.Similarity.to_dict`.
+    ``data``: one entry per metric, from ``congruence.compare.spaces.Similarity.to_dict``.
     """
     with canvas(ax, _size(data)) as ax:
         names = [row["metric"] + ("" if row["larger_is_closer"] else ", smaller is closer") for row in data]
@@ -48,7 +48,7 @@ def draw_similarities(data: Sequence[Mapping[str, Any]], ax: Axes | None = None,
 def draw_scores(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw a map's scores before and after mapping, with the target's own scores and those of the controls.
 
-    ``data``: rows from :meth:`congruence.evaluation.Scores.to_dict`; distances, which have another scale, are left out.
+    ``data``: rows from ``congruence.evaluation.Scores.to_dict``; distances, which have another scale, are left out.
     """
     rows = [row for row in data if row["metric"] != "distance"]
     with canvas(ax, _size(rows)) as ax:
@@ -72,7 +72,7 @@ def draw_scores(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, an
 def draw_separations(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw scores of matching pairs and of non-matches: means and standard deviations over random subsets of the rows.
 
-    ``data``: from :meth:`congruence.compare.matching.Separation.to_dict`; entries of the same metric and formula share
+    ``data``: from ``congruence.compare.matching.Separation.to_dict``; entries of the same metric and formula share
     a line.
     """
     lines: dict[str, dict[str, Mapping[str, Any]]] = {}
@@ -98,7 +98,7 @@ def draw_separations(data: Sequence[Mapping[str, Any]], ax: Axes | None = None, 
 def draw_shift(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw distances between two collections with their standard deviations, and the distance of samples of one.
 
-    ``data``: from :meth:`congruence.transport.shift.DistributionShift.to_dict`.
+    ``data``: from ``congruence.transport.shift.DistributionShift.to_dict``.
     """
     kinds = {"vectors": data["total"]}
     if data["text"] is not None:
@@ -118,7 +118,7 @@ def draw_shift(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: boo
 def draw_pairing(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw the alignment of held-out pairs; a bar shows its range for random re-pairings.
 
-    ``data``: from :meth:`congruence.compare.pairing.PairingReport.to_dict`, with enough pairs for a null distribution.
+    ``data``: from ``congruence.compare.pairing.PairingReport.to_dict``, with enough pairs for a null distribution.
     """
     with canvas(ax, _size([data])) as ax:
         _bars(ax, [data], "re-paired, 95 %")

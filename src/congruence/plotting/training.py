@@ -36,7 +36,7 @@ _DASHED = (0, (4, 4))
 
 
 def loss_curves(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the terms of the loss by step, ready for :func:`draw_loss`; terms of both sides share a plot.
+    """Return the terms of the loss by step, ready for ``draw_loss``; terms of both sides share a plot.
 
     ``record`` is a training's history, with ``losses``, ``best_step`` and ``steps``. An entry has ``term``, ``name``,
     ``log`` (whether to use a logarithmic axis), ``best_step``, ``steps`` and ``lines``, each with ``name``, ``step``
@@ -68,7 +68,7 @@ def loss_curves(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def validation_curve(record: Mapping[str, Any], teacher: float | None = None) -> dict[str, Any] | None:
-    """Return the validation score by step, ready for :func:`draw_validation`; None if there was no validation.
+    """Return the validation score by step, ready for ``draw_validation``; None if there was no validation.
 
     ``record`` is a training's history, with ``validation``, ``best_step`` and ``steps``; ``teacher``, the score of a
     linear teacher on the same rows.
@@ -88,7 +88,7 @@ def validation_curve(record: Mapping[str, Any], teacher: float | None = None) ->
 
 
 def thin(steps: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return steps and values averaged over consecutive records, so that at most :data:`MARKS` are left."""
+    """Return steps and values averaged over consecutive records, so that at most ``MARKS`` are left."""
     parts = min(len(steps), MARKS)
     return tuple(
         [float(np.mean(part)) for part in np.array_split(np.asarray(column, dtype=float), parts)]
@@ -99,7 +99,7 @@ def thin(steps: Sequence[float], values: Sequence[float]) -> tuple[list[float], 
 def draw_loss(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw a term of the loss by step, for both sides if it has two; a dashed line marks the step that was kept.
 
-    ``data``: one entry of :func:`loss_curves`.
+    ``data``: one entry of ``loss_curves``.
     """
     with canvas(ax) as ax:
         values = [value for line in data["lines"] for value in line["value"]]
@@ -113,7 +113,7 @@ def draw_loss(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool
 def draw_validation(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw the validation score by step, with the best step marked.
 
-    ``data``: from :func:`validation_curve`.
+    ``data``: from ``validation_curve``.
     """
     with canvas(ax) as ax:
         lines: list[tuple[Mapping[str, Any], str, str]] = [(data, "target", "heads")]
@@ -158,7 +158,7 @@ def _draw_curves(
 
 
 def recalls_size(data: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the size in points that :func:`draw_recalls` needs."""
+    """Return the size in points that ``draw_recalls`` needs."""
     return WIDTH, 10 + _task_height(data) * len(_tasks(data))
 
 
@@ -176,7 +176,7 @@ def _tasks(data: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 def draw_recalls(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw both recalls of each task as horizontal bars, with chance as dashed lines.
 
-    ``data``: ``by_task`` of :func:`congruence.report.summarize_training`.
+    ``data``: ``by_task`` of ``congruence.report.summarize_training``.
     """
     size = recalls_size(data)
     with canvas(ax, (size[0], size[1] + (50 if annotate else 0))) as ax:
@@ -211,7 +211,7 @@ def draw_recalls(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: b
 def draw_margins(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw a histogram of the cosine of the caption minus that of the nearest wrong caption; a dashed line is the mean.
 
-    ``data``: one of ``margins`` of :func:`congruence.report.summarize_training`: ``name``, ``edges`` (symmetric about
+    ``data``: one of ``margins`` of ``congruence.report.summarize_training``: ``name``, ``edges`` (symmetric about
     zero), ``counts``, ``mean``.
     """
     with canvas(ax, (WIDTH, HEIGHT)) as ax:

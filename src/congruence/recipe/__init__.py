@@ -1,4 +1,4 @@
-"""Train from files: a recipe names the files, the method and its parameters, and :func:`run_recipe` reads, splits,
+"""Train from files: a recipe names the files, the method and its parameters, and ``run_recipe`` reads, splits,
 trains and scores.
 """
 

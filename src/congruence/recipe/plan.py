@@ -1,5 +1,5 @@
 """A recipe of a training run: its files, method and parameters, and the grid to search.
-:func:`congruence.recipe.run_recipe` runs it.
+``congruence.recipe.run_recipe`` runs it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Recipe:
     Attributes
     ----------
     method : str
-        A key of :data:`congruence.train.METHODS`.
+        A key of ``congruence.train.METHODS``.
     pairs : tuple of two str
         Files of the paired rows, source and target (``file`` or ``file:key``); paired by id if both have ids, otherwise
         by position.
@@ -71,7 +71,7 @@ class Recipe:
         Random seed of the held-out pairs and of the training; 0 by default, for JAM the paper's 5.
     groups : str
         Which pairs stay in the same part of the split, and count as hits for each other in retrieval: ``"identical"``,
-        those with identical vectors on either side (:func:`congruence.splits.duplicate_groups`); ``"none"``; or a file
+        those with identical vectors on either side (``congruence.splits.duplicate_groups``); ``"none"``; or a file
         with one label, such as the image, per row of the target's file.
     negatives : str, optional
         JAM: file of wrong captions, one or several for each row of the target.
@@ -131,7 +131,7 @@ class Recipe:
             raise ParameterError("Got tasks without negatives; expected both.", "Pass `negatives=…`.")
 
     def to_dict(self) -> dict[str, object]:
-        """Return the recipe as plain data, in the form that :func:`make_recipe` accepts."""
+        """Return the recipe as plain data, in the form that ``make_recipe`` accepts."""
         return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
 
@@ -165,7 +165,7 @@ def read_recipe(path: str | Path, **changes: object) -> Recipe:
 
 
 def make_recipe(entries: Mapping[str, object], **changes: object) -> Recipe:
-    """Build a recipe from plain data; see :func:`read_recipe`."""
+    """Build a recipe from plain data; see ``read_recipe``."""
     return _make(entries, changes, Where())
 
 

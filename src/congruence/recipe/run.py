@@ -27,7 +27,7 @@ OPTIONS = 5
 
 @dataclass(frozen=True)
 class Run:
-    """Result of :func:`run_recipe`.
+    """Result of ``run_recipe``.
 
     Attributes
     ----------

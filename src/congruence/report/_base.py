@@ -12,7 +12,7 @@ from congruence.splits import Split
 
 
 def held_out_ids(bundle: Bundle, split: Split, fitted: str | None) -> dict[str, np.ndarray]:
-    """Return the ids of the items that a map was not fitted on, by modality, for :meth:`Bundle.take`.
+    """Return the ids of the items that a map was not fitted on, by modality, for ``Bundle.take``.
 
     If the bundle has no classes of images, ids may name classes, so that classes held out in the fitted modality are
     held out in the other one, too. Otherwise only the fitted modality is restricted.

@@ -26,7 +26,7 @@ _LEVELS = {"filling": "partial", "filled": "partial", "rolled back": "partial"}
 
 
 def read_migration(folder: str | Path) -> dict[str, Any]:
-    """Return the summary of a migration, as :meth:`congruence.Migration.summary`, from its journal's folder."""
+    """Return the summary of a migration, as ``congruence.Migration.summary``, from its journal's folder."""
     journal = Journal.read(Path(folder))
     if journal is None:
         raise MigrationError(
@@ -52,7 +52,7 @@ def render_migration(
     Parameters
     ----------
     summary : mapping
-        From :meth:`congruence.Migration.summary` or :func:`read_migration`.
+        From ``congruence.Migration.summary`` or ``read_migration``.
     searches : mapping, optional
         ``n`` (queries), ``gallery`` (rows searched), ``measures`` (names), ``steps``: for each step its ``name``,
         ``note``
@@ -60,7 +60,7 @@ def render_migration(
         (``text``,
         ``picture`` as data URI or None, ``wanted``).
     reembedding : mapping, optional
-        From :func:`read_reembedding`.
+        From ``read_reembedding``.
     licenses : sequence of str
         Sentences for the page's footer.
     """
@@ -86,6 +86,6 @@ def write_migration(
     licenses: Sequence[str] = (),
     force: bool = False,
 ) -> None:
-    """Write a migration's page; parameters as for :func:`render_migration`."""
+    """Write a migration's page; parameters as for ``render_migration``."""
     html = render_migration(summary, searches, reembedding=reembedding, licenses=licenses)
     write_page(path, html, force=force)

@@ -44,7 +44,7 @@ def write_figure(
 ) -> None:
     """Write a figure in the palette's colors, atomically; the suffix determines the format.
 
-    ``title``, ``description`` and ``tips`` are used in SVG only, as for :func:`congruence.report.svg.to_document`.
+    ``title``, ``description`` and ``tips`` are used in SVG only, as for ``congruence.report.svg.to_document``.
     """
     suffix = check_suffix(path)
     with atomic_path(path, force=force) as temporary:
@@ -61,7 +61,7 @@ def save_figure(
     tips: Mapping[str, Sequence[str]] | None = None,
     pictures: Mapping[str, str] | None = None,
 ) -> None:
-    """Save a figure in place, not atomically; parameters as for :func:`write_figure` and ``to_document``."""
+    """Save a figure in place, not atomically; parameters as for ``write_figure`` and ``to_document``."""
     suffix = suffix or check_suffix(path)
     if suffix == ".svg":
         text = to_document(figure, title, description=description, tips=tips, pictures=pictures)

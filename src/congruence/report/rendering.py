@@ -49,7 +49,7 @@ def svg(
     size: tuple[float, float] = (WIDTH, HEIGHT),
     **options: object,
 ) -> Markup:
-    """Return a plot of :mod:`congruence.plotting` for a page, without title and legend, which the page has as text."""
+    """Return a plot of ``congruence.plotting`` for a page, without title and legend, which the page has as text."""
     return Markup(draw_svg(lambda ax: draw(*data, ax=ax, annotate=False, **options), title, size))
 
 

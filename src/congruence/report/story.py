@@ -49,5 +49,5 @@ def render_story(story: Mapping[str, Any]) -> str:
 
 
 def write_story(path: str | Path, story: Mapping[str, Any], *, force: bool = False) -> None:
-    """Write the demo's page; ``story`` as for :func:`render_story`."""
+    """Write the demo's page; ``story`` as for ``render_story``."""
     write_page(path, render_story(story), force=force)

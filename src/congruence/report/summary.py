@@ -56,9 +56,9 @@ def summarize(
     held_out : bool, optional
         Measure only on items that the map was not fitted on. By default, if the map records them.
     scores : Scores, optional
-        From :func:`congruence.evaluate`, if they have already been computed.
+        From ``congruence.evaluate``, if they have already been computed.
     comparison : Comparison, optional
-        From :func:`congruence.compare_maps`, to show below the scores.
+        From ``congruence.compare_maps``, to show below the scores.
     random_state : int, default=0
         Determines the examples and the anchors that are drawn.
     examples : int, default=6
@@ -208,7 +208,7 @@ def _facts(mapping: Map, source: Mapping[str, Embeddings], target: Mapping[str, 
 
 
 def render(summary: dict[str, Any]) -> str:
-    """Return a report as one page, from the data of :func:`congruence.report.summarize`."""
+    """Return a report as one page, from the data of ``congruence.report.summarize``."""
     spectrum, kernel, clouds, curves = (summary[name] for name in ("spectrum", "kernel", "clouds", "few_anchors"))
     measured = {curve["measure"] for curve in curves["curves"]} if curves else set()
     plots = {
@@ -232,7 +232,7 @@ def render(summary: dict[str, Any]) -> str:
 
 
 def write_report(path: str | Path, summary: dict[str, Any], *, force: bool = False) -> None:
-    """Write a report, from the data of :func:`congruence.report.summarize`."""
+    """Write a report, from the data of ``congruence.report.summarize``."""
     write_page(path, render(summary), force=force)
 
 

@@ -58,7 +58,7 @@ def summarize_training(
     mapping : HeadsMap
         A fitted map: JAM, SOTAlign, a baseline, or a closed form.
     images, captions, negatives, groups
-        As in :meth:`congruence.train.JAM.fit`: rows of the source, rows of the target, wrong rows of the target, and
+        As in ``congruence.train.JAM.fit``: rows of the source, rows of the target, wrong rows of the target, and
         the image of each row. Without ``groups``, rows with identical vectors belong to the same image. To measure on
         the test rows of the training, pass all rows that it was given, including those it was trained on.
     tasks : sequence of str, shape (n,), optional
@@ -463,7 +463,7 @@ def _refuse(difference: str) -> NoReturn:
 
 
 def render_training(summary: dict[str, Any]) -> str:
-    """Return the page of a trained map, from the data of :func:`congruence.report.summarize_training`."""
+    """Return the page of a trained map, from the data of ``congruence.report.summarize_training``."""
     tasks, validation = summary["by_task"], summary["validation"]
     plots = {
         "tasks": tasks and svg(draw_recalls, tasks, title="recall by task", size=recalls_size(tasks)),
@@ -478,5 +478,5 @@ def render_training(summary: dict[str, Any]) -> str:
 
 
 def write_training(path: str | Path, summary: dict[str, object], *, force: bool = False) -> None:
-    """Write the page of a trained map, from the data of :func:`congruence.report.summarize_training`."""
+    """Write the page of a trained map, from the data of ``congruence.report.summarize_training``."""
     write_page(path, render_training(summary), force=force)

@@ -68,7 +68,7 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
     spec : str or path-like
         ``path`` or ``path:key``: ``.npy``, ``.npz:key``, ``.safetensors:key``, ``.parquet:column``, ``.arrow:column``,
         ``.feather:column``, ``.csv[:prefix]``, ``.jsonl[:field]``, ``.h5:dataset``, ``.hdf5:dataset``,
-        ``.lance:column``, or a folder of parts, ``folder[:img_emb]``. See :data:`FORMATS`.
+        ``.lance:column``, or a folder of parts, ``folder[:img_emb]``. See ``FORMATS``.
     ids : str, path-like or False, optional
         Where the ids are: a key or column of the same file, or the spec of another file. By default the file's own ids
         (columns ``id`` or ``ids`` in tables, the array ``ids`` in archives); ``False`` for none.
@@ -164,8 +164,8 @@ def open_sink(
     like : Source, optional
         For a folder: use the names and row counts of this source's parts.
     columns : list of Columns, optional
-        The columns of the source's table other than its vectors (:attr:`Source.columns`). Each block is then written
-        with its rows, as :meth:`Source.scan_table` yields them. Columns that the format cannot hold are listed in the
+        The columns of the source's table other than its vectors (``Source.columns``). Each block is then written
+        with its rows, as ``Source.scan_table`` yields them. Columns that the format cannot hold are listed in the
         sink's ``left_out``.
     column_out : str, optional
         Name of the column of vectors. With ``columns``, the source's column of vectors is kept under its own name; by
@@ -223,9 +223,9 @@ def read_embeddings(
     space: Space | None = None,
     allow_zero_rows: bool = False,
 ) -> Embeddings:
-    """Read a whole matrix of vectors with its ids; see :func:`open_source` for the arguments.
+    """Read a whole matrix of vectors with its ids; see ``open_source`` for the arguments.
 
-    Raises the errors of :func:`open_source` and :class:`~congruence.embeddings.Embeddings`.
+    Raises the errors of ``open_source`` and ``Embeddings``.
     """
     return open_source(spec, ids=ids, space=space).read(allow_zero_rows=allow_zero_rows)
 
@@ -242,7 +242,7 @@ def matrices(spec: str | Path) -> dict[str, str]:
     Returns
     -------
     dict of str to str
-        Spec for :func:`open_source` by key or file name, in natural order: ``layer_2`` before ``layer_10``.
+        Spec for ``open_source`` by key or file name, in natural order: ``layer_2`` before ``layer_10``.
     """
     path, pattern = parse_spec(spec)
     if is_folder(path):
@@ -280,7 +280,7 @@ def read_column(spec: str | Path) -> np.ndarray:
 
 
 def read_ids(spec: str | Path) -> pa.Array:
-    """Read ids from any column that :func:`read_column` accepts, shape (n,): int64, uint64 or large_string."""
+    """Read ids from any column that ``read_column`` accepts, shape (n,): int64, uint64 or large_string."""
     from congruence.stores.ids import column_ids
 
     return column_ids(_read_column(spec), str(spec))

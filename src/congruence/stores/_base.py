@@ -58,7 +58,7 @@ class Source(ABC):
     n, dim : int
         Number of rows and columns.
     dtype : numpy.dtype
-        Type of the blocks that :meth:`scan` yields: float16, float32 or float64.
+        Type of the blocks that ``scan`` yields: float16, float32 or float64.
     space : Space
         Origin of the vectors, as far as the file records it.
     parts : list of (str, int)
@@ -111,7 +111,7 @@ class Source(ABC):
             yield ids, block
 
     def scan_table(self, after: int = 0, batch: int = BATCH) -> Iterator[_Rows]:
-        """Yield ids and vectors as :meth:`scan`, and the table's rows with all columns; None if it is no table."""
+        """Yield ids and vectors as ``scan``, and the table's rows with all columns; None if it is no table."""
         return self._scan(after, batch, table=True)
 
     def _scan(self, after: int, batch: int, *, table: bool) -> Iterator[_Rows]:
@@ -205,7 +205,7 @@ class Source(ABC):
 class Sink(ABC):
     """A writer of vectors; the output appears at the end of the ``with`` block if it is complete, else not at all.
 
-    :func:`congruence.stores.open_sink` opens one. With ``atomic=False`` the file is written in place: a part of a
+    ``congruence.stores.open_sink`` opens one. With ``atomic=False`` the file is written in place: a part of a
     folder that is atomic itself. ``left_out`` lists the columns that the format cannot hold.
     """
 
@@ -299,7 +299,7 @@ class Sink(ABC):
     def write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
         """Append vectors, shape (b, dim), with ids, one per row if the sink was opened with ``has_ids``, else ignored.
 
-        ``rows`` are the same rows of the source's table (:meth:`Source.scan_table`), if it was opened with ``columns``.
+        ``rows`` are the same rows of the source's table (``Source.scan_table``), if it was opened with ``columns``.
         """
         if vectors.ndim != 2 or vectors.shape[1] != self.dim or self.rows + len(vectors) > self.n:
             raise ShapeError(

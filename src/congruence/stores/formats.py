@@ -36,7 +36,7 @@ class Format:
 
     @property
     def source(self) -> Callable[..., Source] | None:
-        """Function that opens a :class:`Source` from a path, a key and ids; None for a format without vectors."""
+        """Function that opens a ``Source`` from a path, a key and ids; None for a format without vectors."""
         return self._find(f"{self.name.capitalize()}Source")
 
     @property

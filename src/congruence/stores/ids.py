@@ -110,7 +110,7 @@ def _wrong_type(kind: pa.DataType, name: str) -> IdError:
 
 
 def column_ids(column: Column, name: str) -> pa.Array:
-    """Return a whole column as ids, checked as in :func:`clean_ids`; text as large_string."""
+    """Return a whole column as ids, checked as in ``clean_ids``; text as large_string."""
     if isinstance(column, np.ndarray):
         return arrow_ids(to_ids(column, f"ids of {name}"))
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
@@ -140,7 +140,7 @@ def column_texts(column: Column, name: str) -> np.ndarray:
 
 
 def arrow_ids(ids: np.ndarray) -> pa.Array:
-    """Return ids from :func:`congruence._utils.ids.to_ids` as an Arrow array of int64, uint64 or large_string."""
+    """Return ids from ``congruence._utils.ids.to_ids`` as an Arrow array of int64, uint64 or large_string."""
     return pa.array(ids, pa.large_string() if ids.dtype == object else None)
 
 
@@ -175,7 +175,7 @@ def id_columns(path: str | Path, key: str | None, n: int) -> list[str]:
 
 
 def usual_id_column(path: str | Path, key: str | None, n: int) -> str | None:
-    """Return the first of :data:`USUAL_NAMES` that is a column with one entry per row."""
+    """Return the first of ``USUAL_NAMES`` that is a column with one entry per row."""
     candidates = _candidates(path, key, n)
     return next((name for name in USUAL_NAMES if name in candidates), None)
 

@@ -212,13 +212,13 @@ def as_column(array: np.ndarray, path: str) -> np.ndarray:
 
 
 def is_packed(shapes: Mapping[str, tuple[int, ...]], key: str, n: int | None = None) -> bool:
-    """Return whether a file has the :data:`PACKED` arrays of a column, with ``n`` entries if ``n`` is given."""
+    """Return whether a file has the ``PACKED`` arrays of a column, with ``n`` entries if ``n`` is given."""
     data, offsets = (shapes.get(key + part, ()) for part in PACKED)
     return len(data) == len(offsets) == 1 and n in (None, offsets[0] - 1)
 
 
 def pack(texts: np.ndarray) -> dict[str, np.ndarray]:
-    """Return texts as the :data:`PACKED` arrays, keyed by suffix."""
+    """Return texts as the ``PACKED`` arrays, keyed by suffix."""
     encoded = [text.encode() for text in texts.tolist()]
     offsets = np.zeros(len(encoded) + 1, np.int64)
     np.cumsum([*map(len, encoded)], out=offsets[1:])
@@ -228,7 +228,7 @@ def pack(texts: np.ndarray) -> dict[str, np.ndarray]:
 def read_maybe_packed(
     found: Mapping[str, tuple[int, ...]], key: str | None, path: str | Path, read: Callable[[str], np.ndarray]
 ) -> np.ndarray:
-    """Return a one-dimensional array of a file, or the texts of its :data:`PACKED` arrays; ``read`` reads by name."""
+    """Return a one-dimensional array of a file, or the texts of its ``PACKED`` arrays; ``read`` reads by name."""
     columns = {name: shape for name, shape in found.items() if len(shape) == 1}
     if key is not None and key in columns:
         return read(key)
@@ -239,7 +239,7 @@ def read_maybe_packed(
 
 
 def unpack(data: np.ndarray, offsets: np.ndarray, path: str) -> np.ndarray:
-    """Return the texts of :data:`PACKED` arrays, shape (n,), object array of str."""
+    """Return the texts of ``PACKED`` arrays, shape (n,), object array of str."""
     import pyarrow as pa
 
     ends = np.ascontiguousarray(offsets, "<i8") if offsets.dtype.kind in "iu" else np.empty(0, "<i8")

@@ -33,7 +33,7 @@ _PLACES = 64
 
 
 class StreamedRows:
-    """Rows of a store that need not fit into memory, with the interface of :class:`congruence.train.Rows`.
+    """Rows of a store that need not fit into memory, with the interface of ``congruence.train.Rows``.
 
     The rows are divided into chunks of ``pool`` consecutive rows. Each epoch reads the chunks in a random order, and
     draws the rows of a chunk in a random order, every row exactly once. Both orders are determined by the seed and the
@@ -165,7 +165,7 @@ def _permutation(seed: tuple[int, ...], n: int) -> np.ndarray:
 class _Reading(threading.Thread):
     """Thread that reads one chunk.
 
-    It holds no reference to its :class:`StreamedRows`, so that these can be deleted while it runs.
+    It holds no reference to its ``StreamedRows``, so that these can be deleted while it runs.
     """
 
     def __init__(self, source: Source, chunk: int, start: int, count: int, into: np.ndarray):
@@ -196,7 +196,7 @@ def open_rows(spec: str | Path, *, ids: str | Path | bool | None = None, memory:
     Parameters
     ----------
     spec, ids
-        As for :func:`congruence.stores.open_source`; ids are used only to identify rows in messages.
+        As for ``congruence.stores.open_source``; ids are used only to identify rows in messages.
     memory : int, default=2**30
         Maximum bytes for rows in memory. A matrix of up to this size is read into memory. A larger one is memory-mapped
         if it is a ``.npy`` file of C-ordered floats, and streamed otherwise, with two chunks of rows within this limit.
@@ -204,7 +204,7 @@ def open_rows(spec: str | Path, *, ids: str | Path | bool | None = None, memory:
     Returns
     -------
     Rows
-        :class:`congruence.train.ArrayRows` or :class:`StreamedRows`. The rows of a memory-mapped file are drawn at
+        ``congruence.train.ArrayRows`` or ``StreamedRows``. The rows of a memory-mapped file are drawn at
         random from the whole file, with one short read per row; its pages count toward the process's memory, but the
         system reclaims them when it needs to. Rows are checked when they are read.
     """

@@ -419,7 +419,7 @@ def read_table_column(
 
 
 class TableSink(Sink):
-    """Writer of tables in groups of rows, with the columns of a :class:`TableLayout`."""
+    """Writer of tables in groups of rows, with the columns of a ``TableLayout``."""
 
     keeps_columns = True
 

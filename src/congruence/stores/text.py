@@ -36,7 +36,7 @@ from congruence.stores.tables import (
 _ID_NAMES = ("id", "ids")
 _VECTOR_NAMES = ("vector", "embedding")
 
-#: Stricter than :class:`float`, which also accepts underscores, for example.
+#: Stricter than ``float``, which also accepts underscores, for example.
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|inf|infinity|nan)\s*", re.ASCII | re.I)
 
 

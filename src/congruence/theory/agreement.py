@@ -135,7 +135,7 @@ def gram_agreement(
     F, F_target : array_like, shape (n, d) and (n, d̃)
         The same items in both models, unit rows, n ≥ 2.
     relation, quantiles
-        As for :func:`kernel_agreement`.
+        As for ``kernel_agreement``.
     """
     F, F_target = paired_models(F, F_target, ("F", "F_target"), min_rows=2)
 

@@ -134,7 +134,7 @@ def covered_share(
     queries : array_like, shape (m, d)
         Rows to be mapped, of the same modality or another one.
     rtol, rank
-        As for :func:`covered_subspace`.
+        As for ``covered_subspace``.
 
     Examples
     --------

@@ -71,7 +71,7 @@ def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.nd
     Parameters
     ----------
     P : array_like, shape (n, m)
-        As in :func:`pmi`.
+        As in ``pmi``.
     image : int
         Row of ``P``.
     candidates : sequence of int
@@ -107,7 +107,7 @@ def infonce_loss(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> tuple[float
     S : array_like, shape (n, m)
         Score of every image and text.
     P : array_like, shape (n, m)
-        As in :func:`pmi`.
+        As in ``pmi``.
     n_candidates : int, default=2
         N of the paper: one positive and N − 1 negatives, drawn independently with replacement.
 
@@ -179,7 +179,7 @@ def sigmoid_loss(S: RowsLike, P: RowsLike, negatives: float = 1.0) -> float:
     Parameters
     ----------
     S, P : array_like, shape (n, m)
-        As in :func:`infonce_loss`.
+        As in ``infonce_loss``.
     negatives : float, default=1.0
         k, the number of independent draws per pair.
 
@@ -256,7 +256,7 @@ def critic_gap(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> CriticGap:
     ----------
     S, P : array_like, shape (n, m)
     n_candidates : int, default=2
-        As in :func:`infonce_loss`.
+        As in ``infonce_loss``.
 
     Examples
     --------
@@ -316,7 +316,7 @@ class CriticRank:
 
     @property
     def enough(self) -> int:
-        """Number of dimensions in which :func:`realize_critic` attains these scores with unit rows: ``rank`` + 2."""
+        """Number of dimensions in which ``realize_critic`` attains these scores with unit rows: ``rank`` + 2."""
         return self.rank + 2
 
     def rms_error(self, d: int) -> float:
@@ -378,7 +378,7 @@ class DualEncoder:
 def critic_rank(K: RowsLike, *, rtol: float | None = None) -> CriticRank:
     """Determine the dimension that a dual encoder needs for given scores, up to a constant (Remark C.7).
 
-    For the optimal scores of a distribution, pass its :func:`pmi`.
+    For the optimal scores of a distribution, pass its ``pmi``.
 
     Parameters
     ----------
@@ -431,7 +431,7 @@ def realize_critic(K: RowsLike, *, dim: int | None = None, random_state: int | N
     Parameters
     ----------
     K : array_like, shape (n, m)
-        Scores, such as the :func:`pmi` of a distribution.
+        Scores, such as the ``pmi`` of a distribution.
     dim : int, optional
         Dimension, at least 3 or ``critic_rank(K).enough``. By default ``critic_rank(K).enough``, for exact scores; with
         fewer dimensions, the leading directions of K minus its mean are kept.

@@ -192,7 +192,7 @@ def class_margins(
         The rotation acting on rows, such as ``OrthogonalMap(shrinkage="full").fit(…).rotation_``. Rows orthonormal to
         10⁻³; the nearest exactly orthonormal one is used.
     rank, rtol : optional
-        How the span U_X is determined; see :func:`congruence.theory.covered_subspace`.
+        How the span U_X is determined; see ``congruence.theory.covered_subspace``.
     names : sequence of str, optional
         Names of the classes.
 

@@ -162,7 +162,7 @@ def sym_spanning(S: RowsLike, *, rtol: float | None = None, random_state: int = 
 def analyze_spanning(
     S: RowsLike, A: np.ndarray, rtol: float | None, random_state: int
 ) -> tuple[Spanning, tuple[np.ndarray, np.ndarray] | None]:
-    """Return the result of :func:`sym_spanning`, and what :func:`decompose` returned, if the features were decomposed.
+    """Return the result of ``sym_spanning``, and what ``decompose`` returned, if the features were decomposed.
 
     ``A`` (n, d) are the validated anchors; ``S`` those that the caller passed, whose dtype is used.
     """
@@ -381,7 +381,7 @@ def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_sta
     S : array_like, shape (n, d)
         Anchors: unit rows.
     rtol : float, optional
-        As in :func:`congruence.theory.sym_spanning`, which decides whether κ is finite.
+        As in ``congruence.theory.sym_spanning``, which decides whether κ is finite.
     starts : int, default=8
         Number of directions from which the lower bound is improved: by linear programs if n·d(d + 1)/2 ≤ 100,000,
         otherwise by least squares up to d = 76.
@@ -397,7 +397,7 @@ def kappa(S: RowsLike, *, rtol: float | None = None, starts: int = 8, random_sta
     *In the plane* (d = 2) κ is exact: it is attained at a vertex of the polar of a prism, one for each gap between
     neighboring anchors. O(n log n).
 
-    *Upper bound*, with T as in :func:`congruence.theory.sym_spanning`, the smallest of three: √n/σ_min(T), since ‖M‖₂ ≤
+    *Upper bound*, with T as in ``congruence.theory.sym_spanning``, the smallest of three: √n/σ_min(T), since ‖M‖₂ ≤
     ‖M‖_F ≤ ‖T svec(M)‖₂/σ_min(T); the same with anchors weighted towards the D-optimal design, if linear programs are
     solved; and ‖Σ|Gᵢ|‖₂ with svec(Gᵢ) = (TᵀT)⁻¹svec(uᵢuᵢᵀ), which bounds the ℓ₁ norm of the least-squares c in the
     worst direction, up to d = 76. The last is the tightest with few anchors, the second with many; as anchors fill the
@@ -519,7 +519,7 @@ def combination_bound(A: np.ndarray, T: np.ndarray | None, s: np.ndarray, vt: np
     κ = max over unit v of min{‖c‖₁ : Σ cᵢ uᵢuᵢᵀ = vvᵀ}. The c of least squares is cᵢ = vᵀGᵢv with svec(Gᵢ) = (TᵀT)⁻¹
     svec(uᵢuᵢᵀ), so κ ≤ max Σ |vᵀGᵢv| ≤ ‖Σ |Gᵢ|‖₂, with the absolute value |G| of a symmetric matrix. T (n, D) has the
     features of A (n, d), which are computed block by block if it is None; ``s`` and ``vt`` are those of
-    :func:`decompose`.
+    ``decompose``.
     """
     n, d = A.shape
     i, j = np.triu_indices(d)

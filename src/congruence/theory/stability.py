@@ -196,7 +196,7 @@ def text_bound(
     G, G_target : array_like, shape (m, d) and (m, d̃)
         Texts in the source and the target model, unit rows.
     Q : array_like, shape (d, d̃)
-        Any rotation, acting on rows, such as that of :func:`polar_rotation`, or ``rotation_`` of an ``OrthogonalMap``
+        Any rotation, acting on rows, such as that of ``polar_rotation``, or ``rotation_`` of an ``OrthogonalMap``
         with ``center=False``.
     rtol : float, optional
         Singular values of F up to this share of the largest count as zero; by default, those within rounding error.
@@ -234,14 +234,14 @@ def projected_text_bound(
     Parameters
     ----------
     F, G, F_target, G_target, Q, rtol
-        As in :func:`text_bound`, with any number of image anchors.
+        As in ``text_bound``, with any number of image anchors.
     rank : int, optional
         r, the number of leading right singular directions of F; the rank of F by default, which is Theorem C.28.
 
     Returns
     -------
     Bound
-        ρ(r) = √n (ε + δ_f) / σ_r(F) for ‖Proj_{U_r} (g − Qᵀ g̃)‖. ``conditions`` as in :func:`text_bound`, with
+        ρ(r) = √n (ε + δ_f) / σ_r(F) for ‖Proj_{U_r} (g − Qᵀ g̃)‖. ``conditions`` as in ``text_bound``, with
         ``sigma_min`` = σ_r.
 
     References
@@ -262,12 +262,12 @@ def projected_text_bound(
 def rank_trade_off(
     F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLike, Q: RowsLike, *, rtol: float | None = None
 ) -> RankTradeOff:
-    """Return the bound of :func:`projected_text_bound` for every r, and a bound on the whole text error.
+    """Return the bound of ``projected_text_bound`` for every r, and a bound on the whole text error.
 
     Parameters
     ----------
     F, G, F_target, G_target, Q, rtol
-        As in :func:`projected_text_bound`.
+        As in ``projected_text_bound``.
 
     Notes
     -----

@@ -58,7 +58,7 @@ def make_method(name: str, **parameters: object) -> HeadsMap:
     Parameters
     ----------
     name : str
-        A key of :data:`METHODS`.
+        A key of ``METHODS``.
     **parameters
         Parameters of the method.
 

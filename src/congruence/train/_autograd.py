@@ -25,7 +25,7 @@ STRIP = 8 * 2**20
 
 
 def strips(X: Tensor, Y: Tensor) -> Iterator[slice]:
-    """Yield slices of the rows of X whose inner products with all rows of Y fit in :data:`STRIP`."""
+    """Yield slices of the rows of X whose inner products with all rows of Y fit in ``STRIP``."""
     return blocks(len(X), max(1, len(Y)) * X.element_size(), budget=STRIP)
 
 
@@ -201,7 +201,7 @@ class CrossEntropy(_Scalar):
 def pseudo_labels(
     U: Tensor, X: Tensor, assignment: str, temperature: float, max_iter: int
 ) -> Callable[[slice], Tensor]:
-    """Return a function that assigns the rows of a slice of U to the rows of X; see :class:`~congruence.train.SCLIP`.
+    """Return a function that assigns the rows of a slice of U to the rows of X; see ``SCLIP``.
 
     Shapes: ``U``, ``X`` (m, d). Returns: from a slice of U to a tensor of weights, shape (rows, n), whose rows add up
     to 1.

@@ -66,7 +66,7 @@ def retrieval_score(
 class HeadTrainer(HeadsMap):
     """Base of the methods with two heads and a supervised loss on pairs, to which each method may add other terms.
 
-    A subclass is a dataclass of its own parameters, sets ``method``, and implements :meth:`_objective`.
+    A subclass is a dataclass of its own parameters, sets ``method``, and implements ``_objective``.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class HeadTrainer(HeadsMap):
         Largest number of pairs per step.
     max_steps, optimizer, learning_rate, weight_decay, warmup, schedule, clip, validate_every, patience, log_every, \
     checkpoint_every, precision, device, random_state
-        See :class:`congruence.train.Schedule`.
+        See ``congruence.train.Schedule``.
 
     Attributes
     ----------
@@ -149,7 +149,7 @@ class HeadTrainer(HeadsMap):
             Rows without a partner, of the source and of the target: Embeddings, array_like, Rows, a list of these, or
             None.
         validation : tuple, optional
-            Held-out rows as for :meth:`score`: ``(X, Y)``, paired as above, or ``(X, Y, x_labels, y_labels)``, where
+            Held-out rows as for ``score``: ``(X, Y)``, paired as above, or ``(X, Y, x_labels, y_labels)``, where
             rows with equal labels match. The weights with the best score are kept.
         checkpoint : path-like, optional
             Folder in which the latest checkpoint is kept.
@@ -185,7 +185,7 @@ class HeadTrainer(HeadsMap):
 
     @abstractmethod
     def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
-        """Return the objective to train; its :meth:`~HeadsObjective.training_step` defines the method."""
+        """Return the objective to train; its ``training_step`` defines the method."""
 
     def _finish(self, objective: HeadsObjective, data: Data, history: History) -> None:
         """Record further results of a method, after the trained heads have been stored."""

@@ -1,6 +1,6 @@
 """The layers of a head as torch modules, with conversion from and to plain data.
 
-:class:`congruence.maps.HeadsMap` applies the plain data without torch. This module imports torch; import it only after
+``congruence.maps.HeadsMap`` applies the plain data without torch. This module imports torch; import it only after
 checking that torch is installed.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 #: A head's layers as plain data, in the order in which they are applied; see
-#: :meth:`congruence.maps.HeadsMap.from_layers`.
+#: ``congruence.maps.HeadsMap.from_layers``.
 Layers: TypeAlias = list[Layer]
 
 

@@ -40,7 +40,7 @@ def autoencoder(
     """Return an encoder and its decoder with initial weights.
 
     ``hidden``: widths of the intermediate stages, in any order; with none, both sides are linear. ``encoder``,
-    ``decoder``: layers as for :meth:`congruence.HeadsMap.from_layers`, plus ``dropout``, which is active during
+    ``decoder``: layers as for ``congruence.HeadsMap.from_layers``, plus ``dropout``, which is active during
     training only.
 
     Notes
@@ -80,7 +80,7 @@ def _funnel(widths: Sequence[int], d_out: int, rng: np.random.Generator, dropout
 
 
 def count(layers: Iterable[Layer]) -> Cost:
-    """Count the parameters of layers, as of :meth:`congruence.HeadsMap.layers`, and the operations per row.
+    """Count the parameters of layers, as of ``congruence.HeadsMap.layers``, and the operations per row.
 
     Examples
     --------

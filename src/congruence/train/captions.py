@@ -85,7 +85,7 @@ def split_by_group(
     Returns
     -------
     train, validation, test : ndarray of int, shape (rows,)
-        Row numbers, ascending. Equal to splitting twice with :meth:`congruence.datasets.SugarCrepe.split_by_image`.
+        Row numbers, ascending. Equal to splitting twice with ``congruence.datasets.SugarCrepe.split_by_image``.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """Methods with a closed form, with the same ``fit`` and ``score`` as those that are trained.
 
-They are saved as themselves, and :func:`congruence.load` returns the map of :mod:`congruence.maps`.
+They are saved as themselves, and ``congruence.load`` returns the map of ``congruence.maps``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def fit_closed(
     unpaired : tuple of two, optional
         Checked, as for the other methods, but not used.
     validation : tuple, optional
-        Held-out rows as for :meth:`score`; the score is stored in ``scores_``.
+        Held-out rows as for ``score``; the score is stored in ``scores_``.
     checkpoint, resume, verbose
         Accepted as by the other methods, but without effect.
 
@@ -52,7 +52,7 @@ def fit_closed(
 
 
 class CCA(CCAMap):
-    """Canonical correlation analysis: :class:`~congruence.CCAMap` as one of the methods, with its parameters.
+    """Canonical correlation analysis: ``CCAMap`` as one of the methods, with its parameters.
 
     References
     ----------
@@ -66,7 +66,7 @@ class CCA(CCAMap):
 
 
 class Procrustes(ProcrustesHeads):
-    """Procrustes analysis: :class:`~congruence.ProcrustesHeads` as one of the methods, with its parameters.
+    """Procrustes analysis: ``ProcrustesHeads`` as one of the methods, with its parameters.
 
     References
     ----------
@@ -95,7 +95,7 @@ class CSA(CCAMap):
         Both sides of direction i are multiplied by ρ_i to this power. With 0.5 the inner product of two mapped rows
         weights the direction by ρ_i, as in CSA; with 1 it weights it by ρ_i².
     center, normalize : bool, default=True
-        As for :class:`~congruence.CCAMap`.
+        As for ``CCAMap``.
 
     Notes
     -----

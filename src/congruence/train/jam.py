@@ -45,7 +45,7 @@ class JAM(HeadsMap):
     Parameters
     ----------
     loss : {"spread", "negcon", "con"}, default="spread"
-        See :mod:`congruence.train.losses`. The first two need wrong captions.
+        See ``congruence.train.losses``. The first two need wrong captions.
     spread_mix : float or tuple of two float, default=0.5
         α of Spread; a pair gives the start and end of a linear curriculum.
     temperature : float, default=0.07
@@ -56,7 +56,7 @@ class JAM(HeadsMap):
     reconstruction : tuple of two float, default=(1.0, 0.1)
         λ, the weight of the reconstruction error, in the first step and in the last.
     hidden : sequence of int, default=(512, 512, 512)
-        Widths of the hidden stages; see :func:`congruence.train.autoencoder.autoencoder`.
+        Widths of the hidden stages; see ``congruence.train.autoencoder.autoencoder``.
     latent : int, default=256
         Width of the joint space.
     dropout : float, default=0.1
@@ -82,7 +82,7 @@ class JAM(HeadsMap):
         Epochs between checkpoints. An epoch uses every row once, in random order; a batch may span the end of one epoch
         and the start of the next.
     precision, device, random_state
-        See :class:`congruence.train.Schedule`. ``precision`` defaults to ``"auto"``: recall is the same in bfloat16
+        See ``congruence.train.Schedule``. ``precision`` defaults to ``"auto"``: recall is the same in bfloat16
         (docs/jam.md). Use ``"float32"`` if results must not depend on the processor. ``random_state`` also determines
         the split of the rows. The paper uses 5, 42 and 55.
 
@@ -144,13 +144,13 @@ class JAM(HeadsMap):
             Wrong captions, in the order of ``Y``, or with its ids.
         groups : sequence, shape (n,), optional
             The image of each row of ``Y``. Without ``validation``, 70 % of the images are used for training and 15 %
-            for validation; :func:`congruence.train.split_by_group` with the same ``random_state`` returns the remaining
+            for validation; ``congruence.train.split_by_group`` with the same ``random_state`` returns the remaining
             15 %, for testing.
         validation : tuple, optional
-            Held-out rows as for :meth:`score`: ``(X, Y)``, ``(X, Y, negatives)`` or ``(X, Y, negatives, groups)``. The
+            Held-out rows as for ``score``: ``(X, Y)``, ``(X, Y, negatives)`` or ``(X, Y, negatives, groups)``. The
             weights with the best score are kept; without validation, the last weights.
         checkpoint, resume, verbose
-            As for :meth:`congruence.train.HeadTrainer.fit`.
+            As for ``congruence.train.HeadTrainer.fit``.
 
         Returns
         -------

@@ -109,7 +109,7 @@ def negcon_loss(
         Wrong captions of each image.
     temperature : float or tensor of one number, default=0.07
     labels : tensor of int, shape (n,) or (n, g), optional
-        As for :func:`con_loss`; the wrong captions of such rows are removed, too.
+        As for ``con_loss``; the wrong captions of such rows are removed, too.
 
     Notes
     -----
@@ -155,7 +155,7 @@ def spread_loss(
         In [0, 1].
     temperature : float or tensor of one number, default=0.07
     labels : tensor of int, shape (n,) or (n, g), optional
-        As for :func:`con_loss`; C(i) itself is not changed.
+        As for ``con_loss``; C(i) itself is not changed.
 
     Notes
     -----

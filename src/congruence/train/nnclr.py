@@ -70,7 +70,7 @@ class NNCLR(HeadTrainer):
         Weights w of the losses between images and neighbors of their texts, and between texts and neighbors of their
         images; SOTAlign's authors search over 0, 0.1, 1 and 10. A side with weight 0 needs no unpaired rows.
     **parameters
-        Parameters of :class:`~congruence.train.HeadTrainer`, with its defaults.
+        Parameters of ``HeadTrainer``, with its defaults.
 
     Notes
     -----

@@ -75,12 +75,12 @@ def unique_pairs(
     X: np.ndarray, Y: np.ndarray, labels: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return both sides of pairs without repeated rows of a label, and the labels of each; see
-    :func:`first_of_label`.
+    ``first_of_label``.
     """
     x, y = first_of_label(X, labels), first_of_label(Y, labels)
     return X[x], Y[y], labels[x], labels[y]
 
 
 def mean_recall(X: np.ndarray, Y: np.ndarray, x_labels: Labels | None = None, y_labels: Labels | None = None) -> float:
-    """Return the mean of recall at 1 in both directions, by which methods are selected; see :func:`recalls`."""
+    """Return the mean of recall at 1 in both directions, by which methods are selected; see ``recalls``."""
     return recalls(X, Y, x_labels, y_labels, (1,))["mean@1"]

@@ -39,7 +39,7 @@ class Rows(Protocol):
         ...
 
 
-#: Rows of one side: vectors, a :class:`Rows` object, a list of these, or None.
+#: Rows of one side: vectors, a ``Rows`` object, a list of these, or None.
 Supply: TypeAlias = "RowsLike | Rows | list[RowsLike | Rows | None] | tuple[RowsLike | Rows | None, ...] | None"
 
 
@@ -193,7 +193,7 @@ def scannable(rows: Rows) -> Any:
 
 
 def as_rows(rows: Supply, name: str) -> Rows | None:
-    """Return an array, embeddings, a :class:`Rows` object or a list of these as one source; None if there are no
+    """Return an array, embeddings, a ``Rows`` object or a list of these as one source; None if there are no
     rows.
     """
     if rows is None:

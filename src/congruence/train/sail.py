@@ -25,7 +25,7 @@ class SAIL(HeadTrainer):
         Use the unpaired rows of a batch as negatives: every source row against all target rows and every target row
         against all source rows, averaged. If False, unpaired rows are not used.
     **parameters
-        Parameters of :class:`~congruence.train.HeadTrainer`, with its defaults.
+        Parameters of ``HeadTrainer``, with its defaults.
 
     References
     ----------
@@ -48,14 +48,14 @@ class SAIL(HeadTrainer):
 
 @dataclass(eq=False, repr=False)
 class Contrastive(HeadTrainer):
-    """:class:`SAIL` with other defaults: ``pair_loss="infonce"`` and ``head="mlp"``.
+    """``SAIL`` with other defaults: ``pair_loss="infonce"`` and ``head="mlp"``.
 
     Parameters
     ----------
     pair_loss : {"siglip", "infonce"}, default="infonce"
     head : {"linear", "mlp"}, default="mlp"
     **parameters
-        Parameters of :class:`SAIL`, with its defaults.
+        Parameters of ``SAIL``, with its defaults.
 
     References
     ----------

@@ -69,7 +69,7 @@ class SCLIP(HeadTrainer):
     Parameters
     ----------
     assignment : {"hard", "soft", "ot"}, default="ot"
-        How similarity is turned into a target; see :func:`pseudo_label_loss`.
+        How similarity is turned into a target; see ``pseudo_label_loss``.
     assignment_temperature : float, default=0.05
         τ of the softmax or ε of the transport.
     space : {"unimodal", "joint"}, default="unimodal"
@@ -81,7 +81,7 @@ class SCLIP(HeadTrainer):
     max_iter : int, default=100
         Largest number of Sinkhorn iterations.
     **parameters
-        Parameters of :class:`~congruence.train.HeadTrainer`, with its defaults. S-CLIP's own supervised loss is
+        Parameters of ``HeadTrainer``, with its defaults. S-CLIP's own supervised loss is
         ``"infonce"``.
 
     Notes

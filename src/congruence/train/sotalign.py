@@ -65,10 +65,10 @@ class SOTAlign(HeadTrainer):
         Largest number of Sinkhorn iterations per plan. If they do not suffice in any recorded step, one warning is
         given after the training.
     tol : float, optional
-        Stop the iterations when the marginals are within this tolerance; see :func:`congruence.transport.klot`.
+        Stop the iterations when the marginals are within this tolerance; see ``congruence.transport.klot``.
     rho_teacher : float, optional
         Strength of the marginal constraints of the teacher's plan, in units of its affinities, for unpaired rows that
-        may have no partner on the other side; see :func:`congruence.transport.klot`. For KLOT only. Balanced by
+        may have no partner on the other side; see ``congruence.transport.klot``. For KLOT only. Balanced by
         default, as in the paper.
     teacher_n_components : int, optional
         Width d′ of the teacher's space; by default as wide as the pairs support.
@@ -84,7 +84,7 @@ class SOTAlign(HeadTrainer):
         step, and with validation rows the map is never worse on these than its teacher. If the teacher is wider than
         ``n_components``, its first directions are used. The paper uses "random".
     **parameters
-        Parameters of :class:`~congruence.train.HeadTrainer`, with its defaults.
+        Parameters of ``HeadTrainer``, with its defaults.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class SOTAlign(HeadTrainer):
     Notes
     -----
     If the divergence is KLOT, the history has the terms ``marginal_error``, ``marginal_error_teacher`` and
-    ``gradient_error`` besides the losses; see :class:`congruence.transport.Convergence`.
+    ``gradient_error`` besides the losses; see ``congruence.transport.Convergence``.
 
     References
     ----------
@@ -142,7 +142,7 @@ class SOTAlign(HeadTrainer):
         return SAIL(**shared).fit(X, Y, verbose=False)
 
     def _fit_cca(self, X: np.ndarray, Y: np.ndarray, validation: Heldout | None) -> CCAMap:
-        """Fit the CCA teacher with the given λ, or with the best of :data:`RIDGES`."""
+        """Fit the CCA teacher with the given λ, or with the best of ``RIDGES``."""
         if not isinstance(self.ridge, str):
             return CCAMap(n_components=self.teacher_n_components, ridge=self.ridge).fit(X, Y)
         teacher = CCAMap(n_components=self.teacher_n_components)
@@ -301,7 +301,7 @@ class _Objective(HeadsObjective):
 
 
 def _score_on_folds(teacher: CCAMap, X: np.ndarray, Y: np.ndarray) -> list[float]:
-    """Return the cross-validated mean recall at 1 for each of :data:`RIDGES`; each fold of the pairs is searched among
+    """Return the cross-validated mean recall at 1 for each of ``RIDGES``; each fold of the pairs is searched among
     its own rows.
     """
     n = len(X)

@@ -102,7 +102,7 @@ class STRUCTURE(HeadTrainer):
     Parameters
     ----------
     weight : float, default=1.0
-        λ of :func:`structure_loss`, the mean of both sides. SOTAlign's authors choose it among 0.1, 1, 10, 100 and
+        λ of ``structure_loss``, the mean of both sides. SOTAlign's authors choose it among 0.1, 1, 10, 100 and
         1000.
     levels : int, default=1
     structure_temperature : float, default=0.07
@@ -112,11 +112,11 @@ class STRUCTURE(HeadTrainer):
     unpaired : bool, default=False
         Preserve the joint geometry of the pairs and unpaired rows of a batch; if False, that of the pairs alone.
     direction : {"js", "published"}, default="js"
-        Which divergence; see :func:`structure_loss`.
+        Which divergence; see ``structure_loss``.
     decay : bool, default=True
         Weight level l by 1/l.
     **parameters
-        Parameters of :class:`~congruence.train.HeadTrainer`, with its defaults. STRUCTURE's own supervised loss is
+        Parameters of ``HeadTrainer``, with its defaults. STRUCTURE's own supervised loss is
         ``"infonce"``.
 
     References

@@ -50,16 +50,16 @@ class SUE(HeadTrainer):
     spectral_batch_size : int, default=2048
         Number of rows per graph.
     ridge : float, default=0.1
-        λ of :class:`~congruence.CCAMap`, relative to pairs whose spectral embeddings have unit variance.
+        λ of ``CCAMap``, relative to pairs whose spectral embeddings have unit variance.
     scales : int, default=3
         Number of kernels in the discrepancy.
     residual_width : int, default=32
         Width of the two hidden layers of the residual network.
     head, max_steps, optimizer, learning_rate, batch_size, pair_batch_size
-        As in :class:`~congruence.train.HeadTrainer`, with the defaults ``"mlp"``, 1000, ``"adamw"``, 1e-3, 1024 and
+        As in ``HeadTrainer``, with the defaults ``"mlp"``, 1000, ``"adamw"``, 1e-3, 1024 and
         128.
     **parameters
-        Other parameters of :class:`~congruence.train.HeadTrainer`, with its defaults; those of supervised losses and
+        Other parameters of ``HeadTrainer``, with its defaults; those of supervised losses and
         ``precision`` have no effect.
 
     Notes

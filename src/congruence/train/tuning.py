@@ -16,7 +16,7 @@ from congruence.maps import HeadsMap
 
 @dataclass(frozen=True)
 class Tuned:
-    """Result of :func:`tune`.
+    """Result of ``tune``.
 
     ``map``: the fitted method with the best score; ``parameters``: its parameters from the grid; ``score``: its score
     on the validation rows; ``trials``: all combinations tried, with their scores.
@@ -59,7 +59,7 @@ def tune(
     Parameters
     ----------
     method : HeadsMap
-        A method of :data:`congruence.train.METHODS`; it is not modified.
+        A method of ``congruence.train.METHODS``; it is not modified.
     grid : mapping of str to sequence
         Values to try, by parameter.
     X, Y, validation, verbose

@@ -38,7 +38,7 @@ SPARSE = 0.05
 
 
 def exponential(L: Array) -> Array:
-    """Compute exp(L) in place, with exponents below :data:`FLOOR` raised to it, and return L."""
+    """Compute exp(L) in place, with exponents below ``FLOOR`` raised to it, and return L."""
     xp = namespace(L)
     floor = xp.asarray(FLOOR[8 if L.dtype == xp.float64 else 4], dtype=L.dtype, device=device(L))
     return xp.exp(xp.maximum(L, floor, out=L), out=L)
@@ -239,7 +239,7 @@ class Kernel:
 
 
 class DenseStrip:
-    """Rows of the kernel as a dense array; ``avoid_blas`` as for :class:`StripPool`."""
+    """Rows of the kernel as a dense array; ``avoid_blas`` as for ``StripPool``."""
 
     def __init__(self, entries: Array, avoid_blas: bool = False) -> None:
         self.entries, self._avoid_blas = entries, avoid_blas

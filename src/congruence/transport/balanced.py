@@ -251,7 +251,7 @@ def products(X: Array, Y: Array, names: tuple[str, str], dtype: DType) -> Produc
 
 
 def check_epsilon(affinity: Affinity, epsilon: float, name: str) -> float:
-    """Return ``epsilon``; refuse one so small that rounding of A/ε changes the plan by more than :data:`ROUNDING`."""
+    """Return ``epsilon``; refuse one so small that rounding of A/ε changes the plan by more than ``ROUNDING``."""
     check_positive(epsilon, name)
     xp = affinity.xp
     with single_threaded(xp.zeros(0)):

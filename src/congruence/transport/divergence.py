@@ -125,13 +125,13 @@ def klot(
     max_iter : int, default=100
         Largest number of Sinkhorn iterations per plan; fewer are run if more would only change rounding.
     tol : float, optional
-        Stop when the row sums are within this L1 distance of the marginals; see :func:`sinkhorn`.
+        Stop when the row sums are within this L1 distance of the marginals; see ``sinkhorn``.
     mass : {"unit", "bistochastic"}, default="unit"
         Mass of both plans, 1 or n. The value and the gradient of the second are n times those of the first, so that a
         loss weight α on the first acts as α/n on the second.
     rho_teacher : float, optional
         Strength ρ of the marginal constraints of the teacher's plan, in units of its affinities, for rows that may have
-        no partner; see :func:`sinkhorn_unbalanced`. P* is then the unbalanced plan divided by its mass, and P has the
+        no partner; see ``sinkhorn_unbalanced``. P* is then the unbalanced plan divided by its mass, and P has the
         marginals of P*, so that rows without a known partner have little weight. Balanced, with uniform marginals, by
         default. This is our extension, not the paper's.
     return_info : bool, default=False
@@ -216,7 +216,7 @@ def klot_features(
     teacher: Side | None = None,
     return_info: bool = False,
 ) -> Tensor | tuple[Tensor, Convergence]:
-    """Like :func:`klot` for affinities that are inner products, without ever forming the matrix: O((n + m)·d) memory.
+    """Like ``klot`` for affinities that are inner products, without ever forming the matrix: O((n + m)·d) memory.
 
     Parameters
     ----------
@@ -228,15 +228,15 @@ def klot_features(
         The teacher's vectors of the same items: T_ij = ⟨tx_i, ty_j⟩.
     TY : tensor, shape (m, e)
     epsilon, epsilon_teacher, max_iter, tol, mass, rho_teacher
-        As for :func:`klot`.
+        As for ``klot``.
     memory : int, default=2**30
         Bytes of a kernel that are kept in memory during the solution; the rest is recomputed in each iteration, in
         strips of about 50 MB.
-    teacher : result of :func:`solve_teacher`, optional
+    teacher : result of ``solve_teacher``, optional
         The teacher's plan for the same rows, if they are used repeatedly. The arguments ``TX``, ``TY``,
         ``epsilon_teacher`` and ``rho_teacher`` are then ignored.
     return_info : bool, default=False
-        As for :func:`klot`.
+        As for ``klot``.
 
     Returns
     -------
@@ -302,17 +302,17 @@ def solve_teacher(
     rho_teacher: float | None = None,
     memory: int = MEMORY,
 ) -> Side:
-    """Solve for a teacher's plan once, for repeated use in :func:`klot_features` on the same rows.
+    """Solve for a teacher's plan once, for repeated use in ``klot_features`` on the same rows.
 
     Parameters
     ----------
     TX, TY, epsilon_teacher, max_iter, tol, rho_teacher, memory
-        As for :func:`klot_features`.
+        As for ``klot_features``.
 
     Returns
     -------
     Side
-        The solved plan, as vectors and potentials, O((n + m)·d) numbers. Pass it to :func:`klot_features` as
+        The solved plan, as vectors and potentials, O((n + m)·d) numbers. Pass it to ``klot_features`` as
         ``teacher``.
 
     Examples

@@ -49,7 +49,7 @@ def gromov_wasserstein(
     -----
     Under fixed marginals the loss is a constant minus 2 ‖Xᵀ P Y‖²_F, whose linearization has the affinities 4 X (Xᵀ P
     Y) Yᵀ: O(n m d) operations and no n × n or m × m matrix (Vayer 2020, §4.2; Scetbon, Peyré and Cuturi 2022). Each
-    linearized problem is solved by :func:`congruence.transport.sinkhorn` (the projected gradient of Peyré, Cuturi and
+    linearized problem is solved by ``congruence.transport.sinkhorn`` (the projected gradient of Peyré, Cuturi and
     Solomon 2016, with steps of 1/ε).
 
     References

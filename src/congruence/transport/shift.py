@@ -90,7 +90,7 @@ def distribution_shift(
     Y, B : array_like, shapes (n', e) and (m', e), optional
         The corresponding texts.
     p, n_projections, variant, grid, normalize
-        As for :func:`sliced_wasserstein_sphere`.
+        As for ``sliced_wasserstein_sphere``.
     max_rows : int, default=100_000
         If a collection has more rows, use a random sample of this size, drawn without replacement.
     repeats : int, default=20

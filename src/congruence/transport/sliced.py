@@ -107,7 +107,7 @@ def sliced_wasserstein_sphere(
     batch : int, optional
         Number of circles processed at once. By default as many as take a few tens of megabytes.
     random_state : int, default=0
-        For :func:`random_frames`.
+        For ``random_frames``.
 
     Returns
     -------
@@ -233,7 +233,7 @@ def circle_costs(
     """Return the cost on each circle, shape (1, N), of clouds A (n, d) and B (m, d) for frames (N, d, 2).
 
     With ``order``, a permutation of the concatenated rows, a second row has the cost between the clouds whose first
-    one has its first n rows. ``cost`` is that of :func:`choose_cost`.
+    one has its first n rows. ``cost`` is that of ``choose_cost``.
     """
     n, total = len(A), len(A) + len(B)
     if batch is not None:
@@ -302,7 +302,7 @@ def linear_cost(u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def gridded_linear_cost(u: np.ndarray, v: np.ndarray, grid: int) -> np.ndarray:
-    """Return :func:`linear_cost` with a mean over ``grid`` points of the reference instead of the integral."""
+    """Return ``linear_cost`` with a mean over ``grid`` points of the reference instead of the integral."""
     sides = []
     for side in (u, v):
         n = side.shape[1]

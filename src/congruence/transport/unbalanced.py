@@ -51,13 +51,13 @@ def sinkhorn_unbalanced(
     ----------
     rho : float, default=0.1
         Cost of leaving mass unmatched, in units of affinity: with a smaller value, more of the plan's mass is where
-        affinities are high. ``math.inf`` gives the result of :func:`sinkhorn`, to the bit.
+        affinities are high. ``math.inf`` gives the result of ``sinkhorn``, to the bit.
     tol : float, optional
         Stop when the row sums are within this L1 distance, as a share of the mass, of those that the potentials imply.
     marginals : tuple of array_like, shapes (n,) and (m,), optional
         r and c, each summing to 1. Uniform by default.
     affinity, epsilon, max_iter, X, Y, memory
-        As for :func:`sinkhorn`.
+        As for ``sinkhorn``.
 
     Notes
     -----
@@ -67,7 +67,7 @@ def sinkhorn_unbalanced(
     The entropy is relative to r cᵀ (POT's ``reg_type="kl"``). Row potentials are updated by u ← log r − λ log Σ_j
     exp(A_ij/ε + v_j) with λ = ρ/(ρ + ε). Each iteration converges at the balanced rate or faster; the balance between u
     and v, for which the plain iteration needs about ρ/ε iterations, is set in closed form. All entries of a kernel are
-    kept, without the sparse form of :func:`sinkhorn`.
+    kept, without the sparse form of ``sinkhorn``.
 
     References
     ----------
@@ -118,7 +118,7 @@ def relax(
     """Return potentials and marginals of the optimal plan divided by its mass, after iterations from v = log c.
 
     With P = exp(u_i + A_ij/ε + v_j) and λ = ρ/(ρ + ε), one iteration is u ← log r − λ log Σ_j exp(A_ij/ε + v_j), then
-    the same for columns. As in :func:`~congruence.transport.balanced.iterate` it is written with scalings a, b of a
+    the same for columns. As in ``iterate`` it is written with scalings a, b of a
     stored kernel K = exp(U_i + A_ij/ε + V_j). But since λ < 1 damps the whole potential and not only the scaling, the
     update contains the kernel's potential: log a = log r − λ log(K b) − (1 − λ) U − (1 + λ) h. The scalar h keeps the
     mass of K near 1, so that neither a large offset of the affinities nor a small plan leaves the range of float32: u =
@@ -136,7 +136,7 @@ def relax(
 def _relax(
     kernel: Kernel, ratio: float, r: Array, c: Array, max_iter: int, tol: float | None
 ) -> tuple[Potentials, tuple[Array, Array]]:
-    """Run the iteration of :func:`relax`, with ``ratio`` = ε/ρ."""
+    """Run the iteration of ``relax``, with ``ratio`` = ε/ρ."""
     xp = kernel.xp
     lam, damp = 1 / (1 + ratio), ratio / (1 + ratio)  # damp = 1 − λ, without cancellation
     log_r, log_c = xp.log(r), xp.log(c)

@@ -88,7 +88,7 @@ class Anchors:
         }
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the share of variance covered, by number of anchors (:func:`congruence.plotting.draw_covered`)."""
+        """Draw the share of variance covered, by number of anchors (``congruence.plotting.draw_covered``)."""
         from congruence.plotting import draw_covered
 
         shares = {self.method: self.covered.tolist(), "random": self.covered_by_random.tolist()}
@@ -97,8 +97,8 @@ class Anchors:
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the anchors in order, atomically.
 
-        ``path``: ``.txt``: one id or row number per line. Any other suffix of :data:`congruence.stores.FORMATS`:
-        vectors and ids, which ``congruence fit`` and :func:`congruence.fit` accept as the source.
+        ``path``: ``.txt``: one id or row number per line. Any other suffix of ``congruence.stores.FORMATS``:
+        vectors and ids, which ``congruence fit`` and ``congruence.fit`` accept as the source.
         """
         check_anchors_output(path)
         if Path(path).suffix.lower() != ".txt":
@@ -119,7 +119,7 @@ class Anchors:
 
 
 def check_anchors_output(path: str | Path) -> None:
-    """Refuse a path that :meth:`Anchors.save` cannot write to: a format of vectors that cannot hold ids."""
+    """Refuse a path that ``Anchors.save`` cannot write to: a format of vectors that cannot hold ids."""
     if Path(path).suffix.lower() != ".txt" and not find_format(path, "anchors").keeps_ids:
         raise ParameterError(
             f"{path} cannot hold ids, which identify the items to encode.", "Pass a path that ends in .parquet or .txt."
@@ -140,12 +140,12 @@ def choose_anchors(
     Parameters
     ----------
     X : Embeddings, array_like or Source, shape (m, d)
-        The store in the source model. For a :class:`~congruence.stores.Source`, as returned by ``open_source``, only
+        The store in the source model. For a ``Source``, as returned by ``open_source``, only
         the sampled rows are kept in memory.
     n : int
         Number of anchors.
     method : {"variance", "facility", "volume", "kmeans++", "leverage", "random", "balanced"}, default="variance"
-        A key of :data:`METHODS`. Choose the rows that: most reduce the expected error over all rows of a linear map
+        A key of ``METHODS``. Choose the rows that: most reduce the expected error over all rows of a linear map
         fitted on them ("variance"); are nearest to all rows ("facility"); are each farthest from the span of those
         before ("volume"); are drawn by D² sampling ("kmeans++") or by leverage score ("leverage"); are random; or take
         the classes of ``labels`` in turn. docs/anchors.md compares them.

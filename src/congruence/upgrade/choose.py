@@ -114,7 +114,7 @@ class FittedPairs:
         return np.asarray(np.linalg.qr(self.X.T.astype(np.float64))[0])
 
     def _thin(self, center: bool) -> tuple[CrossSVD, float]:
-        """Return :meth:`solved` from the rows, if there are fewer pairs than dimensions."""
+        """Return ``solved`` from the rows, if there are fewer pairs than dimensions."""
         a, b = self.means if center else (0.0, 0.0)
         x, y = self.X.astype(np.float64) - a, self.Y.astype(np.float64) - b
         n, most = len(x), min(x.shape[1], y.shape[1])
@@ -128,7 +128,7 @@ class FittedPairs:
         return CrossSVD(qx @ U[:, :rank], whole, Vt[:rank] @ qy.T, rank), float(s.sum() / size) if size else 0.0
 
     def _whole(self, center: bool) -> tuple[CrossSVD, float]:
-        """Return :meth:`solved` from the moments."""
+        """Return ``solved`` from the moments."""
         m = self.moments
         assert m is not None
         cross = (m.cross if center else m.uncentered_cross()) / m.weight
@@ -236,7 +236,7 @@ def choose_map(
     """Choose a map by cross-validated retrieval, with the one-standard-error rule.
 
     ``others`` are rows of other modalities, which the map should not degrade; ``fixed`` holds parameters of
-    :class:`~congruence.OrthogonalMap`: if only ``center`` is set, the choice is among such rotations, otherwise there
+    ``OrthogonalMap``: if only ``center`` is set, the choice is among such rotations, otherwise there
     is none. With ``single_modality`` no other modality can be degraded; ``rotations_only`` excludes linear maps. Pairs
     of one of the ``groups`` (n,) share a fold; by default pairs with identical vectors do.
 

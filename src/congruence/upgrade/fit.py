@@ -45,12 +45,12 @@ def fit(
     ----------
     source, target : Embeddings or array_like, shapes (n, d_source) and (m, d_target)
         Anchors of one modality in both models; for joint-space methods the modalities may differ (e.g. images and their
-        captions). :class:`~congruence.Embeddings` with ids on both sides are paired by id, and two pandas objects by
+        captions). ``Embeddings`` with ids on both sides are paired by id, and two pandas objects by
         their indexes unless both are the default 0, 1, 2, …. Other arrays, tensors, lists and columns of vectors are
         paired by position and must be equally long.
     method : str, default="auto"
-        A key of :data:`congruence.maps.METHODS`, or ``"auto"``: a rotation, about the means or about the origin, chosen
-        by cross-validated retrieval of the pairs (:func:`congruence.upgrade.choose.choose_map`). Linear maps are
+        A key of ``congruence.maps.METHODS``, or ``"auto"``: a rotation, about the means or about the origin, chosen
+        by cross-validated retrieval of the pairs (``congruence.upgrade.choose.choose_map``). Linear maps are
         candidates only if ``means`` holds rows of another modality with the anchors' ids, which shows whether a linear
         map degrades that modality, or with ``single_modality``.
     modality : str, optional
@@ -58,18 +58,18 @@ def fit(
     means : mapping of str to (Embeddings or array_like, Embeddings or array_like or None), optional
         Rows of other modalities, of which only the means are used, so that the map can also be applied to these
         modalities. If the target has no rows, the map about the anchors' means is used, with ``"auto"`` minus half of
-        its offset (:meth:`~congruence.OrthogonalMap.recenter`).
+        its offset (``recenter``).
     unpaired : (Embeddings or array_like, Embeddings or array_like), shapes (p, d_source) and (q, d_target), optional
         Further rows of source and target, of the anchors' modality and in any order, without held-out items. Matches
         found between them are added to the anchors if this improves maps on left-out anchors
-        (:func:`congruence.refine`; evidence in ``scores_["refinement"]``). The map is then orthogonal.
+        (``congruence.refine``; evidence in ``scores_["refinement"]``). The map is then orthogonal.
     holdout : float or int, default=0
         Share (below 1) or number of pairs kept out of the fit. They can be found again by their ids.
     random_state : int, default=0
         Random seed of the held-out pairs, and of the folds of ``"auto"``.
     groups : "identical", sequence of length n_source, or None, default="identical"
         Which pairs are held out together: those with identical vectors on either side
-        (:func:`congruence.splits.duplicate_groups`), those whose source rows have equal labels, or (None) each pair on
+        (``congruence.splits.duplicate_groups``), those whose source rows have equal labels, or (None) each pair on
         its own.
     check : bool, default=True
         Compare the alignment with random re-pairings, and look for individual wrong pairs.
@@ -81,14 +81,14 @@ def fit(
         Declare that only rows of the anchors' modality will be mapped. ``"auto"`` may then choose a map that degrades
         other modalities.
     **parameters
-        Parameters of the map. With ``"auto"``, those of :class:`~congruence.OrthogonalMap`; parameters given here are
+        Parameters of the map. With ``"auto"``, those of ``OrthogonalMap``; parameters given here are
         not chosen automatically.
 
     Returns
     -------
     Map
         With ``source_space_``, ``target_space_`` and ``scores_`` set. ``scores_["choice"]`` records what ``"auto"``
-        chose and on what evidence (:class:`congruence.upgrade.choose.Choice`).
+        chose and on what evidence (``congruence.upgrade.choose.Choice``).
 
     Raises
     ------

@@ -160,7 +160,7 @@ _Block: TypeAlias = tuple[pa.Array | None, np.ndarray, TableRows | None]
 
 @dataclass(frozen=True)
 class TransformReport(PlainData):
-    """Summary of a call to :func:`transform_file`."""
+    """Summary of a call to ``transform_file``."""
 
     output: str
     rows: int
@@ -199,13 +199,13 @@ def transform_file(
         A fitted map; to map back, pass its ``inverse()``.
     source : Source
     output : path-like
-        The suffix determines the format (:data:`congruence.stores.FORMATS`). Must not be the source itself, not even
+        The suffix determines the format (``congruence.stores.FORMATS``). Must not be the source itself, not even
         with ``force``.
     modality : str, optional
         Modality whose means are used; by default the source's own modality.
     normalize : {"auto", True, False}, default="auto"
         Scale the mapped rows to unit norm; "auto" does so if the target's rows had unit norm at the fit
-        (:meth:`~congruence.maps.Map.gives_unit_rows`).
+        (``gives_unit_rows``).
     dtype : dtype, optional
         Data type of the output: float16, float32 or float64; by default the source's.
     force : bool, default=False

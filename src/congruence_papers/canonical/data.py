@@ -199,7 +199,7 @@ class Model:
 class Collection(Data):
     """Images and prompts of the same classes, embedded by every model.
 
-    See :class:`congruence_papers.Data` for the attributes that all data share.
+    See ``congruence_papers.Data`` for the attributes that all data share.
 
     Attributes
     ----------

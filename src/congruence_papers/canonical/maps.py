@@ -148,7 +148,7 @@ def _within(view: View, modality: str, what: str, queries: np.ndarray) -> float 
     return class_retrieval(queries[rows], target, labels[rows], labels)
 
 
-#: Maps by the names used in the configurations: the method and its parameters, see :func:`congruence.maps.make_map`.
+#: Maps by the names used in the configurations: the method and its parameters, see ``congruence.maps.make_map``.
 BASELINES: dict[str, tuple[str, dict[str, object]]] = {
     "orthogonal": ("orthogonal", {"shrinkage": "full"}),
     "uncentered": ("orthogonal", {"shrinkage": "full", "center": False}),

@@ -20,7 +20,7 @@ from congruence_papers.features import open_npz
 
 @dataclass(frozen=True)
 class Heads:
-    """Linear image and text heads into a joint space; see :func:`contrastive_heads`."""
+    """Linear image and text heads into a joint space; see ``contrastive_heads``."""
 
     image_mean: np.ndarray
     image_matrix: np.ndarray

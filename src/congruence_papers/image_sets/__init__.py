@@ -23,14 +23,14 @@ def open_dataset(
     Parameters
     ----------
     name : str
-        A key of :data:`DATASETS`.
+        A key of ``DATASETS``.
     root : path-like
         The folder of the data set, or a folder that contains it under the name that CoOp or torchvision uses.
     split : str, default="test"
         The paper uses ``train``, ``val`` (if the data set has one) and ``test``; ``congruence datasets NAME`` lists all
         splits. For ``folder``: a folder in the root, or ``all`` if the class folders are in the root itself.
     download : bool, default=False
-        Download missing files first, as :func:`download_dataset` does.
+        Download missing files first, as ``download_dataset`` does.
     complete : bool, default=True
         Require the published number of images and classes; False accepts an incomplete split.
 
@@ -84,7 +84,7 @@ def download_dataset(name: str, root: str | Path, callback: Callable[[int], obje
     Parameters
     ----------
     name : str
-        A key of :data:`DATASETS`.
+        A key of ``DATASETS``.
     root : path-like
     callback : callable, optional
         Called with the number of bytes of each block received.

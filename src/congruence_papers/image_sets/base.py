@@ -133,7 +133,7 @@ class ImageDataset:
         """Return the texts of all classes, each with the index of its class and of its template.
 
         The texts are ordered by class, so their embeddings can be reshaped to (classes, templates, d), and
-        :func:`congruence.metrics.ensemble_prompts` averages them into prototypes (Gupta et al., 2026, eq. 6). Fits on
+        ``congruence.metrics.ensemble_prompts`` averages them into prototypes (Gupta et al., 2026, eq. 6). Fits on
         text use each prompt as a separate row. ``single`` uses the first template only, as the paper's Table 2: "we use
         a single template per class for evaluation".
         """

@@ -3,7 +3,7 @@
 pooch (as of 1.9) is not used, because it restarts an interrupted download from the beginning, follows redirects to
 http, and does not limit the size of a download. Its ``Unzip`` and ``Untar`` call ``extractall`` in place, without a
 limit on bytes or files and, below Python 3.12, without a member filter, so files that
-:mod:`congruence_papers.image_sets.archives` refuses or removes would be written to the disk.
+``congruence_papers.image_sets.archives`` refuses or removes would be written to the disk.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def record(path: Path) -> None:
 
 
 def check_recorded(path: Path) -> None:
-    """Check that a file has not changed since :func:`record`; a file without a record passes."""
+    """Check that a file has not changed since ``record``; a file without a record passes."""
     recorded = _record_of(path)
     if recorded.is_file() and recorded.read_text(encoding="utf-8", errors="replace").split()[:1] != [
         _digest(path, "sha256")

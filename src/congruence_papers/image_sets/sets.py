@@ -491,5 +491,5 @@ STL10 = Entry(
 )
 
 
-#: Every image data set, by the name that commands and :func:`open_dataset` use.
+#: Every image data set, by the name that commands and ``open_dataset`` use.
 DATASETS: dict[str, Entry] = {entry.name: entry for entry in (PETS, CIFAR100, CALTECH101, STL10, DTD, FOLDER)}

@@ -30,7 +30,7 @@ Layered = Mapping[str, Mapping[str, np.ndarray]]
 @dataclass(frozen=True)
 class JAMParts:
     """One split of the items of a task: training items, validation items in the form expected by
-    :meth:`congruence.train.JAM.fit`, and test items with their images, captions and wrong captions, shapes (n, d),
+    ``congruence.train.JAM.fit``, and test items with their images, captions and wrong captions, shapes (n, d),
     (n, e) and (n, e).
 
     ``rows`` (n,): indices of the test items among all items; ``encoders``: image and text encoder.
@@ -48,9 +48,9 @@ class JAMParts:
 class JAMData(Data):
     """Images, captions and wrong captions from independent unimodal encoders, optionally from several layers of each.
 
-    See :class:`congruence_papers.Data` for the attributes that all data share. ``sizes`` may contain ``train``,
+    See ``congruence_papers.Data`` for the attributes that all data share. ``sizes`` may contain ``train``,
     ``validation`` and ``test``, the maximum numbers of items of these parts, and ``training``, parameters of
-    :class:`congruence.train.JAM`.
+    ``congruence.train.JAM``.
 
     Attributes
     ----------
@@ -177,7 +177,7 @@ class JAMData(Data):
         """Split the images of all tasks once, 70–15–15, and the items of each task accordingly, with ``most`` items of
         each.
 
-        An image that is used to fit one task is then never a test image of another, which :meth:`split` does not
+        An image that is used to fit one task is then never a test image of another, which ``split`` does not
         ensure. If there are several tasks, ``"all"`` contains all of them together, with the median number of the
         tasks' training items.
         """

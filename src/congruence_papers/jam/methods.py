@@ -54,7 +54,7 @@ def map_items(mapping: HeadsMap | None, test: Sequence[np.ndarray]) -> tuple[np.
 def measure_text_only(
     score: Callable[[np.ndarray], np.ndarray], items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5
 ) -> dict[str, dict[str, float]]:
-    """Measure binary and 5-way recall of a score of the texts alone, for the choices of :func:`measure_recall`."""
+    """Measure binary and 5-way recall of a score of the texts alone, for the choices of ``measure_recall``."""
     _, P, N = test
     return _by_task(text_only_recall(items, score(P), score(N), random_state=seed))
 
@@ -167,7 +167,7 @@ class Fitted:
 
     def outcomes(self, items: SugarCrepe, test: Sequence[np.ndarray], seed: int = 5) -> np.ndarray | None:
         """Return which items are answered correctly, shape (n, 2): binary and 5-way outcome, 1, 0, or a fraction for
-        ties, for the same choices as :meth:`measure`; None for the text-only score.
+        ties, for the same choices as ``measure``; None for the text-only score.
         """
         if self.mapping is None:
             return None

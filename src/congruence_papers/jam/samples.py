@@ -111,7 +111,7 @@ _SIZES: dict[str, object] = {
     }
 }
 
-#: Text encoders of :func:`synthetic_context`, named by what a wrong caption contains besides its error.
+#: Text encoders of ``synthetic_context``, named by what a wrong caption contains besides its error.
 CONTEXTS = ("wrong captions: another view", "wrong captions: the same view", "wrong captions: of other scenes")
 
 

@@ -56,12 +56,12 @@ def by_rules(caption: str, kind: str, rng: np.random.Generator) -> str | None:
     return negatives[0] if negatives else None
 
 
-#: Generators by name; :func:`register` adds to it.
+#: Generators by name; ``register`` adds to it.
 GENERATORS: dict[str, Generator] = {"rules": by_rules}
 
 
 def register(name: str, generator: Generator) -> None:
-    """Register a generator, ``(caption, kind, rng)`` to a wrong caption or None, for :func:`generate`."""
+    """Register a generator, ``(caption, kind, rng)`` to a wrong caption or None, for ``generate``."""
     if not isinstance(name, str) or not name or name in GENERATORS:
         raise ParameterError(
             argument="name", got=name, expected="a name that is not in use", fix="Pass another `name=…`."
@@ -90,14 +90,14 @@ def generate(
     captions : sequence of str, length n
         Captions; the rules expect English.
     kinds : sequence of str
-        Some of :data:`KINDS`; with your own generator, any names.
+        Some of ``KINDS``; with your own generator, any names.
     per_caption : int, default=1
         Largest number of different negatives of each kind per caption.
     random_state : int, default=0
         The negatives of a caption depend on this seed, its row and the captions, but not on which other kinds are
         requested.
     generator : str or callable, optional
-        A key of :data:`GENERATORS` or ``(caption, kind, rng)`` to a wrong caption or ``None``; the rules by default.
+        A key of ``GENERATORS`` or ``(caption, kind, rng)`` to a wrong caption or ``None``; the rules by default.
     groups : sequence, length n, optional
         The item, such as an image, that each caption describes. A negative is then never another caption of the same
         item, and the rules do not introduce anything that these captions mention.
@@ -109,7 +109,7 @@ def generate(
     -------
     list of Negative
         Ordered by caption, then as in ``kinds``. A caption without a valid edit of a kind has no negatives of that
-        kind; :func:`count` returns the number of such captions.
+        kind; ``count`` returns the number of such captions.
 
     Notes
     -----

@@ -185,7 +185,7 @@ def _plural_subject(c: Caption, place: int) -> bool:
 
 
 def _object_fits(c: Caption, place: int, stop: int, before: frozenset[str]) -> bool:
-    """Return whether the words after a verb are among those with which it may be replaced; see :class:`Verb`."""
+    """Return whether the words after a verb are among those with which it may be replaced; see ``Verb``."""
     if "in" in before:  # "sit", "stand" and "lie" exclude each other only if the subject is a person or an animal
         subject = [p for p in c.phrases if p.stop <= place]
         return c.after(stop) in _AFTER_POSTURE and bool(subject) and subject[-1].animate

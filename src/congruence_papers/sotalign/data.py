@@ -30,7 +30,7 @@ class Heldout:
 
     @property
     def validation(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """The rows and labels in the order expected by the methods of :mod:`congruence.train`."""
+        """The rows and labels in the order expected by the methods of ``congruence.train``."""
         return self.images, self.texts, self.image_labels, self.text_labels
 
 
@@ -61,7 +61,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class SOTAlignData(Data):
-    """Images and texts from independent unimodal encoders; see :class:`congruence_papers.Data` for the common
+    """Images and texts from independent unimodal encoders; see ``congruence_papers.Data`` for the common
     attributes.
 
     Attributes

@@ -73,7 +73,7 @@ class SystemScores:
 
 @dataclass(frozen=True)
 class BridgeScores(PlainData):
-    """Result of :meth:`congruence.Bridge.evaluate`: plain data."""
+    """Result of ``congruence.Bridge.evaluate``: plain data."""
 
     systems: list[SystemScores]  # all measured on the same queries
     n_queries: int  # that have a relevant row
@@ -252,8 +252,8 @@ class Bridge:
     ) -> TorchMap:
         """Return the bridge as a ``torch.nn.Module``, for queries of one modality (extra ``train``).
 
-        Does what :meth:`transform` does, without its checks; ``trainable`` and ``dtype`` are as for
-        :meth:`congruence.maps.Map.to_torch`.
+        Does what ``transform`` does, without its checks; ``trainable`` and ``dtype`` are as for
+        ``congruence.maps.Map.to_torch``.
         """
         return self.for_modality(modality).to_torch(normalize=self._unit, trainable=trainable, dtype=dtype)
 
@@ -281,7 +281,7 @@ class Bridge:
             function of ``(vectors, n)`` that returns ``(scores, ids)``, each of shape (m, n), nearest first.
         k : int, default=10
         modality : str, optional
-            As for :meth:`transform`.
+            As for ``transform``.
         candidates : int, optional
             With ``rerank``: number of rows that the first stage returns; by default 100, or 10 k if that is more.
         rerank : array_like, shape (n, d_source), Embeddings, or callable, optional
@@ -291,7 +291,7 @@ class Bridge:
         metric : {"cosine", "inner", "euclidean"}, default="cosine"
             Metric of the first stage. An index that searches by itself has its own.
         center, hubness, bank
-            As for :func:`congruence.metrics.class_retrieval`, in the first stage, for an index given as vectors;
+            As for ``congruence.metrics.class_retrieval``, in the first stage, for an index given as vectors;
             ``bank`` holds queries of the new model.
         """
         check_positive(k, "k", integer=True)
@@ -357,7 +357,7 @@ class Bridge:
             The index's items in the new model, for the lines of two-stage search and of the re-embedded index. The
             second stage skips items whose ids are missing here.
         qrels : mapping of str to mapping of str to float, optional
-            Relevance grade by query id and document id (:func:`congruence.evaluation.judgments.read_qrels`).
+            Relevance grade by query id and document id (``congruence.evaluation.judgments.read_qrels``).
         labels : (sequence of length m, sequence of length n), optional
             Instead of ``qrels``: class of each query and of each row of the index. Without either, the row with the
             query's id is relevant.
@@ -367,7 +367,7 @@ class Bridge:
         candidates : int, default=100
             Number of rows that the first stage of two-stage search returns.
         modality, center, hubness, bank
-            As for :meth:`search`, and applied to every line: each uses its own queries and rows, two-stage search
+            As for ``search``, and applied to every line: each uses its own queries and rows, two-stage search
             applies them in the first stage only, and the old model's line uses its own queries as ``bank``.
         """
         check_positive(candidates, "candidates", integer=True)
@@ -430,7 +430,8 @@ class Bridge:
                 systems.append(scored("re-embedded", find(vectors, new, depth, **theirs)[1]))
         if asked.dim == rows.dim:
             systems.append(scored("unmapped", find(vectors, rows.vectors, depth, **theirs)[1]))
-        systems.append(SystemScores("chance", expected_scores(judgments, len(rows), **cutoffs)))  # type: ignore[arg-type]
+        by_chance = expected_scores(judgments, len(rows), **cutoffs)  # type: ignore[arg-type]
+        systems.append(SystemScores("chance", by_chance))
         if (center or correction) and bank is None:
             notes.append(
                 "Centering and the correction for hubs use the evaluated queries as the bank: the scores are those of "
@@ -465,10 +466,10 @@ class Bridge:
         index : Embeddings or array_like, shape (n, d_target)
             Rows of the index, or a sample of them.
         qrels, labels : optional
-            Which rows are relevant, as for :meth:`evaluate`; by default the row with the query's id, and none if there
+            Which rows are relevant, as for ``evaluate``; by default the row with the query's id, and none if there
             are no ids.
         modality : str, optional
-            As for :meth:`transform`.
+            As for ``transform``.
         folds : int, default=5
             Number of cross-validation folds, over queries.
         random_state : int, default=0

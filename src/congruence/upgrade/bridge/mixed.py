@@ -56,11 +56,11 @@ def search_mixed(
     queries : Embeddings, array_like or tensor, shape (m, d_new) or (d_new,)
         Queries in the new model; the old part is searched with bridged queries.
     old, new : Embeddings, array_like of shapes (n, d_old) and (n', d_new), FAISS index, or callable
-        The two parts, in any form that :meth:`Bridge.search` accepts. If both have ids, an item that is in both counts
+        The two parts, in any form that ``Bridge.search`` accepts. If both have ids, an item that is in both counts
         as new.
     k : int, default=10
     modality : str, optional
-        Modality of the queries, as for :meth:`Bridge.transform`.
+        Modality of the queries, as for ``Bridge.transform``.
     merge : {"standardize", "none"}, default="standardize"
         "standardize": subtract from a query's scores in a part their mean over some rows of that part, and divide by
         their standard deviation. "none": compare the cosines of the two models directly.

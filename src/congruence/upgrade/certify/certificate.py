@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Certificate(PlainData):
-    """Result of :func:`congruence.upgrade.certify.certify`: plain data."""
+    """Result of ``congruence.upgrade.certify.certify``: plain data."""
 
     verdict: Verdict
     task: str  # the measure that determines the verdict
@@ -141,11 +141,11 @@ def certify(
     ----------
     source, target : Embeddings or array_like, or mapping of str to those
         Anchors of one modality in both models, paired by id, or by position if they have no ids, as in
-        :func:`congruence.fit`. Or a mapping by modality: one modality, or two modalities of the same items (matched by
+        ``congruence.fit``. Or a mapping by modality: one modality, or two modalities of the same items (matched by
         id), or, with ``labels``, items and the texts of their classes. The target may lack the stored modality;
         re-embedding is then not evaluated. Texts that share no id with the images are used as ``text_queries``.
     method : {"auto", "orthogonal", "linear"}, default="auto"
-        The map to certify. ``"auto"`` is the map that :func:`congruence.fit` chooses on these anchors, with rows of the
+        The map to certify. ``"auto"`` is the map that ``congruence.fit`` chooses on these anchors, with rows of the
         other modality as its ``means``. The choice is repeated for every part of the anchors that is left out, without
         looking at that part.
     modality : str, optional
@@ -174,11 +174,11 @@ def certify(
     data : str, optional
         Name of the data, shown in the certificate.
     center, hubness : optional
-        As for :func:`congruence.metrics.class_retrieval`, for every strategy; the scored queries are the query bank
+        As for ``congruence.metrics.class_retrieval``, for every strategy; the scored queries are the query bank
         (transductive).
     single_modality : bool, default=False
         Declare that no other modality will be mapped, so that ``"auto"`` may choose a linear map, as in
-        :func:`congruence.fit`.
+        ``congruence.fit``.
     rows : int, optional
         Number of rows of the store, used to compute what each strategy costs. If progressive re-embedding needs to
         encode fewer items than anchors had to be collected, the verdict prefers it.
@@ -187,7 +187,7 @@ def certify(
     callback : callable, optional
         Called with 1 after each of ``folds + repeats`` steps (with ``queries``, the folds are a single step).
     **parameters
-        Parameters of the method, as for :func:`congruence.fit`.
+        Parameters of the method, as for ``congruence.fit``.
 
     Notes
     -----

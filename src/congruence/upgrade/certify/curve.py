@@ -22,7 +22,7 @@ EXPONENTS: Sequence[float] = np.linspace(0.7, 2.0, 27).tolist()
 SHAPES = (0.5, 0.7, 1.0, 1.5)  # exponents of redrawn curves: eight noisy points hardly determine how to extrapolate
 
 #: Largest number of held-out items on which a curve is measured; all of them determine its level afterwards
-#: (:meth:`Curve.lifted`).
+#: (``Curve.lifted``).
 MOST_TESTED = 1000
 
 
@@ -96,7 +96,7 @@ class LearningCurve:
         return min(most, -(-more // step) * step)
 
     def redraw(self, rng: np.random.Generator) -> LearningCurve:
-        """Return the curve through a bootstrap sample of the repeats, with a random exponent from :data:`SHAPES`."""
+        """Return the curve through a bootstrap sample of the repeats, with a random exponent from ``SHAPES``."""
         sample = self.scores[rng.integers(len(self.scores), size=len(self.scores))]
         return LearningCurve.through(self.sizes, sample, self.n, [float(rng.choice(SHAPES))])
 

@@ -288,7 +288,7 @@ class EvaluationSet:
 
     @cached_property
     def compared(self) -> np.ndarray:
-        """The stored rows whose result lists are compared: all, or a random sample of :data:`MOST_COMPARED`."""
+        """The stored rows whose result lists are compared: all, or a random sample of ``MOST_COMPARED``."""
         n = self.tables.n
         if n <= MOST_COMPARED:
             return np.arange(n)
@@ -386,10 +386,10 @@ def split_anchors(
     Parameters
     ----------
     source, target : Embeddings or array_like, or mapping of str to those
-        As for :func:`congruence.certify`.
+        As for ``congruence.certify``.
     anchors : int or sequence of str or int
         Number of items to choose at random, or the ids of those to use, e.g. from
-        :func:`congruence.upgrade.anchors.choose_anchors`. The others are the queries.
+        ``congruence.upgrade.anchors.choose_anchors``. The others are the queries.
     by_class : bool, default=False
         The second modality describes classes, and belongs to both parts, as texts that share no id with the images do.
     random_state : int, default=0

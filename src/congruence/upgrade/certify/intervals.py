@@ -56,7 +56,7 @@ def draw_scores(
 
 
 def freedom(n: int, groups: np.ndarray | None = None) -> float:
-    """Return the degrees of freedom of :func:`covariance`: its number of independent deviations.
+    """Return the degrees of freedom of ``covariance``: its number of independent deviations.
 
     n − 1, or the number of groups minus one if they have equal sizes, and less if they do not; at least 1.
     Satterthwaite (1946), "An approximate distribution of estimates of variance components", for sums over groups of
@@ -106,7 +106,7 @@ def ratio_interval(
     """Return Fieller's interval of the ratio of two scores of the same items, with infinite end for ``below`` near
     zero.
 
-    Of the :func:`joint_covariance`, with Student's quantile. Fieller (1954), "Some problems in interval estimation".
+    Of the ``joint_covariance``, with Student's quantile. Fieller (1954), "Some problems in interval estimation".
     """
     z = float(t.ppf((1 + level) / 2, freedom(len(influence), groups)))
     spread = joint_covariance(influence, groups)

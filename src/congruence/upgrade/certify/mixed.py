@@ -1,6 +1,6 @@
 """Scores of a store that is partly re-embedded and partly mapped, on items with vectors of both models.
 
-The order of a progressive migration (:mod:`congruence.upgrade.progressive`) is applied to the scored items. Each is
+The order of a progressive migration (``congruence.upgrade.progressive``) is applied to the scored items. Each is
 mapped by a map, and by a refit of it, that were fitted without it. The first rows get their new vectors, and the mixed
 store is searched, so that competition between re-embedded and mapped rows is included.
 """
@@ -104,14 +104,14 @@ class MixedStore:
         }
 
     def _ends(self) -> np.ndarray:
-        """Return the lower and the upper ends of the intervals at :data:`SHARES`, shape (2, s)."""
+        """Return the lower and the upper ends of the intervals at ``SHARES``, shape (2, s)."""
         sides = zip(self.values.tolist(), self.influence.T, strict=True)
         ends = [rate_interval(value, rows, groups=self.groups, each=self.each) for value, rows in sides]
         return np.array(ends).T
 
 
 def reached(values: np.ndarray, wanted: float) -> float | None:
-    """Return the smallest share, in whole percents, at which values at :data:`SHARES` reach a score, or None."""
+    """Return the smallest share, in whole percents, at which values at ``SHARES`` reach a score, or None."""
     enough = np.flatnonzero(values >= wanted)
     if not len(enough):
         return None

@@ -1,4 +1,4 @@
-"""How the certified map is chosen and fitted, as by :func:`congruence.fit`, with a reverse map for queries."""
+"""How the certified map is chosen and fitted, as by ``congruence.fit``, with a reverse map for queries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from congruence.upgrade.choose import OFFSET, Choice, Other, choose_map
 class TwoWay:
     """A fitted map and its reverse: the inverse or, if there is none, the same method fitted the other way.
 
-    ``backward`` fits that map on first use; ``anchors`` returns the source rows, for :meth:`covered_share`.
+    ``backward`` fits that map on first use; ``anchors`` returns the source rows, for ``covered_share``.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class MapRecipe:
             )
 
     def choose(self, tables: PairedTables, train: np.ndarray) -> Choice:
-        """Choose the map from the given rows (t,) of the fitted modality only, as :func:`congruence.fit` would.
+        """Choose the map from the given rows (t,) of the fitted modality only, as ``congruence.fit`` would.
 
         The other modality's rows of the same items are its ``means``. Several modalities together are fitted by a
         rotation; it is chosen on the pairs of the first, with the others' rows as further evidence.

@@ -111,12 +111,12 @@ class RowMapper:
                 check_space(Space(normalized=unit), self.map.source_space_, Space(), modality=False)
 
     def rows(self, vectors: np.ndarray) -> np.ndarray:
-        """Return rows of the database as input of the map: decoded, and of unit norm if :attr:`scale` is True."""
+        """Return rows of the database as input of the map: decoded, and of unit norm if ``scale`` is True."""
         vectors = self.old.decode(vectors)
         return normalize_rows(vectors) if self.scale else vectors
 
     def __call__(self, ids: pa.Array, vectors: np.ndarray, modalities: pa.Array | None) -> np.ndarray:
-        """Map a block (b, d_source) to (b, dim), which :attr:`new` encodes before it is written."""
+        """Map a block (b, d_source) to (b, dim), which ``new`` encodes before it is written."""
         check_rows(vectors, "the database", ids=RowNames(ids, 0), allow_zero_rows=self.allow_zero_rows)
         vectors = self.rows(vectors)
         if modalities is None or self.modality is not None:
@@ -145,7 +145,7 @@ class RowMapper:
 
 
 def _to_unit(rows: np.ndarray) -> np.ndarray:
-    """Scale rows to unit norm in place, or by :func:`normalize_rows` if squares could overflow or underflow."""
+    """Scale rows to unit norm in place, or by ``normalize_rows`` if squares could overflow or underflow."""
     with np.errstate(over="ignore", under="ignore"):
         squared = np.einsum("ij,ij->i", rows, rows)
     if not ((squared > 1e-20) & (squared < 1e20)).all():

@@ -39,15 +39,15 @@ from congruence.upgrade.migrate.verify import Verification, read_sample, verify
 class Migration:
     """A migration of a database's vectors to a new model's space; a context manager.
 
-    The steps are :meth:`plan`, :meth:`run`, :meth:`verify`, :meth:`switch`, and then :meth:`rollback` or
-    :meth:`drop_old`. Old and new vectors coexist, and the old ones are kept until :meth:`drop_old`. Progress is
+    The steps are ``plan``, ``run``, ``verify``, ``switch``, and then ``rollback`` or
+    ``drop_old``. Old and new vectors coexist, and the old ones are kept until ``drop_old``. Progress is
     recorded in a journal, a folder that also stores the map: a run that was killed can be resumed, and later steps need
     only the database and this folder.
 
     Parameters
     ----------
     database : Database
-        From :func:`congruence.databases.open_database`.
+        From ``congruence.databases.open_database``.
     mapping : Map, optional
         From the old model's space to the new one's; by default the map stored in the journal.
     journal : path-like, optional
@@ -69,7 +69,7 @@ class Migration:
     retry : Retry, optional
         Number of retries and waiting times if the database does not answer.
     executor : Executor, optional
-        Runs the passes over all rows: by default in this process; :class:`congruence.engines.EngineExecutor` runs them
+        Runs the passes over all rows: by default in this process; ``congruence.engines.EngineExecutor`` runs them
         on an engine.
 
     Examples
@@ -163,7 +163,7 @@ class Migration:
         encode_rate: float | None = None,
         price: float | None = None,
     ) -> Plan:
-        """Report what :meth:`run` would do, and check everything that can be checked in advance; nothing is changed.
+        """Report what ``run`` would do, and check everything that can be checked in advance; nothing is changed.
 
         Parameters
         ----------
@@ -254,7 +254,7 @@ class Migration:
     ) -> Verification:
         """Check row counts, a sample read back, and the recall of the new index against exact search.
 
-        ``passed`` of the result tells whether :meth:`switch` is allowed. Raises MigrationError if the run is not
+        ``passed`` of the result tells whether ``switch`` is allowed. Raises MigrationError if the run is not
         complete.
 
         Parameters
@@ -289,7 +289,7 @@ class Migration:
     def switch(self, *, callback: Callable[[int], object] | None = None) -> dict[str, Any]:
         """Make readers see the new vectors, after updating rows that others have changed since the run.
 
-        Returns the :meth:`summary`.
+        Returns the ``summary``.
         """
         with self._at_work() as journal:
             if journal.state != "switched":
@@ -343,7 +343,7 @@ class Migration:
     def discard(self) -> None:
         """Remove the new vectors before the switch, and the journal. Raises MigrationError if they are switched on.
 
-        Vectors that :func:`reembed` had encoded are kept in the folder and are not encoded again.
+        Vectors that ``reembed`` had encoded are kept in the folder and are not encoded again.
         """
         with self._at_work() as journal:
             journal.require_state("filling", "filled", "verified", "rolled back", to="discard the new vectors")
@@ -368,7 +368,7 @@ class Migration:
     ) -> Thresholds:
         """Learn how to translate score thresholds of the old model into thresholds that hold after the switch.
 
-        As :meth:`congruence.Bridge.fit_thresholds`, with the rows that the journal keeps for :meth:`verify` (at most
+        As ``congruence.Bridge.fit_thresholds``, with the rows that the journal keeps for ``verify`` (at most
         1,000): ``translate(0.28)`` of the result gives the new threshold, with false-positive rate and recall before
         and after. Raises MigrationError if the run is not complete.
 
@@ -532,9 +532,9 @@ def migrate(
     Parameters
     ----------
     where : str or path-like
-        Address of the database; see :func:`congruence.databases.open_database`, whose options ``**options`` are.
+        Address of the database; see ``congruence.databases.open_database``, whose options ``**options`` are.
     mapping, journal, modality, element_type
-        As for :class:`Migration`, whose :meth:`Migration.status` is returned.
+        As for ``Migration``, whose ``Migration.status`` is returned.
     switch : bool, default=False
         Switch if verification passes.
     resume : bool, default=False

@@ -96,7 +96,7 @@ def save_plan(
 
 
 def read_native(folder: Path, mapping: Map) -> tuple[NativeRows, dict[str, Any]] | None:
-    """Return what :func:`save_plan` wrote, with what a plan is resumed from, or None if it wrote nothing."""
+    """Return what ``save_plan`` wrote, with what a plan is resumed from, or None if it wrote nothing."""
     path, found = folder / PROGRESSIVE, _read_state(folder)
     if found is None:
         return None

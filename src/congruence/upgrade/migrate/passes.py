@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeVar
 
@@ -162,7 +163,7 @@ class Executor:
             unsaved, saved_at = None, time.monotonic()
             try:
                 for block, vectors in run_ahead(mapped()):
-                    retry(database, lambda block=block, vectors=vectors: database.write(block.ids, vectors))  # type: ignore[misc]
+                    retry(database, partial(database.write, block.ids, vectors))
                     reservoir.add(block.ids)
                     unsaved = block
                     if callback is not None:

@@ -28,7 +28,7 @@ from congruence.upgrade.migrate.quantize import recall_of
 
 SAMPLE = 4096  # number of rows that are read and mapped to measure the rate
 
-#: Actions of a certificate (:data:`congruence.upgrade.certify.ACTIONS`) that recommend mapping the stored vectors.
+#: Actions of a certificate (``congruence.upgrade.certify.ACTIONS``) that recommend mapping the stored vectors.
 FOR_MAPPING = ("map", "progressive")
 
 _ELEMENT_BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
@@ -36,7 +36,7 @@ _ELEMENT_BITS = {"float32": 32, "float16": 16, "int8": 8, "binary": 1}
 
 @dataclass(frozen=True)
 class Plan(PlainData):
-    """What :meth:`Migration.run` would do."""
+    """What ``Migration.run`` would do."""
 
     place: str  # database, table and column, without credentials
     kind: str

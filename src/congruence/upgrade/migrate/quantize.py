@@ -126,14 +126,14 @@ class Quantizer:
 
     @classmethod
     def from_ranges(cls, element_type: str, dim: int, ranges: list[float | list[float]] | None) -> Quantizer:
-        """Create a quantizer from the result of :meth:`plain_ranges`."""
+        """Create a quantizer from the result of ``plain_ranges``."""
         return cls(
             element_type, dim, ranges and [bound if isinstance(bound, list) else [bound] * dim for bound in ranges]
         )
 
 
 def check_ranges(ranges: object, dim: int | None = None) -> None:
-    """Raise ValueError for data that :meth:`Quantizer.plain_ranges` cannot have returned."""
+    """Raise ValueError for data that ``Quantizer.plain_ranges`` cannot have returned."""
     if ranges is None:
         return
     if type(ranges) is not list or len(ranges) != 2:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -74,14 +75,14 @@ def reembed(
         at a time.
     texts, new_texts : array_like, shapes (m, dim_old) and (m, dim_new), optional
         The same texts in both models: a vocabulary, tags or a query log. See
-        :class:`congruence.upgrade.progressive.Progressive`.
+        ``congruence.upgrade.progressive.Progressive``.
     among : str, optional
         Modality of the rows to re-embed, if the table has a column of modalities; rows of other modalities are not
         changed.
     order, random_state
-        As for :class:`congruence.upgrade.progressive.Progressive`.
+        As for ``congruence.upgrade.progressive.Progressive``.
     size, budget, share, until
-        Rows per batch, and when to stop, as for :meth:`Progressive.batches`; by default all rows are re-embedded.
+        Rows per batch, and when to stop, as for ``Progressive.batches``; by default all rows are re-embedded.
     callback : callable, optional
         Called with the number of rows encoded.
     stage : callable, optional
@@ -98,7 +99,7 @@ def reembed(
     -----
     Up to 64 MB of old vectors are kept in memory twice, together with the mapped vectors. Larger tables are copied to a
     file next to the journal, which needs 4 bytes × rows × dimensions of disk space and is removed with the plan; memory
-    then contains only the ids, as strings, and what :class:`congruence.Progressive` keeps for a stream.
+    then contains only the ids, as strings, and what ``congruence.Progressive`` keeps for a stream.
     """
     tell = stage or (lambda words: None)
     if not migration.mapper.unit:
@@ -205,7 +206,7 @@ class _Table:
             part = rows[start : start + step]
             names, vectors = self.ids.take(pa.array(part)), plan.stored(part)
             codes = migration.mapper.new.encode(vectors)
-            migration.retry(database, lambda names=names, codes=codes: database.write(names, codes))  # type: ignore[misc]
+            migration.retry(database, partial(database.write, names, codes))
         migration.retry(database, database.flush)
 
     def repair(self) -> None:

@@ -43,7 +43,7 @@ QUERIES_UNINDEXED = 10
 
 @dataclass(frozen=True)
 class Verification(PlainData):
-    """Result of :meth:`Migration.verify`."""
+    """Result of ``Migration.verify``."""
 
     passed: bool
     rows_old: int
@@ -72,7 +72,7 @@ def verify(
     least_recall: float = 0.9,
     callback: Callable[[int], object] | None = None,
 ) -> Verification:
-    """Check row counts, a sample read back, and the recall of the new index; see :class:`Verification`."""
+    """Check row counts, a sample read back, and the recall of the new index; see ``Verification``."""
     problems: list[str] = []
     n_old, n_new = database.count("old"), database.count("new")
     if n_old != n_new:

@@ -86,7 +86,7 @@ class OriginScale:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> OriginScale:
-        """Rebuild a scale from :meth:`state`. Raises ParameterError for an unknown kind."""
+        """Rebuild a scale from ``state``. Raises ParameterError for an unknown kind."""
         check_choice(state["kind"], KINDS, "kind")
         sides = (np.asarray(state[name], float) if name in state else None for name in ("mapped", "native"))
         return cls(state["kind"], np.asarray(state["knots"], float), np.asarray(state["values"], float), *sides)
@@ -103,7 +103,7 @@ def fit_origin_scale(queries: RowsLike, mapped: RowsLike, native: RowsLike, kind
         The same random rows, mapped from old vectors that the map was not fitted on, and encoded by the new model.
     kind : {"query", "affine", "monotone", "factor"}, default="query"
         "query": give each query's scores the mean and standard deviation that native rows have for this query, as in
-        :func:`congruence.upgrade.bridge.search_mixed`. "affine": match the mean and standard deviation of all scores to
+        ``congruence.upgrade.bridge.search_mixed``. "affine": match the mean and standard deviation of all scores to
         those of native rows. "monotone": match all their quantiles. "factor": multiply the scores so that the mean of
         the highest hundredth matches that of native rows; this can be stored in the rows of an inner-product index.
 

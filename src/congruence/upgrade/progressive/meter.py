@@ -176,7 +176,7 @@ class Reading(PlainData):
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> Reading:
-        """Rebuild a reading from :meth:`to_dict`."""
+        """Rebuild a reading from ``to_dict``."""
         parts = {
             name: {key: _estimate(estimate) for key, estimate in facts[name].items()}
             for name in ("store", "mapped", "old", "new")

@@ -1,6 +1,6 @@
 """Choose which rows to re-embed next: the highest scores first, without near-duplicates as long as other rows remain.
 
-An order is a function of a :class:`View`; its scores are compared within one call only. Orders never see the meter's
+An order is a function of a ``View``; its scores are compared within one call only. Orders never see the meter's
 new vectors.
 """
 
@@ -42,7 +42,7 @@ class View:
         return self.old_facts, self.new_facts
 
 
-#: Function of a :class:`View` that returns one score per row; rows with the highest scores come first.
+#: Function of a ``View`` that returns one score per row; rows with the highest scores come first.
 Order = Callable[[View], np.ndarray]
 
 
@@ -168,7 +168,7 @@ def quantiles(scores: np.ndarray) -> np.ndarray:
 
 
 def ranks(scores: np.ndarray, some: np.ndarray) -> np.ndarray:
-    """Return :func:`quantiles` for some of the scores, given by value, with less memory."""
+    """Return ``quantiles`` for some of the scores, given by value, with less memory."""
     ordered = np.sort(scores)
     return (np.searchsorted(ordered, some, "left") + np.searchsorted(ordered, some, "right") + 1) / (2 * len(scores))
 
@@ -278,6 +278,6 @@ class OrderSelection:
         return {"ranks": [[row, *ranks] for row, ranks in self.ranks.items()], "harm": [*map(list, self.harm.items())]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the state returned by :meth:`state`."""
+        """Restore the state returned by ``state``."""
         self.ranks = {int(row): list(ranks) for row, *ranks in state["ranks"]}
         self.harm = {int(row): float(harm) for row, harm in state["harm"]}

@@ -86,7 +86,7 @@ class Progressive:
         A first map from the old model to the new one, fitted on any data available; texts alone are enough.
     old : Embeddings, array_like or Source, shape (n, d_old)
         The store. Without ids, row numbers are used as ids. For stores larger than memory: an array or Embeddings over
-        a memory-mapped file, a :class:`congruence.stores.Source`, or with ``stream=True`` anything that supports slices
+        a memory-mapped file, a ``congruence.stores.Source``, or with ``stream=True`` anything that supports slices
         and increasing row numbers (HDF5, Zarr).
     texts, new_texts : array_like, shapes (m, d_old) and (m, d_new), optional
         The same texts in both models: a vocabulary, tags or a query log. Used by the orders and the fit, and by the
@@ -97,7 +97,7 @@ class Progressive:
         How often each row is requested. The order multiplies its rank of a row by the weight, and the meter also
         reports weighted quality.
     order : str, callable, or "auto", default="auto"
-        A key of :data:`ORDERS`, a :class:`Mixture`, or a function of a :class:`View`. "auto" is "entropy" if the texts
+        A key of ``ORDERS``, a ``Mixture``, or a function of a ``View``. "auto" is "entropy" if the texts
         of most rows are known, else "random", until the random rows show that another order is better at finding rows
         that mapping degrades.
     meter_share : float, default=0.2
@@ -125,8 +125,8 @@ class Progressive:
     -----
     For an array in memory, unit rows, mapped rows and new vectors are kept in memory as well. For a stream, memory
     holds 12 bytes per row besides the ids, sums of d² numbers, while a batch is chosen the orders' scores (with texts
-    about 100 bytes per row at k = 10), and new vectors until :meth:`save` has written them. Rows are compared by
-    cosine: mapped rows and the rows that :meth:`store` returns have unit norm.
+    about 100 bytes per row at k = 10), and new vectors until ``save`` has written them. Rows are compared by
+    cosine: mapped rows and the rows that ``store`` returns have unit norm.
 
     Examples
     --------
@@ -234,12 +234,12 @@ class Progressive:
             Stop when the lower end of the meter's interval for the store's ``metric`` (its 97.5 % confidence bound, not
             the estimate) reaches this value.
         metric : str, default="agreement"
-            A key of :attr:`Reading.store`; without texts, ``"cosine"`` replaces the default.
+            A key of ``Reading.store``; without texts, ``"cosine"`` replaces the default.
 
         Yields
         ------
         ndarray
-            Ids, each once. Pass their vectors to :meth:`update` before the next batch. Omitted rows are requested again
+            Ids, each once. Pass their vectors to ``update`` before the next batch. Omitted rows are requested again
             only by a loaded plan's first batch.
         """
         check_positive(size, "size", integer=True)
@@ -358,7 +358,8 @@ class Progressive:
         states.role[unrequested], states.due[unrequested] = SELECTED, True
         states.embedded[rows] = True
         if self.order == "auto":
-            self._selection.finish(dict(zip(rows.tolist(), Y, strict=True)), self._mapped, self.texts, self.n_neighbors)  # type: ignore[arg-type]
+            found = dict(zip(rows.tolist(), Y, strict=True))
+            self._selection.finish(found, self._mapped, self.texts, self.n_neighbors)  # type: ignore[arg-type]
         self._fit()
         reading = read(self._rows())
         if self.history_ and self.history_[-1].n_embedded == reading.n_embedded:
@@ -425,7 +426,7 @@ class Progressive:
             yield self.ids[part], self.stored(np.arange(len(self))[part])
 
     def stored(self, rows: np.ndarray) -> np.ndarray:
-        """Return the rows of :meth:`store` with these numbers, shape (b, d_new)."""
+        """Return the rows of ``store`` with these numbers, shape (b, d_new)."""
         native = self._row_states.embedded[rows]
         out = np.empty((len(rows), self._mapped.shape[1]), np.float32)
         out[native] = self.new_vectors.take(rows[native])
@@ -448,7 +449,7 @@ class Progressive:
 
     @property
     def missing(self) -> np.ndarray:
-        """Ids that were requested but not yet passed to :meth:`update`."""
+        """Ids that were requested but not yet passed to ``update``."""
         return np.asarray(self.ids[(self._row_states.role != WAITING) & ~self._row_states.embedded])
 
     def meter(self) -> Reading:
@@ -520,7 +521,7 @@ class Progressive:
         )
 
     def origin_scale(self, kind: str = "query") -> OriginScale:
-        """Fit how to convert scores of mapped rows to the scale of native rows (:func:`fit_origin_scale`)."""
+        """Fit how to convert scores of mapped rows to the scale of native rows (``fit_origin_scale``)."""
         if self.texts is None:
             raise InputError(
                 "There are no texts to score with.", "Pass `texts=…` and `new_texts=…`, or call fit_origin_scale."
@@ -534,13 +535,13 @@ class Progressive:
         return fit_origin_scale(self.texts.new, self._mapped[rows], self.new_vectors.take(rows), kind)
 
     def plot(self, ax: Axes | None = None, *, metric: str | None = None) -> Axes:
-        """Draw quality by share re-embedded, with the forecast (:func:`congruence.plotting.draw_progress`)."""
+        """Draw quality by share re-embedded, with the forecast (``congruence.plotting.draw_progress``)."""
         from congruence.plotting import draw_progress
 
         return draw_progress(self.picture(metric=metric), ax)
 
     def picture(self, *, metric: str | None = None, forecast: bool = True) -> dict[str, Any]:
-        """Return the content of :meth:`plot` as plain data; the forecast scores all rows."""
+        """Return the content of ``plot`` as plain data; the forecast scores all rows."""
         if not self.history_:
             raise InputError("This plan has no measured stage to plot.", "Call update first.")
         name = metric or next(key for key in ("accuracy", "agreement", "cosine") if key in self.history_[-1].store)
@@ -588,8 +589,8 @@ class Progressive:
         folder: Path,
         **inputs: Any,
     ) -> Self:
-        """Resume a plan from the arrays and the facts of a state that :meth:`write` wrote to a folder; see
-        :meth:`load`.
+        """Resume a plan from the arrays and the facts of a state that ``write`` wrote to a folder; see
+        ``load``.
 
         Raises CorruptFileError if the state is damaged, or of another store, map or texts.
         """
@@ -674,7 +675,7 @@ class Progressive:
 
     @classmethod
     def load(cls, path: str | Path, mapping: Map, old: RowsLike | Source | RowsOnDisk, **inputs: Any) -> Self:
-        """Resume a plan saved with :meth:`save`.
+        """Resume a plan saved with ``save``.
 
         ``mapping`` and ``old`` are those of the plan, as are ``texts``, ``new_texts``, ``labels``, ``weights`` and, if
         it is a function, ``order``; other parameters come from the folder.
@@ -724,7 +725,7 @@ def open_store(
 ) -> tuple[RowMatrix, np.ndarray, bool, str | None]:
     """Return rows, ids (or row numbers), whether they are ids, and the modality of a store.
 
-    Rows are an array in memory, or a :class:`Lazy` matrix that reads them on access, after one pass that checks them.
+    Rows are an array in memory, or a ``Lazy`` matrix that reads them on access, after one pass that checks them.
     """
     # An HDF5 or Zarr data set, and not an array, a table or Embeddings.
     known = ("__array_interface__", "iloc", "detach", "vectors")
@@ -810,7 +811,7 @@ def near_duplicate_cosine(rows: RowMatrix, random_state: int) -> float:
 def take_front(
     scores: np.ndarray, eligible: np.ndarray, free: np.ndarray, n: int, old: RowMatrix, native: np.ndarray, near: float
 ) -> np.ndarray:
-    """Return the rows that :func:`take_in_order` takes, but read only those that it may take or compares with."""
+    """Return the rows that ``take_in_order`` takes, but read only those that it may take or compares with."""
     # take_in_order looks for near-duplicates among the first 4 n rows; free rows may come in between.
     most = 4 * n + int(np.count_nonzero(free & eligible)) + 1
     first = np.flatnonzero(eligible)

@@ -60,7 +60,7 @@ class Correction:
 
     @classmethod
     def load(cls, folder: Path, name: str, facts: Mapping[str, Any]) -> Correction:
-        """Read what :meth:`save` wrote, with the :meth:`facts` of the same map."""
+        """Read what ``save`` wrote, with the ``facts`` of the same map."""
         raw = read_piece(folder, name)
         try:
             arrays, kind, gate = safetensors.numpy.load(raw), facts["kind"], facts["gate"]
@@ -270,7 +270,7 @@ class Refit:
         return out
 
     def decide(self, table: np.ndarray) -> Correction:
-        """Return the best kind and penalty, not fitted yet, by :meth:`compare`, shape (kinds, penalties, rows, 2)."""
+        """Return the best kind and penalty, not fitted yet, by ``compare``, shape (kinds, penalties, rows, 2)."""
         criterion = 0 if self.gate is None else 1
         penalty = [_leader(scores, 1.0) for scores in table[..., 0]]
         # Another kind must be clearly better than the first one, because a few random rows can mislead.
@@ -345,7 +345,7 @@ class _Moments:
 
 
 class Sums:
-    """Fits the correction of a :class:`Refit` from sums instead of the rows (n, d_old).
+    """Fits the correction of a ``Refit`` from sums instead of the rows (n, d_old).
 
     With texts, features are [x, t(x)] and residuals y − b(x). The map without texts has features x and residuals y −
     b(x) + t(x), whose sums follow by addition, so one set serves all kinds of map. The choice between kinds and
@@ -439,7 +439,7 @@ MOST = 16
 class Update:
     """Rows to write again after an update."""
 
-    remap: np.ndarray  # ids whose vectors :meth:`Progressive.mapped` replaces: they moved, or their map is too old
+    remap: np.ndarray  # ids whose vectors ``Progressive.mapped`` replaces: they moved, or their map is too old
     moved: np.ndarray  # (len(remap),), 1 − cosine to the vector that was written
     n_waiting: int  # rows that are still mapped
 

@@ -113,7 +113,7 @@ def is_on_disk(array: object) -> bool:
 
 
 def by_block(rows: RowMatrix, make: Callable[[np.ndarray], np.ndarray], width: int) -> RowMatrix:
-    """Return rows made by ``make``, of ``width`` columns: float32 in memory, or :class:`Lazy` for those on disk."""
+    """Return rows made by ``make``, of ``width`` columns: float32 in memory, or ``Lazy`` for those on disk."""
     if isinstance(rows, Lazy):
         return Lazy(rows.read, (len(rows), width), make)
     out = np.empty((len(rows), width), np.float32)

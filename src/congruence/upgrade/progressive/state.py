@@ -165,7 +165,7 @@ class Received:
                     part.vectors = _open(folder / part.name, self.width)["vector"]
 
     def load(self, folder: Path, names: Sequence[str]) -> None:
-        """Add the rows of files that :meth:`save` wrote; a file of another kind raises ValueError."""
+        """Add the rows of files that ``save`` wrote; a file of another kind raises ValueError."""
         for name in names:
             read_piece(folder, name, keep=False)
             table = _open(folder / name, self.width)
