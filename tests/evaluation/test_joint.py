@@ -93,7 +93,7 @@ def test_one_sided_methods_still_want_one_modality(data):
         congruence.fit(data.images, data.texts, "linear")
     with pytest.raises(ModalityError):
         congruence.fit(data.images, data.texts, "cca", modality="image")
-    with pytest.raises(ParameterError, match="only one whose rotation"):
+    with pytest.raises(ParameterError, match="only a rotation is shared"):
         congruence.fit(data.images, data.texts, "cca", means={"text": (data.texts, None)})
     plain = congruence.fit(Embeddings(data.images.vectors), Embeddings(data.texts.vectors), "cca", modality="other")
     assert (plain.source_space_.modality, plain.target_space_.modality) == ("other", "other")
