@@ -224,7 +224,7 @@ def test_the_command_refines_and_says_what_it_did(here, tmp_path):
     assert retrieval(congruence.load(tmp_path / "map")) > 0.95
     lone = here(*command, "--unpaired-source", "u.npy")
     assert lone.code == 2
-    assert "Pass --unpaired-target FILE too." in lone.err
+    assert "Pass --unpaired-target too." in lone.err
     wrong = here(*command, "--method", "linear", "--unpaired-source", "u.npy", "--unpaired-target", "v.npy")
     assert "leave out --unpaired-source and --unpaired-target" in wrong.err
 
