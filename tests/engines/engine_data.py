@@ -1,7 +1,5 @@
 """A small data set of several files, and engines that simulate failing machines."""
 
-from __future__ import annotations
-
 import contextlib
 import pickle
 import tempfile

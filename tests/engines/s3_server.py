@@ -4,8 +4,6 @@ Supports enough for Arrow's client (the AWS SDK for C++) and Lance's (object_sto
 with this project's pins: botocore needs python-dateutil below 3.
 """
 
-from __future__ import annotations
-
 import hashlib
 import threading
 from contextlib import contextmanager

@@ -1,8 +1,4 @@
-"""Data sets of texts and images, encoded fragment by fragment: the local command's vectors, once each, whatever
-happens.
-"""
-
-from __future__ import annotations
+"""Data sets of texts and images, encoded by fragments: the local command's vectors, once each, whatever happens."""
 
 import io
 import json

@@ -1,7 +1,5 @@
 """The examples of docs/spark.md, docs/daft.md and docs/dask.md, run as printed."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -25,9 +23,7 @@ MAP = make_map()
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Run a page's Python beside a data set ``vectors`` and a map ``map``, and return what it wrote to ``mapped``, by
-    id.
-    """
+    """Run a page's Python beside ``vectors`` and ``map``, and return what it wrote to ``mapped``, by id."""
     write_parts(tmp_path / "vectors")
     MAP.save(tmp_path / "map")
     monkeypatch.chdir(tmp_path)

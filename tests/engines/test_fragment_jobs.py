@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import pickle
 
@@ -34,9 +32,6 @@ HERE = LocalEngine()
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
     return write_parts(tmp_path_factory.mktemp("parts") / "in")
-
-
-# ------------------------------------------------------------------ the batch callable
 
 
 def test_a_batch_is_the_block_of_the_local_command_to_the_bit(tmp_path):
@@ -82,9 +77,7 @@ def test_products_on_a_device_are_those_of_numpy():
 
 
 def test_torch_is_imported_where_there_is_a_gpu(monkeypatch):
-    """ "auto" takes torch's product only on a GPU; without one, and where the engine hides it, torch is not even
-    imported.
-    """
+    """Without one, and where the engine hides it, "auto" does not even import torch."""
     import builtins
 
     import congruence.upgrade.transform as blocks
@@ -112,9 +105,6 @@ def test_a_batch_refuses_what_the_local_command_refuses():
         MapBatch(MAP, table().schema)(table(0, 10, bad))
     with pytest.raises(DirectionError):
         MapBatch(MAP, table(0, 10, Y).schema)
-
-
-# ------------------------------------------------------------------ data sets
 
 
 def test_a_data_set_is_mapped_as_by_the_local_command_to_the_bit(parts, tmp_path):
@@ -195,9 +185,6 @@ def test_columns_must_agree_and_places_be_apart(parts, tmp_path):
     with pytest.raises(OutputExistsError, match="Got files at .* that congruence did not write"):
         transform_dataset(MAP, data, str(tmp_path / "theirs"), engine=HERE, force=True)
     assert (tmp_path / "theirs/thesis.txt").exists()
-
-
-# ------------------------------------------------------------------ interruptions
 
 
 @pytest.mark.parametrize("after", [0, 2, FILES])
@@ -282,9 +269,6 @@ def test_an_output_is_whole_or_not_there(parts, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b", "out"]
 
 
-# ------------------------------------------------------------------ bad rows
-
-
 @pytest.fixture
 def spoiled(tmp_path):
     vectors = X.copy()
@@ -327,9 +311,6 @@ def test_missing_and_ragged_vectors_are_put_aside_and_named(tmp_path):
     transform_dataset(MAP, data, str(tmp_path / "out2"), engine=HERE, bad_rows=str(aside))
     assert pq.read_table(aside).column("reason").to_pylist() == ["no vector", "another width", "missing numbers"]
     assert pq.read_table(tmp_path / "out2").column("id").to_pylist() == [0, 3, 5]
-
-
-# ------------------------------------------------------------------ object stores
 
 
 @pytest.fixture

@@ -1,8 +1,4 @@
-"""A migration whose executor an engine makes: the same bits as in one process, nothing lost to kills, and files
-only.
-"""
-
-from __future__ import annotations
+"""A migration whose executor an engine makes: the bits of one process, nothing lost to kills, and files only."""
 
 import json
 

@@ -1,8 +1,4 @@
-"""A LanceDB table that an engine migrates: complete files of the column by fragment, committed as far as nobody has
-changed their rows.
-"""
-
-from __future__ import annotations
+"""A LanceDB table that an engine migrates: files of the column, committed where nobody has changed their rows."""
 
 import json
 
@@ -150,9 +146,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_others_change_the_table_meanwhile(tmp_path, name):
-    """Files that were written for rows as they were before are committed where these still stand, and the others
-    removed.
-    """
+    """Files written for rows as they were are committed where these still stand, and the others removed."""
     where = write_table(tmp_path / "photos.lance")
     engine = Meanwhile(where, CHANGES[name])
     assert migrate(where, tmp_path / "j", EngineExecutor(engine, range_bytes=1))["verify"].passed
@@ -185,9 +179,7 @@ def test_a_file_of_rows_that_moved_is_removed(tmp_path):
 
 
 def test_rows_that_are_deleted_or_have_no_vector(tmp_path):
-    """They stay so, in the first block of a fragment, between others and at its end, also where only some of its
-    vectors are written again.
-    """
+    """They stay so at a fragment's start, between others and at its end, also where some vectors are written again."""
     where = tmp_path / "photos.lance"
     holes = {0, 1, 299, 300, 450, 899, 1199}
     lists = [None if k in (2, 298, 600, 1198) else row.tolist() for k, row in enumerate(X)]
@@ -276,9 +268,7 @@ def in_bucket(options):
 
 
 def test_a_table_in_an_object_store_by_the_command(bucket, here, tmp_path):
-    """From the plan to the way back, killed between, with another process's change; no file is written beside the
-    table's own.
-    """
+    """From the plan to the way back, killed between, with another's change; no file is beside the table's own."""
     MAP.save(tmp_path / "map")
     where = "s3://bucket/shop/photos.lance"
     with pytest.raises(Killed):

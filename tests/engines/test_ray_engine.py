@@ -1,7 +1,5 @@
 """On a local cluster of Ray with two workers, started once."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -88,9 +86,7 @@ def test_the_command_on_a_cluster_writes_what_the_local_one_writes(cluster, part
 
 
 class Dies:
-    """Ends its process on the first attempt at each of some fragments, after the output is written: kill -9 at the
-    worst time.
-    """
+    """Ends its process on the first attempt at each of some fragments, after the output is written."""
 
     def __init__(self, work, marks, names):
         self.work, self.marks, self.names = work, marks, names
@@ -128,9 +124,7 @@ def test_dead_workers_are_replaced_and_no_row_is_there_twice(cluster, parts, tmp
 
 
 def test_a_migration_on_a_cluster_with_dying_workers(cluster, here, tmp_path):
-    """Workers die after a stretch is written, before it is told, and after a new file is; the command then does the
-    switch and the way back.
-    """
+    """After a stretch is written, before it is told, and after a new file is; then the command switches."""
     where = write_parts(tmp_path / "photos")
     MAP.save(tmp_path / "map")
     (tmp_path / "marks").mkdir()
@@ -155,9 +149,7 @@ def test_a_migration_on_a_cluster_with_dying_workers(cluster, here, tmp_path):
 
 
 def test_a_lancedb_table_on_a_cluster_with_a_dying_worker(cluster, here, tmp_path):
-    """A worker dies after a fragment's file is written, before it is told: another writes it again, and the command
-    goes on.
-    """
+    """A worker dies after a fragment's file is written, before it is told: another writes it again."""
     lance = pytest.importorskip("lance")
     where = tmp_path / "photos.lance"
     lance.write_dataset(table(), str(where), max_rows_per_file=ROWS)
@@ -233,9 +225,6 @@ def test_a_command_keeps_what_a_signal_does_to_it(monkeypatch):
         signal.signal(signal.SIGTERM, before)
 
 
-# ------------------------------------------------------------------ evaluate and certify
-
-
 def test_scores_of_a_cluster_are_those_of_the_local_commands(cluster, parts, here, tmp_path):
     MAP.save(tmp_path / "map")
     new = write_parts(tmp_path / "new", Y)
@@ -249,9 +238,6 @@ def test_scores_of_a_cluster_are_those_of_the_local_commands(cluster, parts, her
     said = [here("certify", *options, *how) for how in (ray, ("--json",))]
     assert said[0].out, said[0].err
     assert json.loads(said[0].out)["verdict"] == json.loads(said[1].out)["verdict"]
-
-
-# ------------------------------------------------------------------ embed
 
 
 @pytest.fixture(scope="module")

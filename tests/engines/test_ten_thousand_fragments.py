@@ -1,8 +1,4 @@
-"""Ten thousand fragments on a simulated cluster with stragglers, dead workers, preemption and killed drivers: the
-journal's arithmetic, and the plan's.
-"""
-
-from __future__ import annotations
+"""Ten thousand fragments on a simulated cluster: the journal's arithmetic, and the plan's."""
 
 import heapq
 import json
@@ -29,9 +25,7 @@ class Clock:
 
 
 class Cluster:
-    """Workers that take fragments in order; an attempt that dies is begun again, and a straggler is run a second time
-    beside itself.
-    """
+    """An attempt that dies is begun again, and a straggler is run a second time beside itself."""
 
     def __init__(self, clock, rng):
         self.clock, self.rng = clock, rng

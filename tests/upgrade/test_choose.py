@@ -1,8 +1,4 @@
-"""The map that fit chooses: by evidence, among rotations where nothing is known of other modalities, and sane on poor
-anchors.
-"""
-
-from __future__ import annotations
+"""The map that fit chooses: by evidence, and among rotations where nothing is known of other modalities."""
 
 import json
 
@@ -30,17 +26,12 @@ def rotated(n, d=16, *, noise=0.3, offset=0.0, seed=0):
 
 
 def sheared(n, d=16, *, seed=0):
-    """Texts that differ by a linear map that is no rotation, and images, by the source model, that the rotation in it
-    maps to the target's texts.
-    """
+    """Texts that differ by no rotation, and images that the rotation in it maps to the target's texts."""
     rng = np.random.default_rng(seed)
     R = random_rotation(d, random_state=seed)
     text = rng.standard_normal((n, d))
     target = text * np.geomspace(10, 0.1, d) @ R + 0.3 * rng.standard_normal((n, d))
     return text, target, target @ R.T
-
-
-# ------------------------------------------------------------------ the fits that are compared
 
 
 @pytest.mark.parametrize(
@@ -75,9 +66,6 @@ def test_moments_less_some_rows_are_those_of_the_others():
     assert left.rows == 25
     for name, value in expected.state().items():
         np.testing.assert_allclose(left.state()[name], value, atol=1e-10)
-
-
-# ------------------------------------------------------------------ what is chosen
 
 
 def test_the_first_candidate_stays_unless_another_is_ahead():
@@ -159,9 +147,6 @@ def test_too_few_pairs_are_not_compared():
     choice = choose_map(*rotated(11))
     assert (choice.tried, choice.folds, choice.method) == ([], 0, "orthogonal")
     assert "11 different pairs are too few" in choice.evidence
-
-
-# ------------------------------------------------------------------ fit and its card
 
 
 def embed(rows, names):

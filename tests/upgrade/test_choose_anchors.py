@@ -142,9 +142,6 @@ def test_the_picture_has_a_line_for_the_choice_and_one_for_chance(store):
     assert lines == {"variance": found.covered.tolist(), "in random order": found.covered_by_random.tolist()}
 
 
-# ------------------------------------------------------------------ the command
-
-
 @pytest.fixture
 def files(store, tmp_path):
     np.savez(tmp_path / "s.npz", v=store.vectors, name=np.array(store.ids.tolist()), kind=np.arange(200) % 7)

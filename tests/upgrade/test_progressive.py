@@ -1,7 +1,5 @@
 """The plan of a progressive migration: batches, refits, bad input, and what is saved."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -183,9 +181,7 @@ def test_near_duplicates_wait():
 
 
 def test_near_duplicates_are_those_of_a_loop_over_all_pairs(monkeypatch):
-    """The blocks of pick beside the definition: a row waits if an earlier one that does not wait, or a native one, is
-    near.
-    """
+    """The definition: a row waits if an earlier one that does not wait, or a native one, is near."""
     rng = np.random.default_rng(0)
     for trial in range(30):
         rows = normalize_rows(rng.standard_normal((120, 3)))
@@ -255,9 +251,6 @@ def test_random_rows_alternate_between_meter_and_choice():
     assert len(states.draw(5)) == 0
 
 
-# ---------------------------------------------------------------------- bad input
-
-
 def test_every_kind_of_bad_vectors_has_its_error(problem, mapping):
     plan = start(problem, mapping)
     good = problem.target_images[:3]
@@ -322,9 +315,6 @@ def test_bad_parameters(problem, mapping):
         start(problem, ProcrustesHeads().fit(problem.source_images, problem.target_images))
     with pytest.raises(InputError, match="no measured stage"):
         start(problem, mapping).plot()
-
-
-# ---------------------------------------------------------------------- saving
 
 
 def test_a_plan_that_was_killed_goes_on_as_if_it_had_not(problem, mapping, tmp_path):
@@ -398,9 +388,6 @@ def test_a_state_of_other_data_or_a_damaged_one_is_refused(problem, mapping, tmp
     mapping.save(tmp_path / "map")
     with pytest.raises(CorruptFileError, match="progressive migration"):
         Progressive.load(tmp_path / "map", mapping, problem.source_images, **texts)
-
-
-# ---------------------------------------------------------------------- scores by origin
 
 
 def test_scores_of_two_origins_are_brought_onto_one_scale():

@@ -1,8 +1,4 @@
-"""Intervals from small random samples: by their definition, exact where that is known, and kept by skewed
-populations.
-"""
-
-from __future__ import annotations
+"""Intervals from small random samples: exact where that is known, and kept by skewed populations."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The meter's intervals hold, and the forecast says where re-embedding cannot win."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -45,9 +43,7 @@ def truth(plan, p):
 
 
 def test_intervals_of_the_meter_hold_over_many_runs():
-    """At least 93 % of nominal 95 %, less two standard errors of so few runs; benchmarks/bench_progressive.py has
-    many.
-    """
+    """At least 93 % of nominal 95 %, less two standard errors of so few runs."""
     inside = {"agreement": [], "overlap@10": [], "cosine": []}
     kinds = [{}, {"source_noise": 0.9, "shared": 0.2}, {"shear": 0.5}, {"lost": 0.3}]
     for seed in range(16):
@@ -82,9 +78,7 @@ def test_an_estimate_from_chosen_rows_would_be_biased_and_the_meters_is_not():
 
 
 def test_the_sample_is_random_among_mapped_rows_though_the_order_learns():
-    """Over 400 runs no row is in the sample more often than others that are still mapped; all of the meter's rows would
-    not be such a sample.
-    """
+    """No row is in the sample more often than others that are still mapped, as all of the meter's rows would be."""
     n, old = 60, np.eye(60)
     harm = np.linspace(0, 1, n) ** 2
     odds, variances, differences, naive = [], [], [], []
@@ -229,9 +223,6 @@ def test_accuracies_of_both_models_by_labels():
     )  # written rows differ by the tolerance
     assert reading.new["accuracy"].value == 1.0
     assert "recall@10" in reading.store
-
-
-# ---------------------------------------------------------------------- forecast
 
 
 def ahead_of(values, order, **given):

@@ -1,8 +1,4 @@
-"""Progressive re-embedding of stores larger than memory: the same as in memory, resumed as if never stopped, and saved
-piece by piece.
-"""
-
-from __future__ import annotations
+"""Progressive re-embedding of stores larger than memory: the same as in memory, resumed and saved piece by piece."""
 
 import shutil
 import tracemalloc
@@ -159,9 +155,6 @@ def test_memory_is_a_few_bytes_a_row(mapping, problem, tmp_path, monkeypatch):
     assert held < n * 40  # the vectors take 64 bytes a row, and in memory they are there four times
 
 
-# ---------------------------------------------------------------------- resumed as if never stopped
-
-
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("stop", [1, 2, 4])
 def test_a_resumed_run_remaps_what_an_unbroken_one_does(problem, mapping, on_disk, tmp_path, stop, stream):
@@ -180,9 +173,7 @@ def test_a_resumed_run_remaps_what_an_unbroken_one_does(problem, mapping, on_dis
 
 
 def test_rows_of_too_old_a_map_are_written_again(problem, mapping, on_disk, monkeypatch):
-    """Maps that rows were written by are kept, and no more of them than MOST: rows of the oldest are written again,
-    however little they moved.
-    """
+    """No more than MOST of the maps that rows were written by are kept: rows of the oldest are written again."""
     for most, tolerance in ((1, 10.0), (2, 0.02)):
         monkeypatch.setattr("congruence.upgrade.progressive.refit.MOST", most)
         result = []
@@ -193,9 +184,6 @@ def test_rows_of_too_old_a_map_are_written_again(problem, mapping, on_disk, monk
         assert result[0] == result[1]
         if most == 1:
             assert [len(remap) for _, remap in result[0]] == [380, 360, 340, 320, 300, 280]
-
-
-# ---------------------------------------------------------------------- files
 
 
 def files(folder):
@@ -356,9 +344,6 @@ def test_a_saved_plan_is_of_either_kind(problem, mapping, on_disk, tmp_path):
         folder = plan.save(tmp_path / type(first).__name__)
         again = Progressive.load(folder, mapping, second, **given(problem))
         assert step(again, problem, 1) == step(plan, problem, 1)
-
-
-# ---------------------------------------------------------------------- parts
 
 
 def test_the_front_of_an_order_is_what_pick_takes_of_all_rows():

@@ -1,7 +1,5 @@
 """What a progressive map does with rows whose own text is not among the known ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -36,9 +34,7 @@ class Classes:
         self.texts, self.new_texts = model(np.eye(D), names), model(turn, names)
 
     def plan(self, known, **given):
-        """Return a plan whose first map is fitted on the known names, and is given them as texts unless told
-        otherwise.
-        """
+        """Return a plan whose first map is fitted on the known names, which are its texts unless told otherwise."""
         first = OrthogonalMap().fit(self.texts[known], self.new_texts[known], modality="text")
         first = first.recenter(self.old, None, modality="image", offset=0.5)
         texts = {"texts": self.texts[known], "new_texts": self.new_texts[known]}

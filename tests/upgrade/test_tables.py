@@ -1,7 +1,5 @@
 """A table keeps its columns through ``transform_file``; what is read is never written over."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -87,9 +85,6 @@ def without_space(metadata):
 
 def vectors(table, name="embedding"):
     return np.array(table.column(name).to_pylist(), dtype="f8")
-
-
-# ------------------------------------------------------------------ columns stay
 
 
 @pytest.mark.parametrize("kind", LISTS)
@@ -230,9 +225,6 @@ def test_a_growing_dictionary_reaches_an_arrow_file(tmp_path):
     assert load(tmp_path / "out.arrow").column("word").to_pylist() == ["a", "b", None, "b", "c", "a"]
 
 
-# ------------------------------------------------------------------ text
-
-
 def test_csv_keeps_the_text_of_every_other_column(tmp_path):
     frame = pd.DataFrame(P.X, columns=[f"e{j}" for j in range(4)])
     frame.insert(0, "zip", [f"0{k}" for k in range(N)])
@@ -305,9 +297,6 @@ def test_what_has_no_room_is_named(suffix, left, tmp_path):
         assert (line["box"], line["path"], line["id"]) == ({"x": 0, "y": 0.5}, None, 10**15)
 
 
-# ------------------------------------------------------------------ refusals
-
-
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
 def test_rows_without_a_vector_are_named(suffix, tmp_path):
     kind = pa.list_(pa.float64(), 4)
@@ -323,9 +312,6 @@ def test_rows_without_a_vector_are_named(suffix, tmp_path):
 
 
 def alias(tmp_path, how):
-    """Return another name for ``in.parquet``, or a place around or inside the folder ``parts``, and the source's
-    spec.
-    """
     file, parts = tmp_path / "in.parquet", tmp_path / "parts"
     if how == "same":
         return file, file

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import threading
 from dataclasses import replace
 
@@ -172,9 +170,6 @@ def test_memory_does_not_grow_with_the_store(tmp_path):
         peaks.append(int(run_fresh(MEMORY, tmp_path / "map", tmp_path / f"in{k}.npy", tmp_path / f"out{k}.npy").stdout))
     assert peaks[1] < 600
     assert peaks[1] - peaks[0] < 150
-
-
-# ------------------------------------------------------------------ unit rows
 
 
 def unit(X):

@@ -1,7 +1,5 @@
 """Bridged queries: where they go, what is refused, and what is saved."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -43,9 +41,6 @@ def mapping():
 def two():
     """A map with means of images and of texts."""
     return OrthogonalMap().fit(NEW, OLD, modality="image").recenter(NEW[:9] + 0.1, OLD[:9], modality="text")
-
-
-# ------------------------------------------------------------------ where queries go
 
 
 @pytest.mark.parametrize("rows", [1, 5, 300])
@@ -124,9 +119,6 @@ def test_the_inverse_of_a_map_bridges_the_other_direction(mapping):
     assert bridge.transform(OLD[0]).shape == (8,)
 
 
-# ------------------------------------------------------------------ what is refused
-
-
 @pytest.mark.parametrize(
     ("queries", "error", "says"),
     [
@@ -190,9 +182,6 @@ def test_no_bridge_is_made_of_a_joint_space_or_of_no_map():
         Bridge("path")
     with pytest.raises(congruence.errors.CongruenceError, match="unfitted"):
         Bridge(OrthogonalMap())
-
-
-# ------------------------------------------------------------------ on disk
 
 
 @pytest.mark.parametrize("kind", ["orthogonal", "linear", "two"])

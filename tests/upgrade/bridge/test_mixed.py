@@ -1,7 +1,5 @@
 """One query over an index of two models' rows: standardized scores put both parts onto one scale."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 

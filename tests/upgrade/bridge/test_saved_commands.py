@@ -1,8 +1,4 @@
-"""A saved bridge where commands take a map: inspected, measured in a report, and its queries mapped from file to
-file.
-"""
-
-from __future__ import annotations
+"""A saved bridge where commands take a map: inspected, measured, and its queries mapped from file to file."""
 
 import json
 

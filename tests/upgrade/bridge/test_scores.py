@@ -1,7 +1,5 @@
 """What a bridge is measured by, its thresholds, and the command."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -42,9 +40,6 @@ def sides():
         "index": Embeddings(ROWS_OLD, ids=IDS),
         "index_new": Embeddings(ROWS_NEW[::-1], ids=IDS[::-1]),
     }
-
-
-# ------------------------------------------------------------------ evaluation
 
 
 def test_every_line_is_the_measure_of_its_own_queries_and_rows(bridge, sides):
@@ -149,9 +144,6 @@ def test_what_cannot_be_measured_is_refused(bridge, sides):
         bridge.evaluate(sides["queries"], sides["index"], index_new=Embeddings(NEW[:3], ids=["x", "y", "z"]))
 
 
-# ------------------------------------------------------------------ thresholds
-
-
 def test_matched_quantiles_find_a_monotone_relation():
     old = np.sort(np.random.default_rng(0).standard_normal(20_000))
     points, values = match_quantiles(old, np.sort(0.3 * old + np.tanh(old)))
@@ -237,9 +229,6 @@ def test_thresholds_that_cannot_be_are_refused(bridge, sides):
         bridge.fit_thresholds(**{**given, "queries": sides["queries"].take(np.arange(7))})
     with pytest.raises(ParameterError, match="folds"):
         bridge.fit_thresholds(**given, folds=0)
-
-
-# ------------------------------------------------------------------ the command
 
 
 @pytest.fixture

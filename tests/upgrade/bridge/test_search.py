@@ -1,7 +1,5 @@
 """Search with bridged queries: what is found, in which order, and what an index may be."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

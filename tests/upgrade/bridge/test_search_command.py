@@ -1,8 +1,4 @@
-"""``congruence search``: the hits of a bridge, of an old index or of one that is half old and half new, and what is
-refused.
-"""
-
-from __future__ import annotations
+"""``congruence search``: the hits of a bridge, of an old or half-old index, and what is refused."""
 
 import csv
 import json

@@ -1,7 +1,5 @@
 """Anchors are drawn from the rows that both models have, however few of the store's these are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

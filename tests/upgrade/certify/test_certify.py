@@ -1,7 +1,5 @@
 """Certificates of models whose relation is known."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

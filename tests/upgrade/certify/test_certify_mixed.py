@@ -1,8 +1,4 @@
-"""Stores of which a part is re-embedded: the forecast against stores that are really made so, and against a progressive
-migration.
-"""
-
-from __future__ import annotations
+"""Stores of which a part is re-embedded: the forecast against such stores, and against a progressive migration."""
 
 from dataclasses import replace
 
@@ -140,9 +136,7 @@ def test_it_takes_its_draws_from_re_embedding_alone(big, retention, monkeypatch)
 
 
 def test_class_by_class_it_is_the_forecast_of_a_progressive_migration(big):
-    """With rows that do not crowd each other out the share is that of ``make_forecast``, which adds up rows' own
-    losses.
-    """
+    """With rows that do not crowd each other out; ``make_forecast`` adds up rows' own losses."""
     rng = np.random.default_rng(0)
     values, rank = (rng.random(400) < 0.8).astype(float), rng.permutation(400)
     order, shuffled = np.argsort(rank), rng.permutation(400)
@@ -222,9 +216,7 @@ def test_a_large_store_has_more_rows_to_refit_on():
 
 
 def test_what_anchors_add_is_measured_with_the_descriptions(monkeypatch):
-    """More anchors help a map of few of them, and less so where descriptions are added to it: the gain of the map alone
-    is not what the store gains.
-    """
+    """More anchors help a map of few, and less where descriptions are added to it."""
     asked = []
 
     def spy(*given):

@@ -1,7 +1,5 @@
 """The command and the page: from files to a verdict, as a user runs it."""
 
-from __future__ import annotations
-
 import html.parser
 import io
 import json

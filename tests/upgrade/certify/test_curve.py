@@ -1,7 +1,5 @@
 """A power law is found again, and what it says of more anchors is what it is."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import t

@@ -1,7 +1,5 @@
 """Near-duplicates are found, kept together, and do not lend each other their scores."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

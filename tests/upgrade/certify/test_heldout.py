@@ -1,7 +1,5 @@
 """Scores of anchors among anchors are what items that are no anchors would score."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -103,9 +101,7 @@ def test_the_way_back_is_that_of_each_modality():
 
 @pytest.mark.parametrize("folds", [3, 10])
 def test_what_the_anchors_left_out_would_have_added_is_added(folds):
-    """What falls as one over the anchors is exact: a + b/n of maps without one fold and two gives that of the map of
-    all.
-    """
+    """a + b/n of maps without one fold and two gives that of the map of all."""
     p = upgrade_problem(40, 200, decay=0.0, shared=0.95, source_noise=0.9, target_noise=0.9, random_state=0)
     t = tables(p, np.arange(40))
     got = cross_fit(EvaluationSet(t), MapRecipe(["image", "text"], "orthogonal"), folds=folds)

@@ -1,7 +1,5 @@
 """Intervals against SciPy's and against repeated draws."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import binomtest, t, ttest_1samp

@@ -1,7 +1,5 @@
 """Overlap is what comparing lists by hand gives, and says what finding the same item does not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -72,9 +70,7 @@ def sides(source, target, text=None):
 
 
 def near_duplicates(groups, size, apart=0.1, noise=0.15, d=48, seed=0):
-    """Groups of near-duplicates in two models that differ by a rotation and by noise larger than what tells twins
-    apart.
-    """
+    """Two models that differ by a rotation and by noise larger than what tells twins apart."""
     rng = np.random.default_rng(seed)
     items = np.repeat(rng.standard_normal((groups, d)), size, axis=0)
     items += apart * rng.standard_normal(items.shape)

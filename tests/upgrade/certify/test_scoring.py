@@ -1,7 +1,5 @@
 """Hits are what brute force finds, and pulls are what removing an item really does."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

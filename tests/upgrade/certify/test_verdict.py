@@ -1,7 +1,5 @@
 """The rule, case by case."""
 
-from __future__ import annotations
-
 import pytest
 
 from congruence.errors import ParameterError

@@ -1,7 +1,5 @@
 """What is certified is the map that fit gives for the same rows, and its choice never sees the rows it is scored on."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
