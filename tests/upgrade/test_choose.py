@@ -149,22 +149,18 @@ def test_too_few_pairs_are_not_compared():
     assert "11 different pairs are too few" in choice.evidence
 
 
-def embed(rows, names):
-    return Embeddings(rows, ids=names)
-
-
 def test_fit_chooses_and_says_so(tmp_path):
     X, Y, images = sheared(150)
     names = [f"item {k}" for k in range(150)]
-    both = embed(X, names), embed(Y, names)
+    both = Embeddings(X, ids=names), Embeddings(Y, ids=names)
     plain = congruence.fit(*both, modality="text")
     assert isinstance(plain, OrthogonalMap)
     single = congruence.fit(*both, modality="text", single_modality=True)
     assert isinstance(single, LinearMap)
-    seen = congruence.fit(*both, modality="text", means={"image": (embed(images, names), None)})
+    seen = congruence.fit(*both, modality="text", means={"image": (Embeddings(images, ids=names), None)})
     assert isinstance(seen, OrthogonalMap)
     assert set(seen.scores_["choice"]["tried"][0]["other"]) == {"image"}
-    kept = congruence.fit(*both, modality="text", means={"image": (embed(X, names), None)}, holdout=30)
+    kept = congruence.fit(*both, modality="text", means={"image": (Embeddings(X, ids=names), None)}, holdout=30)
     assert isinstance(kept, LinearMap)
     assert "held_out_retrieval_at_1" in kept.scores_
     np.testing.assert_allclose(kept.for_modality("image").transform(X[:3]), kept.transform(X[:3]))
@@ -180,11 +176,11 @@ def test_fit_chooses_and_says_so(tmp_path):
 def test_held_out_pairs_choose_nothing():
     X, Y = rotated(60, noise=0.5)
     names = np.array([f"item {k}" for k in range(60)])
-    split = congruence.fit(embed(X, names), embed(Y, names), holdout=20)
+    split = congruence.fit(Embeddings(X, ids=names), Embeddings(Y, ids=names), holdout=20)
     heldout = congruence.splits.Split.from_dict(split.scores_["holdout"]).held_out(names)
     other = Y.copy()
     other[heldout] = RNG.standard_normal((int(heldout.sum()), 16))
-    again = congruence.fit(embed(X, names), embed(other, names), holdout=20)
+    again = congruence.fit(Embeddings(X, ids=names), Embeddings(other, ids=names), holdout=20)
     assert again.scores_["choice"] == split.scores_["choice"]
 
 
@@ -220,13 +216,8 @@ def test_the_command_shows_the_choice(here, tmp_path):
     X, Y, _ = sheared(100)
     np.savez(tmp_path / "a.npz", X=X, Y=Y)
     out = here("fit", "a.npz:X", "a.npz:Y", "-o", "map").out
-    for words in (
-        "chosen",
-        "rotation about the means",
-        "cross-validated retrieval of 100 pairs (3 folds, 4 times)",
-        "not tried",
-    ):
-        assert words in out
+    assert "rotation about the means" in out
+    assert "cross-validated retrieval of 100 pairs (3 folds, 4 times)" in out
     single = here("fit", "a.npz:X", "a.npz:Y", "-o", "other", "--single-modality", "--json")
     assert json.loads(single.out)["scores"]["choice"]["method"] == "linear"
     assert "ridge regression" in here("inspect", "other").out

@@ -63,12 +63,10 @@ def test_held_out_pairs_are_really_held_out(models):
     mapping = fit(models, holdout=0.25, random_state=3)
     heldout = Split.from_dict(mapping.scores_["holdout"]).held_out(models.source["image"].ids)
     assert heldout.sum() == 60
-    only_train = congruence.OrthogonalMap().fit(
-        models.source["image"].vectors[~heldout], models.target["image"].vectors[~heldout]
-    )
+    X, Y = models.source["image"].vectors, models.target["image"].vectors
+    only_train = congruence.OrthogonalMap().fit(X[~heldout], Y[~heldout])
     np.testing.assert_allclose(mapping.rotation_, only_train.rotation_, atol=1e-10)
-    moved = mapping.transform(models.source["image"].vectors[heldout])
-    expected = paired_cosine(moved, models.target["image"].vectors[heldout])
+    expected = paired_cosine(mapping.transform(X[heldout]), Y[heldout])
     assert mapping.scores_["held_out_cosine"] == pytest.approx(expected)
 
 
@@ -94,19 +92,17 @@ def test_shuffled_anchors_are_noticed(models):
 
 
 def test_what_cannot_be_fitted(models):
-    image, text = models.source["image"], models.target["text"]
+    image, text, target = models.source["image"], models.target["text"], models.target["image"]
     with pytest.raises(ModalityError, match="image, text"):
         congruence.fit(image, text)
     with pytest.raises(ParameterError, match="only a rotation is shared"):
         fit(models, method="linear")
     with pytest.raises(ParameterError, match="anchors' modality"):
-        congruence.fit(image, models.target["image"], means={"image": (image, None)})
+        congruence.fit(image, target, means={"image": (image, None)})
     with pytest.raises(ParameterError, match="Pass modality="):
-        congruence.fit(
-            Embeddings(image.vectors), Embeddings(models.target["image"].vectors), means={"text": (text, None)}
-        )
+        congruence.fit(Embeddings(image.vectors), Embeddings(target.vectors), means={"text": (text, None)})
     with pytest.raises(ParameterError, match="'orthogonal', 'linear', 'mlp'"):
-        congruence.fit(image, models.target["image"], "rotation")
+        congruence.fit(image, target, "rotation")
 
 
 def test_every_score_is_its_metric(models):
@@ -121,10 +117,8 @@ def test_every_score_is_its_metric(models):
         assert row.before == pytest.approx(paired_cosine(s[m].vectors, t[m].vectors))
         assert row.after > 0.95 > row.before
     row = scores.get("retrieval_other", "aligned image", "target image")
-    assert row.after == pytest.approx(class_retrieval(moved["image"], t["image"].vectors, labels, exclude_self=True))
-    assert row.target == pytest.approx(
-        class_retrieval(t["image"].vectors, t["image"].vectors, labels, exclude_self=True)
-    )
+    for value, rows in ((row.after, moved["image"]), (row.target, t["image"].vectors)):
+        assert value == pytest.approx(class_retrieval(rows, t["image"].vectors, labels, exclude_self=True))
     names = s["text"].ids
     native = zero_shot_accuracy(t["image"].vectors, t["text"].vectors, labels, names)
     for image, text, a, b in (
@@ -209,13 +203,8 @@ def test_prompts_become_prototypes(models):
     classes = {i: i.split("|")[0] for i in prompts.ids}
     source = {"image": models.source["image"], "text": prompts}
     mapping = fit(models)
-    ensembled = evaluate(
-        mapping,
-        source,
-        {"text": models.target["text"]},
-        labels=models.labels,
-        prompt_labels={**classes, **{i: i for i in text.ids}},
-    )
+    named = {"labels": models.labels, "prompt_labels": {**classes, **{i: i for i in text.ids}}}
+    ensembled = evaluate(mapping, source, {"text": models.target["text"]}, **named)
     unit = text.vectors / np.linalg.norm(text.vectors, axis=1, keepdims=True)  # two equal prompts average to one
     labels = np.array([models.labels[i] for i in models.image_ids])
     expected = zero_shot_accuracy(models.source["image"].vectors, unit, labels, text.ids)
@@ -226,14 +215,15 @@ def test_prompts_become_prototypes(models):
 
 def test_spaces_and_labels_are_checked(models):
     mapping = fit(models)
-    with pytest.raises(SpaceMismatchError):
-        evaluate(mapping, models.target, models.source)
-    with pytest.raises(InputError, match="no label"):
-        evaluate(mapping, models.source, models.target, labels={"x": "y"})
-    with pytest.raises(InputError, match="No image's class is among the texts"):
-        evaluate(mapping, models.source, models.target)
-    with pytest.raises(ModalityError, match="image vectors for the modality 'text'"):
-        evaluate(mapping, {"text": models.source["image"]}, models.target)
+    swapped = {"text": models.source["image"]}
+    for source, target, options, error, said in (
+        (models.target, models.source, {}, SpaceMismatchError, ""),
+        (models.source, models.target, {"labels": {"x": "y"}}, InputError, "no label"),
+        (models.source, models.target, {}, InputError, "No image's class is among the texts"),
+        (swapped, models.target, {}, ModalityError, "image vectors for the modality 'text'"),
+    ):
+        with pytest.raises(error, match=said):
+            evaluate(mapping, source, target, **options)
 
 
 def test_other_widths_have_no_before(models):

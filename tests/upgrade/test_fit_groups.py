@@ -38,10 +38,6 @@ def test_fit_holds_out_copies_together(repeated):
     assert not np.array_equal(heldout[::2], heldout[1::2])
 
 
-def test_no_holdout_no_message(repeated):
-    congruence.fit(*(Embeddings(rows) for rows in repeated), check=False)
-
-
 def test_folds_and_early_stopping_see_no_copies(repeated, monkeypatch):
     X, Y = repeated
     from congruence.linalg import shrinkage

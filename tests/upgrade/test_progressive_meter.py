@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from congruence import OrthogonalMap
-from congruence.embeddings import normalize_rows
 from congruence.errors import ParameterError
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import Forecast, Progressive, Reading
@@ -16,17 +15,19 @@ from congruence.upgrade.progressive.state import LEARN, METER, SELECTED, WAITING
 WORDS = 40
 
 
-def make(seed, n=300, **kind):
-    p = upgrade_problem(n, 12, random_state=seed, **kind)
-    words = p.source_texts[:WORDS], p.target_texts[:WORDS]
-    first = OrthogonalMap().fit(*words, modality="text")
-    return p, first.recenter(p.source_images, None, modality="image", offset=0.5), words
+def start(seed, kind=None, **given):
+    p = upgrade_problem(300, 12, random_state=seed, **(kind or {}))
+    texts, new_texts = p.source_texts[:WORDS], p.target_texts[:WORDS]
+    first = OrthogonalMap().fit(texts, new_texts, modality="text")
+    mapping = first.recenter(p.source_images, None, modality="image", offset=0.5)
+    known = {"texts": texts, "new_texts": new_texts, "modality": "image", "random_state": seed}
+    return p, Progressive(mapping, p.source_images, **{**known, **given})
 
 
-def start(seed, **given):
-    p, mapping, (texts, new_texts) = make(seed, **given.pop("kind", {}))
-    texts_ = {"texts": texts, "new_texts": new_texts, "modality": "image", "random_state": seed}
-    return p, Progressive(mapping, p.source_images, **{**texts_, **given})
+def run(plan, p, share, size=60):
+    for ids in plan.batches(size, share=share):
+        plan.update(ids, p.target_images[ids])
+    return plan
 
 
 def truth(plan, p):
@@ -48,8 +49,7 @@ def test_intervals_of_the_meter_hold_over_many_runs():
     kinds = [{}, {"source_noise": 0.9, "shared": 0.2}, {"shear": 0.5}, {"lost": 0.3}]
     for seed in range(16):
         p, plan = start(seed, kind=kinds[seed % 4], order="entropy", meter_share=0.4)
-        for ids in plan.batches(60, share=0.4):
-            plan.update(ids, p.target_images[ids])
+        run(plan, p, 0.4)
         result, true = plan.meter().store, truth(plan, p)
         for name, values in inside.items():
             values.append(result[name].low - 1e-9 <= true[name] <= result[name].high + 1e-9)
@@ -114,8 +114,7 @@ def test_the_sample_is_random_among_mapped_rows_though_the_order_learns():
 
 
 def test_without_texts_neighbors_are_looked_for_among_the_same_random_rows():
-    p, mapping, _ = make(0)
-    plan = Progressive(mapping, p.source_images, n_neighbors=2, meter_share=0.5, modality="image", order="residual")
+    p, plan = start(0, texts=None, new_texts=None, n_neighbors=2, meter_share=0.5, order="residual")
     seen = []
     for ids in plan.batches(30, share=0.6):
         plan.update(ids, p.target_images[ids])
@@ -134,8 +133,7 @@ def test_what_is_asked_for_often_counts_as_often():
     for seed in range(5):
         weights = rng.lognormal(0, 1, 300)
         p, plan = start(seed, weights=weights, kind={"source_noise": 0.9, "shared": 0.2}, meter_share=0.4)
-        for ids in plan.batches(60, share=0.4):
-            plan.update(ids, p.target_images[ids])
+        run(plan, p, 0.4)
         result, done = plan.meter().store["weighted cosine"], plan.embedded
         kept = np.where(done, 1.0, np.einsum("ij,ij->i", p.target_images, plan.transform(p.source_images)))
         true = np.average(kept, weights=weights)
@@ -148,9 +146,7 @@ def test_what_is_asked_for_often_counts_as_often():
 
 def test_equal_weights_change_nothing():
     p, plan = start(0, weights=np.full(300, 2.0))
-    for ids in plan.batches(60, share=0.2):
-        plan.update(ids, p.target_images[ids])
-    store = plan.meter().store
+    store = run(plan, p, 0.2).meter().store
     assert store["weighted cosine"].to_dict() == pytest.approx(store["cosine"].to_dict(), abs=1e-6)
     assert store["weighted agreement"].value == pytest.approx(store["agreement"].value)
 
@@ -172,11 +168,9 @@ def test_a_cosine_may_be_as_low_as_those_of_re_embedded_rows():
 
 
 def test_identical_models_are_not_known_to_be_identical():
-    p, _, _ = make(0)
+    p, _ = start(0)
     plan = Progressive(OrthogonalMap().fit(p.target_images, p.target_images), p.target_images, order="random")
-    for ids in plan.batches(60, share=0.2):
-        plan.update(ids, p.target_images[ids])
-    for one in plan.meter().store.values():
+    for one in run(plan, p, 0.2).meter().store.values():
         assert one.value == pytest.approx(1.0)
         assert one.low < 0.7
 
@@ -198,9 +192,7 @@ def test_the_interval_of_the_rest_is_of_a_finite_population(rate):
 
 def test_everything_re_embedded_is_exact():
     p, plan = start(0, order="random")
-    for ids in plan.batches(100):
-        plan.update(ids, p.target_images[ids])
-    reading = plan.meter()
+    reading = run(plan, p, None, size=100).meter()
     assert reading.share == 1.0
     assert all(one.value == one.low == one.high == 1.0 for one in reading.store.values())
     assert plan.forecast().verdict == "done"
@@ -208,32 +200,24 @@ def test_everything_re_embedded_is_exact():
 
 
 def test_accuracies_of_both_models_by_labels():
-    p, _, (texts, new_texts) = make(0)
+    p, _ = start(0)
+    texts, new_texts = p.source_texts[:WORDS], p.target_texts[:WORDS]
     labels = (p.target_images @ new_texts.T).argmax(axis=1)
     labels[:10] = -1
-    p, plan = start(0, labels=labels)
-    for ids in plan.batches(60, share=0.4):
-        plan.update(ids, p.target_images[ids])
+    plan = run(start(0, labels=labels)[1], p, 0.4)
     reading, known = plan.meter(), labels >= 0
     right = (p.source_images @ texts.T).argmax(axis=1) == labels
     assert reading.old["accuracy"].value == pytest.approx(right[known].mean())
     store = (plan.store() @ new_texts.T).argmax(axis=1) == labels
-    assert reading.store["accuracy"].value == pytest.approx(
-        store[known].mean(), abs=0.02
-    )  # written rows differ by the tolerance
+    # Written rows differ by the tolerance.
+    assert reading.store["accuracy"].value == pytest.approx(store[known].mean(), abs=0.02)
     assert reading.new["accuracy"].value == 1.0
     assert "recall@10" in reading.store
 
 
 def ahead_of(values, order, **given):
-    known = {
-        "metric": "agreement",
-        "meter_share": 0.2,
-        "target": 0.95,
-        "further": (0.1, 0.2),
-        "rate": 50.0,
-        "price": 0.01,
-    }
+    known = {"metric": "agreement", "meter_share": 0.2, "target": 0.95, "further": (0.1, 0.2)}
+    known |= {"rate": 50.0, "price": 0.01}
     return make_forecast(np.array(values, float), np.array(order, float), 1000, 100, 900, **{**known, **given})
 
 
@@ -265,16 +249,6 @@ def test_the_forecast_says_where_it_cannot_win():
     assert "0.900" in worse.reason
 
 
-def test_an_old_model_that_knows_nothing_is_told_from_a_few_random_rows():
-    p, mapping, (texts, new_texts) = make(3)
-    rng = np.random.default_rng(0)
-    noise = normalize_rows(rng.standard_normal(p.source_images.shape))
-    plan = Progressive(mapping, noise, texts=texts, new_texts=new_texts, modality="image", meter_share=1.0)
-    ids = next(iter(plan.batches(60)))
-    plan.update(ids, p.target_images[ids])
-    assert plan.forecast(target=0.99).verdict == "re-embed everything"
-
-
 def test_bad_input_of_a_forecast():
     _, plan = start(0)
     assert plan.forecast().verdict == "measure first"
@@ -297,9 +271,7 @@ def test_batches_end_where_the_lower_end_reaches_the_target():
 
 def test_the_picture_shows_stages_forecast_and_models():
     p, plan = start(0)
-    for ids in plan.batches(60, share=0.4):
-        plan.update(ids, p.target_images[ids])
-    ax = plan.plot(metric="agreement")
+    ax = run(plan, p, 0.4).plot(metric="agreement")
     lines = {line.get_label(): line for line in ax.get_lines()}
     assert {"new model", "measured", "forecast"} <= set(lines)
     np.testing.assert_allclose(lines["measured"].get_xdata(), [20, 40])

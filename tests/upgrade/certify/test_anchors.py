@@ -42,9 +42,8 @@ def test_captions_must_be_known_too():
     source = {"image": embed(300), "text": embed(300, first=100)}
     target = {"image": embed(250), "text": embed(300, first=50)}  # in common: 100 … 249
     anchors, queries = split_anchors(source, target, 90)
-    assert [len(part[k][m]) for part in (anchors, queries) for k in (0, 1) for m in ("image", "text")] == [90] * 4 + [
-        60
-    ] * 4
+    for part, n in ((anchors, 90), (queries, 60)):
+        assert {len(side[m]) for side in part for m in ("image", "text")} == {n}
 
 
 def test_a_target_without_images_is_split_by_captions():
@@ -69,11 +68,6 @@ def test_rows_without_ids_pair_by_position():
     assert not set(anchors[0]["image"].ids) & set(queries[0]["image"].ids)
 
 
-def test_no_item_in_common_is_said():
-    with pytest.raises(IdError, match="no id in common"):
-        split_anchors({"image": embed(50)}, {"image": embed(50, prefix="other")}, 10)
-
-
 def test_texts_are_captions_or_queries():
     images, captions, queries = embed(50), embed(50), embed(20, prefix="query")
     kept = split_texts({"image": images, "text": captions}, {"image": images, "text": captions})
@@ -87,14 +81,13 @@ def test_texts_are_captions_or_queries():
     assert split_texts(sides, sides)[2] is not None  # row 3 of twenty texts is not the caption of image 3
 
 
-@pytest.mark.parametrize("anchors", [0, -3, 40])
-def test_a_number_of_anchors_that_cannot_be_is_refused_with_one_that_can(anchors):
-    sides = {"image": embed(40)}
-    with pytest.raises(ParameterError, match=r"at least 1, and some left to score. Pass anchors=20"):
-        split_anchors(sides, sides, anchors)
-
-
-def test_one_item_in_common_suggests_no_number():
+def test_what_cannot_be_split_is_refused_with_a_number_that_can_be():
+    sides, one = {"image": embed(40)}, {"image": embed(1)}
+    for anchors in (0, -3, 40):
+        with pytest.raises(ParameterError, match=r"at least 1, and some left to score. Pass anchors=20"):
+            split_anchors(sides, sides, anchors)
     with pytest.raises(ParameterError, match="Both models have 1 items") as caught:
-        split_anchors({"image": embed(1)}, {"image": embed(1)}, 10)
+        split_anchors(one, one, 10)
     assert "anchors=" not in str(caught.value)
+    with pytest.raises(IdError, match="no id in common"):
+        split_anchors(sides, {"image": embed(50, prefix="other")}, 10)

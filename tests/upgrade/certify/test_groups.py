@@ -58,11 +58,8 @@ def test_members_of_small_clusters_are_not_near_duplicates():
 def test_many_copies_of_one_row_do_not_hide_other_near_duplicates():
     (source, target), own = grouped(25, 4)
     rng = np.random.default_rng(1)
-    copies = [
-        np.concatenate([rows, rng.standard_normal(rows.shape[1]) + 1e-4 * rng.standard_normal((12, 40))])
-        for rows in (source, target)
-    ]
-    found = near_duplicates(tables(*copies))[:100]
+    copies = [rng.standard_normal(40) + 1e-4 * rng.standard_normal((12, 40)) for _ in range(2)]
+    found = near_duplicates(tables(np.vstack([source, copies[0]]), np.vstack([target, copies[1]])))[:100]
     np.testing.assert_array_equal(found[:, None] == found, own[:, None] == own)
 
 
@@ -108,9 +105,8 @@ def test_a_twin_among_the_anchors_lends_no_score():
     split = cross_fit(EvaluationSet(whole), recipe, folds=10)
     model = recipe.fit(whole, np.arange(240))
     parts = [EvaluationSet(tables(source[k : k + 240], target[k : k + 240])) for k in range(240, 1200, 240)]
-    truth = np.mean(
-        [score(vectors_of(model, part), part, np.arange(240))["own@1/stored"].score.mean() for part in parts]
-    )
+    found = [score(vectors_of(model, part), part, np.arange(240)) for part in parts]
+    truth = np.mean([scores["own@1/stored"].score.mean() for scores in found])
     cosine = [m.scores["cosine/image"].mean() for m in (apart, split)]
     assert apart.scores["own@1/stored"].mean() == pytest.approx(truth, abs=0.03)
     assert cosine[0] < 0.1 < 0.3 < cosine[1]

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from certify_data import tables
 
 from congruence import Embeddings, Space
 from congruence.errors import InputError, ModalityError
 from congruence.synthetic import random_rotation, upgrade_problem
 from congruence.upgrade.certify import certify, cross_fit
 from congruence.upgrade.certify.cross_fit import score_heldout
-from congruence.upgrade.certify.design import EvaluationSet, make_tables
+from congruence.upgrade.certify.design import EvaluationSet
 from congruence.upgrade.certify.intervals import Measured
 from congruence.upgrade.certify.recipe import MapRecipe
 from congruence.upgrade.certify.scoring import compare_lists
@@ -64,9 +65,8 @@ def test_equal_similarities_are_listed_lowest_row_first():
     assert compare_lists(near, judge[:, ::-1], 5, "apart")["overlap"].score == 0
 
 
-def sides(source, target, text=None):
-    ids = [f"item {i}" for i in range(len(source))]
-    return {"image": Embeddings(source, ids=ids)}, {"image": Embeddings(target, ids=ids)}
+def images(*models):
+    return [{"image": Embeddings(rows, ids=[f"item {i}" for i in range(len(rows))])} for rows in models]
 
 
 def near_duplicates(groups, size, apart=0.1, noise=0.15, d=48, seed=0):
@@ -75,18 +75,14 @@ def near_duplicates(groups, size, apart=0.1, noise=0.15, d=48, seed=0):
     items = np.repeat(rng.standard_normal((groups, d)), size, axis=0)
     items += apart * rng.standard_normal(items.shape)
     source, target = (items + noise * rng.standard_normal(items.shape) for _ in range(2))
-    return sides(source, target @ random_rotation(d, d, random_state=seed))
+    return images(source, target @ random_rotation(d, d, random_state=seed))
 
 
 def test_a_store_of_near_duplicates_does_not_mislead():
     """Items do not find themselves but a twin, which is as good: not a reason to encode everything again."""
     certificate = certify(*near_duplicates(30, 8), **QUICK)
-    own, lists = (
-        certificate.strategies["own@1"]["stored"].value,
-        certificate.strategies["graded_overlap@10"]["stored"].value,
-    )
-    assert own < 0.8
-    assert lists > 0.96
+    assert certificate.strategies["own@1"]["stored"].value < 0.8
+    assert certificate.strategies["graded_overlap@10"]["stored"].value > 0.96
     assert certificate.verdict.action in ("map", "keep"), certificate.verdict
     assert certificate.verdict.confidence.get("re-embed", 0) < 0.1
     assert any("near-duplicates" in note for note in certificate.notes)
@@ -97,7 +93,7 @@ def test_finding_each_item_does_not_mean_finding_its_neighbors():
     rng = np.random.default_rng(0)
     items = rng.standard_normal((200, 48))
     source, target = (items + 0.65 * rng.standard_normal(items.shape) for _ in range(2))
-    certificate = certify(*sides(source, target), **QUICK)
+    certificate = certify(*images(source, target), **QUICK)
     assert certificate.strategies["own@1"]["stored"].value > 0.97
     assert certificate.strategies["overlap@10"]["stored"].value < 0.6
     assert certificate.verdict.action not in ("map", "queries"), certificate.verdict
@@ -107,7 +103,7 @@ def test_finding_each_item_does_not_mean_finding_its_neighbors():
 def test_a_rotation_returns_the_same_lists_and_a_random_one_chance():
     rng = np.random.default_rng(0)
     source = rng.standard_normal((120, 16))
-    certificate = certify(*sides(source, source @ random_rotation(16, 16, random_state=1)), **QUICK)
+    certificate = certify(*images(source, source @ random_rotation(16, 16, random_state=1)), **QUICK)
     for name in ("overlap@10", "graded_overlap@10"):
         assert certificate.strategies[name]["stored"].value == pytest.approx(1, abs=0.01)
         assert certificate.strategies[name]["keep"].value == pytest.approx(1, abs=1e-6)
@@ -122,10 +118,7 @@ def test_anchors_show_the_overlap_of_items_that_are_none():
     errors = []
     for seed in range(3):
         p = upgrade_problem(540, 100, decay=0.3, shared=0.8, source_noise=0.6, target_noise=0.6, random_state=seed)
-        parts = [
-            make_tables(*sides(p.source_images[k : k + 60], p.target_images[k : k + 60]), None, what="queries")
-            for k in range(0, 540, 60)
-        ]
+        parts = [tables(p, np.arange(k, k + 60), ("image",), "queries") for k in range(0, 540, 60)]
         recipe = MapRecipe(["image"], "orthogonal")
         model = recipe.fit(parts[0], np.arange(60))
         got = Measured()
@@ -143,24 +136,22 @@ def test_what_no_map_changes_is_compared_once_for_all_parts(monkeypatch):
         spy = lambda strategy, *given, real=real: asked.append(strategy) or real(strategy, *given)  # noqa: E731
         monkeypatch.setattr(cross_fit, name, spy)
     p = upgrade_problem(40, 8, random_state=0)
-    tables = make_tables(*sides(p.source_images, p.target_images), None)
-    cross_fit.cross_fit_lists(EvaluationSet(tables, n_neighbors=5), MapRecipe(["image"], "orthogonal"), Measured())
+    items = EvaluationSet(tables(p, np.arange(40), ("image",)), n_neighbors=5)
+    cross_fit.cross_fit_lists(items, MapRecipe(["image"], "orthogonal"), Measured())
     assert (asked.count("keep"), asked.count("re-embed")) == (2, 2)  # for either number of parts
     assert asked.count("stored") == 28 + 6  # once for each two parts
 
 
 def test_texts_of_other_items_search_both_stores():
     p = upgrade_problem(320, 24, source_noise=0.6, target_noise=0.4, shared=0.9, random_state=0)
-    source, target = sides(p.source_images[:240], p.target_images[:240])
+    source, target = images(p.source_images[:240], p.target_images[:240])
     texts = [Embeddings(side[240:], ids=[f"query {i}" for i in range(80)]) for side in (p.source_texts, p.target_texts)]
     certificate = certify(source, target, text_queries=tuple(texts), **QUICK)
     assert certificate.task == "graded_text_overlap@10"
-    assert set(certificate.strategies["text_overlap@10"]) == {"keep", "stored", "queries"}
-    assert certificate.strategies["text_overlap@10"]["stored"].n == 80
-    assert (
-        certificate.strategies["text_overlap@10"]["stored"].value
-        > 5 * certificate.controls["text_overlap@10"]["chance"]
-    )
+    found = certificate.strategies["text_overlap@10"]
+    assert set(found) == {"keep", "stored", "queries"}
+    assert found["stored"].n == 80
+    assert found["stored"].value > 5 * certificate.controls["text_overlap@10"]["chance"]
     # The same, told by ids alone; and by the target's texts alone, which say nothing of the other ways.
     named = Embeddings(texts[0].vectors, ids=texts[0].ids, space=Space("of texts", modality="text"))
     by_id = certify({"text": named} | source, target | {"text": texts[1]}, **QUICK)
