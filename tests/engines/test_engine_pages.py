@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from engine_data import FILES, OUT, ROWS, WIDTH, X, make_map, write_parts
+from engine_data import FILES, MAP, OUT, ROWS, WIDTH, X, write_parts
 
 from congruence import Space
 from congruence.upgrade.transform import BlockMap
@@ -18,7 +18,6 @@ from congruence.upgrade.transform import BlockMap
 pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore")]
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-MAP = make_map()
 
 
 @pytest.fixture
@@ -43,9 +42,8 @@ def check(rows, atol=0.0):
     assert rows.column("id").to_pylist() == list(range(FILES * ROWS))
     assert rows.column("title").to_pylist()[7] == "row 7"
     got = np.stack(rows.column("vector").to_numpy())
-    expected = np.concatenate(
-        [BlockMap(MAP, Space(dim=WIDTH), "f4")(X[k * ROWS : (k + 1) * ROWS]) for k in range(FILES)]
-    )
+    files = (X[k * ROWS : (k + 1) * ROWS] for k in range(FILES))
+    expected = np.concatenate([BlockMap(MAP, Space(dim=WIDTH), "f4")(file) for file in files])
     assert got.shape == (FILES * ROWS, OUT)
     np.testing.assert_allclose(got, expected, rtol=0, atol=atol)
 

@@ -129,10 +129,8 @@ def test_scores_are_retrieval_of_pairs_that_were_not_fitted():
             test, train = fold == part, fold != part
             mapping = OrthogonalMap().fit(X[train], Y[train])
             own = np.arange(test.sum())
-            first += [
-                class_retrieval(mapping.transform(X[test]), Y[test], own),
-                class_retrieval(Y[test], mapping.transform(X[test]), own),
-            ]
+            moved = mapping.transform(X[test])
+            first += [class_retrieval(moved, Y[test], own), class_retrieval(Y[test], moved, own)]
     assert tried["retrieval_at_1"] == pytest.approx(np.mean(first))
 
 

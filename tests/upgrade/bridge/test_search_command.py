@@ -75,13 +75,17 @@ def test_hits_of_both_parts_are_those_of_the_library(here, files, flags, options
     assert report["share_new"] == expected.new.mean()
 
 
-def test_hits_of_an_old_index_are_those_of_a_bridge(here, files):
+def test_hits_of_an_old_index_are_those_of_a_bridge_and_need_no_options_of_two_parts(here, files):
     done = here(*SEARCH, "-k", 4, "--json")
     assert done.code == 0, done.err
     expected = BRIDGE.search(embeddings(NEW, QUERIES), embeddings(OLD, IN_OLD), 4)
     report = json.loads(done.out)
     same(report["hits"], lines(expected, np.zeros((10, 4), bool)))
     assert "merge" not in report
+    for flags in (("--merge", "none"), BACKGROUND):
+        done = here(*SEARCH, *flags)
+        assert done.code == 2
+        assert f"Got {flags[0]} without --new" in done.err
 
 
 def test_hits_are_written_as_tables(here, files):
@@ -171,10 +175,3 @@ def test_what_cannot_be_searched_is_refused_in_one_sentence(here, files, flags, 
     assert done.err.count("\n") == 1
     assert not (files / "hits.txt").exists()
     assert pq.read_table(files / "parted.parquet").num_rows == 160
-
-
-def test_options_of_two_parts_without_a_new_one_are_refused(here, files):
-    for flags in (("--merge", "none"), BACKGROUND):
-        done = here(*SEARCH, *flags)
-        assert done.code == 2
-        assert f"Got {flags[0]} without --new" in done.err

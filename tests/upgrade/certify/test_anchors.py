@@ -45,10 +45,8 @@ def test_captions_must_be_known_too():
     for part, n in ((anchors, 90), (queries, 60)):
         assert {len(side[m]) for side in part for m in ("image", "text")} == {n}
 
-
-def test_a_target_without_images_is_split_by_captions():
-    source = {"image": embed(100), "text": embed(100)}
-    anchors, queries = split_anchors(source, {"text": embed(40)}, 30)
+    # A target without images is split by captions.
+    anchors, queries = split_anchors({"image": embed(100), "text": embed(100)}, {"text": embed(40)}, 30)
     assert (len(anchors[0]["image"]), len(queries[0]["image"]), len(queries[1]["text"])) == (30, 10, 10)
 
 

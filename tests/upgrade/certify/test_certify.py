@@ -22,7 +22,7 @@ QUICK = {"method": "orthogonal", "repeats": 2, "folds": 5, "draws": 300}
 
 
 def embed(rows, ids=None, **space):
-    return Embeddings(rows, ids=ids, space=Space(**space))
+    return Embeddings(np.asarray(rows), ids=ids, space=Space(**space))
 
 
 def problem(n=300, d=32, **facts):
@@ -88,11 +88,8 @@ def test_the_way_to_search_is_that_of_the_retrieval_measures(how):
     found = certify(*anchors, queries=queries, **how, **QUICK)
     assert (found.n_anchors, found.n_queries, found.strategies["recall@1"]["keep"].n) == (60, 140, 140)
     assert set(found.covered) == {"image", "text"}
-    mapping = OrthogonalMap().fit(
-        np.concatenate([anchors[0][m].vectors for m in ("image", "text")]),
-        np.concatenate([anchors[1][m].vectors for m in ("image", "text")]),
-        modality=np.repeat(["image", "text"], 60),
-    )
+    rows = [np.concatenate([side[m].vectors for m in ("image", "text")]) for side in anchors]
+    mapping = OrthogonalMap().fit(*rows, modality=np.repeat(["image", "text"], 60))
     texts, images = queries[1]["text"].vectors, mapping.for_modality("image").transform(queries[0]["image"].vectors)
     for k in (1, 10):
         expected = recall_at_k(texts, images, range(140), k, **how)
@@ -139,10 +136,8 @@ def test_queries_the_anchors_never_covered_are_noticed():
 def test_labels_turn_texts_into_classes():
     p = problem(classes=8)
     names = [f"class {k}" for k in range(8)]
-    prompts = [
-        embed(np.stack([texts[p.labels == k].mean(0) for k in range(8)]), names)
-        for texts in (p.source_texts, p.target_texts)
-    ]
+    own = [p.labels == k for k in range(8)]
+    prompts = [embed([texts[rows].mean(0) for rows in own], names) for texts in (p.source_texts, p.target_texts)]
     both = [side | {"text": texts} for side, texts in zip(sides(p, modalities=("image",)), prompts, strict=True)]
     labels = {str(i): f"class {k}" for i, k in enumerate(p.labels)}
     certificate = certify(*both, labels=labels, **QUICK)
@@ -215,7 +210,7 @@ def test_bad_input():
         ({}, target, {}, InputError, "in the source and"),
         (images[0], {"text": target["text"]}, {}, InputError, "in the source and"),
         (*sides(p, slice(0, 10)), {}, errors.TooFewAnchorsError, "10 anchors"),
-        ({"image": embed(broken)}, images[1], {}, errors.NotFiniteError, ""),
+        ({"image": broken}, images[1], {}, errors.NotFiniteError, ""),
         (images[0], {"image": embed(p.target_images, names)}, {}, IdError, ""),
         ({"image": embed(p.source_images, modality="text")}, images[1], {}, ModalityError, "text vectors as image"),
         (

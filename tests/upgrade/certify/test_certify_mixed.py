@@ -25,21 +25,17 @@ def problem(n, **facts):
 
 
 def prompts(p):
-    return [
-        np.stack([side[p.labels == k].mean(axis=0) for k in range(CLASSES)])
-        for side in (p.source_texts, p.target_texts)
-    ]
+    own = [p.labels == k for k in range(CLASSES)]
+    return [np.stack([side[rows].mean(axis=0) for rows in own]) for side in (p.source_texts, p.target_texts)]
 
 
 def certified(p, n, **options):
     """Certify the first items by their classes."""
-    ids = [str(i) for i in range(n)]
-    sides = [
-        {"image": Embeddings(rows[:n], ids=ids), "text": Embeddings(texts, ids=[f"class {k}" for k in range(CLASSES)])}
-        for rows, texts in zip((p.source_images, p.target_images), prompts(p), strict=True)
-    ]
-    labels = {one: f"class {k}" for one, k in zip(ids, p.labels[:n], strict=True)}
-    return certify(*sides, labels=labels, **{"method": "orthogonal", "repeats": 2, "draws": 200, "folds": 5, **options})
+    names = [f"class {k}" for k in range(CLASSES)]
+    images, texts = sides(p, slice(0, n), ("image",)), [Embeddings(rows, ids=names) for rows in prompts(p)]
+    both = [image | {"text": text} for image, text in zip(images, texts, strict=True)]
+    labels = {str(i): names[k] for i, k in enumerate(p.labels[:n])}
+    return certify(*both, labels=labels, **{"method": "orthogonal", "repeats": 2, "draws": 200, "folds": 5, **options})
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ def test_an_exact_law_is_recovered_and_most_is_one_last_rise_a_doubling():
     assert curve.best == pytest.approx(0.8, abs=1e-6)
     assert curve.at(1000) == pytest.approx(law(1000), abs=1e-6)
     assert curve.gain(600) == pytest.approx(law(1000) - law(400), abs=1e-6)
-
     curve = LearningCurve.through(SIZES, np.stack([law(SIZES)] * 3), 320)
     rise = float(law(320) - law(160))
     assert curve.most(320) == pytest.approx(rise)
@@ -60,10 +59,8 @@ def test_lifting_and_redrawing():
     assert np.std(gains) > 0
     assert abs(np.mean(gains) - curve.gain(320)) < 0.02
 
-
-def test_redrawn_curves_differ_in_shape_where_the_scores_do_not():
+    # Redrawn curves differ in shape where the scores do not.
     curve = LearningCurve.through(SIZES, np.stack([law(SIZES)] * 8), 320)
-    rng = np.random.default_rng(0)
     gains = [curve.redraw(rng).gain(640) for _ in range(40)]
     assert min(gains) < 0.6 * curve.gain(640) < 1.2 * curve.gain(640) < max(gains)
 

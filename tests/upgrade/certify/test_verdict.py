@@ -78,7 +78,6 @@ def test_thresholds_and_widths_move_the_verdict(ways, thresholds, narrows, actio
     ],
 )
 def test_overlap_says_how_alike_models_are_and_not_which_is_better(ways, action):
-
     assert decide({**ways, "re-embed": 1.0}, never, Thresholds(), narrows=False, of_lists=True).action == action
 
 

@@ -73,7 +73,6 @@ def test_a_linear_map_covers_the_span_of_its_anchors():
 
 
 def test_a_choice_sees_no_row_that_its_map_is_scored_on(problem, monkeypatch):
-
     chosen, fits, fitted = {}, [], MapRecipe.fit
 
     def choose(self, tables, train):
