@@ -212,7 +212,7 @@ def test_spaces_and_labels_are_checked(models):
     mapping = fit(models)
     swapped = {"text": models.source["image"]}
     for source, target, options, error, said in (
-        (models.target, models.source, {}, SpaceMismatchError, ""),
+        (models.target, models.source, {}, SpaceMismatchError, None),
         (models.source, models.target, {"labels": {"x": "y"}}, InputError, "no label"),
         (models.source, models.target, {}, InputError, "No image's class is among the texts"),
         (swapped, models.target, {}, ModalityError, "image vectors for the modality 'text'"),

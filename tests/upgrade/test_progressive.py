@@ -228,8 +228,8 @@ def test_every_kind_of_bad_vectors_has_its_error(problem, mapping):
         ([0, 1, 2], good[:, :5], ShapeError, "Got 5-d vectors; expected 16-d"),
         ([0, 1], good, ShapeError, "same number"),
         ([], np.empty((0, 16)), ShapeError, "0 rows"),
-        ([0, 1, 2], np.where(np.arange(16) == 3, np.nan, good), errors.NotFiniteError, ""),
-        ([0, 1, 2], good * np.array([[1.0], [0.0], [1.0]]), errors.ZeroRowError, ""),
+        ([0, 1, 2], np.where(np.arange(16) == 3, np.nan, good), errors.NotFiniteError, None),
+        ([0, 1, 2], good * np.array([[1.0], [0.0], [1.0]]), errors.ZeroRowError, None),
     ):
         with pytest.raises(error, match=said):
             plan.update(ids, vectors)

@@ -210,8 +210,8 @@ def test_bad_input():
         ({}, target, {}, InputError, "in the source and"),
         (images[0], {"text": target["text"]}, {}, InputError, "in the source and"),
         (*sides(p, slice(0, 10)), {}, errors.TooFewAnchorsError, "10 anchors"),
-        ({"image": broken}, images[1], {}, errors.NotFiniteError, ""),
-        (images[0], {"image": embed(p.target_images, names)}, {}, IdError, ""),
+        ({"image": broken}, images[1], {}, errors.NotFiniteError, None),
+        (images[0], {"image": embed(p.target_images, names)}, {}, IdError, None),
         ({"image": embed(p.source_images, modality="text")}, images[1], {}, ModalityError, "text vectors as image"),
         (
             {"image": embed(p.source_images, model="a"), "text": embed(p.source_texts, model="b")},
@@ -221,7 +221,7 @@ def test_bad_input():
         (source | {"text": short}, target, {}, errors.ShapeError, "modalities of widths"),
         (source, target, {"queries": (source, target)}, InputError, "are anchors too"),
         (source, target, {"queries": images}, ModalityError, "unlike the anchors"),
-        *((source, target, {name: value}, ParameterError, "") for name, value in BAD.items()),
+        *((source, target, {name: value}, ParameterError, None) for name, value in BAD.items()),
         (*images, {"fitted": "both"}, ModalityError, "both"),
     ):  # fmt: skip
         with pytest.raises(error, match=said):
