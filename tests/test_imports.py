@@ -33,9 +33,10 @@ except SystemExit:
             "import congruence; congruence.OrthogonalMap; congruence.load; congruence.fit; congruence.read_embeddings",
             "torch faiss h5py huggingface_hub matplotlib yaml pydantic",
         ),
+        ("import congruence.train", "torch"),
         (HELP, "torch sklearn scipy pyarrow numpy"),
     ],
-    ids=["import", "names", "help"],
+    ids=["import", "names", "train", "help"],
 )
 def test_importing_loads_nothing_heavy(code, heavy):
     script = f"{code}\nimport sys\nprint('modules:', *sys.modules)"

@@ -10,19 +10,9 @@ import scipy.sparse
 import torch
 
 import congruence
-from congruence import Embeddings, OrthogonalMap, Space
+from congruence import Embeddings, OrthogonalMap, Space, errors
 from congruence._utils.columns import to_rows
 from congruence.embeddings import as_embeddings, as_pair, by_modality
-from congruence.errors import (
-    CongruenceError,
-    DtypeError,
-    IdError,
-    InputError,
-    ModalityError,
-    NotFiniteError,
-    ParameterError,
-    ShapeError,
-)
 from congruence.metrics import linear_cka
 from congruence.synthetic import rigid_problem
 
@@ -147,42 +137,58 @@ def test_certify_takes_them_too():
 
 MASKED = np.ma.MaskedArray(X, mask=np.eye(*X.shape, dtype=bool))
 BAD = {
-    "ragged list": ([[1.0, 2.0], [3.0, 4.0], [1.0]], ShapeError, r"different widths in source \(2 in most; row 2: 1\)"),
-    "ragged tensors": ([torch.ones(2), torch.ones(3), torch.ones(2)], ShapeError, "row 1: 3"),
-    "ragged column": (pd.Series([[1.0, 2.0], [3.0]]), ShapeError, "different widths"),
-    "ragged arrow": (pa.array([[1.0, 2.0], [3.0, 4.0], [5.0]]), ShapeError, "row 2: 1"),
-    "nested unevenly": ([[1.0, 2.0], [[3.0], [4.0]]], ShapeError, "nested to different depths"),
-    "objects": (np.array([[{}, {}]] * 3), DtypeError, "object array for source"),
-    "strings": (["cat", "dog"], DtypeError, "text or bytes"),
-    "column of strings": (pd.Series(["cat", "dog"]), DtypeError, "text"),
-    "arrow strings": (pa.array(["cat", "dog"]), DtypeError, "column of string"),
-    "arrow lists of strings": (pa.array([["cat"], ["dog"]]), DtypeError, "lists of string"),
-    "a path": ("vectors.parquet", InputError, "read_embeddings"),
-    "a mapping": ({"image": X}, InputError, r"by modality \(image\)"),
-    "a generator": ((row for row in X), InputError, "list"),
-    "one vector": (X[0], ShapeError, "1 axes"),
-    "one vector as a list": ([1.0, 2.0], ShapeError, "1 axes"),
-    "three axes": (X[None], ShapeError, "3 axes"),
-    "empty list": ([], ShapeError, "empty list for source"),
-    "empty array": (X[:0], ShapeError, "0 rows"),
-    "empty column": (pa.array([], pa.list_(pa.float32())), ShapeError, "empty column"),
-    "nan": (np.where(np.arange(60)[:, None] == 4, np.nan, X), NotFiniteError, "rows 4"),
-    "missing in a list": ([[1.0, 2.0], None, [3.0, 4.0]], NotFiniteError, "1 of 3 rows of source without a vector"),
-    "missing in a column": (pd.Series([[1.0, 2.0], None, [3.0, 4.0]]), NotFiniteError, "rows 1"),
-    "missing in arrow": (pa.array([[1.0, 2.0], None]), NotFiniteError, "without a vector"),
-    "null inside a vector": (pa.array([[1.0, 2.0], [None, 3.0]]), NotFiniteError, "NaN"),
-    "missing in a nullable frame": (pd.DataFrame({"a": pd.array([1.0, None], dtype="Float32")}), NotFiniteError, "NaN"),
-    "masked": (MASKED, DtypeError, "masked values in "),
-    "masked rows": (list(MASKED), DtypeError, "masked values in row 0"),
-    "sparse": (scipy.sparse.csr_array(X), DtypeError, r"source\.toarray\(\)"),
-    "sparse tensor": (torch.tensor(X).to_sparse(), DtypeError, r"source\.to_dense\(\)"),
-    "complex": (X * 1j, DtypeError, "complex"),
+    "ragged list": (
+        [[1.0, 2.0], [3.0, 4.0], [1.0]],
+        errors.ShapeError,
+        r"different widths in source \(2 in most; row 2: 1\)",
+    ),
+    "ragged tensors": ([torch.ones(2), torch.ones(3), torch.ones(2)], errors.ShapeError, "row 1: 3"),
+    "ragged column": (pd.Series([[1.0, 2.0], [3.0]]), errors.ShapeError, "different widths"),
+    "ragged arrow": (pa.array([[1.0, 2.0], [3.0, 4.0], [5.0]]), errors.ShapeError, "row 2: 1"),
+    "nested unevenly": ([[1.0, 2.0], [[3.0], [4.0]]], errors.ShapeError, "nested to different depths"),
+    "objects": (np.array([[{}, {}]] * 3), errors.DtypeError, "object array for source"),
+    "strings": (["cat", "dog"], errors.DtypeError, "text or bytes"),
+    "column of strings": (pd.Series(["cat", "dog"]), errors.DtypeError, "text"),
+    "arrow strings": (pa.array(["cat", "dog"]), errors.DtypeError, "column of string"),
+    "arrow lists of strings": (pa.array([["cat"], ["dog"]]), errors.DtypeError, "lists of string"),
+    "a path": ("vectors.parquet", errors.InputError, "read_embeddings"),
+    "a mapping": ({"image": X}, errors.InputError, r"by modality \(image\)"),
+    "a generator": ((row for row in X), errors.InputError, "list"),
+    "one vector": (X[0], errors.ShapeError, "1 axes"),
+    "one vector as a list": ([1.0, 2.0], errors.ShapeError, "1 axes"),
+    "three axes": (X[None], errors.ShapeError, "3 axes"),
+    "empty list": ([], errors.ShapeError, "empty list for source"),
+    "empty array": (X[:0], errors.ShapeError, "0 rows"),
+    "empty column": (pa.array([], pa.list_(pa.float32())), errors.ShapeError, "empty column"),
+    "nan": (np.where(np.arange(60)[:, None] == 4, np.nan, X), errors.NotFiniteError, "rows 4"),
+    "missing in a list": (
+        [[1.0, 2.0], None, [3.0, 4.0]],
+        errors.NotFiniteError,
+        "1 of 3 rows of source without a vector",
+    ),
+    "missing in a column": (pd.Series([[1.0, 2.0], None, [3.0, 4.0]]), errors.NotFiniteError, "rows 1"),
+    "missing in arrow": (pa.array([[1.0, 2.0], None]), errors.NotFiniteError, "without a vector"),
+    "null inside a vector": (pa.array([[1.0, 2.0], [None, 3.0]]), errors.NotFiniteError, "NaN"),
+    "missing in a nullable frame": (
+        pd.DataFrame({"a": pd.array([1.0, None], dtype="Float32")}),
+        errors.NotFiniteError,
+        "NaN",
+    ),
+    "masked": (MASKED, errors.DtypeError, "masked values in "),
+    "masked rows": (list(MASKED), errors.DtypeError, "masked values in row 0"),
+    "sparse": (scipy.sparse.csr_array(X), errors.DtypeError, r"source\.toarray\(\)"),
+    "sparse tensor": (torch.tensor(X).to_sparse(), errors.DtypeError, r"source\.to_dense\(\)"),
+    "complex": (X * 1j, errors.DtypeError, "complex"),
     "ids beside vectors": (
         pd.DataFrame({"id": ["a", "b"], "embedding": [[1.0, 2.0], [3.0, 4.0]]}),
-        DtypeError,
+        errors.DtypeError,
         r"source\['embedding'\]",
     ),
-    "ids beside numbers": (pa.table({"id": ["a", "b"], "d0": [1.0, 2.0]}), DtypeError, r"\('id'\).*source\[\[…\]\]"),
+    "ids beside numbers": (
+        pa.table({"id": ["a", "b"], "d0": [1.0, 2.0]}),
+        errors.DtypeError,
+        r"\('id'\).*source\[\[…\]\]",
+    ),
 }
 
 
@@ -259,7 +265,7 @@ def test_two_frames_pair_by_their_indexes():
     ],
 )
 def test_an_index_that_names_no_rows_is_refused(index, words):
-    with pytest.raises(IdError, match=rf"{words}.*reset_index\(drop=True\)"):
+    with pytest.raises(errors.IdError, match=rf"{words}.*reset_index\(drop=True\)"):
         congruence.fit(pd.DataFrame(X[:3], index=index), Y[:3])
 
 
@@ -267,7 +273,7 @@ def test_embeddings_out_of_order_are_no_rows_paired_by_position():
     names = [f"i{k}" for k in range(60)]
     a, b = Embeddings(X, ids=names), Embeddings(Y[::-1], ids=names[::-1])
     for function in (OrthogonalMap().fit, linear_cka, congruence.check_pairing):
-        with pytest.raises(IdError, match="paired by position"):
+        with pytest.raises(errors.IdError, match="paired by position"):
             function(a, b)
         function(a, b.take(names))
     np.testing.assert_allclose(congruence.fit(a, b).rotation_, congruence.fit(X, Y).rotation_)
@@ -309,17 +315,17 @@ def test_ids_on_one_side_only_pair_by_position():
 
 def test_modalities_that_contradict_each_other_are_refused():
     text = Embeddings(X, space=Space(modality="text"))
-    with pytest.raises(ModalityError, match="text vectors with modality='image'"):
+    with pytest.raises(errors.ModalityError, match="text vectors with modality='image'"):
         by_modality(text, Y, "image")
-    with pytest.raises(ModalityError, match="whose keys say it"):
+    with pytest.raises(errors.ModalityError, match="whose keys say it"):
         by_modality({"text": X}, {"text": Y}, "text")
-    with pytest.raises(InputError, match="source by modality and the other side not"):
+    with pytest.raises(errors.InputError, match="source by modality and the other side not"):
         by_modality({"text": X}, Y)
-    with pytest.raises(ParameterError, match="'image', 'text'"):
+    with pytest.raises(errors.ParameterError, match="'image', 'text'"):
         by_modality(X, Y, "picture")
-    with pytest.raises(ShapeError, match=r"source\['image'\] with 1 axes"):
+    with pytest.raises(errors.ShapeError, match=r"source\['image'\] with 1 axes"):
         congruence.evaluate(congruence.fit(X, Y), {"image": X[0]}, {"image": Y})
-    with pytest.raises(CongruenceError, match="unfitted"):
+    with pytest.raises(errors.CongruenceError, match="unfitted"):
         congruence.evaluate(OrthogonalMap(), X, Y)
 
 

@@ -115,13 +115,3 @@ def test_options_of_the_other_sample_are_refused(here, given, words):
     done = here("demo", *given)
     assert done.code == 2
     assert words in done.err
-
-
-def test_the_four_commands_of_an_upgrade_come_first(here, monkeypatch):
-    for width in ("40", "80", "120"):
-        monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", int(width))
-        out = here("--help").out
-        places = [out.index(f"│ {name} ") for name in ("certify", "fit", "migrate", "bridge", "demo", "similarity")]
-        assert places == sorted(places)
-        assert max(map(len, out.splitlines())) <= int(width)
-        assert "…" not in out[places[0] :]  # Typer cuts its own two options of completion at 40 columns

@@ -98,10 +98,6 @@ def test_devices_are_named_and_a_broken_torch_is_a_line_of_the_report(monkeypatc
     assert "torch could not list its devices" in capsys.readouterr().err
 
 
-def test_version(here):
-    assert here("--version").out.strip() == congruence.__version__
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -130,9 +126,3 @@ def test_bash_loads_the_script(here, monkeypatch, tmp_path):
         check=True,
     )
     assert "_congruence_completion congruence" in done.stdout
-
-
-def test_help_offers_completion(here):
-    said = here("--help").out
-    assert "--install-completion" in said
-    assert "--show-completion" in said

@@ -13,7 +13,7 @@ import typer
 import typer.main
 
 from congruence._utils import process
-from congruence.cli import _program, app, fit
+from congruence.cli import _program, fit
 from congruence.synthetic import rigid_problem
 
 #: What takes long to import, and fitting, inspecting and applying a rotation does without.
@@ -128,20 +128,6 @@ def test_a_command_writes_the_same_map_as_a_process_with_scikit_learn(ran, here,
         assert (tmp_path / "map" / name).read_bytes() == (folder / "map" / name).read_bytes()
     assert here("transform", "map", folder / "a.npy", "-o", "mapped.npy").code == 0
     assert (tmp_path / "mapped.npy").read_bytes() == (folder / "mapped.npy").read_bytes()
-
-
-def test_a_command_reads_its_own_options_and_the_program_is_made_once(here):
-    # Of all sixteen this takes 0.1 s, and of a test that runs commands in this process most of its time.
-    assert list(_program("fit").commands) == ["fit"]
-    assert list(_program("frame").commands) == ["frame"]
-    assert _program("fit") is _program("fit")
-    every = list(typer.main.get_command(app).commands)
-    assert list(_program("--help").commands) == every
-    assert len(every) > 10
-    shown = here("--help").out
-    assert all(f" {name} " in shown for name in every)
-    assert "Did you mean 'fit'" in here("fitt").err
-    assert "congruence fit" in here("fit", "--help").out
 
 
 def test_idle_threads_of_a_command_sleep_soon_unless_the_user_says_otherwise(monkeypatch):

@@ -13,17 +13,7 @@ from scipy.linalg import expm
 from scipy.optimize import minimize
 
 import congruence
-from congruence import CanonicalFrame, Embeddings, OrthogonalMap, Space, persist
-from congruence.errors import (
-    ConvergenceWarning,
-    CorruptFileError,
-    IdError,
-    InputError,
-    ModalityError,
-    ParameterError,
-    ShapeError,
-    TooFewAnchorsError,
-)
+from congruence import CanonicalFrame, Embeddings, OrthogonalMap, Space, errors, persist
 from congruence.linalg.generalized import generalized_procrustes
 
 
@@ -236,15 +226,15 @@ def test_a_chain_goes_on_with_items_that_are_new_to_the_frame():
     models = world(23, n=90, widths=(8, 6, 10), inner=6)
     frame = CanonicalFrame().fit(some(models, a=range(30), b=range(30)))
     before = frame.map("a", "b").rotation_
-    with pytest.raises(IdError, match="has; expected some in common"):
+    with pytest.raises(errors.IdError, match="has; expected some in common"):
         frame.add("c", some(models, c=range(60, 90))["c"])
     frame.extend("b", some(models, b=range(20, 90))["b"]).add("c", some(models, c=range(60, 90))["c"])
     np.testing.assert_array_equal(frame.map("a", "b").rotation_, before)
     np.testing.assert_allclose(frame.map("a", "c").transform(models["a"]), models["c"], atol=1e-4)  # items are float32
     assert frame.describe()["items"] == {"": 90}
-    with pytest.raises(ParameterError, match="'x'"):
+    with pytest.raises(errors.ParameterError, match="'x'"):
         frame.extend("x", models["b"])
-    with pytest.raises(ShapeError, match="the frame's 'b'"):
+    with pytest.raises(errors.ShapeError, match="the frame's 'b'"):
         frame.extend("b", some(models, a=range(9))["a"])
 
 
@@ -279,7 +269,7 @@ def test_a_map_through_the_frame_is_a_map(tmp_path):
     )
     assert congruence.evaluate(loaded, named["a"], named["c"]).to_dict()
     np.testing.assert_allclose(mapping.inverse().rotation_, mapping.rotation_.T)
-    with pytest.raises(ParameterError, match="composed map in partial_fit"):
+    with pytest.raises(errors.ParameterError, match="composed map in partial_fit"):
         mapping.partial_fit(models["a"], models["c"])
 
 
@@ -301,10 +291,10 @@ def saved(tmp_path_factory):
 
 
 def test_a_frame_is_not_taken_for_a_map_nor_a_map_for_a_frame(saved, tmp_path):
-    with pytest.raises(ParameterError, match=r"Got a frame .*CanonicalFrame\.load"):
+    with pytest.raises(errors.ParameterError, match=r"Got a frame .*CanonicalFrame\.load"):
         congruence.load(saved)
     rows = world(n=20)
-    with pytest.raises(CorruptFileError, match=r"expected a frame\. Load it with congruence\.load"):
+    with pytest.raises(errors.CorruptFileError, match=r"expected a frame\. Load it with congruence\.load"):
         CanonicalFrame.load(OrthogonalMap().fit(rows["a"], rows["b"]).save(tmp_path / "map"))
 
 
@@ -336,7 +326,7 @@ def test_a_damaged_frame_is_refused(saved, tmp_path, damage):
     config["facts"].pop("parameters")
     keep = {key: config[key] for key in ("kind", "parameters", "facts", "scores")}
     persist.write_folder(tmp_path / "bad", arrays, keep, "")
-    with pytest.raises(CorruptFileError, match="parts missing or damaged"):
+    with pytest.raises(errors.CorruptFileError, match="parts missing or damaged"):
         CanonicalFrame.load(tmp_path / "bad")
 
 
@@ -355,35 +345,35 @@ def test_what_cannot_be_a_frame_is_refused():
     models = world(19, n=12)
     a, b = models["a"], models["b"]
     for bad in ({"a": a}, [a, b]):
-        with pytest.raises(InputError, match="at least two"):
+        with pytest.raises(errors.InputError, match="at least two"):
             CanonicalFrame().fit(bad)
-    with pytest.raises(IdError, match=r"from 'a' to 'c'"):
+    with pytest.raises(errors.IdError, match=r"from 'a' to 'c'"):
         CanonicalFrame().fit(some(models, a=range(6), b=range(6), c=range(6, 12)))
-    with pytest.raises(TooFewAnchorsError, match="1 item of 'c'"):
+    with pytest.raises(errors.TooFewAnchorsError, match="1 item of 'c'"):
         CanonicalFrame().fit(some(models, a=range(6), b=range(6), c=range(5, 12)))
-    with pytest.raises(InputError, match="rows of 'c' that do not vary together"):
+    with pytest.raises(errors.InputError, match="rows of 'c' that do not vary together"):
         CanonicalFrame().fit(
             some(models, a=range(6), b=range(4), c=[5, 8]) | {"d": Embeddings(models["a"][7:9], [8, 0])}
         )
     with pytest.raises(congruence.errors.ZeroRowError, match="only rows of zeros of 'b'"):
         CanonicalFrame().fit({"a": a, "b": Embeddings(0 * b, allow_zero_rows=True)})
-    with pytest.raises(IdError, match="ids for every model"):
+    with pytest.raises(errors.IdError, match="ids for every model"):
         CanonicalFrame().fit({"a": Embeddings(a, range(12)), "b": b})
-    with pytest.raises(ShapeError, match="ids to match them by"):
+    with pytest.raises(errors.ShapeError, match="ids to match them by"):
         CanonicalFrame().fit({"a": a, "b": b[1:]})
-    with pytest.raises(ModalityError, match="to agree"):
+    with pytest.raises(errors.ModalityError, match="to agree"):
         CanonicalFrame().fit({"a": Embeddings(a, space=Space(modality="text")), "b": b}, modality="image")
-    with pytest.raises(ModalityError, match="without a modality"):
+    with pytest.raises(errors.ModalityError, match="without a modality"):
         CanonicalFrame().fit({"a": {"text": a, "image": a}, "b": b})
-    with pytest.raises(ShapeError, match="one width per model"):
+    with pytest.raises(errors.ShapeError, match="one width per model"):
         CanonicalFrame().fit({"a": {"text": a, "image": a[:, 1:]}, "b": {"text": b}})
-    with pytest.raises(ParameterError, match="named ''"):
+    with pytest.raises(errors.ParameterError, match="named ''"):
         CanonicalFrame().fit({"": a, "b": b})
     with pytest.raises(congruence.errors.NotFiniteError):
         CanonicalFrame().fit({"a": np.where(a == a[0, 0], np.nan, a), "b": b})
-    with pytest.raises(ParameterError, match="shrinkage"):
+    with pytest.raises(errors.ParameterError, match="shrinkage"):
         CanonicalFrame(shrinkage="cv").fit(models)
-    with pytest.warns(ConvergenceWarning, match="max_iter=1"):
+    with pytest.warns(errors.ConvergenceWarning, match="max_iter=1"):
         CanonicalFrame(max_iter=1, tol=0).fit(world(19, n=12, noise=1))
 
 
@@ -394,15 +384,15 @@ def test_what_a_frame_cannot_do_is_refused():
     with pytest.raises(congruence.errors.CongruenceError, match="unfitted"):
         frame.map("a", "b")
     frame.fit(texts)
-    with pytest.raises(ParameterError, match="expected two models"):
+    with pytest.raises(errors.ParameterError, match="expected two models"):
         frame.map("a", "a")
-    with pytest.raises(ParameterError, match="'x'"):
+    with pytest.raises(errors.ParameterError, match="'x'"):
         frame.map("a", "x")
-    with pytest.raises(ModalityError, match="modality='image'"):
+    with pytest.raises(errors.ModalityError, match="modality='image'"):
         frame.map("a", "b", modality="image")
-    with pytest.raises(ParameterError, match="which the frame has"):
+    with pytest.raises(errors.ParameterError, match="which the frame has"):
         frame.add("a", texts["a"])
-    with pytest.raises(IdError, match="No item|no item"):
+    with pytest.raises(errors.IdError, match="No item|no item"):
         frame.add("d", Embeddings(models["a"], range(100, 112)))
-    with pytest.raises(IdError, match="ids for the frame"):
+    with pytest.raises(errors.IdError, match="ids for the frame"):
         frame.add("d", models["a"])

@@ -231,23 +231,6 @@ def test_transposed_and_torch_weights_are_copied_as_they_are(tmp_path):
     assert again.source_layers_[0]["weight"].dtype == np.float32
 
 
-def test_closed_forms_are_heads_of_plain_layers():
-    """A trainer may start from a closed form by writing it as layers."""
-    rng = np.random.default_rng(0)
-    A, B = rng.standard_normal((40, 6)), rng.standard_normal((40, 5))
-    for fitted in (CCAMap(n_components=3).fit(A, B), ProcrustesHeads(n_components=3).fit(A, B)):
-        source, target = (
-            [{"kind": "normalize"}, {"kind": "center", "mean": mean}, {"kind": "linear", "weight": weight}]
-            for mean, weight in (
-                (fitted.source_mean_, fitted.source_weights_),
-                (fitted.target_mean_, fitted.target_weights_),
-            )
-        )
-        m = HeadsMap.from_layers(source=source, target=target)
-        np.testing.assert_allclose(m.transform(A), fitted.transform(A), atol=1e-12)
-        np.testing.assert_allclose(m.transform_target(B), fitted.transform_target(B), atol=1e-12)
-
-
 @pytest.mark.parametrize(
     "options", [{}, {"normalize": False}, {"center": False}, {"normalize": False, "center": False}]
 )

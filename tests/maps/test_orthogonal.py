@@ -7,18 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ortho_group
 
-from congruence import OrthogonalMap, Space
+from congruence import OrthogonalMap, Space, errors
 from congruence.embeddings import Embeddings
-from congruence.errors import (
-    DegenerateWarning,
-    InputError,
-    ModalityError,
-    ParameterError,
-    ProjectionWarning,
-    ShapeError,
-    SpaceMismatchError,
-    TooFewAnchorsError,
-)
 from congruence.linalg.moments import CrossMoments
 from congruence.linalg.shrinkage import CV_STRENGTHS, SHRINKAGES
 from congruence.synthetic import random_rotation, rigid_problem
@@ -65,7 +55,7 @@ def test_the_rotation_is_semi_orthogonal_and_nothing_beats_it(d_source, d_target
     import warnings
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ProjectionWarning)
+        warnings.simplefilter("ignore", errors.ProjectionWarning)
         m = OrthogonalMap(shrinkage="full").fit(X, Y)
     k = min(d_source, d_target)
     gram = m.rotation_ @ m.rotation_.T if d_source <= d_target else m.rotation_.T @ m.rotation_
@@ -95,7 +85,7 @@ def test_scaling_either_model_changes_neither_rotation_nor_gains(a, b):
 
 def test_downwards_it_is_a_projection_and_says_so():
     p = rigid_problem(200, 9, 5, random_state=4)
-    with pytest.warns(ProjectionWarning, match="loses 4 dimensions"):
+    with pytest.warns(errors.ProjectionWarning, match="loses 4 dimensions"):
         m = OrthogonalMap(shrinkage="full").fit(p.X, p.Y)
     assert m.facts_["is_projection"]
     assert not m.facts_["is_isometry"]
@@ -132,23 +122,23 @@ def test_impossible_options_are_refused():
         (OrthogonalMap(shrinkage="best"), "'auto', 'full'"),
         (OrthogonalMap(shrinkage_strength=-1), "shrinkage_strength"),
     ):
-        with pytest.raises(ParameterError, match=words):
+        with pytest.raises(errors.ParameterError, match=words):
             m.fit(p.X, p.Y)
-    with pytest.raises(ParameterError, match="determinant"):
+    with pytest.raises(errors.ParameterError, match="determinant"):
         OrthogonalMap(allow_reflection=False, shrinkage="covered").fit(p.X, p.X)
     moments = {"image": CrossMoments.of(p.X, p.X)}
-    with pytest.raises(ParameterError, match="determinant"):
+    with pytest.raises(errors.ParameterError, match="determinant"):
         OrthogonalMap.from_moments(moments, allow_reflection=False, shrinkage="covered")
-    with pytest.raises(TooFewAnchorsError, match="no moments"):
+    with pytest.raises(errors.TooFewAnchorsError, match="no moments"):
         OrthogonalMap.from_moments({})
-    with pytest.raises(ParameterError, match="at least 10"):
+    with pytest.raises(errors.ParameterError, match="at least 10"):
         OrthogonalMap(shrinkage="cv").fit(p.X[:9], p.Y[:9])
-    with pytest.raises(ParameterError, match="second pass"):
+    with pytest.raises(errors.ParameterError, match="second pass"):
         OrthogonalMap(shrinkage="cv").partial_fit(p.X, p.Y)
 
 
 def test_constant_anchors_are_refused():
-    with pytest.raises(InputError, match="do not vary together"):
+    with pytest.raises(errors.InputError, match="do not vary together"):
         OrthogonalMap().fit(np.ones((5, 3)), np.random.default_rng(0).standard_normal((5, 3)))
 
 
@@ -204,7 +194,7 @@ def test_unrelated_means_are_left_out():
 
 def test_the_full_spectrum_fills_in_and_says_so():
     p = rigid_problem(10, 30, random_state=7)
-    with pytest.warns(DegenerateWarning, match="cover 9 of 30"):
+    with pytest.warns(errors.DegenerateWarning, match="cover 9 of 30"):
         m = OrthogonalMap(shrinkage="full").fit(p.X, p.Y)
     np.testing.assert_allclose(m.rotation_ @ m.rotation_.T, np.eye(30), atol=1e-12)
     covered = OrthogonalMap(shrinkage="covered").fit(p.X, p.Y)
@@ -230,7 +220,7 @@ def test_no_competitor_beats_the_default_on_noisy_decaying_data(n):
             import warnings
 
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DegenerateWarning)
+                warnings.simplefilter("ignore", errors.DegenerateWarning)
                 m = OrthogonalMap(shrinkage=shrinkage).fit(p.X[:n], p.Y[:n])
             error = np.linalg.norm(m.transform(p.X[n:]) - p.Y[n:]) / np.linalg.norm(p.Y[n:] - p.target_mean)
             errors.setdefault(shrinkage, []).append(error)
@@ -277,9 +267,9 @@ def test_partial_fit_takes_single_pairs_but_the_map_needs_two():
     for x, y in zip(p.X, p.Y, strict=True):
         m.partial_fit(x[None], y[None])
     np.testing.assert_allclose(m.rotation_, p.rotation, atol=1e-9)
-    with pytest.raises(ShapeError, match="as before"):
+    with pytest.raises(errors.ShapeError, match="as before"):
         m.partial_fit(p.X, p.Y[:, :3])
-    with pytest.raises(InputError):
+    with pytest.raises(errors.InputError):
         _ = OrthogonalMap().partial_fit(p.X[:1], p.Y[:1]).rotation_
 
 
@@ -289,10 +279,10 @@ def test_a_bad_batch_changes_nothing():
     spoiled = p.X[:20].copy()
     spoiled[3] = np.nan
     for _ in range(2):
-        with pytest.raises(InputError):
+        with pytest.raises(errors.InputError):
             m.partial_fit(spoiled, p.Y[:20])
     m.partial_fit(p.X[:30], p.Y[:30])
-    with pytest.raises(InputError):
+    with pytest.raises(errors.InputError):
         m.partial_fit(spoiled, p.Y[:20])
     m.partial_fit(p.X[30:], p.Y[30:])
     np.testing.assert_allclose(m.rotation_, OrthogonalMap().fit(p.X, p.Y).rotation_, atol=1e-12)
@@ -304,9 +294,9 @@ def test_weights_act_like_repeated_rows_and_zero_like_absence():
     weighted = OrthogonalMap().fit(p.X, p.Y, sample_weight=w)
     repeated = OrthogonalMap().fit(np.repeat(p.X, w, axis=0), np.repeat(p.Y, w, axis=0))
     np.testing.assert_allclose(weighted.rotation_, repeated.rotation_, atol=1e-10)
-    with pytest.raises(InputError, match="negative"):
+    with pytest.raises(errors.InputError, match="negative"):
         OrthogonalMap().fit(p.X, p.Y, sample_weight=-w)
-    with pytest.raises(ShapeError, match="sample_weight"):
+    with pytest.raises(errors.ShapeError, match="sample_weight"):
         OrthogonalMap().fit(p.X, p.Y, sample_weight=w[:-1])
 
 
@@ -331,27 +321,27 @@ def test_modalities_are_centered_apart_and_their_covariances_add():
     order = np.random.default_rng(0).permutation(80)
     shuffled = OrthogonalMap().fit(X[order], Y[order], modality=np.array(names)[order])
     np.testing.assert_allclose(shuffled.rotation_, joint.rotation_, atol=1e-10)
-    with pytest.raises(InputError, match="one per row"):
+    with pytest.raises(errors.InputError, match="one per row"):
         OrthogonalMap().fit(X, Y, modality=names[:-1])
-    with pytest.raises(ParameterError, match="'image', 'text'"):
+    with pytest.raises(errors.ParameterError, match="'image', 'text'"):
         OrthogonalMap().fit(X, Y, modality="sound")
 
 
 def test_merging_unlike_maps_is_refused():
     p = rigid_problem(50, 4, random_state=1)
     m = OrthogonalMap().fit(p.X, p.Y)
-    with pytest.raises(ParameterError, match="same"):
+    with pytest.raises(errors.ParameterError, match="same"):
         m.merge(OrthogonalMap(center=False).fit(p.X, p.Y))
-    with pytest.raises(ParameterError, match="composed"):
+    with pytest.raises(errors.ParameterError, match="composed"):
         m.merge(m.then(m))
-    with pytest.raises(ParameterError, match="composed"):
+    with pytest.raises(errors.ParameterError, match="composed"):
         m.then(m).partial_fit(p.X, p.Y)
     chosen = OrthogonalMap(shrinkage="cv").fit(p.X, p.Y)
-    with pytest.raises(ParameterError, match="second pass"):
+    with pytest.raises(errors.ParameterError, match="second pass"):
         chosen.merge(chosen)
     from congruence import LinearMap
 
-    with pytest.raises(ParameterError, match="same kind"):
+    with pytest.raises(errors.ParameterError, match="same kind"):
         m.merge(LinearMap().fit(p.X, p.Y))
 
 
@@ -369,9 +359,9 @@ def test_recentering_keeps_the_rotation_and_swaps_the_means():
     np.testing.assert_allclose(text.for_modality("image").transform(p.X), m.transform(p.X))
     rows = np.random.default_rng(0).standard_normal((9, 6))
     np.testing.assert_allclose(m.recenter(rows, Embeddings(rows)).source_mean_, rows.mean(0))
-    with pytest.raises(ShapeError, match="source_mean of width 5"):
+    with pytest.raises(errors.ShapeError, match="source_mean of width 5"):
         m.recenter(np.ones(5))
-    with pytest.raises(ModalityError, match=r"means for \(image\).*recenter"):
+    with pytest.raises(errors.ModalityError, match=r"means for \(image\).*recenter"):
         m.for_modality("text")
 
 
@@ -432,10 +422,10 @@ def test_composition_keeps_every_mean_right():
         np.testing.assert_allclose(direct, stepwise, atol=1e-12)
     assert both.rank_ == 4
     np.testing.assert_allclose(both.covered_share(p.X), 1)
-    with pytest.raises(ShapeError):
+    with pytest.raises(errors.ShapeError):
         second.then(first)
     first.target_space_, second.source_space_ = Space("b"), Space("c")
-    with pytest.raises(SpaceMismatchError):
+    with pytest.raises(errors.SpaceMismatchError):
         first.then(second)
 
 

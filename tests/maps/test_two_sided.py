@@ -14,7 +14,6 @@ from congruence import CCAMap, Embeddings, ProcrustesHeads, Space
 from congruence.embeddings import normalize_rows
 from congruence.errors import DirectionError, InputError, NotFiniteError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.maps import projections
-from congruence.maps.projections import SideRows, _compress
 from congruence.synthetic import random_rotation
 
 BOTH = [ProcrustesHeads, CCAMap]
@@ -143,17 +142,6 @@ def test_fewer_pairs_than_dimensions_are_worked_in_their_span(ridge):
         np.testing.assert_allclose(m.singular_values_**2, squared[:14], atol=1e-9)
     else:
         np.testing.assert_allclose(m.singular_values_, 1, atol=1e-9)
-
-
-@pytest.mark.parametrize(("n", "d_x", "d_y"), [(7, 4, 3), (500, 4, 3), (14, 4, 3), (29, 4, 3)])
-def test_compressed_rows_have_the_same_products(n, d_x, d_y):
-    X, Y = paired(n, d_x, d_y)
-    A, B = (SideRows.of(Z, normalize=True, center=True) for Z in (X, Y))
-    a, b = _compress(A, B)
-    assert len(a) == len(b) == min(n, d_x + d_y)
-    full = np.hstack([prepared(X), prepared(Y)])
-    short = np.hstack([a, b])
-    np.testing.assert_allclose(short.T @ short, full.T @ full, atol=1e-12 * n)
 
 
 # ---------------------------------------------------------------------- both
@@ -353,15 +341,6 @@ def test_sides_of_one_width_need_a_name_or_a_modality():
     assert m.side_of(Space("eva", modality="image")) == "target"
     m.target_space_ = Space(None, modality="image", dim=8)
     assert m.side_of(Space("clip", modality="image")) == "source"
-
-
-def test_the_model_card_says_how_to_carry_both_sides(joined, tmp_path):
-    path = joined.save(tmp_path / "map")
-    assert congruence.load(path).joint_space() == joined.joint_space()
-    text = (path / "README.md").read_text()
-    assert "dino + minilm" in text
-    assert "transform_target" in text
-    assert joined.describe()["joint_dim"] == 4
 
 
 @pytest.mark.parametrize("cls", BOTH)

@@ -8,14 +8,7 @@ from sklearn.base import clone
 
 from congruence import Embeddings, Space, load
 from congruence.datasets import SugarCrepe
-from congruence.errors import (
-    InputError,
-    NotFiniteError,
-    ParameterError,
-    ShapeError,
-    TooFewAnchorsError,
-    TrainingError,
-)
+from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError, TrainingError
 from congruence.metrics import recall_at_k
 from congruence.train import JAM, split_by_group
 from congruence.train.captions import read_captions
@@ -256,16 +249,6 @@ def test_wrong_captions_and_labels_follow_the_captions_ids(scenes):
         assert found.groups.tolist() == list(range(120))
     mapping = JAM(**{**QUICK, "max_epochs": 1}).fit(X, Y, negatives=N, verbose=False)
     assert (mapping.source_space_.model, mapping.target_space_.modality) == ("vision", "text")
-
-
-def test_inspect_tells_the_error_of_reconstruction(scenes, here, tmp_path):
-    mapping = JAM(**{**QUICK, "max_epochs": 1}).fit(scenes.X, scenes.Y, negatives=scenes.N, verbose=False)
-    mapping.save(tmp_path / "m")
-    out = here("inspect", "m").out
-    assert "reconstruction error: source" in out
-    assert f"{mapping.facts_['reconstruction_error']['target']:.4g}" in out
-    assert "size: target parameters" in out
-    assert "history" not in out
 
 
 def test_rows_that_never_change_and_fewer_than_a_batch(scenes):
