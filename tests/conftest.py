@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import subprocess
 import sys
 import warnings
@@ -111,14 +112,16 @@ def cli(tmp_path):
 
 @pytest.fixture
 def here(cli, monkeypatch, tmp_path, capsys):
-    """Return a function that runs the command in this process: the same entry point, without the cost of a new
-    interpreter.
+    """Return a function that runs the command in this process, which costs no new interpreter.
+
+    It takes the words of the command, or one text of all words.
     """
     from congruence.cli import main
 
     def run(*arguments: object) -> Result:
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["congruence", *map(str, arguments)])
+        words = shlex.split(arguments[0]) if len(arguments) == 1 else map(str, arguments)
+        monkeypatch.setattr(sys, "argv", ["congruence", *words])
         code = 0
         with warnings.catch_warnings():  # pytest turns our warnings into errors; users see them as warnings
             warnings.simplefilter("always", CongruenceWarning)

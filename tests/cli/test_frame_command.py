@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -66,19 +67,17 @@ def test_a_row_of_zeros_is_refused_or_left_out_when_that_is_asked_for(here, file
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("fit", "a.npz", "-o", "f"), "at least two"),
-        (("fit", "a=a.npz", "a=b.npz", "-o", "f"), "Got two files of vectors for 'a'"),
-        (("fit", "a=a.npz", "a:text=b.npz", "-o", "f"), "files of 'a' both with and without a modality"),
-        (("fit", "=a.npz", "b.npz", "-o", "f"), "expected NAME=FILE"),
-        (("fit", "a.npz", "c.npz", "--ids", "none", "-o", "f"), "ids to match them by"),
-        (("fit", "a.npz", "b.npz", "--modality", "smell", "-o", "f"), "smell"),
-        (("fit", "a.npz", "b.npz", "-o", "a.npz"), "--force|a.npz"),
-        (("map", "a.npz", "a", "b", "-o", "f"), "saved map"),
+        ("fit a.npz -o f", "at least two"),
+        ("fit a=a.npz a=b.npz -o f", "Got two files of vectors for 'a'"),
+        ("fit a=a.npz a:text=b.npz -o f", "files of 'a' both with and without a modality"),
+        ("fit =a.npz b.npz -o f", "expected NAME=FILE"),
+        ("fit a.npz c.npz --ids none -o f", "ids to match them by"),
+        ("fit a.npz b.npz --modality smell -o f", "smell"),
+        ("fit a.npz b.npz -o a.npz", "--force|a.npz"),
+        ("map a.npz a b -o f", "saved map"),
     ],
 )
 def test_what_is_wrong_is_said(here, files, arguments, words):
-    import re
-
-    result = here("frame", *arguments)
+    result = here("frame", *arguments.split())
     assert result.code == 2
     assert re.search(words, result.err), result.err

@@ -165,34 +165,11 @@ def test_names_in_a_drawing_are_words(tmp_path):
 
 
 def test_names_in_the_figure_of_an_experiment_are_words():
-    row = {
-        "data": RUDE,
-        "pair": "</text>\x00",
-        "series": RUDE,
-        "part": None,
-        "x": None,
-        "metric": "m\x1b",
-        "quantity": "after",
-        "mean": 0.5,
-        "sd": 0.1,
-        "n": 3,
-    }
-    results = {
-        "experiment": "e",
-        "title": f"t{RUDE}",
-        "rows": [row],
-        "extra": {},
-        "quick": False,
-        "seeds": [0],
-        "data": [],
-        "notes": [],
-        "claim": "c",
-        "held": {"verdict": "yes", "claims": []},
-        "words": {},
-        "config": {"kind": "transfer"},
-        "resampled": "r",
-        "stands_for": None,
-    }
+    row = {"data": RUDE, "pair": "</text>\x00", "series": RUDE, "part": None, "x": None, "metric": "m\x1b"}
+    row |= {"quantity": "after", "mean": 0.5, "sd": 0.1, "n": 3}
+    results = {"experiment": "e", "title": f"t{RUDE}", "rows": [row], "extra": {}, "quick": False, "seeds": [0]}
+    results |= {"data": [], "notes": [], "claim": "c", "held": {"verdict": "yes", "claims": []}, "words": {}}
+    results |= {"config": {"kind": "transfer"}, "resampled": "r", "stands_for": None}
     drawn = to_document(draw_experiment(results), results["title"])
     ElementTree.fromstring(drawn)
     assert visible(drawn, keep="\n\t") == drawn

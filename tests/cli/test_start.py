@@ -17,28 +17,12 @@ from congruence.cli import _program, fit
 from congruence.synthetic import rigid_problem
 
 #: What takes long to import, and fitting, inspecting and applying a rotation does without.
-HEAVY = (
-    "sklearn",
-    "scipy",
-    "pandas",
-    "torch",
-    "matplotlib",
-    "jinja2",
-    "yaml",
-    "pyarrow.parquet",
-    "pyarrow.compute",
-    "h5py",
-    "lance",
-    "faiss",
-)
+HEAVY = ("sklearn", "scipy", "pandas", "torch", "matplotlib", "jinja2", "yaml", "h5py", "lance", "faiss")
+HEAVY += ("pyarrow.parquet", "pyarrow.compute")
 
 #: What fitting without held-out pairs does without as well.
-NEEDLESS = (
-    "pydantic",
-    "congruence.evaluation",
-    "congruence.metrics",
-    *(f"congruence.cli.{name}" for name in ("certify", "transform", "train", "frame")),
-)
+NEEDLESS = ("pydantic", "congruence.evaluation", "congruence.metrics")
+NEEDLESS += tuple(f"congruence.cli.{name}" for name in ("certify", "transform", "train", "frame"))
 
 #: Runs commands one after another in a process of their own, and lists the modules that it has after the first and
 #: after all.
@@ -73,14 +57,14 @@ def ran(problem, tmp_path_factory):
     folder = tmp_path_factory.mktemp("start")
     np.save(folder / "a.npy", problem.X)
     np.save(folder / "b.npy", problem.Y)
-    commands = [
-        ["fit", "a.npy", "b.npy", "-o", "first", "--modality", "image"],
-        ["fit", "a.npy", "b.npy", "-o", "map", "--holdout", "50"],
-        ["inspect", "map", "--json"],
-        ["transform", "map", "a.npy", "-o", "mapped.npy"],
-    ]
+    commands = ["fit a.npy b.npy -o first --modality image", "fit a.npy b.npy -o map --holdout 50"]
+    commands += ["inspect map --json", "transform map a.npy -o mapped.npy"]
     process = subprocess.run(
-        [sys.executable, "-c", SCRIPT, json.dumps(commands)], cwd=folder, capture_output=True, text=True, check=False
+        [sys.executable, "-c", SCRIPT, json.dumps([one.split() for one in commands])],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert process.returncode == 0, process.stderr
     return folder, json.loads(process.stdout.splitlines()[-1])
@@ -107,9 +91,8 @@ def test_values_that_typer_need_not_convert_are_those_it_converts(arguments):
     command, plain = _program("fit").commands["fit"], typer.main.get_command(as_typer_reads).commands["fit"]
     seen = [one.make_context("fit", list(given)).params for one in (command, plain)]
     assert seen[0] == seen[1]
-    assert {name: type(value) for name, value in seen[0].items()} == {
-        name: type(value) for name, value in seen[1].items()
-    }
+    types = [{name: type(value) for name, value in one.items()} for one in seen]
+    assert types[0] == types[1]
 
 
 @pytest.mark.parametrize("flags", [("--holdout", "many"), ("--seed", "1.5"), ("--unknown", "1")], ids=str)
