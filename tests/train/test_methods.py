@@ -24,28 +24,17 @@ pytest.importorskip("torch", reason="methods are trained with torch")
 pytestmark = pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning")
 
 NAMES = ["sotalign", "sail", "structure", "nnclr", "sclip", "sue", "csa", "contrastive", "cca", "procrustes", "jam"]
-QUICK = {
-    "n_components": 6,
-    "max_steps": 60,
-    "learning_rate": 5e-3,
-    "batch_size": 128,
-    "validate_every": 30,
-    "device": "cpu",
-}
+QUICK = {"n_components": 6, "max_steps": 60, "learning_rate": 5e-3, "batch_size": 128, "validate_every": 30}
+QUICK["device"] = "cpu"
 JAM_QUICK = {"hidden": (32,), "latent": 12, "max_epochs": 15, "learning_rate": 5e-3, "dropout": 0.0, "device": "cpu"}
 OWN = {
     "sotalign": {"max_iter": 5, "max_steps": 40},
     "nnclr": {"n_neighbors": 1},
     "sclip": {"max_iter": 5, "max_steps": 20, "learning_rate": 1e-2},
     "contrastive": {"hidden": 32},
-    "sue": {
-        "n_spectral_components": 12,
-        "spectral_steps": 30,
-        "spectral_learning_rate": 3e-3,
-        "spectral_batch_size": 200,
-        "max_steps": 5,
-    },
+    "sue": {"n_spectral_components": 12, "spectral_steps": 30, "spectral_learning_rate": 3e-3, "max_steps": 5},
 }
+OWN["sue"]["spectral_batch_size"] = 200
 
 
 def quick(name):
@@ -170,8 +159,6 @@ def test_scikit_learns_own_contract(name):
         "procrustes": {},
         "jam": {"loss": "con", "hidden": (4,), "latent": 2, "max_epochs": 1, "dropout": 0.0, "device": "cpu"},
     }
-    # Wrong captions are read with the right ones a second time, when the row of zeros among that check's integers is
-    # one of floats.
     refused = {"check_estimators_dtypes": "a row of zeros is refused"} if name == "jam" else {}
     method = make_method(name, **tiny[name])
     results = check_estimator(method, on_fail=None, expected_failed_checks=refused)
@@ -194,6 +181,18 @@ def test_a_second_fit_replaces_the_first(latent):
     assert (method.n_features_in_, method.d_target) == (16, 20)
     method.fit(latent.X, latent.Y, verbose=False)
     np.testing.assert_array_equal(method.transform(latent.X_test), before)
+
+
+@pytest.mark.parametrize("name", ["structure", "nnclr", "sclip"])
+def test_without_weights_a_method_is_sail(latent, name):
+    weights = {"weight": 0.0} if name == "structure" else {"image_weight": 0.0, "text_weight": 0.0}
+    options = {"n_components": 6, "max_steps": 3, "batch_size": 64, "pair_batch_size": 24, "device": "cpu"}
+    rows = {"unpaired": (latent.U, latent.V), "verbose": False}
+    one = make_method(name, **weights, **options).fit(latent.X, latent.Y, **rows)
+    two = SAIL(**options).fit(latent.X, latent.Y, **rows)
+    np.testing.assert_array_equal(one.transform(latent.X_test), two.transform(latent.X_test))
+    np.testing.assert_array_equal(one.transform_target(latent.Y_test), two.transform_target(latent.Y_test))
+    assert set(one.facts_["history"]["losses"]) == {"step", "loss", "supervised"}
 
 
 def test_contrastive_is_sail_with_other_defaults(latent):
@@ -226,9 +225,8 @@ def test_closed_forms_are_their_maps(latent):
         (Procrustes(n_components=3), congruence.ProcrustesHeads(n_components=3)),
     ):
         expected.fit(latent.X, latent.Y)
-        fitted = method.fit(
-            latent.X, latent.Y, unpaired=(latent.U, latent.V), checkpoint="nowhere", resume=False, verbose=False
-        )
+        unused = {"unpaired": (latent.U, latent.V), "checkpoint": "nowhere", "resume": False, "verbose": False}
+        fitted = method.fit(latent.X, latent.Y, **unused)
         np.testing.assert_array_equal(fitted.transform(latent.X_test), expected.transform(latent.X_test))
 
 
@@ -238,9 +236,8 @@ def test_closed_forms_pair_by_id_and_know_their_spaces(latent):
     Y = Embeddings(latent.Y[::-1].copy(), ids=ids[::-1], space=Space(model="tongue"))
     fitted = CCA(n_components=3).fit(X, Y)
     assert (fitted.source_space_.model, fitted.target_space_.model) == ("eye", "tongue")
-    np.testing.assert_allclose(
-        fitted.transform(latent.X_test), CCA(n_components=3).fit(latent.X, latent.Y).transform(latent.X_test), atol=1e-5
-    )
+    plain = CCA(n_components=3).fit(latent.X, latent.Y)
+    np.testing.assert_allclose(fitted.transform(latent.X_test), plain.transform(latent.X_test), atol=1e-5)
 
 
 def test_what_is_refused(latent):

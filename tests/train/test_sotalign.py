@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from congruence import CCAMap, Embeddings, ProcrustesHeads, errors, load
+from congruence import CCAMap, Embeddings, ProcrustesHeads, Space, errors, load
 from congruence.train import SAIL, SOTAlign
 from congruence.train.retrieval import mean_recall, recalls
 from congruence.train.sotalign import _Objective
@@ -62,11 +62,9 @@ def test_too_few_iterations_are_recorded_and_warned_of_once(world):
     assert max(losses["marginal_error_teacher"]) > 0.01
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        enough = SOTAlign(**{**few, "max_steps": 3, "max_iter": 3000}).fit(
-            *world.pairs, unpaired=world.unpaired, verbose=False
-        )
-        other = SOTAlign(**{**few, "max_steps": 3, "divergence": "cka"}).fit(
-            *world.pairs, unpaired=world.unpaired, verbose=False
+        enough, other = (
+            SOTAlign(**{**few, "max_steps": 3, **more}).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
+            for more in ({"max_iter": 3000}, {"divergence": "cka"})
         )
     assert enough.facts_["history"]["losses"]["gradient_error"] == [0, 0, 0]
     assert "marginal_error" not in other.facts_["history"]["losses"]
@@ -92,13 +90,9 @@ def test_a_strong_divergence_brings_the_teachers_geometry(world):
 
 def test_weight_zero_is_sail_to_the_bit(world):
     # Unpaired rows move the mean that is subtracted first, so the runs are compared without it.
-    ours, theirs = (
-        method.fit(*world.pairs, unpaired=rows, verbose=False)
-        for method, rows in (
-            (SOTAlign(divergence_weight=0.0, preprocess="normalize", **QUICK), world.unpaired),
-            (SAIL(preprocess="normalize", **SAIL_QUICK), None),
-        )
-    )
+    method = SOTAlign(divergence_weight=0.0, preprocess="normalize", **QUICK)
+    ours = method.fit(*world.pairs, unpaired=world.unpaired, verbose=False)
+    theirs = SAIL(preprocess="normalize", **SAIL_QUICK).fit(*world.pairs, verbose=False)
     assert np.array_equal(ours.transform(world.heldout[0]), theirs.transform(world.heldout[0]))
 
 
@@ -176,21 +170,11 @@ def test_the_automatic_weight_is_ten_times_the_papers_balance(world, pair_loss, 
 
 
 @pytest.mark.parametrize("batch_size", [64, 32768])
-def test_a_killed_run_goes_on_to_the_bit(world, tmp_path, monkeypatch, batch_size):
+def test_a_killed_run_goes_on_to_the_bit(world, tmp_path, kill, batch_size):
     method = SOTAlign(**{**QUICK, "max_steps": 30}, batch_size=batch_size, checkpoint_every=8, divergence_weight=0.01)
     whole = clone(method).fit(*world.pairs, unpaired=world.unpaired, validation=world.heldout, verbose=False)
-    original = _Objective.training_step
-
-    def killed(self, batch):
-        if batch.step == 21:
-            raise KeyboardInterrupt
-        return original(self, batch)
-
-    monkeypatch.setattr(_Objective, "training_step", killed)
     fit = {"validation": world.heldout, "verbose": False, "checkpoint": tmp_path / "c"}
-    with pytest.raises(KeyboardInterrupt):
-        method.fit(*world.pairs, unpaired=world.unpaired, **fit)
-    monkeypatch.setattr(_Objective, "training_step", original)
+    kill(_Objective, 21, method.fit, *world.pairs, unpaired=world.unpaired, **fit)
     again = method.fit(*world.pairs, unpaired=world.unpaired, **fit)
     assert np.array_equal(again.transform(world.heldout[0]), whole.transform(world.heldout[0]))
     assert again.facts_["history"] == whole.facts_["history"]
@@ -232,14 +216,11 @@ def test_several_captions_an_image_any_of_which_is_a_hit():
     X = np.eye(3)
     Y = np.array([[1, 0, 0], [0.9, 0.1, 0], [0, 1, 0], [0, 0, 1.0], [0, 0.2, 1]])
     assert mean_recall(X, Y, ["a", "b", "c"], ["a", "a", "b", "c", "c"]) == 1.0
-    assert mean_recall(X, Y[:, [1, 0, 2]], ["a", "b", "c"], ["a", "a", "b", "c", "c"]) == pytest.approx(
-        (1 / 3 + 2 / 5) / 2
-    )
+    other = mean_recall(X, Y[:, [1, 0, 2]], ["a", "b", "c"], ["a", "a", "b", "c", "c"])
+    assert other == pytest.approx((1 / 3 + 2 / 5) / 2)
 
 
 def test_embeddings_are_paired_by_id_and_keep_their_spaces(world):
-    from congruence import Space
-
     names = [f"item {i}" for i in range(40)]
     X = Embeddings(world.pairs[0], ids=names, space=Space("vision", modality="image"))
     order = np.random.default_rng(0).permutation(40)
@@ -289,18 +270,10 @@ def test_what_is_refused(world):
         method.fit(X, Y, unpaired=(U, V), validation=(X, Y, [1], [2]), verbose=False)
     with pytest.raises(errors.ParameterError, match="validation"):
         method.fit(X, Y, unpaired=(U, V), validation=(X, Y, X), verbose=False)
-    for wrong in (
-        {"teacher": "ridge"},
-        {"ridge": -1.0},
-        {"ridge": "best"},
-        {"divergence": "kl"},
-        {"divergence_weight": -1.0},
-        {"n_components": 0},
-        {"head": "tree"},
-        {"preprocess": "pca"},
-    ):
-        with pytest.raises(errors.ParameterError, match=next(iter(wrong))):
-            SOTAlign(**{**QUICK, **wrong}).fit(X, Y, unpaired=(U, V), verbose=False)
+    wrongs = [("teacher", "ridge"), ("ridge", -1.0), ("ridge", "best"), ("divergence", "kl"), ("head", "tree")]
+    for name, value in [*wrongs, ("divergence_weight", -1.0), ("n_components", 0), ("preprocess", "pca")]:
+        with pytest.raises(errors.ParameterError, match=name):
+            SOTAlign(**{**QUICK, name: value}).fit(X, Y, unpaired=(U, V), verbose=False)
 
 
 def test_a_step_that_overflows_stops_the_run(world, tmp_path):
@@ -355,9 +328,7 @@ def test_tuning_what_is_not_there(world):
 
 def test_points_of_a_grid_keep_the_order_they_were_written_in():
     points = grid_points({"teacher": ["procrustes", "cca"], "ridge": [1.0, 0.1]})
-    assert [tuple(point.items()) for point in points] == [
-        (("teacher", teacher), ("ridge", ridge)) for teacher in ("procrustes", "cca") for ridge in (1.0, 0.1)
-    ]
+    assert [tuple(point.values()) for point in points] == [(t, r) for t in ("procrustes", "cca") for r in (1.0, 0.1)]
 
 
 def test_the_teacher_is_the_map_it_names(world):
@@ -399,3 +370,30 @@ def test_without_validation_rows_the_ridge_is_chosen_on_folds_of_the_pairs():
     assert method.fit_teacher(X[:5], Y[:5]).ridge == 0.1  # too few to divide
     wide = SOTAlign(teacher="cca", teacher_n_components=39).fit_teacher(X[:40], Y[:40])
     assert wide.n_components == 39
+
+
+@pytest.mark.parametrize("rows", [{}, {"batch_size": 64}])
+def test_a_teacher_whose_plan_is_unbalanced(world, rows):
+    """At ρ = ∞ the balanced plan, where rows come again each step and where they do not."""
+
+    def fit(**options):
+        method = SOTAlign(divergence_weight=0.1, **QUICK, **rows, **options)
+        return method.fit(*world.pairs, unpaired=world.unpaired, verbose=False).facts_["history"]["losses"]
+
+    balanced, endless, some = fit(), fit(rho_teacher=float("inf")), fit(rho_teacher=0.05)
+    assert balanced == endless
+    assert some["klot"][0] != balanced["klot"][0]
+    assert some["klot"][-1] < some["klot"][0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rho_teacher": 0}, "rho_teacher=0"),
+        ({"rho_teacher": float("nan")}, "rho_teacher=nan"),
+        ({"rho_teacher": 0.1, "divergence": "cka"}, "rho_teacher=0.1 with divergence='cka'"),
+    ],
+)
+def test_a_strength_that_means_nothing(world, options, message):
+    with pytest.raises(errors.ParameterError, match=message):
+        SOTAlign(**options, **QUICK).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
