@@ -61,9 +61,8 @@ def test_what_is_added_afterwards_is_of_the_new_model():
     bridged = to_faiss_index(MAPPING, old)
     bridged.add(QUERIES)
     assert old.ntotal == 210
-    np.testing.assert_allclose(
-        old.reconstruct_n(200, 10), MAPPING.transform_embeddings(Embeddings(QUERIES)).vectors, atol=1e-6
-    )
+    mapped = MAPPING.transform_embeddings(Embeddings(QUERIES)).vectors
+    np.testing.assert_allclose(old.reconstruct_n(200, 10), mapped, atol=1e-6)
     np.testing.assert_array_equal(old.reconstruct_n(0, 200), OLD.astype(np.float32))
 
 
@@ -73,9 +72,7 @@ def test_unit_queries_over_raw_rows_are_told_under_l2(kind):
     with pytest.warns(errors.NormWarning, match="norms of 3 to 3, and a map to unit-norm rows"):
         to_faiss_index(MAPPING, raw)
     to_faiss_index(MAPPING, raw, normalize=False)
-    to_faiss_index(
-        MAPPING, make(kind, faiss.METRIC_INNER_PRODUCT, 3 * OLD)
-    )  # the order is the same for every norm of a query
+    to_faiss_index(MAPPING, make(kind, faiss.METRIC_INNER_PRODUCT, 3 * OLD))  # where a query's norm changes no order
     to_faiss_index(OrthogonalMap().fit(NEW, 3 * OLD), raw)
     to_faiss_index(MAPPING, faiss.index_factory(D, kind, faiss.METRIC_L2))  # empty
 

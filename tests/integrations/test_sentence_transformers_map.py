@@ -19,18 +19,14 @@ pytestmark = pytest.mark.heavy
 @pytest.fixture(scope="module", autouse=True)
 def libraries():
     """Import when the first test runs: this takes seconds, and collecting imports a module in every process."""
-    global Normalize, StaticEmbedding, library
-    global MapModule, export_sentence_transformers, map_model, to_modules, RAW, UNIT, VECTORS
+    global library, MapModule, export_sentence_transformers, map_model, to_modules, RAW, UNIT, VECTORS
     library = pytest.importorskip("sentence_transformers")
-    from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
+    from sentence_transformers.sentence_transformer.modules import Normalize
 
-    from congruence.integrations.sentence_transformers import (
-        MapModule,
-        export_sentence_transformers,
-        map_model,
-        to_modules,
-    )
+    from congruence.integrations import sentence_transformers as ours
 
+    MapModule, map_model, to_modules = ours.MapModule, ours.map_model, ours.to_modules
+    export_sentence_transformers = ours.export_sentence_transformers
     RAW, UNIT = tiny(), tiny(Normalize())
     VECTORS = UNIT.encode(TEXTS)
 
@@ -103,9 +99,8 @@ def test_an_exported_model_loads_without_trusted_code(tmp_path):
     again = library.SentenceTransformer(str(path), device="cpu")
     assert again.get_embedding_dimension() == 9
     np.testing.assert_allclose(again.encode(TEXTS), Bridge(m).transform(VECTORS), atol=1e-6)
-    np.testing.assert_allclose(
-        again.encode_query(TEXTS), Bridge(m).transform(UNIT.encode_query(TEXTS)), atol=1e-6
-    )  # prompts came along
+    mapped = Bridge(m).transform(UNIT.encode_query(TEXTS))
+    np.testing.assert_allclose(again.encode_query(TEXTS), mapped, atol=1e-6)  # prompts came along
     with pytest.raises(errors.OutputExistsError, match="force=True"):
         export_sentence_transformers(m, UNIT, path)
     export_sentence_transformers(m, UNIT, path, normalize=False, force=True)
@@ -132,9 +127,7 @@ def test_a_model_may_be_named_by_its_folder(tmp_path):
 
 
 def test_what_the_library_cannot_express_needs_congruence_to_load(tmp_path):
-    """Version 6 refuses classes of other packages unless they are trusted; nothing in the folder is code all the
-    same.
-    """
+    """Version 6 refuses classes of other packages unless they are trusted, though nothing in the folder is code."""
     m = MAPS["heads"]
     path = export_sentence_transformers(m, RAW, tmp_path / "model")
     assert "trust_remote_code=True" in (path / "README.md").read_text()

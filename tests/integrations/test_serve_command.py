@@ -33,13 +33,8 @@ main()
 
 def start(folder: Path, *options: str, **env: str) -> subprocess.Popen:
     command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), "serve", str(folder), "--encoder", "toy:new"]
-    return subprocess.Popen(
-        [*command, "--port", "0", "--json", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **env},
-    )
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([*command, "--port", "0", "--json", *options], env={**os.environ, **env}, **streams)
 
 
 def result(process: subprocess.Popen) -> dict:
@@ -65,9 +60,8 @@ def test_a_signal_lets_requests_in_flight_end(folder, bridge, number):
 
         asking = threading.Thread(target=ask)
         asking.start()
-        with httpx.Client(
-            verify=False, headers=headers, timeout=20
-        ) as client:  # keeps its connection, which ends no less
+        # A client that keeps its connection, which ends no less.
+        with httpx.Client(verify=False, headers=headers, timeout=20) as client:
             while "congruence_active_requests 1.0" not in client.get(facts["url"].replace("/v1", "/metrics")).text:
                 pass
             process.send_signal(number)
