@@ -67,10 +67,7 @@ def test_the_card_says_what_was_chosen_by_what_evidence_and_by_how_much(chosen, 
         assert row[0] == one["name"] + " (chosen)" * (one["name"] == choice["name"])
         assert row[1:4] == [f"{v:.3f}" for v in (one["score"], one["retrieval_at_1"], one["other"]["image"])]
         assert row[4] == (f"{one['behind']:.3f} ± {one['error']:.3f}" if one["behind"] else "best")
-    assert (
-        f"Chosen: {choice['name']}, among {len(rows)} maps, by cross-validated retrieval of {choice['n_pairs']}" in card
-    )
-    assert "image rows of the same items (3 folds, 4 times)" in card
+    assert f"Chosen: {choice['name']}, among {len(rows)} maps" in card
 
 
 def test_a_linear_map_that_no_other_modality_judged_is_not_to_map_one(chosen):
@@ -98,15 +95,10 @@ def test_the_card_s_example_maps_every_modality_to_rows_like_the_target_s(rotati
 def test_the_card_says_where_means_are_from_and_whether_the_pairs_look_paired(rotation, card, tmp_path):
     assert "Modalities with means" not in card  # of a linear map, which keeps none
     card = read(rotation, tmp_path)
-    assert (
-        "means: audio (of 78 source rows), image (of 78 source rows, the target's estimated from the "
-        "source's), text (from the pairs)." in card
-    )
-    assert "The default modality is text." in card
-    assert "Pairing: the pairs belong together (mean cosine of pairs left out 0." in card
-    assert "Held out: 12 pairs: retrieval" in card
-    alone = {key: meaning for key, _, meaning in tables(card)[0][2:]}
-    assert alone["rank"] == "directions that the pairs cover"
+    image = "image (of 78 source rows, the target's estimated from the source's)"
+    assert f"means: audio (of 78 source rows), {image}, text (from the pairs)." in card
+    for words in ("The default modality is text.", "Pairing: the pairs belong together", "Held out: 12 pairs: "):
+        assert words in card
 
 
 def test_a_refined_map_s_card_says_so(tmp_path):
@@ -148,11 +140,7 @@ def test_records_of_another_form_do_not_keep_a_map_from_being_saved(kind, record
     mapping = OrthogonalMap().fit(P.X, P.Y)
     mapping.scores_[kind] = record
     assert "not of the form that congruence writes" in read(mapping, tmp_path)
-
-
-def test_scores_of_another_form_do_not_either(tmp_path):
-    mapping = OrthogonalMap().fit(P.X, P.Y)
-    mapping.scores_["held_out_retrieval_at_1"] = "high"
+    mapping.scores_ = {"held_out_retrieval_at_1": "high"}
     assert "not of the form that congruence writes" in read(mapping, tmp_path)
 
 

@@ -48,9 +48,7 @@ def fitted(name, problem):
 
 
 class SmallYOrthogonal(OrthogonalMap):
-    """With scikit-learn's name of the target: one check of weights passes ``y=``; all others, and its tools, pass it by
-    position.
-    """
+    """With scikit-learn's name of the target: one of its checks passes ``y=``, all others by position."""
 
     __init__ = OrthogonalMap.__init__
 
@@ -218,11 +216,8 @@ def test_a_harmed_folder_is_refused(fitted, tmp_path, file, harm):
     if harm == "truncate":
         path.write_bytes(raw[: len(raw) // 2])
     elif harm == "edit":
-        path.write_bytes(
-            raw.replace(b'"n_pairs": 120', b'"n_pairs": 999')
-            if file == "config.json"
-            else raw[:-1] + bytes([raw[-1] ^ 1])
-        )
+        other = raw.replace(b'"n_pairs": 120', b'"n_pairs": 999')
+        path.write_bytes(other if file == "config.json" else raw[:-1] + bytes([raw[-1] ^ 1]))
     elif harm == "remove":
         path.unlink()
     else:
@@ -280,14 +275,10 @@ def test_bad_pairs_are_refused(name, problem, case):
 
 
 def test_bad_rows_are_not_transformed(fitted, problem):
-    for X, error in (
-        (bad(problem.X, 3, np.nan), errors.NotFiniteError),
-        (problem.X[:, :4], errors.ShapeError),
-        (problem.Y, errors.ShapeError),
-        (problem.X[0], errors.ShapeError),
-        (problem.X[:0], errors.ShapeError),
-    ):
-        with pytest.raises(error):
+    with pytest.raises(errors.NotFiniteError):
+        fitted.transform(bad(problem.X, 3, np.nan))
+    for X in (problem.X[:, :4], problem.X[0], problem.X[:0]):
+        with pytest.raises(errors.ShapeError):
             fitted.transform(X)
     with pytest.raises(errors.ShapeError, match=fitted.wrong_side[1:]):
         fitted.transform(problem.Y)
@@ -358,15 +349,13 @@ def test_tensors_are_checked_like_arrays(fitted, problem):
     import torch
 
     good = torch.tensor(problem.X)
-    for X, error in (
-        (torch.full_like(good, torch.nan), errors.NotFiniteError),
-        (good[:, :4], errors.ShapeError),
-        (good[0], errors.ShapeError),
-        (good[:0], errors.ShapeError),
-        (good.to_sparse(), errors.DtypeError),
-        (good * 1j, errors.DtypeError),
-    ):
-        with pytest.raises(error):
+    with pytest.raises(errors.NotFiniteError):
+        fitted.transform(torch.full_like(good, torch.nan))
+    for X in (good[:, :4], good[0], good[:0]):
+        with pytest.raises(errors.ShapeError):
+            fitted.transform(X)
+    for X in (good.to_sparse(), good * 1j):
+        with pytest.raises(errors.DtypeError):
             fitted.transform(X)
 
 

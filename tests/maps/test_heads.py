@@ -55,11 +55,10 @@ def torch_linear(layer, key="weight", bias="bias"):
 
 
 def torch_layernorm(layer, width):
-    module = torch.nn.LayerNorm(
-        width, eps=layer.get("eps", 1e-5), elementwise_affine="weight" in layer, dtype=torch.float64
-    )
+    affine = "weight" in layer
+    module = torch.nn.LayerNorm(width, eps=layer.get("eps", 1e-5), elementwise_affine=affine, dtype=torch.float64)
     with torch.no_grad():
-        if "weight" in layer:
+        if affine:
             module.weight.copy_(torch.tensor(layer["weight"]))
             module.bias.copy_(torch.tensor(layer.get("bias", np.zeros(width))))
     return module
@@ -194,13 +193,8 @@ def test_reconstruction_goes_there_and_back():
 @pytest.mark.parametrize("decoders", [{}, DECODERS])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_a_saved_map_is_the_same_map(tmp_path, decoders, dtype):
-    m = two_heads(
-        facts={"n_pairs": 40, "losses": [1.0, 0.5]},
-        method="sotalign",
-        source_space=Space("dino", modality="image"),
-        target_space=Space("minilm", modality="text"),
-        **decoders,
-    )
+    spaces = {"source_space": Space("dino", modality="image"), "target_space": Space("minilm", modality="text")}
+    m = two_heads(facts={"n_pairs": 40, "losses": [1.0, 0.5]}, method="sotalign", **spaces, **decoders)
     m.scores_ = {"recall": 0.5}
     path = m.save(tmp_path / "map")
     again = congruence.load(path)
@@ -231,9 +225,7 @@ def test_transposed_and_torch_weights_are_copied_as_they_are(tmp_path):
     assert again.source_layers_[0]["weight"].dtype == np.float32
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"normalize": False}, {"center": False}, {"normalize": False, "center": False}]
-)
+@pytest.mark.parametrize("options", [{"normalize": a, "center": b} for a in (True, False) for b in (True, False)])
 def test_layers_of_a_two_sided_map_make_the_same_map(options):
     rng = np.random.default_rng(0)
     X, Y = rng.normal(1, 1, (40, 6)), rng.normal(-1, 1, (40, 5))

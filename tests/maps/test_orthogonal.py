@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ortho_group
 
-from congruence import OrthogonalMap, Space, errors
+from congruence import LinearMap, OrthogonalMap, Space, errors, load
 from congruence.embeddings import Embeddings
 from congruence.linalg.moments import CrossMoments
 from congruence.linalg.shrinkage import CV_STRENGTHS, SHRINKAGES
@@ -52,8 +54,6 @@ def test_rows_multiply_from_the_left_not_the_transpose():
 def test_the_rotation_is_semi_orthogonal_and_nothing_beats_it(d_source, d_target, seed):
     rng = np.random.default_rng(seed)
     X, Y = rng.standard_normal((60, d_source)), rng.standard_normal((60, d_target))
-    import warnings
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", errors.ProjectionWarning)
         m = OrthogonalMap(shrinkage="full").fit(X, Y)
@@ -117,13 +117,10 @@ def test_a_proper_map_is_the_best_of_the_proper_ones():
 
 def test_impossible_options_are_refused():
     p = rigid_problem(20, 4, 5, random_state=0)
-    for m, words in (
-        (OrthogonalMap(allow_reflection=False), "equal widths"),
-        (OrthogonalMap(shrinkage="best"), "'auto', 'full'"),
-        (OrthogonalMap(shrinkage_strength=-1), "shrinkage_strength"),
-    ):
+    wrongs = {"allow_reflection": (False, "equal widths"), "shrinkage": ("best", "'auto', 'full'")}
+    for name, (value, words) in (wrongs | {"shrinkage_strength": (-1, "shrinkage_strength")}).items():
         with pytest.raises(errors.ParameterError, match=words):
-            m.fit(p.X, p.Y)
+            OrthogonalMap(**{name: value}).fit(p.X, p.Y)
     with pytest.raises(errors.ParameterError, match="determinant"):
         OrthogonalMap(allow_reflection=False, shrinkage="covered").fit(p.X, p.X)
     moments = {"image": CrossMoments.of(p.X, p.X)}
@@ -174,14 +171,12 @@ def test_corresponding_means_count_as_a_direction():
     # A second modality of the same models is carried far better: the gap between the means is no longer lost.
     other = np.random.default_rng(1).standard_normal((50, 80)) + 3 * shift
     lost = OrthogonalMap(shrinkage="covered").fit(X, Y)
-    assert np.linalg.norm(m.transform(other) - other @ p.rotation) < 0.5 * np.linalg.norm(
-        lost.transform(other) - other @ p.rotation
-    )
+    error, without = (np.linalg.norm(one.transform(other) - other @ p.rotation) for one in (m, lost))
+    assert error < 0.5 * without
     assert m.inverse().mean_directions_ == 1
     assert OrthogonalMap(shrinkage="covered").fit(X, Y).mean_directions_ == 0
-    two = OrthogonalMap().fit(
-        np.vstack([X, X[:20] + 2]), np.vstack([Y, (X[:20] + 2) @ p.rotation]), modality=["text"] * 30 + ["image"] * 20
-    )
+    both = np.vstack([X, X[:20] + 2]), np.vstack([Y, (X[:20] + 2) @ p.rotation])
+    two = OrthogonalMap().fit(*both, modality=["text"] * 30 + ["image"] * 20)
     assert two.mean_directions_ >= 1
     np.testing.assert_allclose(X @ two.rotation_, Y, atol=1e-8)
 
@@ -217,8 +212,6 @@ def test_no_competitor_beats_the_default_on_noisy_decaying_data(n):
     for seed in range(12):
         p = rigid_problem(n + 300, 100, noise=0.03, decay=0.7, random_state=seed)
         for shrinkage in ("auto", "full", "covered"):
-            import warnings
-
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", errors.DegenerateWarning)
                 m = OrthogonalMap(shrinkage=shrinkage).fit(p.X[:n], p.Y[:n])
@@ -239,9 +232,8 @@ def test_cross_validation_prefers_no_filter_on_clean_data_and_some_on_noise():
     assert m.facts_["mean_gain"] < 0.9
     again = OrthogonalMap(shrinkage="cv").fit(noisy.X, noisy.Y)
     assert np.array_equal(m.cv_scores_, again.cv_scores_)
-    both = OrthogonalMap(shrinkage="cv").fit(
-        noisy.X, noisy.Y, modality=["image", "text"] * 60, sample_weight=np.ones(120)
-    )
+    more = {"modality": ["image", "text"] * 60, "sample_weight": np.ones(120)}
+    both = OrthogonalMap(shrinkage="cv").fit(noisy.X, noisy.Y, **more)
     assert both.cv_strength_ in CV_STRENGTHS
 
 
@@ -339,8 +331,6 @@ def test_merging_unlike_maps_is_refused():
     chosen = OrthogonalMap(shrinkage="cv").fit(p.X, p.Y)
     with pytest.raises(errors.ParameterError, match="second pass"):
         chosen.merge(chosen)
-    from congruence import LinearMap
-
     with pytest.raises(errors.ParameterError, match="same kind"):
         m.merge(LinearMap().fit(p.X, p.Y))
 
@@ -392,6 +382,7 @@ def test_the_inverse_is_the_fit_the_other_way_round():
     np.testing.assert_allclose(back.transform(p.Y), m.inverse_transform(p.Y), atol=1e-12)
     assert (back.source_space_.model, back.target_space_.model) == ("b", "a")
     np.testing.assert_allclose(back.inverse().transform(p.X), m.transform(p.X), atol=1e-12)
+    np.testing.assert_allclose(m.then(back).transform(p.X), p.X, atol=1e-9)
     np.testing.assert_allclose(back.merge(back).rotation_, back.rotation_, atol=1e-10)
     p = rigid_problem(80, 4, 7, random_state=4)
     up = OrthogonalMap().fit(p.X, p.Y)
@@ -402,18 +393,9 @@ def test_the_inverse_is_the_fit_the_other_way_round():
 def test_composition_keeps_every_mean_right():
     p = rigid_problem(100, 4, 6, noise=0.1, random_state=5)
     q = rigid_problem(100, 6, 9, noise=0.1, random_state=6)
-    first = (
-        OrthogonalMap()
-        .fit(p.X, p.Y, modality="image")
-        .recenter(p.X + 1, p.Y - 1, modality="text")
-        .for_modality("image")
-    )
-    second = (
-        OrthogonalMap()
-        .fit(q.X, q.Y, modality="image")
-        .recenter(q.X - 2, q.Y + 2, modality="text")
-        .for_modality("image")
-    )
+    first = OrthogonalMap().fit(p.X, p.Y, modality="image").recenter(p.X + 1, p.Y - 1, modality="text")
+    second = OrthogonalMap().fit(q.X, q.Y, modality="image").recenter(q.X - 2, q.Y + 2, modality="text")
+    first, second = (one.for_modality("image") for one in (first, second))
     both = first.then(second)
     np.testing.assert_allclose(both.transform(p.X), second.transform(first.transform(p.X)), atol=1e-12)
     for name in ("image", "text"):
@@ -429,15 +411,7 @@ def test_composition_keeps_every_mean_right():
         first.then(second)
 
 
-def test_a_cycle_comes_home():
-    p = rigid_problem(100, 5, random_state=6)
-    m = OrthogonalMap().fit(p.X, p.Y)
-    np.testing.assert_allclose(m.then(m.inverse()).transform(p.X), p.X, atol=1e-9)
-
-
 def test_saved_maps_can_be_continued_and_keep_all_means(tmp_path):
-    from congruence import load
-
     p = rigid_problem(100, 5, noise=0.1, random_state=6)
     m = OrthogonalMap().fit(p.X[:50], p.Y[:50], modality="image").recenter(p.X, modality="text")
     again = load(m.save(tmp_path / "m"))
@@ -452,8 +426,6 @@ def test_saved_maps_can_be_continued_and_keep_all_means(tmp_path):
 
 def test_transposed_arrays_survive_saving(tmp_path):
     """safetensors scrambles arrays that are not contiguous; the inverse's rotation is a transposed view."""
-    from congruence import load
-
     p = rigid_problem(100, 5, 7, random_state=6)
     back = OrthogonalMap().fit(p.X, p.Y).inverse()
     back.rotation_ = np.asfortranarray(back.rotation_)

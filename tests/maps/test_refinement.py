@@ -111,9 +111,8 @@ def test_parameters_of_the_rotation_are_those_of_every_fit(options):
         mapping = RefinedMap(**options).fit(X, Y, unpaired=pools)
     found = mapping.refinement_
     U, V = pools
-    expected = OrthogonalMap(**options).fit(
-        np.concatenate([X, U[found.source_rows]]), np.concatenate([Y, V[found.target_rows]])
-    )
+    matched = np.concatenate([X, U[found.source_rows]]), np.concatenate([Y, V[found.target_rows]])
+    expected = OrthogonalMap(**options).fit(*matched)
     np.testing.assert_allclose(mapping.rotation_, expected.rotation_, atol=1e-12)
 
 
@@ -191,9 +190,8 @@ def test_fit_takes_pools_and_leaves_held_out_items_out_of_them():
 
 def test_means_of_another_modality_join_a_refined_map():
     shifted = (P.X + 1, P.Y - 1)
-    mapping = congruence.fit(
-        P.X[PAIRS], P.Y[PAIRS], unpaired=(P.X[POOL], P.Y[ORDER]), modality="text", means={"image": shifted}
-    )
+    own = {"unpaired": (P.X[POOL], P.Y[ORDER]), "modality": "text", "means": {"image": shifted}}
+    mapping = congruence.fit(P.X[PAIRS], P.Y[PAIRS], **own)
     np.testing.assert_allclose(mapping.for_modality("image").source_mean_, shifted[0].mean(axis=0))
 
 

@@ -154,9 +154,7 @@ def test_bad_parameters_are_refused(options):
 
 
 def test_real_text_encoders_are_aligned_without_pairs(lvis):
-    """OpenAI ViT-B/32 to EVA-02 on 250 class names: the first try of this, without a start or an annealed entropy,
-    failed.
-    """
+    """OpenAI ViT-B/32 to EVA-02 on 250 class names."""
     rng = np.random.default_rng(0)
     rows = rng.permutation(1203)[:250]
     mapping = UnpairedMap().fit(lvis["text_openai_vitb32"][rows], lvis["text_eva02_b16"][rng.permutation(rows)])
