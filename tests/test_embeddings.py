@@ -94,19 +94,15 @@ def test_space_survives_a_dictionary():
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        (Space("b"), errors.DirectionError),
-        (Space("c"), errors.SpaceMismatchError),
-        (Space("a", "2"), errors.SpaceMismatchError),
-        (Space(dim=5), errors.DirectionError),
-        (Space(dim=6), errors.SpaceMismatchError),
-        (Space(normalized=False), errors.SpaceMismatchError),
-        (Space(modality="text"), errors.ModalityError),
+        (Space("b"), "Direction"), (Space("c"), "SpaceMismatch"), (Space("a", "2"), "SpaceMismatch"),
+        (Space(dim=5), "Direction"), (Space(dim=6), "SpaceMismatch"), (Space(normalized=False), "SpaceMismatch"),
+        (Space(modality="text"), "Modality"),
     ],
-)
+)  # fmt: skip
 def test_spaces_that_differ_are_told_apart(data, error):
-    with pytest.raises(error) as caught:
+    with pytest.raises(errors.CongruenceError) as caught:
         check_space(data, Space("a", "1", "image", 4, True), Space("b", "1", "image", 5, True))
-    assert type(caught.value) is error
+    assert type(caught.value).__name__ == f"{error}Error"
 
 
 def test_unknown_facts_are_no_difference():
@@ -184,13 +180,10 @@ def test_indexing_gives_embeddings_and_one_item_its_vector():
     for which, rows in (
         (slice(1, 4), [1, 2, 3]),
         (slice(None, None, -2), [5, 3, 1]),
-        (np.array([True, False] * 3), [0, 2, 4]),
-        ([True, False] * 3, [0, 2, 4]),
-        (np.array([2, 0]), [2, 0]),
-        ([-1, 0], [5, 0]),
+        *[(mask, [0, 2, 4]) for mask in (np.array([True, False] * 3), [True, False] * 3)],
+        *[(rows, [2, 0]) for rows in (np.array([2, 0]), [-4, 0], np.array(["c", "a"], dtype=object))],
         (["f", "b"], [5, 1]),
         (np.array(["c"]), [2]),
-        (np.array(["c", "a"], dtype=object), [2, 0]),
         ([], []),
     ):
         part = e[which]
