@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -87,9 +88,15 @@ def lvis(lvis_path):
         return {key: data[key] for key in data.files}
 
 
-class Result:
-    def __init__(self, process: subprocess.CompletedProcess) -> None:
-        self.code, self.out, self.err = process.returncode, process.stdout, process.stderr
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    def ends(self, code: int) -> Result:
+        """Return this result, of a command that must have ended with an exit code."""
+        assert self.code == code, self.err
+        return self
 
 
 @pytest.fixture
@@ -105,13 +112,13 @@ def cli(tmp_path):
             env={**os.environ, "COLUMNS": "200"},
             check=False,
         )
-        return Result(process)
+        return Result(process.returncode, process.stdout, process.stderr)
 
     return run
 
 
 @pytest.fixture
-def here(cli, monkeypatch, tmp_path, capsys):
+def here(monkeypatch, tmp_path, capsys):
     """Return a function that runs the command in this process, which costs no new interpreter.
 
     It takes the words of the command, or one text of all words.
@@ -129,7 +136,6 @@ def here(cli, monkeypatch, tmp_path, capsys):
                 main()
             except SystemExit as stop:
                 code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return Result(subprocess.CompletedProcess([], code, captured.out, captured.err))
+        return Result(code, *capsys.readouterr())
 
     return run

@@ -1,7 +1,5 @@
 """Cross-domain similarity local scaling is computed in one place, and every use of it agrees with the definition."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,6 +1,4 @@
-"""What README and docs print is run as printed, what they link to exists, and each table of measurements names its
-command and its record.
-"""
+"""What README and docs print runs as printed, links lead somewhere, and measured tables name their record."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Doors to services and libraries, through stand-ins of the same interface where there is no network."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import types

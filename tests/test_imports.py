@@ -1,7 +1,5 @@
 """What importing loads, which names it gives, and what a missing extra says."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """What a caller may pass for vectors, and what comes of it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """The progress bar: on a terminal's standard error, and nowhere else."""
 
-from __future__ import annotations
-
 import io
 import sys
 

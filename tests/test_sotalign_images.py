@@ -1,6 +1,4 @@
-"""benchmarks/sotalign_images.py: pools and cuts are of the rows they should be, and a teacher's lesson is what POT's
-plan gives.
-"""
+"""The benchmark of SOTAlign on images: its pools and cuts, and a teacher's lesson against POT's plan."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """YAML from other people: what is refused before anything is built of it, and that it takes no time."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from contextlib import suppress

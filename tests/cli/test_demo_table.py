@@ -1,7 +1,5 @@
 """The second half of the demo: a LanceDB table migrated, searched by its own client, switched and rolled back."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -70,7 +68,6 @@ def test_recall_is_that_of_the_vectors_themselves(here, demo):
 
 def test_without_lancedb_the_extra_is_named_and_nothing_of_it_written(here, demo, tmp_path, monkeypatch):
     monkeypatch.setattr("congruence.cli._demo_photos.find_spec", lambda name: None)
-    done = here("demo", "--sample", "emoji", "-o", tmp_path / "r.html", "--migration-page", tmp_path / "m.html")
-    assert done.code == 0, done.err
+    done = here("demo", "--sample", "emoji", "-o", tmp_path / "r.html", "--migration-page", tmp_path / "m.html").ends(0)
     assert "pip install 'congruence[lancedb]'" in done.out
     assert not (tmp_path / "m.html").exists()

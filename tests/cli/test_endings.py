@@ -1,8 +1,4 @@
-"""How commands end that do not end well: one sentence, the exit code of docs/reliability.md, and what was written
-before.
-"""
-
-from __future__ import annotations
+"""How commands end that do not end well: one sentence, a documented exit code, and what was written before."""
 
 import errno
 import importlib
@@ -343,8 +339,7 @@ def test_a_bug_without_a_place_for_the_file_prints_what_to_send(here, data, brok
 
     broken(KeyError("x"))
     monkeypatch.setattr(_ending.tempfile, "mkstemp", full)
-    done = here("fit", "a.npz", "b.npz", "-o", "x")
-    assert done.code == 70
+    done = here("fit", "a.npz", "b.npz", "-o", "x").ends(70)
     assert "Traceback" in done.err
     assert "Send the text above to" in done.err.splitlines()[-1]
 

@@ -1,7 +1,5 @@
 """``congruence info``, ``--version`` and the completion of shells."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import re

@@ -1,7 +1,5 @@
 """Names and ids are data: they are shown as they are, and neither a terminal, a page nor a spreadsheet runs them."""
 
-from __future__ import annotations
-
 import csv
 import json
 from xml.etree import ElementTree
@@ -47,8 +45,7 @@ def saved(path, name, **facts):
 )
 def test_markup_in_a_name_is_shown(here, tmp_path, name):
     saved(tmp_path / "map", name)
-    done = here("inspect", "map")
-    assert done.code == 0, done.err
+    done = here("inspect", "map").ends(0)
     assert name in done.out
 
 
@@ -76,15 +73,13 @@ def test_control_characters_of_a_name_reach_no_terminal(here, tmp_path):
 
 
 def test_an_error_names_what_was_got_without_obeying_it(here, tmp_path):
-    done = here("inspect", f"none{RUDE.strip()}")
-    assert done.code == 2
+    done = here("inspect", f"none{RUDE.strip()}").ends(2)
     assert visible(done.err, keep="\n") == done.err
 
 
 def test_facts_of_a_strange_form_are_one_sentence(here, tmp_path):
     saved(tmp_path / "map", "a", history=["not", "a", "history"])
-    done = here("inspect", "map")
-    assert done.code == 2
+    done = here("inspect", "map").ends(2)
     assert done.err.startswith("error: Got facts or scores in map")
     assert json.loads(here("inspect", "map", "--json").out)["history"] == ["not", "a", "history"]
 

@@ -1,7 +1,5 @@
 """A command starts fast: its process imports what it needs, none of it heavy."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -97,8 +95,7 @@ def test_values_that_typer_need_not_convert_are_those_it_converts(arguments):
 
 @pytest.mark.parametrize("flags", [("--holdout", "many"), ("--seed", "1.5"), ("--unknown", "1")], ids=str)
 def test_a_value_of_the_wrong_kind_is_still_refused(here, flags):
-    result = here("fit", "a.npy", "b.npy", "-o", "map", *flags)
-    assert result.code == 2
+    result = here("fit", "a.npy", "b.npy", "-o", "map", *flags).ends(2)
     assert flags[0] in result.err
 
 

@@ -1,7 +1,5 @@
 """``congruence export`` into every format, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import resource
 import sys
@@ -29,8 +27,7 @@ def data(tmp_path):
 
 
 def test_faiss_around_an_index(here, data):
-    done = here("export", "bridge", "--index", "old.faiss", "-o", "new.faiss", "--json")
-    assert done.code == 0, done.err
+    done = here("export", "bridge", "--index", "old.faiss", "-o", "new.faiss", "--json").ends(0)
     assert json.loads(done.out) == {"output": "new.faiss", "format": "faiss", "d_in": 6, "d_out": 9, "modality": "text"}
     _, found = faiss.read_index(str(data / "new.faiss")).search(X, 1)
     old = faiss.read_index(str(data / "old.faiss"))
@@ -63,8 +60,7 @@ def test_sentence_transformers(here, data):
     raw.save_pretrained(str(data / "encoder"), create_model_card=False)
     arguments = ("export", "mlp", "--to", "sentence-transformers", "--model", "encoder", "-o", "mapped")
     for more in ((), ("--force",)):
-        done = here(*arguments, *more)
-        assert done.code == 0, done.err
+        done = here(*arguments, *more).ends(0)
         assert done.out == "written to mapped, for text vectors\n"
     got = library.SentenceTransformer(str(data / "mapped"), device="cpu").encode(TEXTS)
     np.testing.assert_allclose(got, MAPS["mlp"].transform(raw.encode(TEXTS)), atol=1e-5)
@@ -123,8 +119,7 @@ def test_refusals(here, data, arguments, said):
     for name in ("config.json", "model.safetensors"):
         content = (data / "orthogonal" / name).read_bytes()
         (data / "cut" / name).write_bytes(content if name == "config.json" else content[:-9])
-    done = here("export", *arguments.split())
-    assert done.code == 2
+    done = here("export", *arguments.split()).ends(2)
     assert said in done.err
     assert done.err.count("\n") == 1
     assert not (data / "x").exists()

@@ -22,8 +22,7 @@ def test_the_page_runs_in_order(here, tmp_path, monkeypatch):
     names: dict = {}
     for language, code in re.findall(r"```(python|bash)\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.S):
         if language == "bash":
-            done = here(*shlex.split(code)[1:])
-            assert done.code == 0, done.err
+            here(*shlex.split(code)[1:]).ends(0)
         else:
             code = code.replace('"all-MiniLM-L6-v2"', repr(str(package.get_model_path())))
             exec(compile(code, PAGE.name, "exec"), names)

@@ -105,7 +105,27 @@ class Slow:
         if any("slow" in text for text in texts):
             self.begun.set()
             self.free.wait(10)
+        if "bad" in texts:
+            raise ValueError
         return new_model(texts)
+
+    def hold_up(self, server: Served, texts: list[str]) -> dict[str, httpx.Response]:
+        """Ask for a slow text and, once it is being encoded, for others; let it go, and return all answers."""
+        answers: dict[str, httpx.Response] = {}
+
+        def ask(text: str) -> None:
+            answers[text] = server.post({"model": "old", "input": text})
+
+        first, *others = [threading.Thread(target=ask, args=(text,)) for text in ["slow", *texts]]
+        first.start()
+        assert self.begun.wait(5)
+        for thread in others:
+            thread.start()
+        until(lambda: server.service.batcher.waiting == len(others))
+        self.free.set()
+        for thread in (first, *others):
+            thread.join()
+        return answers
 
 
 @pytest.fixture
@@ -356,22 +376,10 @@ def test_a_client_that_left_costs_nothing(bridge, slow):
 
 def test_requests_that_wait_are_encoded_together(bridge, slow):
     with running(create_app(bridge, slow, names=["old"], limits=Limits(max_batch=4))) as server:
-        answers: dict[str, list[float]] = {}
-
-        def ask(text: str) -> None:
-            answers[text] = server.post({"model": "old", "input": text}).json()["data"][0]["embedding"]
-
-        threads = [threading.Thread(target=ask, args=(text,)) for text in ["slow", *(f"text {k}" for k in range(6))]]
-        threads[0].start()
-        assert slow.begun.wait(5)
-        for thread in threads[1:]:
-            thread.start()
-        until(lambda: server.service.batcher.waiting == 6)
-        slow.free.set()
-        for thread in threads:
-            thread.join()
+        answers = slow.hold_up(server, [f"text {k}" for k in range(6)])
         assert [len(call) for call in slow.calls[-3:]] == [1, 4, 2]
-        for text, vector in answers.items():
+        for text, answer in answers.items():
+            vector = answer.json()["data"][0]["embedding"]
             np.testing.assert_allclose(vector, bridge.transform(new_model([text])[0], "text"), atol=1e-5)
         assert server.metric("congruence_batch_texts_sum") == 7
 
@@ -467,33 +475,10 @@ def test_failures_tell_neither_client_nor_log_what_was_sent(bridge, records):
         assert SECRET not in record.getMessage() + str(record.exc_info)
 
 
-def test_one_bad_text_does_not_fail_those_encoded_with_it(bridge):
-    free, begun = threading.Event(), threading.Event()
-
-    def encode(texts):
-        if "wait" in texts:
-            begun.set()
-            free.wait(5)
-        if "bad" in texts:
-            raise ValueError
-        return new_model(texts)
-
-    with running(create_app(bridge, encode, names=["old"])) as server:
-        codes: dict[str, int] = {}
-
-        def ask(text: str) -> None:
-            codes[text] = server.post({"model": "old", "input": text}).status_code
-
-        threads = [threading.Thread(target=ask, args=(text,)) for text in ("wait", "good", "bad")]
-        threads[0].start()
-        assert begun.wait(5)
-        for thread in threads[1:]:
-            thread.start()
-        until(lambda: server.service.batcher.waiting == 2)
-        free.set()
-        for thread in threads:
-            thread.join()
-        assert codes == {"wait": 200, "good": 200, "bad": 500}
+def test_one_bad_text_does_not_fail_those_encoded_with_it(bridge, slow):
+    with running(create_app(bridge, slow, names=["old"])) as server:
+        answers = slow.hold_up(server, ["good", "bad"])
+    assert {text: answer.status_code for text, answer in answers.items()} == {"slow": 200, "good": 200, "bad": 500}
 
 
 # ------------------------------------------------------------------ what is checked when it is made

@@ -1,7 +1,5 @@
 """Every map as a torch.nn.Module: the numbers of transform_embeddings, and what PyTorch users expect of a module."""
 
-from __future__ import annotations
-
 import copy
 import io
 import sys
@@ -132,16 +130,12 @@ def test_refusals(monkeypatch):
     m = MAPS["orthogonal"]
     with pytest.raises(ShapeError, match="width 9; expected 6"):
         m.to_torch()(torch.zeros(2, 9))
-    with pytest.raises(ParameterError, match="side='target'"):
-        m.to_torch(side="target")
-    with pytest.raises(ParameterError, match="side"):
-        m.to_torch(side="left")
-    with pytest.raises(ParameterError, match="normalize='no'"):
-        m.to_torch(normalize="no")
-    with pytest.raises(NotFittedMapError):
-        OrthogonalMap().to_torch()
-    with pytest.raises(NotFittedMapError):
-        HeadsMap().to_torch()
+    for name, value in (("side", "target"), ("side", "left"), ("normalize", "no")):
+        with pytest.raises(ParameterError, match=f"{name}='{value}'"):
+            m.to_torch(**{name: value})
+    for unfitted in (OrthogonalMap(), HeadsMap()):
+        with pytest.raises(NotFittedMapError):
+            unfitted.to_torch()
     unknown = LinearMap().fit(P.X, P.Y)
     unknown.target_space_ = replace(unknown.target_space_, normalized=None)
     with pytest.warns(NormWarning, match="no record of whether"):

@@ -1,7 +1,5 @@
 """The model card: what a reader of a saved map's README.md is told, and that its example does what it says."""
 
-from __future__ import annotations
-
 import copy
 import re
 

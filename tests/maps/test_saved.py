@@ -1,7 +1,5 @@
 """What may be in a saved map: digests apart from names, and contents that their checksums do not vouch for."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import hashlib

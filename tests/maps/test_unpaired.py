@@ -183,16 +183,13 @@ def test_the_command_says_whether_it_found_pairs(here, tmp_path):
     again = congruence.load(tmp_path / "map")
     assert right(again) == 1
     assert (again.target_space_.model, again.modality_) == ("B", "text")
-    failed = here("fit", "a.npy", "noise.npy", "--no-pairs", "-o", "bad")
-    assert failed.code == 0
+    failed = here("fit", "a.npy", "noise.npy", "--no-pairs", "-o", "bad").ends(0)
     assert "NO: do not use this map" in failed.out
     assert "could not be aligned" in failed.err
-    strict = here("fit", "a.npy", "noise.npy", "--no-pairs", "--strict", "-o", "none")
-    assert strict.code == 2
+    strict = here("fit", "a.npy", "noise.npy", "--no-pairs", "--strict", "-o", "none").ends(2)
     assert "could not be aligned" in strict.err
     assert not (tmp_path / "none").exists()
-    wrong = here("fit", "a.npy", "b.npy", "--no-pairs", "--holdout", "5", "-o", "none")
-    assert wrong.code == 2
+    wrong = here("fit", "a.npy", "b.npy", "--no-pairs", "--holdout", "5", "-o", "none").ends(2)
     assert "Leave out --holdout, or --no-pairs." in wrong.err
 
 

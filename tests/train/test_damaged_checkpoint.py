@@ -1,7 +1,5 @@
 """Checkpoints whose checksum is right and whose contents are not."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

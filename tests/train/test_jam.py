@@ -240,15 +240,15 @@ def test_what_is_refused(scenes):
     method = JAM(**{**QUICK, "max_epochs": 1})
     for error, words, rows, options in (
         (InputError, 'loss="con"', (X, Y), {"negatives": None}),
-        (ShapeError, "", (X, Y[:-1]), {}),
-        (ShapeError, "", (X, Y), {"negatives": N[:-1]}),
-        (ShapeError, "", (X, Y), {"negatives": N[:, :-1]}),
-        (NotFiniteError, "", (X, Y), {"negatives": np.full_like(N, np.nan)}),
+        (ShapeError, None, (X, Y[:-1]), {}),
+        (ShapeError, None, (X, Y), {"negatives": N[:-1]}),
+        (ShapeError, None, (X, Y), {"negatives": N[:, :-1]}),
+        (NotFiniteError, None, (X, Y), {"negatives": np.full_like(N, np.nan)}),
         (ShapeError, "groups", (X, Y), {"groups": [1, 2]}),
         (TooFewAnchorsError, "groups", (X, Y), {"groups": np.arange(120) // 60}),
         (ParameterError, "validation", (X, Y), {"validation": (X,)}),
-        (ShapeError, "", (X, Y), {"validation": (X[:, :-1], Y)}),
-        (TooFewAnchorsError, "", (X[:1], Y[:1]), {"negatives": N[:1]}),
+        (ShapeError, None, (X, Y), {"validation": (X[:, :-1], Y)}),
+        (TooFewAnchorsError, None, (X[:1], Y[:1]), {"negatives": N[:1]}),
     ):
         with pytest.raises(error, match=words):
             method.fit(*rows, verbose=False, **{"negatives": N, **options})

@@ -1,6 +1,4 @@
-"""Con, NegCon and Spread against their equations written out term by term, and against the printed forms they must not
-be.
-"""
+"""Con, NegCon and Spread against their equations, and against the printed forms they must not be."""
 
 import math
 

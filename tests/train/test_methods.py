@@ -230,14 +230,15 @@ def test_closed_forms_are_their_maps(latent):
         np.testing.assert_array_equal(fitted.transform(latent.X_test), expected.transform(latent.X_test))
 
 
-def test_closed_forms_pair_by_id_and_know_their_spaces(latent):
+@pytest.mark.parametrize("method", [CCA(n_components=3), SAIL(n_components=3, max_steps=60)], ids=["cca", "sail"])
+def test_rows_pair_by_id_and_know_their_spaces(latent, method):
     ids = [f"{i}" for i in range(64)]
     X = Embeddings(latent.X, ids=ids, space=Space(model="eye"))
     Y = Embeddings(latent.Y[::-1].copy(), ids=ids[::-1], space=Space(model="tongue"))
-    fitted = CCA(n_components=3).fit(X, Y)
+    fitted = clone(method).fit(X, Y, verbose=False)
     assert (fitted.source_space_.model, fitted.target_space_.model) == ("eye", "tongue")
-    plain = CCA(n_components=3).fit(latent.X, latent.Y)
-    np.testing.assert_allclose(fitted.transform(latent.X_test), plain.transform(latent.X_test), atol=1e-5)
+    plain = clone(method).fit(latent.X, latent.Y, verbose=False)
+    np.testing.assert_allclose(fitted.transform(latent.X_test), plain.transform(latent.X_test), atol=1e-4)
 
 
 def test_what_is_refused(latent):
@@ -253,5 +254,10 @@ def test_what_is_refused(latent):
         Procrustes().fit(latent.X, latent.Y, unpaired=(latent.V, None))
     with pytest.raises(errors.ParameterError, match=r"Pass unpaired=\(U, V\)"):
         SAIL(n_components=4, max_steps=1).fit(latent.X, latent.Y, unpaired=latent.U)
+    for name in ("nnclr", "sclip"):
+        for side, unpaired in (("source", (None, latent.V)), ("target", (latent.U, None))):
+            weight = {"source": "image", "target": "text"}[side]
+            with pytest.raises(errors.InputError, match=f"no unpaired {side} rows and {weight}_weight=1"):
+                make_method(name).fit(latent.X, latent.Y, unpaired=unpaired)
     with pytest.raises(errors.InputError, match="target y is None"):
         SAIL(n_components=4, max_steps=1).fit(latent.X)

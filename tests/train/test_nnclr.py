@@ -115,10 +115,6 @@ def test_it_learns(latent, retrieval):
 
 
 def test_what_is_refused(latent):
-    with pytest.raises(InputError, match="no unpaired source rows and image_weight=1"):
-        NNCLR(**QUICK).fit(latent.X, latent.Y, unpaired=(None, latent.V))
-    with pytest.raises(InputError, match="no unpaired target rows and text_weight=1"):
-        NNCLR(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, None))
     with pytest.raises(ParameterError, match="n_neighbors=5 and 4 unpaired rows"):
         NNCLR(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V[:4]))
     with pytest.raises(InputError, match="type Drawn.*scan and take"):

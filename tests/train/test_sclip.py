@@ -4,7 +4,7 @@ import numpy as np
 import ot
 import pytest
 
-from congruence.errors import InputError, ParameterError, ShapeError
+from congruence.errors import ParameterError, ShapeError
 from congruence.train import SCLIP
 from congruence.train.sclip import pseudo_label_loss
 
@@ -101,10 +101,6 @@ def test_it_learns(latent, retrieval, assignment, space):
 
 
 def test_what_is_refused(latent):
-    with pytest.raises(InputError, match="no unpaired source rows and image_weight=1"):
-        SCLIP(**QUICK).fit(latent.X, latent.Y, unpaired=(None, latent.V))
-    with pytest.raises(InputError, match="no unpaired target rows and text_weight=1"):
-        SCLIP(**QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, None))
     # A side of no weight is not asked for.
     SCLIP(text_weight=0.0, **QUICK).fit(latent.X, latent.Y, unpaired=(latent.U, None), verbose=False)
     wrongs = {"assignment": "knn", "space": "target", "assignment_temperature": 0.0, "max_iter": 0}

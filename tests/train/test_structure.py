@@ -108,9 +108,8 @@ def test_what_is_refused(latent):
     for name, value in wrongs.items():
         with pytest.raises(ParameterError, match=name):
             STRUCTURE(**{name: value}).fit(latent.X, latent.Y)
-    with pytest.raises(ShapeError):
-        structure_loss(rows(3, 2, 0), rows(4, 2, 0))
-    with pytest.raises(ShapeError):
-        structure_loss(rows(3, 2, 0)[0], rows(3, 2, 0))
+    for wrong in (rows(4, 2, 0), rows(3, 2, 0)[0]):
+        with pytest.raises(ShapeError):
+            structure_loss(wrong, rows(3, 2, 0))
     with pytest.raises(ParameterError, match="levels"):
         structure_loss(rows(3, 2, 0), rows(3, 2, 0), levels=1.5)
