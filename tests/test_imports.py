@@ -1,7 +1,5 @@
 """What importing loads, which names it gives, and what a missing extra says."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect
@@ -33,9 +31,10 @@ except SystemExit:
             "import congruence; congruence.OrthogonalMap; congruence.load; congruence.fit; congruence.read_embeddings",
             "torch faiss h5py huggingface_hub matplotlib yaml pydantic",
         ),
+        ("import congruence.train", "torch"),
         (HELP, "torch sklearn scipy pyarrow numpy"),
     ],
-    ids=["import", "names", "help"],
+    ids=["import", "names", "train", "help"],
 )
 def test_importing_loads_nothing_heavy(code, heavy):
     script = f"{code}\nimport sys\nprint('modules:', *sys.modules)"

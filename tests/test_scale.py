@@ -1,8 +1,4 @@
-"""Numbers that cannot be squared or mapped, masked values, and old kinds of arrays: refused in one sentence, never
-silent infinity.
-"""
-
-from __future__ import annotations
+"""Numbers that cannot be squared or mapped, masked values, old kinds of arrays: refused in one sentence."""
 
 import warnings
 
