@@ -1,24 +1,32 @@
-"""Every command that writes, for the tests of kills and concurrent writers: small inputs, expected outputs, and checks
-that they are complete.
-"""
-
-from __future__ import annotations
+"""Every command that writes, for the tests of kills and concurrent writers: inputs, outputs, and their checks."""
 
 import csv
 import hashlib
 import json
+import sys
 import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 import congruence
+import congruence.datasets as datasets
+import congruence.embed.run as run
+import congruence.encoders as encoders
+import congruence.report.summary as summary
 from congruence import CanonicalFrame, OrthogonalMap, ProcrustesHeads, Space
+from congruence.embed import VectorCache
 from congruence.embeddings import Embeddings
+from congruence.encoders import Encoder
 from congruence.stores import open_sink, read_embeddings
+from congruence_papers.image_sets import DATASETS
+from congruence_papers.image_sets.download import Resource
 
 #: Commands that write no file, whatever their options.
 READERS = {"drift", "exposure", "info", "inspect", "match", "plan", "serve", "shift"}
@@ -31,48 +39,43 @@ N, D = 40, 6
 
 @dataclass(frozen=True)
 class Case:
-    """One command line that writes.
+    """One command line that writes."""
 
-    Attributes
-    ----------
-    arguments : tuple of str
-        Without ``--force``.
-    outputs : dict of str to callable
-        Every name that it leaves in its folder, with a check that raises if the file or folder is incomplete.
-    force : bool
-        Whether the command has, and needs, ``--force`` to replace what is there.
-    patch : callable, optional
-        Called in the command's process before the command, to skip slow steps that write nothing, or to supply a model.
-    lock : bool
-        Whether a run locks its output from the beginning, so that concurrent runs are refused before they publish.
-    every : int
-        Kill only at every n-th step, if runs are slow and their steps alike.
-    """
-
-    arguments: tuple[str, ...]
+    #: Without ``--force``.
+    line: str
+    #: Every name that it leaves in its folder, with a check that raises if the file or folder is incomplete.
     outputs: dict[str, Callable[[Path], Any]]
+    #: Whether the command has, and needs, ``--force`` to replace what is there.
     force: bool = True
+    #: Called in the command's process before the command, to skip slow steps that write nothing, or to supply a model.
     patch: Callable[[], None] | None = None
+    #: Whether a run locks its output from the beginning, so that concurrent runs are refused before they publish.
     lock: bool = False
+    #: Kill only at every n-th step, if runs are slow and their steps alike.
     every: int = 1
 
+    @property
+    def arguments(self) -> list[str]:
+        return self.line.split()
 
-# ------------------------------------------------------------------ what is whole
+
+def holds(path: Path, *names: str) -> None:
+    assert sorted(p.name for p in path.iterdir()) == [*names]
 
 
 def is_map(path: Path) -> None:
     congruence.load(path)
-    assert sorted(p.name for p in path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    holds(path, "README.md", "config.json", "model.safetensors")
 
 
 def is_bridge(path: Path) -> None:
     assert congruence.Bridge.load(path).thresholds is not None
-    assert sorted(p.name for p in path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    holds(path, "README.md", "config.json", "model.safetensors")
 
 
 def is_frame(path: Path) -> None:
     CanonicalFrame.load(path)
-    assert sorted(p.name for p in path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    holds(path, "README.md", "config.json", "model.safetensors")
 
 
 def is_vectors(path: Path) -> None:
@@ -84,8 +87,6 @@ def is_letters(path: Path) -> None:
 
 
 def is_library(path: Path) -> None:
-    import pyarrow.parquet as pq
-
     names = {"photos": 60, "old-photos": 60, "new-photos": 60, "old-texts": 100, "new-texts": 100}
     assert {one.stem: pq.read_table(one).num_rows for one in path.glob("*.parquet")} == names
     assert len(list(path.iterdir())) == len(names) + 1  # the file that marks the folder as replaceable
@@ -125,7 +126,7 @@ def is_graph(path: Path) -> None:
 def is_model(path: Path) -> None:
     is_map(path / "map")
     assert json.loads((path / "congruence.json").read_text())["entries"] == ["README.md", "map"]
-    assert sorted(p.name for p in path.iterdir()) == ["README.md", "congruence.json", "map"]
+    holds(path, "README.md", "congruence.json", "map")
 
 
 def is_hits(path: Path) -> None:
@@ -159,18 +160,14 @@ def is_experiment(path: Path) -> None:
 
 
 def is_cache(path: Path) -> None:
-    from congruence.embed import VectorCache
-
     (file,) = path.glob("*.sqlite")
     VectorCache(path, file.stem, D)
 
 
 def is_dataset(path: Path) -> None:
     assert sorted(p.name for p in path.iterdir() if p.name[0] != ".") == ["archive.tar.gz", "cifar-100-binary"]
-    assert sorted(p.name for p in (path / "cifar-100-binary").iterdir()) == ["fine_label_names.txt", "train.bin"]
+    holds(path / "cifar-100-binary", "fine_label_names.txt", "train.bin")
 
-
-# ------------------------------------------------------------------ inputs
 
 WORDS = [f"{chr(97 + k)} word" for k in range(9)]
 
@@ -181,25 +178,28 @@ def letters(items: Any) -> np.ndarray:
 
 def write_inputs(folder: Path) -> None:
     """Write the inputs of all cases."""
+    import faiss
+
     draw = np.random.default_rng(0)
     A = draw.standard_normal((N, D)).astype(np.float32)
     B = (A @ np.linalg.qr(draw.standard_normal((D, D)))[0] + 0.1 * draw.standard_normal((N, D))).astype(np.float32)
     ids = np.array([f"i{k}" for k in range(N)])
-    np.savez(folder / "a.npz", v=A, ids=ids)
-    np.savez(folder / "b.npz", v=B, ids=ids)
-    np.savez(folder / "wrong.npz", v=np.roll(B, 1, 0), ids=ids)
-    np.savez(folder / "more_a.npz", v=draw.standard_normal((N, D)).astype(np.float32))
-    np.savez(folder / "more_b.npz", v=draw.standard_normal((N, D)).astype(np.float32))
+    for name, rows in (("a", A), ("b", B), ("wrong", np.roll(B, 1, 0))):
+        np.savez(folder / f"{name}.npz", v=rows, ids=ids)
+    for name in ("more_a", "more_b"):
+        np.savez(folder / f"{name}.npz", v=draw.standard_normal((N, D)).astype(np.float32))
     mapping = OrthogonalMap().fit(Embeddings(A, ids), Embeddings(B, ids))
     mapping.target_space_ = Space("new", "1", None, D, False)
     mapping.save(folder / "rotation")
     CanonicalFrame().fit({"a": Embeddings(A, ids), "b": Embeddings(B, ids)}).save(folder / "frame")
     ProcrustesHeads(n_components=3).fit(A, B).save(folder / "heads")
-    _write_index(folder / "old.index", B)
+    index = faiss.IndexFlatIP(D)
+    index.add(B)
+    faiss.write_index(index, str(folder / "old.index"))
     (folder / "captions.csv").write_text("id,caption\n1,a black cat sits on a red mat\n2,two dogs run in the park\n")
     (folder / "words.txt").write_text("\n".join(WORDS))
     with open_sink(folder / "parts", n=N, dim=D, has_ids=True, parts=[("p0", 25), ("p1", 15)]) as sink:
-        sink.write(_arrow(ids), A)
+        sink.write(pa.array(ids.tolist()), A)
     (folder / "root").mkdir()
     content = folder / "cifar-100-binary"
     content.mkdir()
@@ -212,27 +212,7 @@ def write_inputs(folder: Path) -> None:
     content.rmdir()
 
 
-def _write_index(path: Path, rows: np.ndarray) -> None:
-    import faiss
-
-    index = faiss.IndexFlatIP(D)
-    index.add(rows)
-    faiss.write_index(index, str(path))
-
-
-def _arrow(ids: np.ndarray) -> Any:
-    import pyarrow as pa
-
-    return pa.array(ids.tolist())
-
-
-# ------------------------------------------------------------------ what stands in for costly or missing things
-
-
 def small_sample() -> None:
-    import congruence.datasets as datasets
-    import congruence.report.summary as summary
-
     sample, real = datasets.load_sample("emoji"), summary._few_anchors
     few = sample.take({kind: rows.ids[:60] for kind, rows in sample.source.items()})
     datasets.load_sample = lambda name: few
@@ -241,7 +221,6 @@ def small_sample() -> None:
 
 def small_library() -> None:
     import congruence.cli._demo_photos as files
-    import congruence.datasets as datasets
 
     photos = datasets.load_sample("photos")
     few = photos.take({"image": photos.source["image"].ids[:60]})
@@ -250,9 +229,6 @@ def small_library() -> None:
 
 
 def letters_encoder() -> None:
-    import congruence.encoders as encoders
-    from congruence.encoders import Encoder
-
     class Letters(Encoder):
         def __init__(self) -> None:
             self.space = Space("letters", "1", "text", D, False)
@@ -262,18 +238,12 @@ def letters_encoder() -> None:
             return letters(items)
 
     encoders.load_encoder = lambda *_, **__: Letters()
-    import congruence.embed.run as run
 
     run.PART_ITEMS = 4
 
 
 def without_the_library() -> None:
-    """Avoid the import of sentence-transformers, which takes 6 s: the model folder and its publication do not depend on
-    it.
-    """
-    import sys
-    from types import SimpleNamespace
-
+    """Avoid the import of sentence-transformers, which takes 6 s: nothing of the model folder depends on it."""
     from congruence.integrations.model_folder import model_folder
 
     def export(mapping: Any, model: str, path: str, *, force: bool, **_: Any) -> None:
@@ -286,9 +256,6 @@ def without_the_library() -> None:
 
 
 def local_archive() -> None:
-    from congruence_papers.image_sets import DATASETS
-    from congruence_papers.image_sets.download import Resource
-
     raw = Path("archive.tar.gz").read_bytes()
     target = Path("root/archive.tar.gz")
     target.exists() or target.write_bytes(raw)
@@ -297,111 +264,72 @@ def local_archive() -> None:
     DATASETS["cifar100"] = replace(DATASETS["cifar100"], resources=(resource,))
 
 
-# ------------------------------------------------------------------ the table
-
-_PAIRS = ("--pairs", "a.npz,b.npz", "-q")
-_MORE = ("--images", "more_a.npz", "--texts", "more_b.npz")
-_EMBED = ("embed", "letters", "words.txt", "--batch-size", "3")
+_PAIRS = "--pairs a.npz,b.npz -q -o out"
+_EMBED = "embed letters words.txt --batch-size 3 -o"
 
 CASES: dict[str, Case] = {
-    "fit": Case(("fit", "a.npz", "b.npz", "-o", "out", "--no-check"), {"out": is_map}),
-    "frame fit": Case(("frame", "fit", "a=a.npz", "b=b.npz", "-o", "out"), {"out": is_frame}),
-    "frame add": Case(("frame", "add", "frame", "c=wrong.npz", "-o", "out"), {"out": is_frame}),
-    "frame map": Case(("frame", "map", "frame", "a", "b", "-o", "out"), {"out": is_map}),
+    "fit": Case("fit a.npz b.npz -o out --no-check", {"out": is_map}),
+    "frame fit": Case("frame fit a=a.npz b=b.npz -o out", {"out": is_frame}),
+    "frame add": Case("frame add frame c=wrong.npz -o out", {"out": is_frame}),
+    "frame map": Case("frame map frame a b -o out", {"out": is_map}),
     "transform .npy": Case(
-        ("transform", "rotation", "a.npz", "-o", "out.npy"), {"out.npy": is_vectors, "out.npy.space.json": is_json}
+        "transform rotation a.npz -o out.npy", {"out.npy": is_vectors, "out.npy.space.json": is_json}
     ),
-    "transform .lance": Case(("transform", "rotation", "a.npz", "-o", "out.lance"), {"out.lance": is_vectors}),
-    "transform folder": Case(("transform", "rotation", "parts", "-o", "out"), {"out": is_vectors}),
-    "bridge": Case(
-        ("bridge", "rotation", "--queries", "a.npz", "--index", "b.npz", "--queries-old", "b.npz", "-o", "out"),
-        {"out": is_bridge},
-    ),
+    "transform .lance": Case("transform rotation a.npz -o out.lance", {"out.lance": is_vectors}),
+    "transform folder": Case("transform rotation parts -o out", {"out": is_vectors}),
+    "bridge": Case("bridge rotation --queries a.npz --index b.npz --queries-old b.npz -o out", {"out": is_bridge}),
     "evaluate": Case(
-        ("evaluate", "rotation", "--source-image", "a.npz", "--target-image", "b.npz", "--report", "out.html"),
-        {"out.html": is_page},
+        "evaluate rotation --source-image a.npz --target-image b.npz --report out.html", {"out.html": is_page}
     ),
     "certify": Case(
-        (
-            "certify",
-            "--source-image",
-            "a.npz",
-            "--target-image",
-            "b.npz",
-            "--folds",
-            "3",
-            "--repeats",
-            "1",
-            *("--method", "orthogonal"),  # choosing a map per fold takes a third of the time
-            "--report",
-            "out.html",
-        ),
+        "certify --source-image a.npz --target-image b.npz --folds 3 --repeats 1 "
+        "--method orthogonal --report out.html",  # choosing a map per fold takes a third of the time
         {"out.html": is_page},
     ),
     "search": Case(
-        (
-            *("search", "rotation", "--queries", "a.npz", "--old", "b.npz", "--new", "more_a.npz"),
-            "-k",
-            "3",
-            "-o",
-            "out.csv",
-        ),
-        {"out.csv": is_hits},
+        "search rotation --queries a.npz --old b.npz --new more_a.npz -k 3 -o out.csv", {"out.csv": is_hits}
     ),
-    "export": Case(("export", "rotation", "-o", "out.index"), {"out.index": is_index}),
-    "export --index": Case(
-        ("export", "rotation", "--index", "old.index", "-o", "out.index"), {"out.index": is_old_index}
-    ),
-    "export onnx": Case(("export", "rotation", "--to", "onnx", "-o", "out.onnx"), {"out.onnx": is_graph}),
+    "export": Case("export rotation -o out.index", {"out.index": is_index}),
+    "export --index": Case("export rotation --index old.index -o out.index", {"out.index": is_old_index}),
+    "export onnx": Case("export rotation --to onnx -o out.onnx", {"out.onnx": is_graph}),
     "export sentence-transformers": Case(
-        ("export", "rotation", "--to", "sentence-transformers", "--model", "encoder", "-o", "out"),
+        "export rotation --to sentence-transformers --model encoder -o out",
         {"out": is_model},
         patch=without_the_library,
     ),
-    "similarity": Case(
-        ("similarity", "a.npz", "b.npz", "--layers", "--permutations", "2", "--plot", "out.svg"),
-        {"out.svg": is_drawing},
-    ),
-    "anchors": Case(
-        ("anchors", "a.npz:v", "-n", "9", "-o", "out.txt", "--plot", "out.svg"),
-        {"out.txt": is_choice, "out.svg": is_drawing},
-    ),
-    "anchors --texts": Case(("anchors", "--texts", "-n", "9", "-o", "out.txt"), {"out.txt": is_choice}),
-    "doctor": Case(("doctor", "a.npz", "--known", "old=b.npz", "--rows", "out.csv"), {"out.csv": is_verdicts}),
-    "negatives": Case(
-        ("negatives", "captions.csv", "--column", "caption", "--id-column", "id", "-o", "out.csv"),
-        {"out.csv": is_table},
-    ),
-    "embed": Case((*_EMBED, "-o", "out.parquet"), {"out.parquet": is_letters}, patch=letters_encoder, lock=True),
+    "similarity": Case("similarity a.npz b.npz --layers --permutations 2 --plot out.svg", {"out.svg": is_drawing}),
+    "anchors": Case("anchors a.npz:v -n 9 -o out.txt --plot out.svg", {"out.txt": is_choice, "out.svg": is_drawing}),
+    "anchors --texts": Case("anchors --texts -n 9 -o out.txt", {"out.txt": is_choice}),
+    "doctor": Case("doctor a.npz --known old=b.npz --rows out.csv", {"out.csv": is_verdicts}),
+    "negatives": Case("negatives captions.csv --column caption --id-column id -o out.csv", {"out.csv": is_table}),
+    "embed": Case(f"{_EMBED} out.parquet", {"out.parquet": is_letters}, patch=letters_encoder, lock=True),
     "embed with ids and cache": Case(
-        (*_EMBED, "-o", "out.npy", "--cache", "kept"),
+        f"{_EMBED} out.npy --cache kept",
         {"out.npy": is_letters, "out.npy.ids.txt": is_ids, "out.npy.space.json": is_json, "kept": is_cache},
         patch=letters_encoder,
         lock=True,
     ),
-    "train procrustes": Case(("train", "procrustes", *_PAIRS, "-o", "out"), {"out": is_map}, lock=True),
+    "train procrustes": Case(f"train procrustes {_PAIRS}", {"out": is_map}, lock=True),
     "train sotalign": Case(
-        ("train", "sotalign", *_PAIRS, *_MORE, "--set", "max_steps=2", "--set", "n_components=4", "-o", "out"),
+        f"train sotalign {_PAIRS} --images more_a.npz --texts more_b.npz --set max_steps=2 --set n_components=4",
         {"out": is_map},
         lock=True,
     ),
     "train jam": Case(
-        (
-            *("train", "jam", *_PAIRS, "--negatives", "wrong.npz", "--report", "out.html", "-o", "out"),
-            *("--set", "max_epochs=1", "--set", "hidden=[8]", "--set", "latent=4"),
-        ),
+        f"train jam {_PAIRS} --negatives wrong.npz --report out.html "
+        "--set max_epochs=1 --set hidden=[8] --set latent=4",
         {"out": is_map, "out.html": is_page},
         lock=True,
         every=5,
     ),
-    "report": Case(("report", "heads", "--pairs", "a.npz,b.npz", "-o", "out.html"), {"out.html": is_page}),
-    "reproduce": Case(("reproduce", "table2", "--models", "sample", "--quick", "-o", "out"), {"out": is_experiment}),
+    "report": Case("report heads --pairs a.npz,b.npz -o out.html", {"out.html": is_page}),
+    "reproduce": Case("reproduce table2 --models sample --quick -o out", {"out": is_experiment}),
     "datasets": Case(
-        ("datasets", "cifar100", "--root", "root", "--download"), {"root": is_dataset}, force=False, patch=local_archive
+        "datasets cifar100 --root root --download", {"root": is_dataset}, force=False, patch=local_archive
     ),
-    "demo --files": Case(("demo", "--files", "out"), {"out": is_library}, force=False, patch=small_library),
+    "demo --files": Case("demo --files out", {"out": is_library}, force=False, patch=small_library),
     "demo": Case(
-        ("demo", "--sample", "emoji", "--classes", "30", "-o", "out.html", "--no-migration"),
+        "demo --sample emoji --classes 30 -o out.html --no-migration",
         {"out.html": is_page},
         force=False,
         patch=small_sample,

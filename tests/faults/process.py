@@ -1,18 +1,23 @@
 """Run the command line in forked processes that are killed, or wait for each other, at a chosen write step."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import CASES
+
+import congruence._utils.atomic as atomic
+from congruence.embed import VectorCache
+from congruence_papers.image_sets import archives
 
 #: Processes are forked from one that has imported everything commands need, so that a case does not pay for imports.
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -21,41 +26,29 @@ CONTEXT.set_forkserver_preload(
         # Includes modules that libraries import on first use: those of typer and torch's optimizers took most of the
         # time of a case.
         *("torch", "torch._dynamo", "faiss", "lance", "scipy.optimize", "scipy.stats", "sklearn.cross_decomposition"),
-        *("onnx.checker", "onnx.helper", "onnx.numpy_helper"),
+        *("onnx.checker", "onnx.helper", "onnx.numpy_helper", "array_api_compat.numpy", "pyarrow.parquet", "jinja2"),
+        *("yaml", "rich.console", "rich.table", "typer._adapters", "congruence.integrations.faiss"),
+        *("congruence.cli", "congruence.train", "congruence.recipe", "congruence.report", "congruence.datasets"),
         *(
-            "array_api_compat.numpy",
-            "pyarrow.parquet",
-            "jinja2",
-            "yaml",
-            "rich.console",
-            "rich.table",
-            "typer._adapters",
-        ),
-        *("congruence.cli", "congruence.train", "congruence.recipe", "congruence.report", "congruence_papers"),
-        *(
-            "congruence.integrations.faiss",
             "congruence.upgrade.certify",
             "congruence.upgrade.transform",
             "congruence.embed",
+            "congruence.compare.layers",
         ),
-        *("congruence.compare.layers", "congruence_papers.commands", "congruence_papers.running"),
-        *("congruence_papers.negatives", "congruence_papers.image_sets", "congruence.datasets"),
-        "warm",
+        *("congruence_papers.commands", "congruence_papers.running", "congruence_papers.negatives"),
+        *("congruence_papers", "congruence_papers.image_sets", "warm"),
     ]
 )
 
 
 def run(case: str, folder: Path, *more: str, dies: int | None = None) -> int:
     """Run the command of a case; return its exit code, or −9 if it was killed at write step ``dies``."""
-    process = start(case, folder, *more, dies=dies)
-    return finish(process)
+    return finish(start(case, folder, *more, dies=dies))
 
 
 def start(case: str, folder: Path, *more: str, dies: int | None = None, barrier: Any = None) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(
-            "PYTHONPATH", str(Path(__file__).parent)
-        )  # for the fork server, which is started once and has to find "warm"
+    with pytest.MonkeyPatch.context() as patch:  # for the fork server, which is started once and has to find "warm"
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
         ensure_running()
     process = CONTEXT.Process(target=_command, args=(case, str(folder), more, dies, barrier))
     process.start()
@@ -68,8 +61,7 @@ def finish(process: Any, seconds: float = 120) -> int:
         process.kill()
         process.join()
         raise AssertionError("the command did not end")
-    code: int = process.exitcode
-    return code
+    return process.exitcode
 
 
 def said(folder: Path) -> str:
@@ -106,12 +98,6 @@ def _command(case: str, folder: str, more: tuple[str, ...], dies: int | None, ba
 
 def _points() -> list[tuple[Any, str, bool, bool]]:
     """Return the functions that write: module or class, name, and whether a step lies before and after the call."""
-    import shutil
-
-    import congruence._utils.atomic as atomic
-    from congruence.embed import VectorCache
-    from congruence_papers.image_sets import archives
-
     return [
         (atomic, "_publish", True, True),
         (atomic, "exchange", False, True),
@@ -147,20 +133,14 @@ def _die_at(step: int) -> None:
 
 def _wait_at(barrier: Any) -> None:
     """Make the first publication in this process wait until all other processes have reached theirs, or have ended."""
-    import threading
-
-    import congruence._utils.atomic as atomic
-
     real, waited = atomic._publish, False
 
     def publish(*arguments: Any) -> None:
         nonlocal waited
         if not waited:
             waited = True
-            try:
+            with suppress(threading.BrokenBarrierError):
                 barrier.wait(30)
-            except threading.BrokenBarrierError:
-                pass
         real(*arguments)
 
     atomic._publish = publish

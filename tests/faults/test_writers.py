@@ -1,13 +1,10 @@
-"""Every command that writes is killed at every step of its writing, and meets another writer just before it
-publishes.
-"""
-
-from __future__ import annotations
+"""Every command that writes is killed at every step of it, and meets another writer just before it publishes."""
 
 import shutil
 from pathlib import Path
 
 import pytest
+import typer.main
 from commands import CASES, READERS, RESUMED, write_inputs
 from process import CONTEXT, finish, run, said, start
 
@@ -24,8 +21,6 @@ def test_every_command_is_known_as_a_writer_or_a_reader():
 
 
 def test_every_option_that_names_an_output_is_in_a_case():
-    import typer.main
-
     named = {option for case in CASES.values() for option in case.arguments}
     outputs = {"--out", "--report", "--plot", "--cache", "--checkpoint", "--save-map", "--download"}
     # A checkpoint is written by every run of train; a map saved by demo is written as fit's.

@@ -4,8 +4,6 @@ These are the options of commands, what scikit-learn looks up when it first chec
 templates. None of this leaves a thread or an open file behind, which would not survive a fork.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import process  # noqa: F401 - and so pytest, which every fork would import to find its function
 

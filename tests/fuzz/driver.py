@@ -31,27 +31,18 @@ PER_SEED = 25
 
 @dataclass
 class Outcome:
-    """Outcomes of the cases of a target.
+    """Outcomes of the cases of a target."""
 
-    Attributes
-    ----------
-    counts : Counter
-        Number of cases by outcome: ``read`` (everything, with valid values), ``refused`` (at least a part) and
-        ``finding``.
-    findings : list of dict
-        ``target``, ``number``, ``what`` and, if inputs are kept, ``input``.
-    """
-
+    #: Cases by outcome: ``read`` (everything, with valid values), ``refused`` (at least a part) and ``finding``.
     counts: Counter = field(default_factory=Counter)
+    #: ``target``, ``number``, ``what`` and, if inputs are kept, ``input``.
     findings: list[dict[str, Any]] = field(default_factory=list)
 
 
 def run_cases(
     target: str, first: int, count: int, *, seed: int = 0, keep: Path | None = None, child: Child | None = None
 ) -> Outcome:
-    """Run cases of a target; a case that kills or hangs the child is a finding, and a new child continues with the next
-    one.
-    """
+    """Run cases of a target; one that kills or hangs the child is a finding, and a new child continues after it."""
     out, number, own = Outcome(), first, child is None
     child = child or Child()
     try:
@@ -166,9 +157,6 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink()
-
-
-# ------------------------------------------------------------------ in the child
 
 
 def _all_targets() -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Valid files with unusual contents: types, shapes and values that a stranger's file may hold."""
 
-from __future__ import annotations
-
 import json
 import random
 from pathlib import Path
@@ -14,22 +12,8 @@ import pyarrow.parquet as pq
 
 SPACE = {"model": "a", "revision": None, "modality": "image", "dim": 4, "normalized": True}
 TEXTS = (
-    "a",
-    "b",
-    "",
-    " ",
-    "a",
-    "None",
-    "nan",
-    "=1+1",
-    "[/bold]",
-    "\x1b[31m",
-    "\x00",
-    "é",
-    "a\nb",
-    "x" * 3000,
-    "1",
-    "1.0",
+    *("a", "b", "", " ", "a", "None", "nan", "=1+1", "[/bold]", "\x1b[31m"),
+    *("\x00", "é", "a\nb", "x" * 3000, "1", "1.0"),
 )
 
 
@@ -118,9 +102,8 @@ def table(rng: random.Random) -> pa.Table:
 
 
 def write_parquet(rng: random.Random, path: Path) -> None:
-    pq.write_table(
-        table(rng), path, compression=rng.choice(("none", "snappy", "zstd")), row_group_size=rng.choice((3, 99))
-    )
+    made, codec = table(rng), rng.choice(("none", "snappy", "zstd"))
+    pq.write_table(made, path, compression=codec, row_group_size=rng.choice((3, 99)))
 
 
 def write_arrow(rng: random.Random, path: Path) -> None:
@@ -144,17 +127,9 @@ def write_lance(rng: random.Random, path: Path) -> None:
 def write_npy(rng: random.Random, path: Path) -> None:
     values: Any = vectors(rng, 7)
     if rng.random() < 0.3:
-        values = rng.choice(
-            (
-                np.array(names(rng, 7), dtype=object),
-                np.array(["a"] * 7),
-                np.zeros(7, [("v", "f4", 4)]),
-                np.zeros((7, 4), "M8[s]"),
-                np.asfortranarray(values),
-                np.zeros((7, 4), "V0"),
-                np.zeros((7, 4), "f4,f4"),
-            )
-        )
+        odd = [np.array(names(rng, 7), dtype=object), np.array(["a"] * 7), np.zeros(7, [("v", "f4", 4)])]
+        odd += [np.zeros((7, 4), "M8[s]"), np.asfortranarray(values), np.zeros((7, 4), "V0"), np.zeros((7, 4), "f4,f4")]
+        values = rng.choice(odd)
     np.save(path, values, allow_pickle=True)
 
 
@@ -169,12 +144,9 @@ def write_safetensors(rng: random.Random, path: Path) -> None:
     import safetensors.numpy
 
     arrays = {"v": vectors(rng, 7), rng.choice(("v", "w", "")): vectors(rng, 7)}
-    good = {
-        k: np.ascontiguousarray(a.astype(a.dtype.newbyteorder("="))) for k, a in arrays.items() if a.dtype.kind != "c"
-    }
-    safetensors.numpy.save_file(
-        good or {"v": np.ones((7, 4), "f4")}, path, {"congruence.space": rng.choice(("[]", "{", "3"))}
-    )
+    plain = {k: a.astype(a.dtype.newbyteorder("=")) for k, a in arrays.items() if a.dtype.kind != "c"}
+    good = {k: np.ascontiguousarray(a) for k, a in plain.items()} or {"v": np.ones((7, 4), "f4")}
+    safetensors.numpy.save_file(good, path, {"congruence.space": rng.choice(("[]", "{", "3"))})
 
 
 def write_hdf5(rng: random.Random, path: Path) -> None:
@@ -184,9 +156,8 @@ def write_hdf5(rng: random.Random, path: Path) -> None:
         file["vectors"] = vectors(rng, 7)
         kind = rng.choice((h5py.string_dtype(), "S5", None))
         found = names(rng, 7)
-        texts = [
-            str(name).replace("\x00", "").encode("ascii" if kind == "S5" else "utf-8", "replace") for name in found
-        ]
+        encoding = "ascii" if kind == "S5" else "utf-8"
+        texts = [str(name).replace("\x00", "").encode(encoding, "replace") for name in found]
         file.create_dataset("ids", data=texts if kind else np.zeros(7, "i4,f4"), dtype=kind)
         for extra in rng.sample(range(6), 2):
             if extra == 0:
@@ -221,15 +192,7 @@ def write_jsonl(rng: random.Random, path: Path) -> None:
 
 #: Writers by the suffix of what they write; the folder of parts is written in ``targets.py``.
 WRITERS = {
-    ".npy": write_npy,
-    ".npz": write_npz,
-    ".safetensors": write_safetensors,
-    ".parquet": write_parquet,
-    ".arrow": write_arrow,
-    ".feather": write_arrow,
-    ".csv": write_csv,
-    ".jsonl": write_jsonl,
-    ".h5": write_hdf5,
-    ".hdf5": write_hdf5,
-    ".lance": write_lance,
+    **{".npy": write_npy, ".npz": write_npz, ".safetensors": write_safetensors, ".parquet": write_parquet},
+    **{".arrow": write_arrow, ".feather": write_arrow, ".csv": write_csv, ".jsonl": write_jsonl},
+    **{".h5": write_hdf5, ".hdf5": write_hdf5, ".lance": write_lance},
 }

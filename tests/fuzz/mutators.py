@@ -1,7 +1,5 @@
 """Mutators, which damage the bytes of a valid file; a reader must refuse the result, or return valid values."""
 
-from __future__ import annotations
-
 import copy
 import io
 import json
@@ -16,34 +14,9 @@ NUMBERS = (0, 1, -1, 7, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2
 
 #: Replacements for a value in JSON or YAML.
 VALUES: tuple[Any, ...] = (
-    *NUMBERS,
-    10**400,
-    0.5,
-    -0.0,
-    1e308,
-    -1e-320,
-    float("nan"),
-    float("inf"),
-    None,
-    True,
-    False,
-    "",
-    "x",
-    "NaN",
-    "1e999",
-    "../../x",
-    "\x00",
-    "\x1b[31m",
-    "a" * 5000,
-    "é" * 9,
-    "\ud800",
-    [],
-    {},
-    [[]],
-    [None],
-    [1, [2]],
-    {"": {}},
-    {"a": {"b": [1]}},
+    *(*NUMBERS, 10**400, 0.5, -0.0, 1e308, -1e-320, float("nan"), float("inf"), None, True, False),
+    *("", "x", "NaN", "1e999", "../../x", "\x00", "\x1b[31m", "a" * 5000, "é" * 9, "\ud800"),
+    *([], {}, [[]], [None], [1, [2]], {"": {}}, {"a": {"b": [1]}}),
 )
 
 #: Replacements for a word, number or bracket in a text.

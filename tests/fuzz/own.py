@@ -1,7 +1,5 @@
 """What congruence writes itself and reads again: maps, checkpoints, parts and caches of ``embed``, recipes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random
@@ -9,35 +7,45 @@ import shutil
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import safetensors.numpy
 from hostile import numbers
 from mutators import mutate_data
 from targets import Target, refusing, write_vectors
 
 import congruence
 from congruence._utils.atomic import has_marker
+from congruence.databases import open_database
 from congruence.embed import embed, open_items
-from congruence.embeddings import Space
+from congruence.embeddings import Embeddings, Space
 from congruence.encoders import Encoder
+from congruence.engines import open_dataset, open_itemset
+from congruence.engines.dataset import Fragment
+from congruence.engines.jobs import FragmentJournal, Receipt, with_digest
+from congruence.engines.locations import Location
 from congruence.errors import CorruptFileError, StorageError
 from congruence.maps import MAPS, make_map
 from congruence.persist import numbers_digest
 from congruence.recipe import make_recipe, read_recipe
+from congruence.synthetic import rigid_problem
+from congruence.train import History
+from congruence.upgrade.migrate.journal import STATES, Journal, digest_of
+from congruence.upgrade.migrate.native import read_native, save_plan
+from congruence.upgrade.migrate.plan import read_verdict
+from congruence.upgrade.progressive import Progressive
 
 D_SOURCE, D_TARGET = 5, 6
 _MAPS: dict[str, Any] = {}
 
 
-# ------------------------------------------------------------------ maps
-
-
 def _fitted(kind: str) -> Any:
     if kind not in _MAPS:
-        from congruence.synthetic import rigid_problem
-
         problem = rigid_problem(40, D_SOURCE, D_TARGET, noise=0.1, random_state=3)
         if kind == "heads":
             draw = np.random.default_rng(0)
@@ -49,9 +57,8 @@ def _fitted(kind: str) -> Any:
                 {"kind": "gelu"},
             ]
             target = [{"kind": "linear", "weight": draw.standard_normal((D_TARGET, 4))}, {"kind": "normalize"}]
-            mapping = congruence.HeadsMap.from_layers(
-                source, target, facts={"n_pairs": 9, "training": {"n_components": 4}}
-            )
+            facts = {"n_pairs": 9, "training": {"n_components": 4}}
+            mapping = congruence.HeadsMap.from_layers(source, target, facts=facts)
         else:
             quick = {"mlp": {"max_epochs": 2, "hidden": 4}}.get(kind, {})
             mapping = make_map(kind, **quick).fit(problem.X, problem.Y)
@@ -61,12 +68,19 @@ def _fitted(kind: str) -> Any:
     return _MAPS[kind]
 
 
-def write_map(kind: str) -> Callable[[random.Random, Path], Path]:
-    def make(rng: random.Random, folder: Path) -> Path:
-        path: Path = _fitted(kind).save(folder / "map")
-        return path
+def write_map(kind: str, rng: random.Random, folder: Path) -> Path:
+    return _fitted(kind).save(folder / "map")
 
-    return make
+
+def save_again(result: Any, path: Path, load: Callable[[Path], Any] = congruence.load) -> None:
+    """Save beside the input what was read from it, and read it again."""
+    again = path.parent / f"again-{path.name}"
+    try:
+        with refusing():
+            result.save(again)
+            load(again)
+    finally:
+        shutil.rmtree(again, ignore_errors=True)
 
 
 def read_map(path: Path) -> None:
@@ -79,13 +93,7 @@ def read_map(path: Path) -> None:
         assert np.isfinite(out).all(), "a map gave numbers that are not finite"
     with refusing():
         assert np.isfinite(mapping.transform_target(np.ones((2, mapping.d_target)))).all()
-    again = path.parent / f"again-{path.name}"
-    try:
-        with refusing():
-            mapping.save(again)
-            congruence.load(again)
-    finally:
-        shutil.rmtree(again, ignore_errors=True)
+    save_again(mapping, path)
 
 
 def write_bridge(rng: random.Random, folder: Path) -> Path:
@@ -100,9 +108,8 @@ def write_bridge(rng: random.Random, folder: Path) -> Path:
         modality = rng.choice(("image", "text"))
     bridge = congruence.Bridge(mapping, normalize=rng.choice((True, False)), modality=modality)
     if rng.random() < 0.7:
-        bridge.fit_thresholds(
-            *(draw.standard_normal((30, width)) for width in (D_SOURCE, D_TARGET)), draw.standard_normal((40, D_TARGET))
-        )
+        shapes = (30, D_SOURCE), (30, D_TARGET), (40, D_TARGET)
+        bridge.fit_thresholds(*(draw.standard_normal(shape) for shape in shapes))
     return bridge.save(folder / "map")
 
 
@@ -122,13 +129,7 @@ def read_bridge(path: Path) -> None:
         at = bridge.translate(0.0)
         assert np.isfinite([at.value, at.fpr, *at.fpr_interval]).all()
         assert 0 <= at.fpr <= 1
-    again = path.parent / f"again-{path.name}"
-    try:
-        with refusing():
-            bridge.save(again)
-            congruence.load(again)
-    finally:
-        shutil.rmtree(again, ignore_errors=True)
+    save_again(bridge, path)
 
 
 def write_frame(rng: random.Random, folder: Path) -> Path:
@@ -146,18 +147,11 @@ def read_frame(path: Path) -> None:
         assert np.isfinite(mapping.transform(np.ones((2, mapping.n_features_in_)))).all(), "numbers that are not finite"
     with refusing():
         frame.add("new", np.random.default_rng(1).standard_normal((20, 4)))
-    again = path.parent / f"again-{path.name}"
-    try:
-        with refusing():
-            congruence.CanonicalFrame.load(frame.save(again))
-    finally:
-        shutil.rmtree(again, ignore_errors=True)
+    save_again(frame, path, congruence.CanonicalFrame.load)
 
 
 def damage_map(rng: random.Random, path: Path) -> None:
     """Change the configuration and the arrays of a map, and update the checksums."""
-    import safetensors.numpy
-
     config = json.loads((path / "config.json").read_text())
     arrays = safetensors.numpy.load((path / "model.safetensors").read_bytes())
     if rng.random() < 0.6:
@@ -188,12 +182,7 @@ def damage_map(rng: random.Random, path: Path) -> None:
     (path / "config.json").write_text(text)
 
 
-# ------------------------------------------------------------------ migrations
-
-
 def write_journal(rng: random.Random, folder: Path) -> Path:
-    from congruence.upgrade.migrate.journal import Journal
-
     journal = Journal("photos/items.lance", "ab" * 32, 8, "float32", True, False, rng.choice((None, "image")))
     journal.cursor = rng.choice((7, "item-7", [3, 12]))
     journal.ranges, journal.old_ranges = rng.choice((None, [-0.5, 0.5])), rng.choice((None, [[-1.0] * 4, [1.0] * 4]))
@@ -206,8 +195,6 @@ def write_journal(rng: random.Random, folder: Path) -> Path:
 
 
 def read_journal(path: Path) -> None:
-    from congruence.upgrade.migrate.journal import STATES, Journal
-
     journal = Journal.read(path)
     if journal is not None:
         assert journal.state in STATES
@@ -222,8 +209,6 @@ def read_journal(path: Path) -> None:
 
 def damage_journal(rng: random.Random, path: Path) -> None:
     """Change the journal, and update its digest."""
-    from congruence.upgrade.migrate.journal import digest_of
-
     result = json.loads((path / "journal.json").read_text())
     result.pop("digest")
     changed = mutate_data(rng, result)
@@ -235,17 +220,11 @@ def damage_journal(rng: random.Random, path: Path) -> None:
 
 
 def _fragments_journal(place: Path):
-    from congruence.engines.dataset import Fragment
-    from congruence.engines.jobs import FragmentJournal
-    from congruence.engines.locations import Location
-
     fragments = tuple(Fragment(f"part-{k}", "", 10, 100) for k in range(5))
     return FragmentJournal(Location.of(place), {"map": "ab"}, fragments).open()
 
 
 def write_fragments_journal(rng: random.Random, folder: Path) -> Path:
-    from congruence.engines.jobs import Receipt
-
     journal = _fragments_journal(folder / "fragments")
     for k in range(rng.choice((1, 3))):
         journal.add(Receipt(f"part-{k}", 10, size=99, path=f"part-{k}.parquet"))
@@ -262,8 +241,6 @@ def read_fragments_journal(path: Path) -> None:
 
 def damage_fragments_journal(rng: random.Random, path: Path) -> None:
     """Change a segment of the journal, and update its digest."""
-    from congruence.engines.jobs import with_digest
-
     file = min(path.glob("done-000001-*.json"))
     changed = mutate_data(rng, json.loads(file.read_text())["facts"])
     with suppress(TypeError, ValueError):  # values that JSON cannot represent
@@ -272,13 +249,11 @@ def damage_fragments_journal(rng: random.Random, path: Path) -> None:
 
 def write_data_set(rng: random.Random, folder: Path) -> Path:
     (folder / "data").mkdir()
-    write_vectors(".parquet")(rng, folder / "data")
+    write_vectors(".parquet", rng, folder / "data")
     return folder / "data"
 
 
 def read_data_set(path: Path) -> None:
-    from congruence.engines import open_dataset
-
     for key in ("", ":vector", ":v"):
         with refusing():
             data = open_dataset(f"{path}{key}", fragment_bytes=64)
@@ -289,9 +264,6 @@ def read_data_set(path: Path) -> None:
 
 def write_item_set(rng: random.Random, folder: Path) -> Path:
     """Write texts in two files of two row groups each."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     folder = folder / "items"
     folder.mkdir()
     for k in range(2):
@@ -301,8 +273,6 @@ def write_item_set(rng: random.Random, folder: Path) -> Path:
 
 
 def read_item_set(path: Path) -> None:
-    from congruence.engines import open_itemset
-
     for modality in ("text", "image"):
         with refusing():
             data = open_itemset(str(path), column="text", modality=modality, fragment_bytes=64)
@@ -317,8 +287,6 @@ def read_item_set(path: Path) -> None:
 
 def write_beside(rng: random.Random, folder: Path) -> Path:
     """Begin a migration of a ``.npy`` file: it, and the hidden folder beside it."""
-    from congruence.databases import open_database
-
     folder = folder / "migrated"
     folder.mkdir()
     np.save(folder / "v.npy", np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32))
@@ -335,18 +303,11 @@ def write_beside(rng: random.Random, folder: Path) -> Path:
 
 
 def read_beside(path: Path) -> None:
-    from congruence.databases import open_database
-
     file = path / "v.npy"
     before = file.read_bytes() if file.is_file() else None
     with open_database(file) as database:
-        for step in (
-            database.info,
-            database.stage,
-            database.note,
-            lambda: list(database.scan("new")),
-            lambda: list(database.scan_pairs()),
-        ):
+        scans = lambda: list(database.scan("new")), lambda: list(database.scan_pairs())
+        for step in (database.info, database.stage, database.note, *scans):
             with refusing():
                 step()
         assert (file.read_bytes() if file.is_file() else None) == before
@@ -354,10 +315,6 @@ def read_beside(path: Path) -> None:
 
 def write_plan(rng: random.Random, folder: Path) -> Path:
     """Write a progressive migration's folder, as it lies in that of a journal."""
-    from congruence.embeddings import Embeddings
-    from congruence.upgrade.migrate.native import save_plan
-    from congruence.upgrade.progressive import Progressive
-
     mapping = _fitted("orthogonal")
     draw = np.random.default_rng(3)
     rows = Embeddings(draw.normal(size=(30, D_SOURCE)), ids=[f"item-{k}" for k in range(30)])
@@ -371,10 +328,6 @@ def write_plan(rng: random.Random, folder: Path) -> Path:
 
 
 def read_plan(path: Path) -> None:
-    import pyarrow as pa
-
-    from congruence.upgrade.migrate.native import read_native
-
     found = read_native(path.parent, _fitted("orthogonal"))
     if found is not None:
         ids = pa.array(["item-3", "item-4", "another"])
@@ -389,8 +342,6 @@ def _saved_plan() -> tuple[Any, ...]:
 
 def write_saved_plan(rng: random.Random, folder: Path) -> Path:
     """Write a plan's folder as ``save`` does, in two steps."""
-    from congruence.upgrade.progressive import Progressive
-
     mapping, old, new = _saved_plan()
     plan = Progressive(mapping, old)
     for ids in plan.batches(8, budget=16):
@@ -400,8 +351,6 @@ def write_saved_plan(rng: random.Random, folder: Path) -> Path:
 
 
 def read_saved_plan(path: Path) -> None:
-    from congruence.upgrade.progressive import Progressive
-
     mapping, old, new = _saved_plan()
     plan = Progressive.load(path, mapping, old, stream=True)
     assert np.isfinite(plan.store()).all()
@@ -410,24 +359,17 @@ def read_saved_plan(path: Path) -> None:
 
 
 def write_certificate(rng: random.Random, folder: Path) -> Path:
-    result = {
-        "verdict": {"action": "map", "headline": "map the stored vectors", "reason": "it keeps .97", "more": None},
-        "facts": {"source": "a", "target": "b", "data": "photos"},
-        "task": "retrieval@1",
-    }
+    verdict = {"action": "map", "headline": "map the stored vectors", "reason": "it keeps .97", "more": None}
+    result = {"verdict": verdict, "facts": {"source": "a", "target": "b", "data": "photos"}, "task": "retrieval@1"}
     (folder / "certificate.json").write_text(json.dumps(result))
     return folder / "certificate.json"
 
 
 def read_certificate(path: Path) -> None:
     from congruence.cli.migrate import _read_certificate
-    from congruence.upgrade.migrate.plan import read_verdict
 
     found = read_verdict(_read_certificate(str(path)))
     assert all(isinstance(one, str) for one in found.values())
-
-
-# ------------------------------------------------------------------ checkpoints
 
 
 def _training() -> tuple[Any, Any, Any]:
@@ -448,8 +390,6 @@ def _checkpoint(path: Path) -> Any:
 
 
 def write_checkpoint(rng: random.Random, folder: Path) -> Path:
-    from congruence.train import History
-
     _, module, optimizer = _training()
     history = History({"step": [1.0, 2.0], "loss": [0.5, 0.4]}, [(1, 0.5)], 1, 2)
     _checkpoint(folder / "000").save(module, optimizer, history, module.state_dict())
@@ -471,8 +411,6 @@ def read_checkpoint(path: Path) -> None:
 
 
 def damage_checkpoint(rng: random.Random, path: Path) -> None:
-    import safetensors.numpy
-
     state = json.loads((path / "checkpoint.json").read_text())
     raw = (path / "checkpoint.safetensors").read_bytes()
     if rng.random() < 0.5:
@@ -487,9 +425,6 @@ def damage_checkpoint(rng: random.Random, path: Path) -> None:
         state = {**mutate_data(rng, state), "sha256": ""}
     state["sha256"] = hashlib.sha256(raw).hexdigest()
     (path / "checkpoint.json").write_text(json.dumps(state))
-
-
-# ------------------------------------------------------------------ parts and cache of ``embed``
 
 
 class Letters(Encoder):
@@ -523,10 +458,8 @@ def _check_words(output: Path) -> None:
 def write_parts(rng: random.Random, folder: Path) -> Path:
     place = folder / "run"
     words = _write_words(place)
-    try:
+    with suppress(KeyboardInterrupt):
         embed(Letters(stop=8), open_items(words), place / "out", batch_size=2, shard_size=4)
-    except KeyboardInterrupt:
-        pass
     words.unlink()
     return place
 
@@ -548,14 +481,10 @@ def write_cache(rng: random.Random, folder: Path) -> Path:
 def read_cache(path: Path) -> None:
     place = path.parent / f"with-{path.name}"
     words = _write_words(place)
-    try:
+    with suppress(StorageError, CorruptFileError):
         embed(Letters(), open_items(words), place / "out.npy", cache=path, force=True)
         _check_words(place / "out.npy")
-    except (StorageError, CorruptFileError):
-        pass
 
-
-# ------------------------------------------------------------------ recipes, experiments, markers
 
 RECIPE = """
 method: sotalign
@@ -580,8 +509,7 @@ def write_recipe(rng: random.Random, folder: Path) -> Path:
 def read_recipe_(path: Path) -> None:
     found = read_recipe(path)
     assert json.dumps(found.to_dict(), allow_nan=False)
-    for given in (found.to_dict(),):
-        make_recipe(given)
+    make_recipe(found.to_dict())
 
 
 def write_marker(rng: random.Random, folder: Path) -> Path:
@@ -595,8 +523,8 @@ def read_marker(path: Path) -> None:
 
 
 OWN: dict[str, Target] = {
-    **{f"map {kind}": Target(write_map(kind), read_map) for kind in MAPS},
-    **{f"map {kind}, right checksums": Target(write_map(kind), read_map, damage_map) for kind in MAPS},
+    **{f"map {kind}": Target(partial(write_map, kind), read_map) for kind in MAPS},
+    **{f"map {kind}, right checksums": Target(partial(write_map, kind), read_map, damage_map) for kind in MAPS},
     "bridge": Target(write_bridge, read_bridge),
     "bridge, right checksums": Target(write_bridge, read_bridge, damage_map),
     "frame": Target(write_frame, read_frame),

@@ -3,8 +3,6 @@
 The input of every finding is kept under ``--out`` with its outcome; ``--replay FOLDER`` reads it again.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

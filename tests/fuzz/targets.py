@@ -1,13 +1,12 @@
 """Fuzz targets: for each reader, how to create a valid input, and what must be true of any result."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from hostile import SPACE, TEXTS, WRITERS, names, numbers
+from layouts import LAYOUTS, picture
 
 from congruence import datasets
 from congruence.embed import open_items
@@ -23,17 +23,10 @@ from congruence.embeddings import Embeddings, Space
 from congruence.encoders import open_image
 from congruence.errors import CongruenceError
 from congruence.evaluation.judgments import read_qrels
-from congruence.stores import (
-    matrices,
-    open_rows,
-    open_sink,
-    open_source,
-    read_column,
-    read_embeddings,
-    suffixes,
-)
+from congruence.stores import matrices, open_rows, open_sink, open_source, read_column, read_embeddings, suffixes
 from congruence_papers import image_sets
 from congruence_papers.canonical import data as canonical_data
+from congruence_papers.image_sets.archives import extract
 
 #: Maximum length of a message, whatever the file contains.
 LONGEST = 6000
@@ -44,23 +37,15 @@ REFUSALS: list[CongruenceError] = []
 
 @dataclass(frozen=True)
 class Target:
-    """A reader under test.
+    """A reader under test."""
 
-    Attributes
-    ----------
-    make : callable
-        Function of a random generator and an empty folder that creates a valid input in the folder, and returns its
-        path.
-    read : callable
-        Reads an input, damaged or not. Raises CongruenceError for a refusal, and AssertionError for a value that no
-        reader may return; any other exception is a failure of the reader.
-    damage : callable, optional
-        Damages an input and updates its checksums, so that the code after their verification is reached. By default,
-        bytes are damaged without updating checksums.
-    """
-
+    #: Creates a valid input in an empty folder, and returns its path.
     make: Callable[[random.Random, Path], Path]
+    #: Reads an input, damaged or not. Raises CongruenceError for a refusal, and AssertionError for a value that no
+    #: reader may return; any other exception is a failure of the reader.
     read: Callable[[Path], Any]
+    #: Damages an input and updates its checksums, so that the code after their verification is reached. By default,
+    #: bytes are damaged without updating checksums.
     damage: Callable[[random.Random, Path], None] | None = None
 
 
@@ -79,9 +64,6 @@ def refusing() -> Iterator[None]:
     except CongruenceError as error:
         check_message(error)
         REFUSALS.append(error)
-
-
-# ------------------------------------------------------------------ vectors
 
 
 def check_embeddings(found: Embeddings) -> None:
@@ -120,25 +102,22 @@ def read_vectors(path: Path) -> None:
             assert np.isfinite(rows_.take([0])).all()
 
 
-def write_vectors(suffix: str) -> Callable[[random.Random, Path], Path]:
-    def make(rng: random.Random, folder: Path) -> Path:
-        path = folder / f"v{suffix}"
-        if rng.random() < 0.5 and suffix:
-            WRITERS[suffix](rng, path)
-            return path
-        n, has_ids = rng.choice((1, 7, 40)), rng.random() < 0.7
-        dtype = rng.choice((np.float16, np.float32, np.float64))
-        space = Space(**SPACE) if rng.random() < 0.6 else Space()
-        parts = [("p0", 3), ("p1", n - 3)] if not suffix and n > 3 else None
-        draw = np.random.default_rng(rng.randrange(2**32))
-        with open_sink(path, n=n, dim=4, dtype=dtype, has_ids=has_ids, space=space, parts=parts) as sink:
-            sink.write(pa.array([f"i{k}" for k in range(n)]) if has_ids else None, draw.standard_normal((n, 4)))
-        if not suffix and rng.random() < 0.3:
-            other = rng.choice((".npy", ".parquet"))
-            WRITERS[other](rng, path / f"p2{other}")
+def write_vectors(suffix: str, rng: random.Random, folder: Path) -> Path:
+    path = folder / f"v{suffix}"
+    if rng.random() < 0.5 and suffix:
+        WRITERS[suffix](rng, path)
         return path
-
-    return make
+    n, has_ids = rng.choice((1, 7, 40)), rng.random() < 0.7
+    dtype = rng.choice((np.float16, np.float32, np.float64))
+    space = Space(**SPACE) if rng.random() < 0.6 else Space()
+    parts = [("p0", 3), ("p1", n - 3)] if not suffix and n > 3 else None
+    draw = np.random.default_rng(rng.randrange(2**32))
+    with open_sink(path, n=n, dim=4, dtype=dtype, has_ids=has_ids, space=space, parts=parts) as sink:
+        sink.write(pa.array([f"i{k}" for k in range(n)]) if has_ids else None, draw.standard_normal((n, 4)))
+    if not suffix and rng.random() < 0.3:
+        other = rng.choice((".npy", ".parquet"))
+        WRITERS[other](rng, path / f"p2{other}")
+    return path
 
 
 def write_with_space(rng: random.Random, folder: Path) -> Path:
@@ -148,9 +127,6 @@ def write_with_space(rng: random.Random, folder: Path) -> Path:
     np.save(place / "v.npy", numbers(rng, (7, 4), "f4"))
     (place / "v.npy.space.json").write_text(json.dumps(SPACE))
     return place
-
-
-# ------------------------------------------------------------------ columns
 
 
 def check_texts(found: Any) -> None:
@@ -165,24 +141,18 @@ def read_columns(path: Path) -> None:
             check_texts(read_column(f"{path}{key}"))
 
 
-def write_column(suffix: str) -> Callable[[random.Random, Path], Path]:
-    def make(rng: random.Random, folder: Path) -> Path:
-        path = folder / f"c{suffix}"
-        found = names(rng, 7)
-        if suffix == ".txt":
-            path.write_text("\n".join(map(str, found)) + rng.choice(("", "\n")), encoding="utf-8")
-        elif suffix == ".npy":
-            np.save(path, np.array(found), allow_pickle=False)
-        elif suffix == ".npz":
-            np.savez(path, ids=np.array(found), x=numbers(rng, (7,)))
-        else:
-            WRITERS[suffix](rng, path)
-        return path
-
-    return make
-
-
-# ------------------------------------------------------------------ items to embed, images
+def write_column(suffix: str, rng: random.Random, folder: Path) -> Path:
+    path = folder / f"c{suffix}"
+    found = names(rng, 7)
+    if suffix == ".txt":
+        path.write_text("\n".join(map(str, found)) + rng.choice(("", "\n")), encoding="utf-8")
+    elif suffix == ".npy":
+        np.save(path, np.array(found), allow_pickle=False)
+    elif suffix == ".npz":
+        np.savez(path, ids=np.array(found), x=numbers(rng, (7,)))
+    else:
+        WRITERS[suffix](rng, path)
+    return path
 
 
 def read_items(path: Path) -> None:
@@ -197,22 +167,19 @@ def read_items(path: Path) -> None:
                     items.stamp(row)
 
 
-def write_items(suffix: str) -> Callable[[random.Random, Path], Path]:
-    def make(rng: random.Random, folder: Path) -> Path:
-        path = folder / f"items{suffix}"
-        texts = [rng.choice(TEXTS) or "x" for _ in range(7)]
-        rows = [{"id": f"i{k}", "text": text, "path": f"{k}.png"} for k, text in enumerate(texts)]
-        if suffix == ".txt":
-            path.write_text("\n".join(texts))
-        elif suffix == ".jsonl":
-            path.write_text("\n".join(map(json.dumps, rows)))
-        elif suffix == ".csv":
-            path.write_text("id,text,path\n" + "".join(f"i{k},text {k},{k}.png\n" for k in range(7)))
-        else:
-            pq.write_table(pa.Table.from_pylist(rows), path)
-        return path
-
-    return make
+def write_items(suffix: str, rng: random.Random, folder: Path) -> Path:
+    path = folder / f"items{suffix}"
+    texts = [rng.choice(TEXTS) or "x" for _ in range(7)]
+    rows = [{"id": f"i{k}", "text": text, "path": f"{k}.png"} for k, text in enumerate(texts)]
+    if suffix == ".txt":
+        path.write_text("\n".join(texts))
+    elif suffix == ".jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)))
+    elif suffix == ".csv":
+        path.write_text("id,text,path\n" + "".join(f"i{k},text {k},{k}.png\n" for k in range(7)))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
 
 
 def read_image(path: Path) -> None:
@@ -223,23 +190,15 @@ def read_image(path: Path) -> None:
     assert open_image(path.read_bytes()).size == image.size
 
 
-def write_image(suffix: str) -> Callable[[random.Random, Path], Path]:
-    def make(rng: random.Random, folder: Path) -> Path:
-        from PIL import Image
+def write_image(suffix: str, rng: random.Random, folder: Path) -> Path:
+    from PIL import Image
 
-        path = folder / f"picture{suffix}"
-        mode = (
-            rng.choice(("RGB", "L", "P", "RGBA", "1")) if suffix not in (".jpg", ".jpeg") else rng.choice(("RGB", "L"))
-        )
-        draw = np.random.default_rng(rng.randrange(2**32))
-        pixels = Image.fromarray(draw.integers(0, 256, (9, 7, 3), dtype=np.uint8))
-        pixels.convert(mode if suffix != ".ppm" else "RGB").save(path)
-        return path
-
-    return make
-
-
-# ------------------------------------------------------------------ data sets and captions
+    path = folder / f"picture{suffix}"
+    mode = rng.choice(("RGB", "L", "P", "RGBA", "1")) if suffix not in (".jpg", ".jpeg") else rng.choice(("RGB", "L"))
+    draw = np.random.default_rng(rng.randrange(2**32))
+    pixels = Image.fromarray(draw.integers(0, 256, (9, 7, 3), dtype=np.uint8))
+    pixels.convert(mode if suffix != ".ppm" else "RGB").save(path)
+    return path
 
 
 def read_bundle(path: Path) -> None:
@@ -267,19 +226,14 @@ def read_captions(path: Path) -> None:
     assert all(isinstance(name, str) and name and isinstance(text, str) and text for name, text in found)
 
 
-def write_captions(suffix: str) -> Callable[[random.Random, Path], Path]:
-    def make(rng: random.Random, folder: Path) -> Path:
-        path = folder / f"captions{suffix}"
-        if suffix == ".json":
-            path.write_text(json.dumps({f"i{k}": rng.choice(("a cat", ["a cat", "a dog"])) for k in range(5)}))
-        else:
-            mark = "," if suffix == ".csv" else "\t"
-            path.write_text(
-                "".join(f"{a}{mark}{b}\n" for a, b in [("id", "caption"), ("i1", "a cat"), ("i2", "a dog")])
-            )
-        return path
-
-    return make
+def write_captions(suffix: str, rng: random.Random, folder: Path) -> Path:
+    path = folder / f"captions{suffix}"
+    if suffix == ".json":
+        path.write_text(json.dumps({f"i{k}": rng.choice(("a cat", ["a cat", "a dog"])) for k in range(5)}))
+    else:
+        mark = "," if suffix == ".csv" else "\t"
+        path.write_text("".join(f"{a}{mark}{b}\n" for a, b in [("id", "caption"), ("i1", "a cat"), ("i2", "a dog")]))
+    return path
 
 
 def read_judgments(path: Path) -> None:
@@ -305,49 +259,37 @@ def read_sugarcrepe(path: Path) -> None:
 
 
 def write_sugarcrepe(rng: random.Random, folder: Path) -> Path:
-    from congruence.datasets import CATEGORIES
-
     place = folder / "sugarcrepe"
     place.mkdir()
-    for category in CATEGORIES:
+    for category in datasets.CATEGORIES:
         items = {str(k): {"filename": f"{k}.jpg", "caption": "a cat", "negative_caption": "a dog"} for k in range(3)}
         (place / f"{category}.json").write_text(json.dumps(items))
     return place
 
 
-def read_dataset(name: str) -> Callable[[Path], None]:
-    def read(path: Path) -> None:
-        for split in ("train", "test", "val", "all"):
+def read_dataset(name: str, path: Path) -> None:
+    for split in ("train", "test", "val", "all"):
+        with refusing():
+            data = image_sets.open_dataset(name, path, split, complete=False)
+            assert len(data.ids) == len(data.labels) == len(data) > 0
+            assert max(data.labels) < len(data.classes)
+            assert all(isinstance(text, str) for text in data.classes)
             with refusing():
-                data = image_sets.open_dataset(name, path, split, complete=False)
-                assert len(data.ids) == len(data.labels) == len(data) > 0
-                assert max(data.labels) < len(data.classes)
-                assert all(isinstance(text, str) for text in data.classes)
-                with refusing():
-                    assert data.image(0).mode == "RGB"
-                    data.prompts()
-
-    return read
+                assert data.image(0).mode == "RGB"
+                data.prompts()
 
 
-def write_dataset(name: str) -> Callable[[random.Random, Path], Path]:
-    def make(rng: random.Random, folder: Path) -> Path:
-        from layouts import LAYOUTS, picture
-
-        if name in LAYOUTS:
-            return LAYOUTS[name][0](folder / name)
-        for label in ("cat", "dog"):
-            picture(folder / name / label / "1.png", 3)
-            if rng.random() < 0.5:
-                picture(folder / name / "test" / label / "1.png", 3)
-        return folder / name
-
-    return make
+def write_dataset(name: str, rng: random.Random, folder: Path) -> Path:
+    if name in LAYOUTS:
+        return LAYOUTS[name][0](folder / name)
+    for label in ("cat", "dog"):
+        picture(folder / name / label / "1.png", 3)
+        if rng.random() < 0.5:
+            picture(folder / name / "test" / label / "1.png", 3)
+    return folder / name
 
 
 def read_archive(path: Path) -> None:
-    from congruence_papers.image_sets.archives import extract
-
     place = path.parent / f"unpacked-{path.name}"
     place.mkdir()
     try:
@@ -357,29 +299,32 @@ def read_archive(path: Path) -> None:
         shutil.rmtree(place)
 
 
-def write_archive(suffix: str) -> Callable[[random.Random, Path], Path]:
-    def make(rng: random.Random, folder: Path) -> Path:
-        place = folder / "content"
-        for name in ("a/1.txt", "a/2.txt", "b.txt"):
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            (place / name).write_text(name * rng.choice((1, 99)))
-        forms = {".zip": "zip", ".tar": "tar", ".tgz": "gztar"}
-        made = shutil.make_archive(str(folder / "archive"), forms[suffix], place)
-        return Path(made)
-
-    return make
+def write_archive(suffix: str, rng: random.Random, folder: Path) -> Path:
+    place = folder / "content"
+    for name in ("a/1.txt", "a/2.txt", "b.txt"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(name * rng.choice((1, 99)))
+    forms = {".zip": "zip", ".tar": "tar", ".tgz": "gztar"}
+    made = shutil.make_archive(str(folder / "archive"), forms[suffix], place)
+    return Path(made)
 
 
 TARGETS: dict[str, Target] = {
-    **{f"vectors{s or ' folder'}": Target(write_vectors(s), read_vectors) for s in suffixes()},
+    **{f"vectors{s or ' folder'}": Target(partial(write_vectors, s), read_vectors) for s in suffixes()},
     "vectors with space.json": Target(write_with_space, lambda path: read_vectors(path / "v.npy")),
-    **{f"column{s}": Target(write_column(s), read_columns) for s in suffixes(lambda one: one.read_column is not None)},
-    **{f"items{s}": Target(write_items(s), read_items) for s in (".csv", ".jsonl", ".parquet", ".txt")},
-    **{f"image{s}": Target(write_image(s), read_image) for s in IMAGE_SUFFIXES},
+    **{
+        f"column{s}": Target(partial(write_column, s), read_columns)
+        for s in suffixes(lambda one: one.read_column is not None)
+    },
+    **{f"items{s}": Target(partial(write_items, s), read_items) for s in (".csv", ".jsonl", ".parquet", ".txt")},
+    **{f"image{s}": Target(partial(write_image, s), read_image) for s in IMAGE_SUFFIXES},
     "bundle": Target(write_bundle, read_bundle),
-    **{f"captions{s}": Target(write_captions(s), read_captions) for s in (".csv", ".tsv", ".json")},
+    **{f"captions{s}": Target(partial(write_captions, s), read_captions) for s in (".csv", ".tsv", ".json")},
     "qrels": Target(write_judgments, read_judgments),
     "sugarcrepe": Target(write_sugarcrepe, read_sugarcrepe),
-    **{f"dataset {name}": Target(write_dataset(name), read_dataset(name)) for name in image_sets.DATASETS},
-    **{f"archive{s}": Target(write_archive(s), read_archive) for s in (".zip", ".tar", ".tgz")},
+    **{
+        f"dataset {name}": Target(partial(write_dataset, name), partial(read_dataset, name))
+        for name in image_sets.DATASETS
+    },
+    **{f"archive{s}": Target(partial(write_archive, s), read_archive) for s in (".zip", ".tar", ".tgz")},
 }

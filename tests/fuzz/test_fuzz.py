@@ -1,13 +1,14 @@
-"""Every kind of file has a fuzz target, and a few damaged inputs of each target are read; ``run.py`` reads many
-more.
-"""
-
-from __future__ import annotations
+"""Every kind of file has a fuzz target, and a few damaged inputs of each are read; ``run.py`` reads many more."""
 
 import sys
 from pathlib import Path
 
 import pytest
+
+from congruence.embed.inputs import IMAGE_SUFFIXES
+from congruence.maps import MAPS
+from congruence.stores import suffixes
+from congruence_papers.image_sets import DATASETS
 
 pytestmark = pytest.mark.heavy  # a child process that takes seconds to start, which one worker then starts for all
 
@@ -23,11 +24,6 @@ SLOW = {"vectors.h5": 3, "vectors.hdf5": 2, "column.h5": 2, "column.hdf5": 1, "p
 
 
 def test_every_suffix_data_set_and_kind_of_map_has_a_target():
-    from congruence.embed.inputs import IMAGE_SUFFIXES
-    from congruence.maps import MAPS
-    from congruence.stores import suffixes
-    from congruence_papers.image_sets import DATASETS
-
     assert {f"vectors{suffix or ' folder'}" for suffix in suffixes()} <= {*TARGETS}
     assert {f"column{suffix}" for suffix in suffixes(lambda one: one.read_column is not None)} <= {*TARGETS}
     assert {f"image{suffix}" for suffix in IMAGE_SUFFIXES} <= {*TARGETS}

@@ -1,7 +1,5 @@
 """Small data sets in the layout of the official archives, with distinguishable pictures."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -71,9 +69,8 @@ def dtd(home: Path) -> Path:
     for label, name in enumerate(names):
         for k in range(6):
             picture(home / "images" / name / f"{name}_{k:04d}.jpg", 6 * label + k)
-            split[("train", "train", "train", "val", "test", "test")[k]].append(
-                [f"{name}/{name}_{k:04d}.jpg", label, name]
-            )
+            part = ("train", "train", "train", "val", "test", "test")[k]
+            split[part].append([f"{name}/{name}_{k:04d}.jpg", label, name])
     for number in (1, 2):
         for p, part in enumerate(("train", "val", "test")):
             rows = [f"{name}/{name}_{(2 * p + number + j) % 6:04d}.jpg" for name in names for j in range(2)]

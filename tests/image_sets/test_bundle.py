@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import contextlib
 
 import numpy as np
@@ -73,12 +71,9 @@ def test_classes_and_sides(bundle):
 
 
 def table(**change):
-    columns = {
-        "kind": ["image", "image"],
-        "id": ["a", "b"],
-        "source": pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32(), 2)),
-        "target": pa.array([[1.0], [3.0]], pa.list_(pa.float32(), 1)),
-    }
+    sides = {"source": [[1.0, 2.0], [3.0, 4.0]], "target": [[1.0], [3.0]]}
+    sides = {side: pa.array(rows, pa.list_(pa.float32(), len(rows[0]))) for side, rows in sides.items()}
+    columns = {"kind": ["image", "image"], "id": ["a", "b"], **sides}
     return pa.table({k: v for k, v in {**columns, **change}.items() if v is not None})
 
 

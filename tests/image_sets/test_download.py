@@ -1,9 +1,8 @@
 """Downloads against a server in this process: resumed, verified, refused. Nothing outside is reached."""
 
-from __future__ import annotations
-
 import hashlib
 import io
+import json
 import shutil
 import tarfile
 import threading
@@ -88,9 +87,8 @@ def server(monkeypatch) -> Iterator[Server]:
 
 
 def resource(server: Server, path: str = "/f", **facts) -> Resource:
-    return Resource(
-        **{"url": server.url + path, "path": "f", "creates": "f", "size": len(BODY), "sha256": SHA, **facts}
-    )
+    known = {"path": "f", "creates": "f", "size": len(BODY), "sha256": SHA}
+    return Resource(**{"url": server.url + path, **known, **facts})
 
 
 def test_a_download_is_the_file(server, tmp_path):
@@ -127,43 +125,30 @@ def test_an_interrupted_download_goes_on_where_it_stopped(lengths, server, tmp_p
     assert sum(seen) == len(BODY)
 
 
-def test_a_server_without_ranges_begins_again(server, tmp_path):
-    (tmp_path / "f.part").write_bytes(BODY[:1000])
-    server.ranges = False
-    fetch(resource(server), tmp_path / "f")
+@pytest.mark.parametrize(
+    ("part", "facts", "asked"),
+    [
+        (b"?" * 1000, {}, [("/f", "bytes=1000-"), ("/f", None)]),  # of another file: given up once
+        (BODY, {}, []),  # whole
+        *((b"?" * length, {"size": None}, None) for length in (len(BODY), len(BODY) + 5)),  # long enough already
+        (BODY[:1000], None, None),  # and a server without ranges, which begins again
+    ],
+)
+def test_what_was_downloaded_before_is_used_if_it_can_be(part, facts, asked, server, tmp_path):
+    (tmp_path / "f.part").write_bytes(part)
+    server.ranges = facts is not None
+    fetch(resource(server, **(facts or {})), tmp_path / "f")
     assert (tmp_path / "f").read_bytes() == BODY
-
-
-def test_a_part_of_another_file_is_given_up_once(server, tmp_path):
-    (tmp_path / "f.part").write_bytes(b"?" * 1000)
-    fetch(resource(server), tmp_path / "f")
-    assert (tmp_path / "f").read_bytes() == BODY
-    assert server.asked == [("/f", "bytes=1000-"), ("/f", None)]
-
-
-def test_a_whole_part_is_not_asked_for(server, tmp_path):
-    (tmp_path / "f.part").write_bytes(BODY)
-    fetch(resource(server), tmp_path / "f")
-    assert (tmp_path / "f").read_bytes() == BODY
-    assert server.asked == []
-
-
-@pytest.mark.parametrize("length", [len(BODY), len(BODY) + 5])
-def test_a_part_that_is_long_enough_already(length, server, tmp_path):
-    (tmp_path / "f.part").write_bytes(b"?" * length)
-    fetch(resource(server, size=None, sha256=SHA), tmp_path / "f")
-    assert (tmp_path / "f").read_bytes() == BODY
+    assert asked is None or server.asked == asked
 
 
 @pytest.mark.parametrize("wrong", [{"sha256": "0" * 64}, {"sha256": None, "md5": "0" * 32}])
 def test_a_wrong_checksum_leaves_nothing(wrong, server, tmp_path):
-    with pytest.raises(CorruptFileError, match="expected 0000"):
-        fetch(resource(server, **wrong), tmp_path / "f")
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / "f.part").write_bytes(BODY[:10])
-    with pytest.raises(CorruptFileError, match="expected 0000"):
-        fetch(resource(server, **wrong), tmp_path / "f")
-    assert list(tmp_path.iterdir()) == []
+    for _ in range(2):
+        with pytest.raises(CorruptFileError, match="expected 0000"):
+            fetch(resource(server, **wrong), tmp_path / "f")
+        assert list(tmp_path.iterdir()) == []
+        (tmp_path / "f.part").write_bytes(BODY[:10])
 
 
 @pytest.mark.parametrize("size", [len(BODY) - 1, len(BODY) + 1])
@@ -185,18 +170,15 @@ def test_a_flood_is_stopped(server, tmp_path, monkeypatch):
 
 
 def test_what_is_not_there_is_said_with_what_to_do(server, tmp_path):
-    with pytest.raises(
-        FileError, match=rf"404 .*fetch {server.url}/none \({len(BODY)} bytes, sha256 {SHA}\).*{tmp_path}"
-    ):
+    wanted = rf"{server.url}/none \({len(BODY)} bytes, sha256 {SHA}\)"
+    with pytest.raises(FileError, match=f"404 .*fetch {wanted}.*{tmp_path}"):
         fetch(resource(server, "/none"), tmp_path / "f")
 
 
 def test_offline_it_is_said_what_to_put_where(server, tmp_path):
     server.http.shutdown()
     server.http.server_close()
-    with pytest.raises(
-        FileError, match=rf"no answer .*where it stopped.*put it at {tmp_path / 'f'} and run this again"
-    ):
+    with pytest.raises(FileError, match=rf"no answer .*where it stopped.*put it at {tmp_path / 'f'} and run this"):
         fetch(resource(server), tmp_path / "f")
 
 
@@ -264,9 +246,6 @@ def test_a_full_disk_is_no_matter_of_the_network(server, tmp_path, monkeypatch):
         install(resource(server, path="x/f", creates="y"), Path("/proc/nowhere"))
 
 
-# --- whole data sets -------------------------------------------------------------------------------------------------
-
-
 def packed(folder: Path, names: list[str], prefix: str = "") -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as archive:
@@ -276,17 +255,11 @@ def packed(folder: Path, names: list[str], prefix: str = "") -> bytes:
 
 
 def facts(content: bytes) -> dict:
-    return {
-        "size": len(content),
-        "md5": hashlib.md5(content).hexdigest(),
-        "sha256": hashlib.sha256(content).hexdigest(),
-    }
+    return {"size": len(content)} | {kind: hashlib.new(kind, content).hexdigest() for kind in ("md5", "sha256")}
 
 
 def served(server: Server, monkeypatch, name: str, contents: dict[str, bytes]) -> None:
-    """Let a data set come from the test's server: what is served under the archive's own name, with its own
-    checksums.
-    """
+    """Let a data set come from the test's server, under the archive's own name, with its own checksums."""
 
     def here(old: Resource) -> Resource:
         file = Path(old.path).name
@@ -398,12 +371,7 @@ def test_folders_have_no_source(tmp_path):
         download_dataset("nonsense", tmp_path)
 
 
-# --- the command -----------------------------------------------------------------------------------------------------
-
-
 def test_the_command_lists_what_is_known_and_found(here, tmp_path):
-    import json
-
     build, folder = LAYOUTS["dtd"]
     build(tmp_path / "data" / folder)
     out = json.loads(here("datasets", "--json").out)["datasets"]
@@ -415,8 +383,6 @@ def test_the_command_lists_what_is_known_and_found(here, tmp_path):
 
 
 def test_the_command_downloads(here, server, tmp_path, monkeypatch):
-    import json
-
     served(server, monkeypatch, "pets", contents("pets", pets(tmp_path / "made")))
     report = json.loads(here("datasets", "pets", "--root", "there", "--download", "--json").out)
     assert report["made"] == [f"there/oxford_pets/{n}" for n in ("images", "annotations", "split_zhou_OxfordPets.json")]

@@ -1,7 +1,5 @@
 """Hard negatives: what each kind changes, what no negative is, and what is refused."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np
@@ -16,39 +14,15 @@ from congruence_papers.negatives.lexicon import _families, _family, lexicon
 from congruence_papers.negatives.words import Sentence, same_words
 
 DETERMINERS = ("A", "The", "Two", "A young", "An old", "Three small", "A big black", "Several", "")
-NOUNS = (
-    "man",
-    "woman",
-    "cat",
-    "dogs",
-    "tables",
-    "horse",
-    "boy",
-    "sheep",
-    "pizza",
-    "cake",
-    "plates",
-    "red car",
-    "jeans",
+NOUNS = "man,woman,cat,dogs,tables,horse,boy,sheep,pizza,cake,plates,red car,jeans"
+LINKS = "on,next to,riding,is sitting on,holding,with,in front of,and,behind,wearing,eats"
+phrases = st.tuples(st.sampled_from(DETERMINERS), st.sampled_from(NOUNS.split(","))).map(
+    lambda pair: " ".join(pair).strip()
 )
-LINKS = (
-    "on",
-    "next to",
-    "riding",
-    "is sitting on",
-    "holding",
-    "with",
-    "in front of",
-    "and",
-    "behind",
-    "wearing",
-    "eats",
-)
-phrases = st.tuples(st.sampled_from(DETERMINERS), st.sampled_from(NOUNS)).map(lambda pair: " ".join(pair).strip())
 captions = st.builds(
     lambda first, rest, end: " ".join([first, *(f"{link} {noun[:1].lower()}{noun[1:]}" for link, noun in rest)]) + end,
     phrases,
-    st.lists(st.tuples(st.sampled_from(LINKS), phrases), max_size=3),
+    st.lists(st.tuples(st.sampled_from(LINKS.split(",")), phrases), max_size=3),
     st.sampled_from(["", ".", " .", "  "]),
 )
 
@@ -80,9 +54,8 @@ def test_what_each_kind_may_change(caption, seed, per_caption):
             assert all(word in rest for word in was), one  # in order: a subsequence
             assert len(became) > len(was)
         if one.kind.startswith("replace"):
-            old, new = (Sentence.parse(text).lower for text in one.changed)
-            assert len([word for word in old if word not in ("a", "an")]) <= 4
-            assert len([word for word in new if word not in ("a", "an")]) <= 4
+            for text in one.changed:
+                assert len([word for word in Sentence.parse(text).lower if word not in ("a", "an")]) <= 4
 
 
 @given(st.lists(captions, min_size=2, max_size=5), st.integers(0, 3))
@@ -112,9 +85,8 @@ def one(caption, kind, **options):
 
 
 def test_a_noun_gives_way_to_its_like_in_its_own_number():
-    assert set(one("A cat asleep.", "replace_obj")) == {
-        f"A {x} asleep." for x in ("dog", "rabbit", "goat", "pig", "fox")
-    }
+    likes = ("dog", "rabbit", "goat", "pig", "fox")
+    assert set(one("A cat asleep.", "replace_obj")) == {f"A {x} asleep." for x in likes}
     assert "Two foxes near some water" in one("Two cats near some water", "replace_obj")
     assert set(one("a bike nearby", "replace_obj")) == {"a motorcycle nearby", "a scooter nearby", "a tricycle nearby"}
     assert "A glass of juice" in one("A glass of milk", "replace_obj")
@@ -124,10 +96,8 @@ def test_nothing_gives_way_to_a_word_that_may_also_be_true():
     for negative in one("A puppy and a kitten on a couch", "replace_obj"):
         assert not {"dog", "cat", "puppies", "sofa", "animal"} & set(Sentence.parse(negative).lower)
     # mentioned elsewhere about the same image
-    found = [
-        n for n in generate(["A cat asleep.", "A rabbit and a fox"], ["replace_obj"], 50, groups=[7, 7]) if n.row == 0
-    ]
-    assert {n.negative for n in found} == {f"A {x} asleep." for x in ("dog", "goat", "pig")}
+    found = generate(["A cat asleep.", "A rabbit and a fox"], ["replace_obj"], 50, groups=[7, 7])
+    assert {n.negative for n in found if n.row == 0} == {f"A {x} asleep." for x in ("dog", "goat", "pig")}
 
 
 @pytest.mark.parametrize(
@@ -151,9 +121,8 @@ def test_swaps_turn_one_sided_relations_round():
     assert one("A white cat on a red car.", "swap_obj") == ["A red car on a white cat."]
     assert one("A man next to a woman riding a bike", "swap_obj") == ["A woman next to a man riding a bike"]
     assert "A cup on a shelf and a plate on a desk" in one("A cup on a desk and a plate on a shelf", "swap_obj")
-    assert one("A cat near a dog on a couch.", "swap_obj") == [
-        "A cat near a couch on a dog."
-    ]  # not the cat and the dog
+    # Not the cat and the dog:
+    assert one("A cat near a dog on a couch.", "swap_obj") == ["A cat near a couch on a dog."]
     assert one("A very large pizza on a small table", "swap_obj") == []
     assert one("A teddy bear sitting at a table", "swap_obj") == []
     assert one("a white sofa and a gray rug", "swap_att") == ["a gray sofa and a white rug"]
@@ -161,10 +130,8 @@ def test_swaps_turn_one_sided_relations_round():
 
 
 def test_relations_give_way_to_what_excludes_them():
-    assert set(one("A boy sitting on a beach", "replace_rel")) >= {
-        "A boy lying on a beach",
-        "A boy standing on a beach",
-    }
+    verbs = ("lying", "standing")
+    assert set(one("A boy sitting on a beach", "replace_rel")) >= {f"A boy {verb} on a beach" for verb in verbs}
     assert set(one("A cat under a chair", "replace_rel")) == {"A cat on top of a chair", "A cat next to a chair"}
     assert one("A kitchen with a stove", "replace_rel") == ["A kitchen without a stove"]
     assert one("A kitchen with some chairs", "replace_rel") == []
@@ -201,13 +168,9 @@ def test_every_class_and_section_named_in_the_rules_exists():
     known = lexicon()
     names = {"any", "in", "never"} | set(known.classes) | set(known.classes.values())
     names |= {"_".join(term.singular) for term in known.nouns.values()}
-    used = set().union(
-        *known.fitting.values(), *(p.before for p in known.prepositions), *(v.before for v in known.verbs)
-    )
+    before = [one.before for one in (*known.prepositions, *known.verbs)]
+    used = set().union(*known.fitting.values(), *before)
     assert used | set(known.added_adjectives) <= names
-
-
-# ---------------------------------------------------------------- generators
 
 
 def test_a_generator_of_ones_own_is_asked_with_its_own_chance():
@@ -272,9 +235,6 @@ def test_generators_by_name():
 def test_what_is_refused(captions, options, error, message):
     with pytest.raises(error, match=message):
         generate(captions, **options)
-
-
-# ---------------------------------------------------------------- real captions
 
 
 def test_on_sugarcrepes_captions(shared):

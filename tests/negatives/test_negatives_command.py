@@ -1,7 +1,5 @@
 """The command: tables in, tables out, counts, and one sentence for bad input."""
 
-from __future__ import annotations
-
 import csv
 import json
 

@@ -1,7 +1,5 @@
 """Class names exchanged for others."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -32,12 +30,8 @@ def test_classes_of_one_name_are_no_siblings():
     X[3] = X[5]
     made = sibling_negatives(["crane", "crane"], CLASSES, X, per_caption=4)
     assert len(made) == 8
-    assert {n.negative for n in made} == {
-        "a photo of a cat",
-        "a photo of an ocelot",
-        "a photo of a truck",
-        "a photo of an umbrella bird",
-    }
+    others = ("a cat", "an ocelot", "a truck", "an umbrella bird")
+    assert {n.negative for n in made} == {f"a photo of {one}" for one in others}
     for seed in range(5):
         drawn = sibling_negatives(["crane"] * 9, CLASSES, per_caption=4, random_state=seed)
         assert all(n.negative != n.caption for n in drawn)

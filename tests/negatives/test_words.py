@@ -1,7 +1,5 @@
 """Words and gaps: what an edit keeps."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Captions from a file, edits by name, and the figures that ask what is kept of a caption."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -14,44 +12,33 @@ from congruence_papers.canonical import edit_caption, open_models, open_sample
 from congruence_papers.canonical.data import edit_captions, read_captions, shared_words
 
 
-@pytest.mark.parametrize(
-    ("caption", "edited"),
-    [
+def test_names_are_replaced_as_whole_words():
+    for caption, edited in (
         ("A fluffy Birman on a chair.", "A fluffy Russian Blue on a chair."),
         ("birman, asleep", "Russian Blue, asleep"),
         ("Two Birmans", None),
         ("a (Birman) and a Birman", "a (Russian Blue) and a Russian Blue"),
         ("a cat", None),
-    ],
-)
-def test_names_are_replaced_as_whole_words(caption, edited):
-    assert edit_caption(caption, "Birman", "Russian Blue") == edited
-
-
-def test_names_of_several_words_and_odd_letters():
+    ):
+        assert edit_caption(caption, "Birman", "Russian Blue") == edited
     assert edit_caption("an american_bulldog stands", "American Bulldog", "Basset Hound") == "an Basset Hound stands"
     assert edit_caption("a c++ dog", "c++", r"\1") == r"a \1 dog"
 
 
 def test_shared_words_leave_names_out():
-    found = shared_words(
-        ["a Russian Blue with big eyes", "cat"], ["big eyes of a cat", "dog"], ["Russian Blue", "cat", "dog"]
-    )
+    names = ["Russian Blue", "cat", "dog"]
+    found = shared_words(["a Russian Blue with big eyes", "cat"], ["big eyes of a cat", "dog"], names)
     np.testing.assert_allclose(found, [3 / 4, np.nan])
 
 
 def test_captions_are_read_from_tables_and_mappings(tmp_path):
     wanted = [("one.jpg", "a cat, asleep"), ("one.jpg", "a cat"), ("dog", "ein größerer Hund")]
-    (tmp_path / "c.csv").write_text(
-        'caption,id\n"a cat, asleep",one.jpg\na cat,one.jpg\nein größerer Hund,dog\n', encoding="utf-8"
-    )
-    (tmp_path / "c.tsv").write_text(
-        "id\tcaption\none.jpg\ta cat, asleep\none.jpg\ta cat\ndog\tein größerer Hund\n", encoding="utf-8"
-    )
-    (tmp_path / "c.json").write_text(
-        '{"one.jpg": ["a cat, asleep", "a cat"], "dog": "ein größerer Hund"}', encoding="utf-8"
-    )
-    for ending in ("csv", "tsv", "json"):
+    for ending, text in (
+        ("csv", 'caption,id\n"a cat, asleep",one.jpg\na cat,one.jpg\nein größerer Hund,dog\n'),
+        ("tsv", "id\tcaption\none.jpg\ta cat, asleep\none.jpg\ta cat\ndog\tein größerer Hund\n"),
+        ("json", '{"one.jpg": ["a cat, asleep", "a cat"], "dog": "ein größerer Hund"}'),
+    ):
+        (tmp_path / f"c.{ending}").write_text(text, encoding="utf-8")
         assert read_captions(tmp_path / f"c.{ending}") == wanted
 
 
@@ -91,35 +78,27 @@ def test_edits_that_cannot_be_made_are_named(captions, edits, message):
 
 def write(folder):
     """Write captions of classes: each names its class and one of three attributes."""
-    lines = [
-        f"{name},a {name} {look}"
-        for name in CLASSES
-        for look in ("on a chair", "asleep in the sun", "with big round eyes")
-    ]
-    (folder / "captions.csv").write_text("id,caption\n" + "\n".join(lines) + "\n")
+    looks = ("on a chair", "asleep in the sun", "with big round eyes")
+    lines = ["id,caption", *(f"{name},a {name} {look}" for name in CLASSES for look in looks)]
+    (folder / "captions.csv").write_text("\n".join(lines) + "\n")
     return folder / "captions.csv"
 
 
 def test_a_class_is_edited_by_name_in_captions(world, tmp_path):  # noqa: F811
     where = options(world)
-    results = run(
-        "fig55",
-        models="openai-b32/flava",
-        parameters={"captions": str(write(tmp_path)), "edits": {"cat": "dog", "owl": "fox"}},
-        **where,
-    ).results
+    parameters = {"captions": str(write(tmp_path)), "edits": {"cat": "dog", "owl": "fox"}}
+    results = run("fig55", models="openai-b32/flava", parameters=parameters, **where).results
     after = {(r["metric"], r["series"]): r["mean"] for r in results["rows"] if r["quantity"] == "after"}
     assert after["edited_class_text", "mapped"] == 1.0  # the pretended models are a rotation apart
     assert after["edited_class_image", "mapped"] == after["edited_class_image", "target alone"]
     assert results["data"][0]["captions"] == 18
     assert any("18 captions, 6 of them edited (cat → dog, owl → fox)" in note for note in results["notes"])
     for example in results["extra"]["examples"]:
-        assert ("cat" in example["read"] and example["mapped_to"] == example["read"].replace("cat", "dog")) or (
-            "owl" in example["read"] and example["mapped_to"] == example["read"].replace("owl", "fox")
-        )
-    bank = open_models(
-        "openai-b32/flava", "pets", captions=tmp_path / "captions.csv", edits={"cat": "dog"}, **where
-    ).bank
+        old, new = ("cat", "dog") if "cat" in example["read"] else ("owl", "fox")
+        assert old in example["read"]
+        assert example["mapped_to"] == example["read"].replace(old, new)
+    where |= {"captions": tmp_path / "captions.csv", "edits": {"cat": "dog"}}
+    bank = open_models("openai-b32/flava", "pets", **where).bank
     assert bank.edited_texts == ("a dog on a chair", "a dog asleep in the sun", "a dog with big round eyes")
     assert [CLASSES[k] for k in bank.wanted] == ["dog"] * 3
 
@@ -143,10 +122,7 @@ def test_captions_are_taken_where_they_can_be_embedded_only(tmp_path):
 
 def test_class_prompts_are_said_to_be_no_captions():
     results = run("fig55", quick=True, collections=[open_sample("sample")]).results
-    assert any(
-        "no captions here" in note and "Birman → Russian Blue needs a file of captions" in note
-        for note in results["notes"]
-    )
+    assert any("no captions here" in note and "needs a file of captions" in note for note in results["notes"])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """What the paper claims, by sign and size, on the embeddings at hand; and where what was measured says otherwise."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import cache
 
@@ -29,9 +27,7 @@ def heads_once(images: np.ndarray, texts: np.ndarray, dim: int, **options: objec
 
 @pytest.fixture(scope="module", autouse=True)
 def cheap():
-    """Fit heads once, and stop perceptrons sooner: none here has its best epoch after more than five that are no
-    better.
-    """
+    """Fit heads once, and stop perceptrons sooner: none here is better again after five epochs that are not."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(samples, "contrastive_heads", heads_once)
         patch.setitem(maps.BASELINES, "mlp", ("mlp", {"patience": 5}))
@@ -55,11 +51,8 @@ def rows(name: str, models: str = "sample", file: str | None = None):
 
 
 def value(found, metric, quantity="after", **more):
-    means = [
-        row["mean"]
-        for row in found
-        if row["metric"] == metric and row["quantity"] == quantity and all(row[k] == v for k, v in more.items())
-    ]
+    wanted = {"metric": metric, "quantity": quantity, **more}
+    means = [row["mean"] for row in found if all(row[k] == v for k, v in wanted.items())]
     assert len(means) == 1, (metric, quantity, more, means)
     return means[0]
 
@@ -116,9 +109,8 @@ def test_the_measure_of_figure_5_cannot_tell_a_fitted_rotation_from_a_random_one
     """Counter-evidence: any rotation with exchanged means keeps the source's own geometry."""
     found = rows("fig5", *pair)
     for n in (10, 20, 30):
-        fitted, random = (
-            value(found, "aligned_image_aligned_text", series=s, part="unseen", x=n) for s in ("orthogonal", "random")
-        )
+        at = {"part": "unseen", "x": n}
+        fitted, random = (value(found, "aligned_image_aligned_text", series=s, **at) for s in ("orthogonal", "random"))
         assert abs(fitted - random) < 0.03
     assert value(found, "text_cosine", series="random", part="unseen", x=30) < 0.1
 
@@ -133,9 +125,7 @@ def test_centering_helps_pointwise_cosine():
 
 
 def test_the_orthogonal_map_keeps_the_geometry_but_linear_maps_have_the_higher_cosine():
-    """Of figure 7 the part on classification holds here; its part on text–text cosine does not (appendix E.9
-    agrees).
-    """
+    """Of figure 7 classification holds here; its text–text cosine does not (appendix E.9 agrees)."""
     found = rows("fig46")
 
     def of(metric, series):
@@ -184,10 +174,8 @@ def test_a_map_helps_other_data_but_not_as_an_own_one_does():
 
 def test_the_same_photos_make_models_easier_to_align(caltech):
     found = rows("fig52", "caltech101", caltech)
-    other, same = (
-        value(found, "text_cosine", pair=f"EfficientNet + MPNet → MobileNet + MiniLM{end}")
-        for end in ("", " (same photos)")
-    )
+    pair = "EfficientNet + MPNet → MobileNet + MiniLM"
+    other, same = (value(found, "text_cosine", pair=pair + end) for end in ("", " (same photos)"))
     assert same > other + 0.02
 
 
@@ -242,9 +230,8 @@ def test_on_the_unfitted_modality_the_rotation_is_best_then_linear_then_the_perc
     for target in ("OpenAI B/16", "EVA-02 B/16"):
         pair = f"OpenAI B/32 → {target}"
         for metric, room in (("aligned_image_text", 0.05), ("aligned_image_text_centered", 0.02)):
-            rotation, linear, mlp, plain = (
-                value(found, metric, series=s, pair=pair) for s in ("orthogonal", "linear", "mlp", "least_squares")
-            )
+            methods = ("orthogonal", "linear", "mlp", "least_squares")
+            rotation, linear, mlp, plain = (value(found, metric, series=s, pair=pair) for s in methods)
             assert rotation > linear + room
             assert linear > mlp - 0.01
             assert plain < 0.05

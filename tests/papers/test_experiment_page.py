@@ -1,7 +1,5 @@
 """The page of an experiment: self-contained, with every number and the verdict."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re
@@ -10,7 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from congruence_papers.figure import render_experiment
+from congruence_papers import run
+from congruence_papers.figure import render_experiment, write_experiment
 
 
 class _Cells(HTMLParser):
@@ -38,15 +37,10 @@ class _Cells(HTMLParser):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    from congruence_papers import run, write_experiment
-
     folder = tmp_path_factory.mktemp("page") / "out"
     write_experiment(folder, run("fig4", quick=True, seeds=2), html=True)
-    return (
-        json.loads((folder / "results.json").read_text()),
-        (folder / "report.html").read_text(encoding="utf-8"),
-        folder,
-    )
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    return json.loads((folder / "results.json").read_text()), page, folder
 
 
 def test_every_number_stands_on_the_page(made):
@@ -54,10 +48,8 @@ def test_every_number_stands_on_the_page(made):
     parser = _Cells()
     parser.feed(page)
     cells = [row for row in parser.rows if row]
-    assert len(cells) == len(results["rows"])
-    for row, shown in zip(
-        sorted(results["rows"], key=lambda r: results["config"]["metrics"].index(r["metric"])), cells, strict=True
-    ):
+    rows = sorted(results["rows"], key=lambda r: results["config"]["metrics"].index(r["metric"]))
+    for row, shown in zip(rows, cells, strict=True):
         assert float(shown[-3].replace("−", "-")) == pytest.approx(row["mean"], abs=6e-4)
         assert shown[-1] == str(row["n"])
 

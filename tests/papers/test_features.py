@@ -1,7 +1,5 @@
 """Files of features, read by one reader for all papers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -16,18 +14,13 @@ IMAGENET = [sotalign.open_sample, jam.open_sample]
 def write(folder, name, **changed):
     """Write a file of features of twelve items, with some arrays replaced, or left out where None."""
     rng = np.random.default_rng(0)
-    classes = np.array([f"class {k}" for k in range(4)])
-    arrays = {
-        "image_effnet_lite0": rng.normal(size=(12, 6)),
-        "image_mobilenet_v2": rng.normal(size=(12, 6)),
-        "label": np.arange(12) % 4,
-        "classes": classes,
-        "names": np.array([f"name {k}" for k in range(12)]),
-        "templates": np.array(["a {}", "the {}"]),
-        "image_file": np.array([f"{k}.jpg" for k in range(12)]),
-        "text_mpnet": rng.normal(size=(4, 2, 5) if name == "caltech101" else (12, 5)),
-        "text_minilm_l6": rng.normal(size=(4, 2, 5) if name == "caltech101" else (12, 5)),
-    } | changed
+    texts = (4, 2, 5) if name == "caltech101" else (12, 5)
+    arrays = {key: rng.normal(size=(12, 6)) for key in ("image_effnet_lite0", "image_mobilenet_v2")}
+    arrays |= {key: rng.normal(size=texts) for key in ("text_mpnet", "text_minilm_l6")}
+    arrays |= {"label": np.arange(12) % 4, "templates": np.array(["a {}", "the {}"])}
+    names = {"classes": "class {}", "names": "name {}", "image_file": "{}.jpg"}
+    arrays |= {key: np.array([form.format(k) for k in range(12)]) for key, form in names.items()}
+    arrays |= {"classes": arrays["classes"][:4], **changed}
     path = folder / FILES[name]
     np.savez(path, **{key: array for key, array in arrays.items() if array is not None})
     return path
@@ -43,9 +36,8 @@ def outcome(opened, name, path) -> tuple[type[Exception], str]:
 @pytest.mark.parametrize("key", ["image_effnet_lite0", "text_mpnet"])
 @pytest.mark.parametrize(("value", "error"), [(np.nan, NotFiniteError), (np.inf, NotFiniteError), (0.0, ZeroRowError)])
 def test_the_same_bad_row_is_the_same_error_in_every_paper(tmp_path, name, openers, key, value, error):
-    rows = np.random.default_rng(1).normal(size=(12, 6) if key.startswith("image") else (4, 2, 5))
-    if key == "text_mpnet" and name == "imagenet1000":
-        rows = np.random.default_rng(1).normal(size=(12, 5))
+    texts = (4, 2, 5) if name == "caltech101" else (12, 5)
+    rows = np.random.default_rng(1).normal(size=(12, 6) if key.startswith("image") else texts)
     rows[(3, 1) if rows.ndim == 3 else 7] = value
     path = write(tmp_path, name, **{key: rows})
     found = {outcome(opened, name, path) for opened in openers}
@@ -56,17 +48,21 @@ def test_the_same_bad_row_is_the_same_error_in_every_paper(tmp_path, name, opene
     assert "(rows 7)" in words
 
 
-@pytest.mark.parametrize("opened", CALTECH)
-def test_damaged_files_are_the_same_error_in_every_paper(opened, tmp_path):
-    whole = write(tmp_path, "caltech101").read_bytes()
-    path = tmp_path / FILES["caltech101"]
-    for damage in (whole[: len(whole) // 2], b"", b"words"):
+OPENERS = [*(("caltech101", opened) for opened in CALTECH), *(("imagenet1000", opened) for opened in IMAGENET)]
+
+
+@pytest.mark.parametrize(("name", "opened"), OPENERS)
+def test_damaged_files_are_the_same_error_in_every_paper(name, opened, tmp_path):
+    whole = write(tmp_path, name).read_bytes()
+    path = tmp_path / FILES[name]
+    for damage in (whole[: len(whole) // 2], b"", b"words", b"PK\x03\x04 nothing"):
         path.write_bytes(damage)
-        assert outcome(opened, "caltech101", path)[0] is CorruptFileError
-    for changed in ({"label": None}, {"text_mpnet": None}, {"classes": np.array(3)}, {"label": np.array(["a"] * 12)}):
-        write(tmp_path, "caltech101", **changed)
-        kind, words = outcome(opened, "caltech101", tmp_path)
+        assert outcome(opened, name, path)[0] is CorruptFileError
+    bad = [{"label": None}, {"classes": np.array(3)}, {"label": np.array(["a"] * 12)}] if name == "caltech101" else []
+    for changed in (*bad, {"text_mpnet": None}):
+        write(tmp_path, name, **changed)
+        kind, words = outcome(opened, name, tmp_path)
         assert kind is CorruptFileError
-        assert "cannot be used as caltech101" in words
-    assert outcome(opened, "caltech101", tmp_path / "none.npz")[0] is FileError
-    assert outcome(opened, "caltech101", None)[0] is ParameterError
+        assert f"cannot be used as {name}" in words
+    assert outcome(opened, name, tmp_path / "none.npz")[0] is FileError
+    assert outcome(opened, name, None)[0] is ParameterError

@@ -1,7 +1,5 @@
 """Made-up scenes whose wrong captions say more of the scene or nothing, and JAM's losses by the number of pairs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -15,11 +13,8 @@ from congruence_papers.jam.samples import CONTEXTS, synthetic_context
 
 
 def own(pairs):
-    parameters = {
-        "tasks": ["replace"],
-        "pairs": pairs,
-        "training": {"hidden": [16], "latent": 8, "max_epochs": 2, "device": "cpu"},
-    }
+    training = {"hidden": [16], "latent": 8, "max_epochs": 2, "device": "cpu"}
+    parameters = {"tasks": ["replace"], "pairs": pairs, "training": training}
     return replace(EXPERIMENTS["jam-context"], name="own", metrics=("five_way_recall",), parameters=parameters)
 
 
@@ -29,11 +24,7 @@ def scenes():
 
 
 def test_only_another_view_helps_to_read_captions(scenes):
-    """Ridge regression from texts to images, scikit-learn's, on wrong captions too, as Spread's context takes them: R²
-    of captions held out.
-
-    Under a strong penalty they are worth nothing: they act like augmentation.
-    """
+    """R² of scikit-learn's ridge from texts to images, on wrong captions too: under a strong penalty they are noise."""
     images = scenes.images["made-up images"]["late"][scenes.image_of]
     captions = scenes.captions[CONTEXTS[0]]["late"]
     wrong = [scenes.negatives[name]["late"] for name in CONTEXTS]
@@ -70,9 +61,8 @@ def test_losses_by_the_number_of_pairs_are_compared_item_by_item(scenes):
     pytest.importorskip("torch")
     results = run(own([16, 32]), collections=[scenes], seeds=2).results
     rows = [row for row in results["rows"] if row["metric"] == "five_way_recall"]
-    wanted = {
-        (f"replace: {name}", loss, n) for name in CONTEXTS for loss in ("Con", "NegCon", "Spread") for n in (16, 32)
-    }
+    losses = ("Con", "NegCon", "Spread")
+    wanted = {(f"replace: {name}", loss, n) for name in CONTEXTS for loss in losses for n in (16, 32)}
     assert {(row["pair"], row["series"], row["x"]) for row in rows} == wanted
     tests = results["extra"]["item_tests"]
     assert len(tests) == 3 * 2 * 3 * 2  # encoders, numbers of pairs, pairs of losses, metrics

@@ -1,8 +1,4 @@
-"""Losses compared item by item: against the exact binomial test, whatever number of items an image has and of draws it
-is in.
-"""
-
-from __future__ import annotations
+"""Losses compared item by item: against the exact binomial test, whatever the items and draws of an image."""
 
 import numpy as np
 import pytest
@@ -35,12 +31,8 @@ def compared(draws, each=1):
 def test_an_image_is_the_unit(draws, each):
     """More items of the same images, and the same images measured again, make nothing more certain."""
     found = compared(draws, each)
-    assert [(one.first, one.second, one.metric) for one in found] == [
-        ("Spread", "NegCon", "binary_recall"),
-        ("Spread", "NegCon", "five_way_recall"),
-        ("NegCon", "Con", "binary_recall"),
-        ("NegCon", "Con", "five_way_recall"),
-    ]
+    pairs, metrics = (("Spread", "NegCon"), ("NegCon", "Con")), ("binary_recall", "five_way_recall")
+    assert [(one.first, one.second, one.metric) for one in found] == [(*p, metric) for p in pairs for metric in metrics]
     one = found[0]
     assert one.p_value == pytest.approx(binomtest(9, 11).pvalue)
     assert one.adjusted_p_value == pytest.approx(min(1, 4 * one.p_value))
@@ -85,10 +77,10 @@ def test_categories_stand_beside_their_task():
     sides = [rng.standard_normal((210, 6)) for _ in range(3)]
     found = {one.task: one for one in sugarcrepe_recall(items, *sides)}
     right = sugarcrepe_outcomes(items, *sides)
-    for kind, words in zip(
-        kinds, ("object", "attribute", "relation", "object", "attribute", "object", "attribute"), strict=True
-    ):
-        one = found[f"{kind.partition('_')[0]}, {words}"]
+    words = {"obj": "object", "att": "attribute", "rel": "relation"}
+    for kind in kinds:
+        task, _, what = kind.partition("_")
+        one = found[f"{task}, {words[what]}"]
         of = items.categories == kind
         assert one.n == of.sum() == 30
         assert [one.binary, one.choice] == pytest.approx(right[of].mean(axis=0))

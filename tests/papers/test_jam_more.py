@@ -1,8 +1,4 @@
-"""JAM beyond the paper's tables: transfer between tasks, controls, the weight of the reconstruction, pairs of layers,
-towers.
-"""
-
-from __future__ import annotations
+"""JAM beyond the paper's tables: transfer, controls, the weight of the reconstruction, pairs of layers, towers."""
 
 from dataclasses import replace
 
@@ -19,17 +15,24 @@ from congruence_papers.jam.samples import unrelated_sentences
 
 
 def own(kind: str, **parameters: object) -> Experiment:
-    return Experiment(
-        "own", "t", "4", kind, "none", metrics=("five_way_recall",), sample_data=("synthetic",), parameters=parameters
-    )
+    options = {"metrics": ("five_way_recall",), "sample_data": ("synthetic",), "parameters": parameters}
+    return Experiment("own", "t", "4", kind, "none", **options)
+
+
+def only(data, text, captions, negatives, **options):
+    """The same data with one encoder of texts, and its rows."""
+    sides = {"captions": {text: {"late": captions}}, "negatives": {text: {"late": negatives}}}
+    return replace(data, **sides, encoders=(), unrelated={}, **options)
+
+
+def rowwise(F, G):
+    """Cosines of rows."""
+    return np.einsum("ij,ij->i", *(rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (F, G)))
 
 
 @pytest.fixture(scope="module")
 def made():
     return open_sample("synthetic", variant="layers")
-
-
-# ------------------------------------------------------------------------------------------------ transfer
 
 
 def test_one_division_of_the_images_holds_for_every_task(made):
@@ -48,15 +51,8 @@ def test_one_division_of_the_images_holds_for_every_task(made):
     # The same where a task has fewer images than the others: a rank among its own images would divide them elsewhere.
     some = np.flatnonzero((made.task_of != "add") | (np.arange(len(made.items)) % 2 == 0))
     text = made.encoders[0][1]
-    fewer = replace(
-        made,
-        items=made.items.take(some),
-        captions={text: {"late": made.captions[text]["late"][some]}},
-        negatives={text: {"late": made.negatives[text]["late"][some]}},
-        encoders=(),
-        unrelated={},
-        dual={},
-    )
+    sides = (side[text]["late"][some] for side in (made.captions, made.negatives))
+    fewer = only(made, text, *sides, items=made.items.take(some), dual={})
     parts = fewer.split_tasks(5)
     for one in parts.values():
         for other in parts.values():
@@ -68,22 +64,16 @@ def test_what_texts_tell_of_one_task_does_not_transfer():
     data = open_sample("synthetic")
     text = data.encoders[0][1]
     sign = np.select([data.task_of == "replace", data.task_of == "add"], [1.0, -1.0], 0.0)
-    captions, negatives = (side[text]["late"].copy() for side in (data.captions, data.negatives))
-    noise = np.random.default_rng(0).standard_normal((2, *captions.shape)).astype(np.float32)
-    captions, negatives = noise[0], noise[1]
-    captions[:, 0], negatives[:, 0] = 9 * sign, -9 * sign
-    own = replace(
-        data, captions={text: {"late": captions}}, negatives={text: {"late": negatives}}, encoders=(), unrelated={}
-    )
+    noise = np.random.default_rng(0).standard_normal((2, *data.captions[text]["late"].shape)).astype(np.float32)
+    noise[:, :, 0] = 9 * sign, -9 * sign
+    own = only(data, text, *noise)
     found = {(one.fitted_on, one.task): one.binary for one in measure_transfer(own, "text_only")}
     assert found["replace", "replace"] == found["add", "add"] == 1.0
     assert found["replace", "add"] == found["add", "replace"] == 0.0
     assert found["replace", "swap"] == pytest.approx(0.5, abs=0.35)
     lines = measure_transfer(own, "text_only")
-    assert [(one.fitted_on, one.task, one.n) for one in lines][:2] == [
-        ("replace", "replace", 30),
-        ("replace", "add", 30),
-    ]
+    shown = [(one.fitted_on, one.task, one.n) for one in lines][:2]
+    assert shown == [("replace", "replace", 30), ("replace", "add", 30)]
     assert lines[0].choice <= lines[0].binary
     with pytest.raises(ParameterError, match="method"):
         measure_transfer(own, "nothing")
@@ -99,9 +89,6 @@ def test_unrelated_texts_are_drawn_with_replacement(made):
         counts = np.unique(drawn, axis=0, return_counts=True)[1]
         assert 4 < counts.max() < 15  # of Poisson(3)
         assert len(counts) == pytest.approx(200 * (1 - np.exp(-3)), abs=15)
-
-
-# ------------------------------------------------------------------------------------------------ controls
 
 
 def test_noise_has_the_moments_of_each_column_and_nothing_else():
@@ -133,9 +120,7 @@ def test_captions_of_other_images_stay_together_and_leave_their_image(made):
 
 
 def test_controls_leave_what_they_should_be_able_to_tell():
-    """CCA finds captions of the image in the data, and in no control; texts alone tell what they told, but for
-    unrelated texts.
-    """
+    """CCA finds captions of the image in the data alone; texts tell what they told, but for unrelated ones."""
     data = open_sample("synthetic")
     found = {}
     for control in ("none", "noise", "others", "unrelated"):
@@ -175,20 +160,12 @@ def test_unrelated_sentences_are_prose_of_the_length_of_captions():
         unrelated_sentences(0)
 
 
-# ------------------------------------------------------------------------------------------------ reconstruction and re
-
-
 def test_the_front_is_what_nothing_dominates():
     rng = np.random.default_rng(0)
     for _ in range(20):
         cost, gain = rng.integers(0, 6, (2, 15)).astype(float)  # with ties
-        want = [
-            not any(
-                cost[j] <= cost[i] and gain[j] >= gain[i] and (cost[j] < cost[i] or gain[j] > gain[i])
-                for j in range(15)
-            )
-            for i in range(15)
-        ]
+        at_least = (cost[:, None] <= cost) & (gain[:, None] >= gain)
+        want = (~(at_least & ((cost[:, None] < cost) | (gain[:, None] > gain))).any(axis=0)).tolist()
         assert pareto_front(cost, gain).tolist() == want
     with pytest.raises(ShapeError, match="2 costs and 1 gains"):
         pareto_front([1, 2], [1])
@@ -235,24 +212,17 @@ def test_a_weight_of_reconstruction_lowers_its_error_and_the_figure_marks_the_fr
 
 def test_two_weights_are_a_schedule_and_stand_beside_those_kept(made):
     pytest.importorskip("torch")
-    config = own(
-        "jam_reconstruction",
-        tasks=["add"],
-        weights=[0.55, [1.0, 0.1]],
-        training={"hidden": [16], "latent": 8, "max_epochs": 3},
-    )
+    training = {"hidden": [16], "latent": 8, "max_epochs": 3}
+    config = own("jam_reconstruction", tasks=["add"], weights=[0.55, [1.0, 0.1]], training=training)
     results = run(config, collections=[made], seeds=1).results
     rows = {row["series"]: row for row in results["rows"]}
     assert [(name, row["x"]) for name, row in rows.items()] == [("Spread", 0.55), ("Spread, λ 1 → 0.1", 0.55)]
     parts = made.split("add", 5)
-    training = {"hidden": [16], "latent": 8, "max_epochs": 3}  # JAM's own default is the paper's schedule
+    # JAM's own default is the paper's schedule.
     alone = fit_method("spread", parts, training, 5).measure(parts.items, parts.test, 5)["add"]
     assert rows["Spread, λ 1 → 0.1"]["mean"] == pytest.approx(alone["five_way_recall"])
     assert results["extra"]["fronts"][0]["weights"] == [0.55, [1.0, 0.1]]
     assert any("1 → 0.1" in note or "0.55" in note for note in results["notes"])
-
-
-# ------------------------------------------------------------------------------------------------ layers and towers
 
 
 def test_a_division_may_take_another_layer_of_each_encoder(made):
@@ -277,10 +247,9 @@ def test_heads_are_trained_on_the_rows_that_leave_the_towers(made):
     assert both.mapping.facts_["n_pairs"] == len(parts.train)
     # Trained on right captions, they know the images of captions they never saw.
     assert alone.measure(parts.items, parts.test)["add"]["five_way_recall"] > 0.4
-    by_hand = both.mapping.transform(inner), both.mapping.transform_target(both.towers.transform_target(P))
-    right = np.einsum("ij,ij->i", *(rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in by_hand))
-    wrong = both.mapping.transform_target(both.towers.transform_target(N))
-    wrong = np.einsum("ij,ij->i", *(r / np.linalg.norm(r, axis=1, keepdims=True) for r in (by_hand[0], wrong)))
+    image = both.mapping.transform(inner)
+    texts = (both.mapping.transform_target(both.towers.transform_target(rows)) for rows in (P, N))
+    right, wrong = (rowwise(image, rows) for rows in texts)
     assert both.measure(parts.items, parts.test)["add"]["binary_recall"] == np.mean(right > wrong)
 
 

@@ -1,11 +1,10 @@
 """The way from encoders and data sets to an experiment, with pretended ones of the same interface; and the command."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
 import re
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -18,9 +17,10 @@ from congruence_papers.features import SHARD
 CLASSES = ("cat", "dog", "owl", "fox", "bee", "cow")
 
 
+@dataclass
 class Picture:
-    def __init__(self, label: int, seed: int) -> None:
-        self.label, self.seed = label, seed
+    label: int
+    seed: int
 
     def convert(self, mode):
         return self
@@ -87,13 +87,9 @@ class PretendedEncoder:
 def world(tmp_path, monkeypatch):
     parts = {"train": PretendedData("train", SHARD + 44), "test": PretendedData("test", 60)}
     monkeypatch.setattr(PretendedEncoder, "calls", 0)
-    return {
-        "root": tmp_path,
-        "cache": tmp_path / "cache",
-        "load_encoder": lambda name, modality, device, dtype: PretendedEncoder(name, modality),
-        "open_dataset": lambda name, root, split: parts[split],
-        "parts": parts,
-    }
+    where = {"root": tmp_path, "cache": tmp_path / "cache", "parts": parts}
+    where["load_encoder"] = lambda name, modality, device, dtype: PretendedEncoder(name, modality)
+    return where | {"open_dataset": lambda name, root, split: parts[split]}
 
 
 def options(world):
@@ -187,9 +183,6 @@ def test_names_of_models_are_resolved():
             resolve_models(spec)
 
 
-# ------------------------------------------------------------------------------------------------------ the command
-
-
 def test_the_command_writes_a_figure(here, tmp_path):
     result = here("reproduce", "fig5", "--quick", "-o", "out")
     assert result.code == 0, result.err
@@ -223,6 +216,8 @@ def test_the_command_lists_and_speaks_json(here):
     listed = here("reproduce")
     assert listed.code == 0
     assert "fig56" in listed.out
+    assert "jam-table2" in listed.out
+    assert "runs here on synthetic, sugarcrepe, imagenet1000, caltech101" in listed.out
     assert "published weights and data sets have not been run" in listed.out
     assert "55 figures are 18 experiments and 2 tables are 2 experiments (the Canonical paper)" in listed.out
     assert "fig32, fig33, fig34: Fitted on text prompts\n    runs here on sample, lvis, caltech101" in listed.out

@@ -1,7 +1,5 @@
 """Beside every measure of a mapped row stands what a random rotation about the right means gives."""
 
-from __future__ import annotations
-
 import pytest
 
 from congruence_papers import listing, run

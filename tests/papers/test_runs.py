@@ -1,7 +1,5 @@
 """Every experiment runs on the sample; the files are whole; the numbers are what plain NumPy makes of the same rows."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import io
@@ -16,6 +14,7 @@ import pytest
 from scipy.linalg import orthogonal_procrustes
 
 from congruence.errors import CorruptFileError, FileError, InputError, OutputExistsError, ParameterError, ShapeError
+from congruence.metrics import cca
 from congruence.report.svg import to_document
 from congruence.synthetic import random_rotation
 from congruence_papers import EXPERIMENTS, PAPERS, Collection, Model, Outcome, run
@@ -33,9 +32,7 @@ CANONICAL = {one.name: one for one in PAPERS["canonical"].experiments}
 
 
 def groups() -> dict[str, list[str]]:
-    """The figures by the first one that is the same run on the sample: they differ in the paper's models, data and
-    claim.
-    """
+    """The figures by the first one of the same run on the sample: the paper's models, data and claims differ."""
     first: dict[str, str] = {}
     found: dict[str, list[str]] = {}
     for name, config in CANONICAL.items():
@@ -64,14 +61,11 @@ def test_every_experiment_runs_on_the_sample(name, tmp_path):
     outcome = quick(name)
     write_experiment(tmp_path / "out", outcome)
     results = json.loads((tmp_path / "out/results.json").read_text())
-    assert {"format", "experiment", "seeds", "resampled", "config", "data", "rows", "versions", "seconds"} <= set(
-        results
-    )
+    assert {"format", "experiment", "seeds", "resampled", "config", "data", "versions", "seconds"} <= set(results)
     assert results["config"]["name"] == name
     assert results["versions"]["numpy"] == np.__version__
     assert results["rows"]
-    # Every rule speaks of something measured, but for numbers of classes that a quick run leaves out, and what the
-    # sample has not.
+    # Every rule speaks of something measured, but for what a quick run leaves out or the sample has not.
     elsewhere = {"few_anchors", "statistics", "templates"}
     if results["config"]["kind"] not in elsewhere and results["config"]["variant"] != "same_data":
         for figure in GROUPS[name]:
@@ -99,44 +93,41 @@ def tiny(seed: int = 0, n: int = 90, d: int = 6, noise: float = 0.0) -> Collecti
     images = centers[labels] + 0.1 * rng.normal(size=(n, d)) + 1.0
     prompts = np.repeat(centers, 2, axis=0) + 0.05 * rng.normal(size=(18, d)) - 1.0
     turn = np.linalg.qr(rng.normal(size=(d, d)))[0]
-    sides = [
-        images / np.linalg.norm(images, axis=1, keepdims=True),
-        prompts / np.linalg.norm(prompts, axis=1, keepdims=True),
-    ]
+    sides = [unit(images), unit(prompts)]
     moved = [side @ turn + noise * rng.normal(size=side.shape) for side in sides]
     return Collection(
-        "tiny",
-        (Model("a", *sides), Model("b", *moved)),
-        tuple("abcdefghi"),
-        np.array([f"i{k}" for k in range(n)]),
-        labels,
-        np.arange(n) < 45,
-        np.repeat(np.arange(9), 2),
-        np.tile([0, 1], 9),
-        domain=np.arange(9) % 2,
-        domains=("even", "odd"),
+        *("tiny", (Model("a", *sides), Model("b", *moved)), tuple("abcdefghi"), np.array([f"i{k}" for k in range(n)])),
+        *(labels, np.arange(n) < 45, np.repeat(np.arange(9), 2), np.tile([0, 1], 9)),
+        **{"domain": np.arange(9) % 2, "domains": ("even", "odd")},
     )
 
 
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def without_images(data, *names):
+    """The same collection with models of the given names that have no images."""
+    models = tuple(Model(m.name, None if m.name in names else m.images, m.prompts) for m in data.models)
+    return replace(data, models=models)
+
+
 def get(results, metric, quantity="after", **more):
-    found = [
-        row
-        for row in results["rows"]
-        if row["metric"] == metric and row["quantity"] == quantity and all(row[k] == v for k, v in more.items())
-    ]
+    wanted = {"metric": metric, "quantity": quantity, **more}
+    found = [row for row in results["rows"] if all(row[k] == v for k, v in wanted.items())]
     assert len(found) == 1, (metric, quantity, more, len(found))
     return found[0]
 
 
 def test_models_a_rotation_apart_are_aligned_exactly():
-    results = run("fig11", collections=[tiny()]).results
-    for metric in ("image_cosine", "text_cosine"):
-        assert get(results, metric)["mean"] == pytest.approx(1, abs=1e-9)
-    for metric in ("image_distance", "text_distance"):
-        assert get(results, metric)["mean"] == pytest.approx(0, abs=1e-6)
+    results, back = (run(name, collections=[tiny()]).results for name in ("fig11", "fig39"))
+    for kind in ("image", "text"):
+        assert get(results, f"{kind}_cosine")["mean"] == pytest.approx(1, abs=1e-9)
+        assert get(back, f"{kind}_cosine")["mean"] == pytest.approx(1, abs=1e-9)  # there and back
+        assert get(results, f"{kind}_distance")["mean"] == pytest.approx(0, abs=1e-6)
     for metric in ("aligned_image_text", "image_aligned_text", "aligned_image_aligned_text"):
-        assert get(results, metric)["mean"] == pytest.approx(get(results, metric, "model_b")["mean"])
-        assert get(results, metric, "model_a")["mean"] == pytest.approx(get(results, metric, "model_b")["mean"])
+        for quantity in ("after", "model_a"):
+            assert get(results, metric, quantity)["mean"] == pytest.approx(get(results, metric, "model_b")["mean"])
     assert get(results, "text_cosine", "before")["mean"] < 0.9
 
 
@@ -148,9 +139,6 @@ def test_the_numbers_are_those_of_scipy_on_the_same_rows():
     a, b = data.models
     X, Y = a.images[:45], b.images[:45]
     R, _ = orthogonal_procrustes(X - X.mean(0), Y - Y.mean(0))
-
-    def unit(Z):
-        return Z / np.linalg.norm(Z, axis=1, keepdims=True)
 
     moved = unit((a.images[45:] - X.mean(0)) @ R + Y.mean(0))
     wanted = float((moved * unit(b.images[45:])).sum(1).mean())
@@ -168,12 +156,6 @@ def test_seen_and_unseen_classes_are_apart():
         for part in ("seen", "unseen"):
             assert get(results, "text_cosine", part=part, x=n, series="orthogonal")["n"] == 5
     assert not [row for row in results["rows"] if row["x"] is not None and row["x"] >= 9]
-
-
-def test_there_and_back_is_the_identity_for_exact_models():
-    results = run("fig39", collections=[tiny()]).results
-    assert get(results, "image_cosine")["mean"] == pytest.approx(1, abs=1e-9)
-    assert get(results, "text_cosine")["mean"] == pytest.approx(1, abs=1e-9)
 
 
 def test_a_map_of_one_half_serves_the_other_for_exact_models():
@@ -210,12 +192,9 @@ def test_what_stands_in_is_named_in_title_json_figure_and_table(here, tmp_path):
     assert results["stands_for"] == {"models": ["openai-l14/flava"], "data": ["pets"]}
     figure = "".join(ET.parse(tmp_path / "out/figure.svg").getroot().itertext())
     for words in (
-        "Few classes, on emoji [stand-in: two small models of emoji]",
-        "The paper's claim, for its own models and data: Seen and unseen classes rise together",
-        f"Held here: {results['held']['verdict']}",
-        "67 classes; 706 images to fit on, 742 to measure on",
-        "Seeds: 0, 1.",
-        "openai-l14/flava on pets, which have not been run",
+        *(results["title"], "The paper's claim, for its own models and data: Seen and unseen classes rise together"),
+        *(f"Held here: {results['held']['verdict']}", "67 classes; 706 images to fit on, 742 to measure on"),
+        *("Seeds: 0, 1.", "openai-l14/flava on pets, which have not been run"),
     ):
         assert words in " ".join(result.out.split())
         assert words.split(" [")[0] in " ".join(figure.split())
@@ -251,11 +230,9 @@ def test_the_controls_are_those_of_plain_numpy():
 
 def one_template(data):
     keep = data.prompt_templates == 0
-    return replace(
-        data,
-        models=tuple(Model(m.name, m.images, m.prompts[keep]) for m in data.models),
-        **{name: getattr(data, name)[keep] for name in ("prompt_labels", "prompt_templates", "text_fit")},
-    )
+    models = tuple(Model(m.name, m.images, m.prompts[keep]) for m in data.models)
+    kept = {name: getattr(data, name)[keep] for name in ("prompt_labels", "prompt_templates", "text_fit")}
+    return replace(data, models=models, **kept)
 
 
 def test_a_fit_on_text_takes_every_prompt_so_that_no_class_is_left_out():
@@ -278,9 +255,8 @@ def test_a_fit_on_text_takes_every_prompt_so_that_no_class_is_left_out():
 
 def test_texts_are_measured_by_one_template_or_by_all_whatever_was_fitted_on():
     data = tiny(noise=0.1)
-    both, one = (
-        run("fig34", collections=[data], parameters={"evaluation_templates": e}).results for e in ("all", "single")
-    )
+    by = [{"evaluation_templates": templates} for templates in ("all", "single")]
+    both, one = (run("fig34", collections=[data], parameters=parameters).results for parameters in by)
     first = run("fig34", collections=[one_template(data)]).results
     alone = {name: get(r, "aligned_image_text", "model_b")["mean"] for name, r in (("one", one), ("first", first))}
     assert alone["one"] == alone["first"]
@@ -305,17 +281,7 @@ def test_a_composition_needs_three_models():
 
 
 def test_figures_that_need_images_of_both_models_say_so():
-    data = tiny()
-    blind = Collection(
-        "blind",
-        (data.models[0], Model("b", None, data.models[1].prompts)),
-        data.classes,
-        data.ids,
-        data.labels,
-        data.train,
-        data.prompt_labels,
-        data.prompt_templates,
-    )
+    blind = without_images(tiny(), "b")
     for name in ("fig3", "fig53", "fig55"):
         with pytest.raises(InputError, match="images and texts of both"):
             run(name, collections=[blind])
@@ -325,16 +291,10 @@ def test_figures_that_need_images_of_both_models_say_so():
 
 
 def test_a_metric_nobody_can_measure_is_an_error():
-    data = tiny()
-    texts = tuple(Model(m.name, None, m.prompts) for m in data.models)
-    mute = Collection(
-        "mute", texts, data.classes, data.ids, data.labels, data.train, data.prompt_labels, data.prompt_templates
-    )
-    config = EXPERIMENTS["fig11"]
-    only = replace(config, metrics=("image_cosine",))
+    mute, config = without_images(tiny(), "a", "b"), EXPERIMENTS["fig11"]
     assert run(config, collections=[mute]).results["rows"]
     with pytest.raises(InputError, match="none of image_cosine"):
-        run(only, collections=[mute])
+        run(replace(config, metrics=("image_cosine",)), collections=[mute])
 
 
 def test_collections_refuse_what_does_not_fit():
@@ -355,28 +315,22 @@ def test_collections_refuse_what_does_not_fit():
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("name", "options", "error", "message"),
     [
-        ({"models": "lvis"}, ParameterError, "Got no file for lvis.*lvis1203_clip.npz"),
-        ({"models": "lvis", "file": "/nowhere"}, FileError, "Got no file at /nowhere"),
-        ({"models": "openai-b32"}, ParameterError, "Got models='openai-b32'"),
-        ({"models": "openai-b32/nonsense", "root": "."}, ParameterError, "expected sample, lvis, .*openai-b32"),
-        ({"models": "paper"}, ParameterError, "Got no folder of data sets for pets"),
-        ({"models": "sample", "data": ["pets"]}, ParameterError, "contains its own data"),
-        ({"seeds": 0}, ParameterError, "seeds"),
-        ({"collections": []}, InputError, "Got no data"),
+        ("fig4", {"models": "lvis"}, ParameterError, "Got no file for lvis.*lvis1203_clip.npz"),
+        ("fig4", {"models": "lvis", "file": "/nowhere"}, FileError, "Got no file at /nowhere"),
+        ("fig4", {"models": "openai-b32", "root": "."}, ParameterError, "Got models='openai-b32'"),
+        ("fig4", {"models": "openai-b32/nonsense", "root": "."}, ParameterError, "expected sample, lvis, .*openai-b32"),
+        ("fig4", {"models": "paper"}, ParameterError, "Got no folder of data sets for pets"),
+        ("fig4", {"models": "sample", "data": ["pets"]}, ParameterError, "contains its own data"),
+        ("fig4", {"seeds": 0}, ParameterError, "seeds"),
+        ("fig4", {"collections": []}, InputError, "Got no data"),
+        ("fig53", {"models": "lvis", "file": "."}, ParameterError, "Got lvis for fig53; expected one of sample, "),
     ],
 )
-def test_what_is_missing_is_named(options, error, message):
-    if options.get("models") == "openai-b32":
-        options = {**options, "root": "."}
+def test_what_is_missing_is_named(name, options, error, message):
     with pytest.raises(error, match=message):
-        run("fig4", **options)
-
-
-def test_a_stand_in_that_cannot_show_a_figure_is_refused(tmp_path):
-    with pytest.raises(ParameterError, match="Got lvis for fig53; expected one of sample, caltech101"):
-        run("fig53", models="lvis", file=tmp_path)
+        run(name, **options)
 
 
 def test_a_damaged_file_is_refused(tmp_path):
@@ -446,8 +400,6 @@ def test_csv_keeps_commas_and_quotes():
 
 def test_heads_are_regularised_cca():
     """At ridge → 0 the singular values of the heads' cross-covariance are the canonical correlations."""
-    from congruence.metrics import cca
-
     rng = np.random.default_rng(0)
     Z = rng.normal(size=(400, 5))
     X = np.hstack([Z, rng.normal(size=(400, 4))]) @ rng.normal(size=(9, 9))

@@ -1,7 +1,5 @@
 """SOTAlign's experiments on embeddings of one's own: files as a user has them."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -55,10 +53,8 @@ def test_texts_are_those_of_their_images(folder):
 
 def test_a_table_is_run_on_a_folder(folder, here, tmp_path):
     place, _ = folder
-    done = here(
-        "reproduce", "sotalign-table4", "--models", "eye/pen", "--file", str(place), "--quick", "--seeds", "1",
-        "-o", str(tmp_path / "out"),
-    )  # fmt: skip
+    quick = ["--models", "eye/pen", "--file", place, "--quick", "--seeds", 1]
+    done = here("reproduce", "sotalign-table4", *quick, "-o", "out")
     assert done.code == 0, done.err
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert {row["series"] for row in results["rows"]} >= {"SOTAlign", "SAIL", "SAIL, all pairs", "CCA"}

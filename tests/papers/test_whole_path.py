@@ -1,8 +1,4 @@
-"""From pictures on disk and saved models to a figure: encoders, data sets and experiments together, nothing
-pretended.
-"""
-
-from __future__ import annotations
+"""From pictures on disk and saved models to a figure: encoders, data sets and experiments, nothing pretended."""
 
 import json
 import sys
@@ -10,9 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
-
-from congruence.cli import app
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "encoders"))
 
@@ -26,9 +19,8 @@ def models(tmp_path_factory):
     folders = []
     for seed in (0, 1):
         torch.manual_seed(seed)
-        config = transformers.CLIPConfig(
-            text_config=text_config(eos_token_id=3, bos_token_id=2), vision_config=VISION, projection_dim=12 + 4 * seed
-        )
+        words = text_config(eos_token_id=3, bos_token_id=2)
+        config = transformers.CLIPConfig(text_config=words, vision_config=VISION, projection_dim=12 + 4 * seed)
         folder = tmp_path_factory.mktemp("clip") / f"clip{seed}"
         processor = transformers.CLIPImageProcessor(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
         folders.append(make(folder, transformers.CLIPModel(config), processor, make_tokenizer()))
@@ -49,36 +41,18 @@ def pictures(tmp_path_factory):
     return root
 
 
-def reproduce(*arguments):
-    result = CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result
-
-
 @pytest.mark.heavy
-def test_a_figure_from_models_and_pictures(models, pictures, tmp_path):
+def test_a_figure_from_models_and_pictures(here, models, pictures, tmp_path):
     names = ",".join(f"hf:{folder}" for folder in models)
-    where = [
-        "--models",
-        names,
-        "--data",
-        "folder",
-        "--root",
-        pictures,
-        "--device",
-        "cpu",
-        "--cache",
-        tmp_path / "cache",
-    ]
-    reproduce("fig11", *where, "-o", tmp_path / "one", "--quick")
+    where = ["--models", names, "--data", "folder", "--root", pictures, "--device", "cpu", "--cache", "cache"]
+    assert here("reproduce", "fig11", *where, "-o", "one", "--quick").code == 0
     first = json.loads((tmp_path / "one" / "results.json").read_text())
     assert (tmp_path / "one" / "figure.svg").read_text().startswith("<svg")
     assert (tmp_path / "one" / "results.csv").read_text().count("\n") > 5
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*") if path.is_file()}
     assert kept
     # A second figure takes the embeddings of the first from the cache.
-    reproduce("fig11", *where, "-o", tmp_path / "two", "--quick")
+    assert here("reproduce", "fig11", *where, "-o", "two", "--quick").code == 0
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*") if path.is_file()} == kept
     second = json.loads((tmp_path / "two" / "results.json").read_text())
     assert first["rows"] == second["rows"]

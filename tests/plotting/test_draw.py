@@ -1,8 +1,4 @@
-"""Each picture, on axes of the caller's: the numbers stand where the data say, and nobody else's figures are
-touched.
-"""
-
-from __future__ import annotations
+"""Each picture, on axes of the caller's: numbers stand where the data say, and no other figure is touched."""
 
 import importlib
 import sys
@@ -45,19 +41,13 @@ def legend(ax):
     return [text.get_text() for text in ax.get_legend().get_texts()] if ax.get_legend() else []
 
 
-# ------------------------------------------------------------------ a map
-
-
 def test_cosines():
     data = {"name": "image–image", "edges": [-1.0, 0.0, 1.0], "before": [0.9, 0.1], "after": [0.2, 0.8]}
     ax = axes()
     assert plotting.draw_cosines({**data, "constant": [0.5, 0.5], "random_rotation": None}, ax) is ax
     steps = {patch.get_label(): patch for patch in ax.patches if isinstance(patch, StepPatch)}
-    assert {name: patch.get_data().values.tolist() for name, patch in steps.items()} == {
-        "unmapped": [0.9, 0.1],
-        "mapped": [0.2, 0.8],
-        "constant": [0.5, 0.5],
-    }
+    values = {name: patch.get_data().values.tolist() for name, patch in steps.items()}
+    assert values == {"unmapped": [0.9, 0.1], "mapped": [0.2, 0.8], "constant": [0.5, 0.5]}
     assert to_hex(steps["mapped"].get_facecolor()) == COLOR["after"]
     assert to_hex(steps["constant"].get_edgecolor()) == COLOR["ink"]
     assert (steps["constant"].get_fill(), steps["mapped"].get_fill()) == (False, True)
@@ -81,12 +71,8 @@ def test_spectrum():
 
 
 def test_clouds_join_the_same_item_and_have_one_scale():
-    points = {
-        "source image": [[0.0, 0.0], [4.0, 1.0]],
-        "source text": [[1.0, 1.0]],
-        "target image": [[0.5, 0.0], [4.0, 2.0]],
-        "target text": [[2.0, 2.0]],
-    }
+    points = {"source image": [[0.0, 0.0], [4.0, 1.0]], "source text": [[1.0, 1.0]]}
+    points |= {"target image": [[0.5, 0.0], [4.0, 2.0]], "target text": [[2.0, 2.0]]}
     ax = plotting.draw_clouds(points, axes(), mapped=True)
     joined = [segment.tolist() for c in ax.collections if isinstance(c, LineCollection) for segment in c.get_segments()]
     assert joined == [[[0, 0], [0.5, 0]], [[4, 1], [4, 2]], [[1, 1], [2, 2]]]
@@ -111,15 +97,8 @@ def test_few_anchors():
     n = [5, 10, 20, 50, 100, 200, 500, 1000]
 
     def curve(measure, kind, height):
-        ends = {"low": [height - 0.1] * 8, "high": [height + 0.1] * 8}
-        return {
-            "name": f"{measure} {kind}",
-            "measure": measure,
-            "items": "text",
-            "kind": kind,
-            "mean": [height] * 8,
-            **ends,
-        }
+        values = {"mean": [height] * 8, "low": [height - 0.1] * 8, "high": [height + 0.1] * 8}
+        return {"name": f"{measure} {kind}", "measure": measure, "items": "text", "kind": kind, **values}
 
     curves = [curve("retrieval", "mapped", 0.5), curve("cosine", "mapped", 0.7), curve("cosine", "constant", 0.4)]
     ax = plotting.draw_few_anchors({"n": n, "curves": curves}, ["cosine"], axes())
@@ -127,27 +106,13 @@ def test_few_anchors():
     assert lines(ax)["cosine constant"].tolist() == [[k, 0.4] for k in n]
     assert colors(ax) == {"cosine mapped": COLOR["after"], "cosine constant": COLOR["ink"]}
     (band,) = ax.collections  # controls have none
-    assert (band.get_paths()[0].vertices[:, 1].min(), band.get_paths()[0].vertices[:, 1].max()) == (
-        0.6,
-        pytest.approx(0.8),
-    )
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert [heights.min(), heights.max()] == pytest.approx([0.6, 0.8])
     assert (ax.get_xscale(), [t.get_text() for t in ax.get_xticklabels()]) == ("log", ["5", "20", "100", "500"])
 
 
-# ------------------------------------------------------------------ a training
-
-
-RECORD = {
-    "losses": {
-        "step": [10, 20, 30],
-        "loss": [9.0, 3.0, 0.1],
-        "part_source": [1.0, 2.0, 3.0],
-        "part_target": [2.0, 1.0, 4.0],
-    },
-    "validation": [[0, 0.1], [15, 0.6], [30, 0.4]],
-    "best_step": 15,
-    "steps": 30,
-}
+LOSSES = {"step": [10, 20, 30], "loss": [9.0, 3.0, 0.1], "part_source": [1.0, 2.0, 3.0], "part_target": [2.0, 1.0, 4.0]}
+RECORD = {"losses": LOSSES, "validation": [[0, 0.1], [15, 0.6], [30, 0.4]], "best_step": 15, "steps": 30}
 
 
 def test_a_history_draws_its_score_and_its_terms():
@@ -185,9 +150,8 @@ def test_recalls_stand_beside_chance():
     ]
     data = {"rows": rows, "wrong": 1, "options": 5, "chance": {"binary": 0.5, "choice": 0.2}}
     ax = plotting.draw_recalls(data, axes())
-    bars = {
-        bar.get_label(): [patch.get_width() for patch in bar] for bar in ax.containers if isinstance(bar, BarContainer)
-    }
+    found = (bar for bar in ax.containers if isinstance(bar, BarContainer))
+    bars = {bar.get_label(): [patch.get_width() for patch in bar] for bar in found}
     assert bars == {"of 2 captions": [0.75, 0.5], "of 5": [0.25]}
     drawn = {tuple(segment[:, 0]) for c in ax.collections for segment in c.get_segments()}
     assert drawn == {(0.5, 0.5), (0.2, 0.2)}
@@ -209,16 +173,10 @@ def test_margins_change_color_at_zero():
     assert list(ax.lines[0].get_xdata()) == [0.25, 0.25]
 
 
-# ------------------------------------------------------------------ a certificate
-
-
 def test_strategies_have_intervals_and_controls():
     strategies = {"re-embed": (0.7, 0.65, 0.75), "keep": (0.5, 0.4, 0.55)}
-    data = {
-        "task": "recall@1",
-        "strategies": strategies,
-        "controls": {"chance": 0.1, "random_rotation": 0.2, "constant": 9},
-    }
+    controls = {"chance": 0.1, "random_rotation": 0.2, "constant": 9}
+    data = {"task": "recall@1", "strategies": strategies, "controls": controls}
     ax = plotting.draw_strategies(data, axes())
     found = [c for c in ax.containers if isinstance(c, ErrorbarContainer)]
     points = [c.lines[0].get_xydata().tolist()[0] for c in found]
@@ -226,10 +184,8 @@ def test_strategies_have_intervals_and_controls():
     assert points == [[0, 0.5], [1, 0.7]]
     np.testing.assert_allclose(ends, [[0.4, 0.55], [0.65, 0.75]])
     assert [t.get_text() for t in ax.get_xticklabels()] == ["keep old", "re-embed"]
-    assert {name: float(line[0, 1]) for name, line in lines(ax).items()} == {
-        "a random list": 0.1,
-        "random rotation": 0.2,
-    }
+    levels = {name: float(line[0, 1]) for name, line in lines(ax).items()}
+    assert levels == {"a random list": 0.1, "random rotation": 0.2}
     assert [text.get_text() for text in ax.texts] == ["0.500", "0.700"]
 
 
@@ -247,9 +203,6 @@ def test_the_learning_curve_goes_on_by_its_law():
     (band,) = ax.collections
     assert {(10, 0.6), (10, 0.8)} <= {tuple(np.round(point, 6)) for point in band.get_paths()[0].vertices}
     assert "re-embed" not in lines(plotting.draw_learning_curve({**data, "re-embed": None}, axes()))
-
-
-# ------------------------------------------------------------------ an experiment
 
 
 def test_bars_stand_by_group():
@@ -273,20 +226,15 @@ def test_bars_stand_by_group():
 
 
 def test_lines_have_bands_and_wide_ranges_are_logarithmic():
-    series = [
-        {"name": "orthogonal", "color": "series-1", "x": [2, 8, 40], "mean": [0.1, 0.5, 0.6], "sd": [0.1, None, 0.0]}
-    ]
-    ax = draw_panel({"kind": "lines", "title": "t", "label": "classes", "series": series}, axes())
+    line = {"name": "orthogonal", "color": "series-1", "mean": [0.1, 0.5, 0.6]}
+    panel = {"kind": "lines", "title": "t", "label": "classes"}
+    ax = draw_panel({**panel, "series": [{**line, "x": [2, 8, 40], "sd": [0.1, None, 0.0]}]}, axes())
     assert lines(ax)["orthogonal"].tolist() == [[2, 0.1], [8, 0.5], [40, 0.6]]
     assert (ax.get_xscale(), ax.get_xlabel()) == ("log", "classes")
     assert [t.get_text() for t in ax.get_xticklabels()] == ["2", "8", "40"]
     assert len(ax.collections) == 1
-    short = [{**series[0], "x": [2, 8, 16], "sd": [None] * 3}]
-    near = draw_panel({"kind": "lines", "title": "t", "label": "classes", "series": short}, axes())
+    near = draw_panel({**panel, "series": [{**line, "x": [2, 8, 16], "sd": [None] * 3}]}, axes())
     assert (near.get_xscale(), len(near.collections)) == ("linear", 0)
-
-
-# ------------------------------------------------------------------ the look
 
 
 def test_new_axes_look_the_same_whatever_the_user_has_set():
@@ -333,11 +281,11 @@ def test_no_two_colors_are_one():
     assert "#000000" not in lights
 
 
-# ------------------------------------------------------------------ results
-
-
 def test_a_certificate_draws_what_it_holds():
-    certificate = certify_tiny()
+    p = upgrade_problem(80, 12, random_state=0)
+    models = (p.source_images, p.source_texts), (p.target_images, p.target_texts)
+    sides = [{"image": Embeddings(images), "text": Embeddings(texts)} for images, texts in models]
+    certificate = certify(*sides, repeats=2, draws=50)
     overlap = next(task for task in certificate.strategies if task in certificate.controls)
     ax = certificate.plot(axes(), task=overlap)
     points = [c.lines[0].get_ydata()[0] for c in ax.containers if isinstance(c, ErrorbarContainer)]
@@ -351,15 +299,6 @@ def test_a_certificate_draws_what_it_holds():
     repeats = certificate.curve["repeats"]
     np.testing.assert_allclose(lines(curve)[f"mean of {repeats} draws"][:, 1], certificate.curve["mean"])
     assert lines(curve)["extrapolated"][-1, 0] == pytest.approx(4 * certificate.n_anchors)
-
-
-def certify_tiny():
-    p = upgrade_problem(80, 12, random_state=0)
-    sides = [
-        {"image": Embeddings(images), "text": Embeddings(texts)}
-        for images, texts in ((p.source_images, p.source_texts), (p.target_images, p.target_texts))
-    ]
-    return certify(*sides, repeats=2, draws=50)
 
 
 def test_images_of_one_model_are_joined_to_its_own_texts():

@@ -1,7 +1,5 @@
 """What results draw of themselves: each number read off the artists."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -56,9 +54,8 @@ def test_similarities_stand_beside_their_null():
     ax = axes()
     assert found.plot(ax) is ax
     assert marks(ax) == {"score, 95 %": [one.value for one in found], "held out": [found[0].held_out]}
-    assert spans(ax) == {ends(one.low, one.high) for one in found} | {
-        ends(one.null_mean - 1.96 * one.null_sd, one.null_mean + 1.96 * one.null_sd) for one in found
-    }
+    null = {ends(one.null_mean - 1.96 * one.null_sd, one.null_mean + 1.96 * one.null_sd) for one in found}
+    assert spans(ax) == {ends(one.low, one.high) for one in found} | null
     assert names(ax) == ["cca", "procrustes_distance, smaller is closer"]
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the first line is above
 
@@ -98,9 +95,8 @@ def test_scores_stand_beside_the_target_and_the_controls():
 
 
 def test_matches_stand_beside_non_matches():
-    found = match_test(
-        X, Y, "nearest", metrics=["linear_cka"], definition="congruence", draws=4, permutations=5, components=None
-    )
+    options = {"definition": "congruence", "draws": 4, "permutations": 5, "components": None}
+    found = match_test(X, Y, "nearest", metrics=["linear_cka"], **options)
     ax = found.plot(axes())
     drawn = marks(ax)
     assert list(drawn) == ["noise", "re-paired texts", "hard non-matches", "matching pairs"]
@@ -129,10 +125,8 @@ def test_shifts_stand_beside_their_floor():
     found = distribution_shift(X + 1, X[:50], Y, Y[:40], normalize=True, repeats=2, n_projections=20)
     ax = found.plot(axes())
     lines = (found.image, found.text, found.total)
-    assert marks(ax) == {
-        "samples of one collection": [one.floor for one in lines],
-        "distance, ± sd": [one.value for one in lines],
-    }
+    drawn = {"samples of one collection": [one.floor for one in lines], "distance, ± sd": [one.value for one in lines]}
+    assert marks(ax) == drawn
     assert spans(ax) == {ends(one.value - one.sd, one.value + one.sd) for one in lines}
     assert names(ax) == ["images", "texts", "total"]
     alone = distribution_shift(X + 1, X[:50], normalize=True, repeats=2, n_projections=20).plot(axes())
@@ -142,12 +136,8 @@ def test_shifts_stand_beside_their_floor():
 @pytest.mark.parametrize("n", [30, 6])
 def test_spanning_draws_its_singular_values(n):
     found = sym_spanning(X[:n, :4])
-    squares = np.array(
-        [
-            np.outer(x, x)[np.triu_indices(4)] * (np.sqrt(2) - (np.sqrt(2) - 1) * np.eye(4))[np.triu_indices(4)]
-            for x in X[:n, :4]
-        ]
-    )
+    weights = np.sqrt(2) - (np.sqrt(2) - 1) * np.eye(4)
+    squares = np.array([(np.outer(x, x) * weights)[np.triu_indices(4)] for x in X[:n, :4]])
     ax = found.plot(axes())
     (values,) = (line for line in ax.lines if line.get_label() == "singular values")
     np.testing.assert_allclose(values.get_ydata(), np.linalg.svd(squares, compute_uv=False), rtol=1e-6)
@@ -181,11 +171,8 @@ def test_bounds_and_margins_are_drawn():
     theirs = [unit(side @ Q + 0.1 * rng.standard_normal(side.shape)) for side in (F, G)]
     trade = rank_trade_off(F, G, *theirs, Q)
     ax = trade.plot(axes())
-    for label, column in (
-        ("bound", trade.whole),
-        ("bound outside", trade.outside),
-        ("measured within", trade.measured),
-    ):
+    columns = {"bound": trade.whole, "bound outside": trade.outside, "measured within": trade.measured}
+    for label, column in columns.items():
         (line,) = (line for line in ax.lines if line.get_label() == label)
         np.testing.assert_array_equal(line.get_xydata(), np.column_stack([trade.ranks, column]))
     assert trade.best in [line.get_xdata()[0] for line in ax.lines if not line.get_label().startswith(("bound", "m"))]

@@ -1,6 +1,4 @@
-"""One Chromium for the pages of a test session, driven over its DevTools pipe: starting one takes as long as looking at
-several pages.
-"""
+"""One Chromium for all pages of a test session, which takes long to start, driven over its DevTools pipe."""
 
 from __future__ import annotations
 
@@ -16,14 +14,8 @@ from pathlib import Path
 from typing import Any
 
 FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--no-first-run",
-    "--hide-scrollbars",
-    "--remote-debugging-pipe",
+    "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update --no-first-run "
+    "--hide-scrollbars --remote-debugging-pipe"
 )
 #: Chromium reads commands from descriptor 3 and writes answers to 4.
 _START = (
@@ -32,21 +24,14 @@ _START = (
 
 
 class Browser:
-    """A running Chromium.
-
-    Parameters
-    ----------
-    executable : str
-    home : Path
-        An empty folder for its profile and its stderr output.
-    """
+    """A running Chromium, with an empty folder for its profile and its stderr output."""
 
     def __init__(self, executable: str, home: Path) -> None:
         self._log = home / "stderr"
         theirs, self._commands = os.pipe()
         self._answers, written = os.pipe()
         high = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (theirs, written)]  # so that 3 and 4 are free
-        command = [sys.executable, "-I", "-S", "-c", _START, *map(str, high), executable, *FLAGS]
+        command = [sys.executable, "-I", "-S", "-c", _START, *map(str, high), executable, *FLAGS.split()]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [*command, f"--user-data-dir={home / 'profile'}"], pass_fds=high, stdout=log, stderr=log
@@ -66,13 +51,10 @@ class Browser:
         os.close(self._answers)
 
     def ask(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
-        """Send a command and return its result; events received until then are kept for :meth:`wait` and
-        :meth:`told`.
-        """
+        """Send a command and return its result; events received until then are kept."""
         self._sent += 1
-        message = {"id": self._sent, "method": method, "params": parameters} | (
-            {"sessionId": session} if session else {}
-        )
+        message = {"id": self._sent, "method": method, "params": parameters}
+        message |= {"sessionId": session} if session else {}
         os.write(self._commands, json.dumps(message).encode() + b"\0")
         while (answer := self._next()).get("id") != self._sent:
             self._events.append(answer)

@@ -1,7 +1,5 @@
 """The pages of maps in a real browser: they render at both widths, fit, and the console stays silent."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np
@@ -18,15 +16,16 @@ from congruence.upgrade.migrate.journal import summarize as summarize_journal
 
 def report(path):
     sample = load_sample("emoji")
-    mapping = congruence.fit(
-        sample.source["image"],
-        sample.target["image"],
-        holdout=0.5,
-        groups=None,
-        check=False,
-        means={"text": (sample.source["text"], sample.target["text"])},
-    )
+    old, new = sample.source, sample.target
+    means = {"text": (old["text"], new["text"])}
+    mapping = congruence.fit(old["image"], new["image"], holdout=0.5, groups=None, check=False, means=means)
     write_report(path, summarize(mapping, sample, repeats=2))
+
+
+def found(sample):
+    """Five results of a search, with names that do not fit."""
+    thumbnails = list(sample.thumbnails.values())[:5]
+    return [{"text": "x" * 60, "picture": data_uri(one), "wanted": k % 2 == 0} for k, one in enumerate(thumbnails)]
 
 
 def training(path):
@@ -34,10 +33,8 @@ def training(path):
     image = pytest.importorskip("PIL.Image")
     data = make(images=60, k=2)
     mapping = trained(data)
-    pictures = {
-        name: image.new("RGB", (200, 300 - i), (4 * i, 90, 200 - 3 * i))
-        for i, name in enumerate(np.unique(data.groups))
-    }
+    names = enumerate(np.unique(data.groups))
+    pictures = {name: image.new("RGB", (200, 300 - i), (4 * i, 90, 200 - 3 * i)) for i, name in names}
     tasks = [f"kind {i % 5} of thing that goes wrong in a caption" for i in range(120)]
     words = ["a dog on a mat " * 3 + f"no-{'very' * 20}-{i}" for i in range(120)]
     wrong = [[f"a cat on {text}", f"a mat on {text}"] for text in words]
@@ -47,13 +44,9 @@ def training(path):
 
 def migration(path):
     """As many searches as the demo shows, with names that do not fit."""
-    sample = load_sample("emoji")
-    item = [
-        {"text": "x" * 60, "picture": data_uri(one), "wanted": True} for one in list(sample.thumbnails.values())[:5]
-    ]
-    ways = [
-        {"name": f"way {k} " * 3, "note": "note " * 9, "scores": {"recall@1": 0.5, "recall@10": 0.9}} for k in range(5)
-    ]
+    scores = {"recall@1": 0.5, "recall@10": 0.9}
+    ways = [{"name": f"way {k} " * 3, "note": "note " * 9, "scores": scores} for k in range(5)]
+    item = found(load_sample("emoji"))
     example = {"text": "long words " * 6, "steps": [{"name": way["name"], "found": item} for way in ways]}
     searches = {"n": 9, "gallery": 99, "measures": ["recall@1", "recall@10"], "steps": ways, "examples": [example] * 6}
     journal = Journal("postgresql://host/" + "p" * 70, "0" * 64, 4, "float32", True, False, None, rows=12_345_678)
@@ -73,38 +66,20 @@ def migration(path):
 
 def story(path):
     """The demo's page, with words that do not fit."""
-    item = [
-        {"text": "x" * 60, "picture": data_uri(one), "wanted": k % 2 == 0}
-        for k, one in enumerate([*load_sample("emoji").thumbnails.values()][:5])
-    ]
     names = ("before", "only the encoder changed", "mapped", "re-embedded", "rolled back")
+    item = found(load_sample("emoji"))
     shown = [{"name": name, "right": 3, "found": item} for name in names[:4]]
     strategy = {"name": "map, and re-embed the worst 12%", "value": 0.9, "low": 0.8, "high": None, "share": 0.12}
-    write_story(
-        path,
-        {
-            "rows": 1500,
-            "names": 100,
-            "embedded": 150,
-            "share": 0.1,
-            "store": "LanceDB table",
-            "models": {"a" * 60: "old " * 9, "b": "new"},
-            "photos_of_each_model": 2500,
-            "new_model": 0.91,
-            "identical": True,
-            "same_lists": True,
-            "licences": ["by somebody " * 30],
-            "certificate": {
-                "anchors": 200,
-                "headline": "map now " * 9,
-                "reason": "because " * 9,
-                "costs": [strategy] * 4,
-            },
-            "steps": [{"name": name, "note": "note " * 9, "accuracy": 0.9, "first": 0.9} for name in names],
-            "stages": [{"share": k / 50, "value": 0.85 + k / 100} for k in range(6)],
-            "examples": [{"text": "long words " * 6, "harmed": True, "steps": shown}] * 6,
-        },
-    )
+    words = {"headline": "map now " * 9, "reason": "because " * 9}
+    sizes = {"rows": 1500, "names": 100, "embedded": 150, "share": 0.1, "photos_of_each_model": 2500, "new_model": 0.91}
+    facts = {
+        **{"store": "LanceDB table", "models": {"a" * 60: "old " * 9, "b": "new"}, "licences": ["by somebody " * 30]},
+        **{"identical": True, "same_lists": True, "certificate": {"anchors": 200, **words, "costs": [strategy] * 4}},
+        "steps": [{"name": name, "note": "note " * 9, "accuracy": 0.9, "first": 0.9} for name in names],
+        "stages": [{"share": k / 50, "value": 0.85 + k / 100} for k in range(6)],
+        "examples": [{"text": "long words " * 6, "harmed": True, "steps": shown}] * 6,
+    }
+    write_story(path, {**sizes, **facts})
 
 
 @pytest.fixture(scope="module", params=[report, training, migration, story], ids=lambda write: write.__name__)

@@ -1,7 +1,5 @@
 """The page of a certificate: what to do comes first, what it is about is named, and a telephone shows every number."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -15,37 +13,27 @@ from congruence.upgrade.certify import certify
 @pytest.fixture(scope="module")
 def page():
     p = upgrade_problem(80, 12, random_state=0)
-    sides = [
-        {
-            kind: Embeddings(rows, space=Space(model=model, revision="2026-01", modality=kind))
-            for kind, rows in (("image", images), ("text", texts))
-        }
-        for model, images, texts in (
-            ("a-model-with-quite-a-long-name/ViT-B-32", p.source_images, p.source_texts),
-            ("another <model>", p.target_images, p.target_texts),
-        )
-    ]
+    sides = []
+    for model, images, texts in (
+        ("a-model-with-quite-a-long-name/ViT-B-32", p.source_images, p.source_texts),
+        ("another <model>", p.target_images, p.target_texts),
+    ):
+        rows = (("image", images), ("text", texts))
+        sides.append({kind: Embeddings(X, space=Space(model, "2026-01", kind)) for kind, X in rows})
     return render_certificate(certify(*sides, repeats=2, draws=200, random_state=7, data="shop/photos.parquet"))
 
 
 def test_models_data_date_and_seed_are_named(page):
-    for words in (
-        "a-model-with-quite-a-long-name/ViT-B-32@2026-01, 12-d",
-        "another &lt;model&gt;@2026-01, 12-d",
-        "shop/photos.parquet",
-        ", 7</dd>",
-    ):
+    models = "a-model-with-quite-a-long-name/ViT-B-32@2026-01, 12-d", "another &lt;model&gt;@2026-01, 12-d"
+    for words in (*models, "shop/photos.parquet"):
         assert words in page
     assert re.search(r"<dd>20\d\d-\d\d-\d\d, 7</dd>", page)
 
 
 def test_what_to_do_comes_first_and_theorems_are_folded(page):
-    assert (
-        page.index("<strong>Next:</strong>") < page.index("recall@1") < page.index("<details>") < page.index("Thm C.25")
-    )
+    order = [page.index(words) for words in ("<strong>Next:</strong>", "recall@1", "<details>", "Thm C.25")]
+    assert order == sorted(order)
     assert "<details open" not in page
-    for old in ("carried", "carry", "stay", "probed"):
-        assert old not in page.split("</style>")[1].lower()
 
 
 @pytest.mark.parametrize("width", [390, 1280])

@@ -1,7 +1,5 @@
 """The page of a migration: what readers see comes first, every check and event is named, and words are escaped."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -20,32 +18,15 @@ CHECKSUM = "8e14b4f5a76ac51bbcd19389f09c93e4"
 
 @pytest.fixture
 def journal():
-    made = Journal(
-        place="postgresql://anna:***@host/shop, items <b>",
-        map_digest="0549c031c661313a" * 4,
-        dim=4,
-        element_type="float16",
-        normalize=True,
-        scale=False,
-        modality="text",
-        state="verified",
-        rows=1234,
-        resumed=2,
-    )
+    options = {"normalize": True, "scale": False, "modality": "text", "state": "verified", "rows": 1234, "resumed": 2}
+    place = "postgresql://anna:***@host/shop, items <b>"
+    made = Journal(place, "0549c031c661313a" * 4, 4, "float16", **options)
     made.log("begun: 1,234 rows")
     made.passes = [{"rows": 1234, "written": 7, "removed": 3, "old": CHECKSUM}]
     made.verification = {
-        "passed": True,
-        "rows_old": 1234,
-        "rows_new": 1234,
-        "read_back": 1000,
-        "wrong": 0,
-        "k": 10,
-        "index_recall": 0.987,
-        "index_recall_old": None,
+        **{"passed": True, "rows_old": 1234, "rows_new": 1234, "read_back": 1000, "wrong": 0, "problems": []},
+        **{"k": 10, "index_recall": 0.987, "index_recall_old": None, "checksum_new": CHECKSUM},
         "heldout": {"queries": 40, "recall@1": 0.625},
-        "problems": [],
-        "checksum_new": CHECKSUM,
     }
     return made
 
@@ -72,11 +53,8 @@ def test_every_state_has_its_words(journal, tmp_path, state):
     journal.state, journal.passes = state, []
     journal.verification = {} if state == "filling" else journal.verification
     journal.write(tmp_path)
-    page = render_migration(read_migration(tmp_path))
-    assert (
-        f"<strong>{state}</strong>Readers see the {'new' if state in ('switched', 'dropped') else 'old'} vectors"
-        in page
-    )
+    side = "new" if state in ("switched", "dropped") else "old"
+    assert f"<strong>{state}</strong>Readers see the {side} vectors" in render_migration(read_migration(tmp_path))
 
 
 def test_searches_stand_in_pictures_or_words(journal, tmp_path):
@@ -85,13 +63,9 @@ def test_searches_stand_in_pictures_or_words(journal, tmp_path):
         {"text": "a <cat>", "picture": "data:image/png;base64,AAAA", "wanted": True},
         {"text": "a dog", "picture": None, "wanted": False},
     ]
-    searches = {
-        "n": 40,
-        "gallery": 200,
-        "measures": ["recall@1"],
-        "steps": [{"name": "before", "note": "", "scores": {"recall@1": 0.25}}],
-        "examples": [{"text": "which cat?", "steps": [{"name": "before", "found": found}]}],
-    }
+    searches = {"n": 40, "gallery": 200, "measures": ["recall@1"]}
+    searches["steps"] = [{"name": "before", "note": "", "scores": {"recall@1": 0.25}}]
+    searches["examples"] = [{"text": "which cat?", "steps": [{"name": "before", "found": found}]}]
     write_migration(tmp_path / "m.html", read_migration(tmp_path), searches, licenses=["Pictures: CC0."])
     page = (tmp_path / "m.html").read_text(encoding="utf-8")
     for words in (
@@ -134,9 +108,8 @@ def test_a_folder_without_a_journal_and_a_damaged_one_are_refused(here, journal,
 def plan():
     p = upgrade_problem(n=300, d_source=12, random_state=0)
     old, new = p.source_texts[:40], p.target_texts[:40]
-    made = Progressive(
-        fit(old, new, method="orthogonal", check=False), p.source_images, texts=old, new_texts=new, meter_share=0.5
-    )
+    mapping = fit(old, new, method="orthogonal", check=False)
+    made = Progressive(mapping, p.source_images, texts=old, new_texts=new, meter_share=0.5)
     for ids in made.batches(size=50, budget=100):
         made.update(ids, p.target_images[ids])
     return made, (old, new)

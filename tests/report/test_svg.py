@@ -1,7 +1,5 @@
 """Figures in pages: only variables for colors, words as text, nothing that two figures could share by mistake."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ET
 from importlib.resources import files
@@ -49,14 +47,9 @@ def test_a_page_has_no_other_colors_than_its_variables():
 
 @pytest.mark.parametrize("color", ["#123456", "black", "C0"])
 def test_a_color_that_is_not_in_the_palette_is_refused(color):
-    drawings = (
-        lambda ax: ax.plot([0, 1], color=color),
-        lambda ax: ax.plot([0, 1], "o", color=color),
-        lambda ax: ax.text(0, 0, "x", color=color),
-    )
-    for draw in drawings:
+    for method, arguments in (("plot", ([0, 1],)), ("plot", ([0, 1], "o")), ("text", (0, 0, "x"))):
         with pytest.raises(ParameterError, match="palette"):
-            draw_svg(draw, "t")
+            draw_svg(lambda ax, m=method, a=arguments: getattr(ax, m)(*a, color=color), "t")
 
 
 def test_nothing_is_shared_between_figures_and_nothing_is_fetched():
