@@ -373,10 +373,7 @@ def test_codes_without_their_scale_need_a_map_of_unit_rows(tmp_path):
     free = OrthogonalMap(center=False).fit(3 * old, 2 * new, modality="image")
     assert not free.source_space_.normalized
     wide = {k: row for k, row in enumerate(np.rint(100 * old))}
-    for kind, error, match in (
-        ("int8", ParameterError, "old_ranges"),
-        ("binary", SpaceMismatchError, "have no norms"),
-    ):
+    for kind, error, match in (("int8", ParameterError, "old_ranges"), ("binary", SpaceMismatchError, "have no norms")):
         made = Table({k: {"title": ""} for k in wide}, dict(wide), element_type=kind)
         with pytest.raises(error, match=match):
             begin(made, free, tmp_path, modality="image", element_type="float32").run()

@@ -13,14 +13,7 @@ from PIL import Image
 from tiny_models import TEXTS, make_tokenizer
 
 from congruence.encoders import load_encoder
-from congruence.errors import (
-    CorruptFileError,
-    DtypeError,
-    FileError,
-    MissingExtraError,
-    NotFiniteError,
-    ParameterError,
-)
+from congruence.errors import CorruptFileError, DtypeError, FileError, MissingExtraError, NotFiniteError, ParameterError
 
 pytestmark = pytest.mark.heavy
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}

@@ -43,9 +43,7 @@ def graph(tmp_path):
     out = helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, ["n", "s", 7])
     table = numpy_helper.from_array(np.random.default_rng(0).normal(size=(30, 7)).astype(np.float32), "t")
     model = helper.make_model(
-        helper.make_graph(nodes, "g", [ids], [out], [table]),
-        opset_imports=[helper.make_opsetid("", 17)],
-        ir_version=9,
+        helper.make_graph(nodes, "g", [ids], [out], [table]), opset_imports=[helper.make_opsetid("", 17)], ir_version=9
     )
     onnx.save(model, tmp_path / "ears.onnx")
     make_tokenizer().backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
