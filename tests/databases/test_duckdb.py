@@ -9,7 +9,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from database_contract import DatabaseContract, UserRow
+from database_contract import DatabaseContract, UserRow, lists
 
 from congruence.databases import Stage, open_database
 from congruence.errors import CorruptFileError, DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
@@ -32,9 +32,7 @@ class TestDuckDB(DatabaseContract):
                 f"{q(column)} FLOAT[{vectors.shape[1]}])"
             )
             user.execute(f"CREATE INDEX by_kind ON {q(table)} (kind)")
-            lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
-            given = pa.table({"id": ids, **others, "vector": lists})
-            user.register("given", given)
+            user.register("given", pa.table({"id": ids, **others, "vector": lists(vectors)}))
             user.execute(f"INSERT INTO {q(table)} SELECT id, kind, title, vector FROM given")
         return where
 

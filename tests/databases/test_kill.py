@@ -11,6 +11,7 @@ import signal
 import numpy as np
 import pyarrow as pa
 import pytest
+from database_contract import lists
 
 from congruence import OrthogonalMap, load
 from congruence.databases import open_database
@@ -99,9 +100,7 @@ def test_nothing_is_lost_doubled_wrong_or_changed(tmp_path):
     first.mkdir()
     mapping.save(first / "map")
     ids = rng.permutation(N)
-    rows = pa.table(
-        {"id": ids, "kind": ["image"] * N, "vector": pa.FixedSizeListArray.from_arrays(pa.array(X.reshape(-1)), D)}
-    )
+    rows = pa.table({"id": ids, "kind": ["image"] * N, "vector": lists(X)})
     with duckdb.connect(str(first / "photos.duckdb")) as connection:
         connection.register("rows", rows)
         connection.execute(f"CREATE TABLE items (id BIGINT PRIMARY KEY, kind VARCHAR, vector FLOAT[{D}])")

@@ -11,7 +11,7 @@ from pkgutil import resolve_name
 import numpy as np
 import pyarrow as pa
 import pytest
-from database_contract import DIM, DatabaseContract, UserRow
+from database_contract import DIM, DatabaseContract, Killed, UserRow, lists
 from lazy_module import LazyModule
 
 from congruence.databases import Stage, open_database
@@ -20,10 +20,6 @@ from congruence.errors import CongruenceError, CorruptFileError, DatabaseError, 
 pytestmark = pytest.mark.heavy
 
 lance, lancedb = LazyModule("lance"), LazyModule("lancedb")
-
-
-def lists(vectors):
-    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(vectors).reshape(-1)), vectors.shape[1])
 
 
 def connect(where):
@@ -117,10 +113,6 @@ def test_both_columns_change_their_names_in_one_version(tmp_path):
         assert names in ({"embedding", "embedding__congruence_new"}, {"embedding", "embedding__congruence_old"})
 
 
-class Killed(BaseException):
-    pass
-
-
 STEPS = {
     "before a file of waiting vectors is complete": ("lancedb.Staging._store", True),
     "when vectors wait": ("lancedb.Staging._store", False),
@@ -168,24 +160,6 @@ def test_a_kill_while_writing_loses_nothing(tmp_path, monkeypatch, step):
         database.switch()
         assert not (Path(where) / "_congruence").exists() or not list((Path(where) / "_congruence").rglob("*.arrow"))
     assert connect(where).to_arrow()["embedding"].to_pylist() == [row.tolist() for row in 3 * vectors]
-
-
-def test_a_kill_between_the_two_commits_of_a_switch_is_seen_and_repaired(tmp_path, monkeypatch):
-    where, vectors = small(tmp_path)
-    with open_database(where) as database:
-        database.prepare(DIM, "float32", {})
-        fill(database)
-        with monkeypatch.context() as patch:
-            patch.setattr(lance.LanceDataset, "update_field_metadata", lambda *_, **__: (_ for _ in ()).throw(Killed))
-            with pytest.raises(Killed):
-                database.switch()
-    # A search that names no column still finds the old vectors, one that names it the new ones.
-    assert [row["id"] for row in connect(where).search(vectors[5]).limit(1).to_list()] == [5]
-    assert [row["id"] for row in connect(where).search(-vectors[5], "embedding").limit(1).to_list()] == [5]
-    with open_database(where) as database:
-        assert database.stage() is Stage.SWITCHED
-        database.switch()
-    assert [row["id"] for row in connect(where).search(-vectors[5]).limit(1).to_list()] == [5]
 
 
 def test_what_was_written_later_counts_when_an_older_file_still_waits(tmp_path):

@@ -553,7 +553,7 @@ def test_damaged_and_hostile_journals_give_one_error_and_touch_nothing(mapping, 
         json.dumps({**result, "state": "switched"}).encode(),
     ]
     del result["digest"]
-    for change in (
+    changes = [
         {"state": "gone"},
         {"dim": "3"},
         {"rows": -1},
@@ -561,7 +561,19 @@ def test_damaged_and_hostile_journals_give_one_error_and_touch_nothing(mapping, 
         {"events": [1]},
         {"sample": None},
         {"dim": True},
-    ):
+        {"sample": [{}]},
+        {"sample": [True]},
+        {"sample": [2**64]},
+        {"cursor": {"a": 1}},
+        {"cursor": [[1]]},
+        {"passes": [3]},
+        {"passes": [{"rows": 1}]},
+        {"events": [{"at": 1, "what": "x"}]},
+        {"place": "x" * 5000},
+        {"rows": 2**63},
+        {"resumed": -1},
+    ]
+    for change in changes:
         body = {**result, **change}
         hostile.append(json.dumps({**body, "digest": digest_of(body)}).encode())
     for _ in range(300):

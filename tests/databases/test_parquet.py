@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
-from database_contract import NASTY, DatabaseContract, UserRow
+from database_contract import NASTY, DatabaseContract, UserRow, lists
 
 from congruence import Space
 from congruence.databases import open_database
@@ -187,7 +187,7 @@ def test_one_of_several_columns_of_lists_of_any_length_without_ids(tmp_path):
 
 def test_a_table_of_vectors_alone(tmp_path):
     vectors = np.arange(12, dtype=np.float32).reshape(4, 3)
-    table = pa.table({"v": pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), 3)})
+    table = pa.table({"v": lists(vectors)})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=3)
     pa.feather.write_feather(table, tmp_path / "a.feather", compression="lz4")
     for name in ("a.parquet", "a.feather"):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from database_contract import DatabaseContract, UserRow
+from database_contract import Counted, DatabaseContract, UserRow, check_kills
 
 from congruence.databases import Stage, open_database
 from congruence.errors import DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
@@ -321,27 +321,6 @@ def test_two_updates_of_a_row_at_once_do_not_overwrite_each_other(shop):
 # ---- faults ----------------------------------------------------------------------------------------------------------
 
 
-class Killed(Exception):
-    """Simulates a kill: no code of this library may catch it."""
-
-
-class Counted:
-    """A cursor that is killed at a statement."""
-
-    def __init__(self, cursor, at):
-        self.cursor, self.left = cursor, at
-
-    def __getattr__(self, name):
-        return getattr(self.cursor, name)
-
-    def execute(self, *statement):
-        if not self.left:
-            raise Killed
-        self.left -= 1
-        self.cursor.execute(*statement)
-        return self.cursor
-
-
 @pytest.mark.parametrize("step", ["prepare", "switch", "rollback", "drop_old", "discard"])
 def test_a_kill_at_any_statement_changes_nothing(shop, monkeypatch, step):
     where, connection = shop()
@@ -350,25 +329,20 @@ def test_a_kill_at_any_statement_changes_nothing(shop, monkeypatch, step):
             fill(database)
         if step in ("rollback", "drop_old"):
             database.switch()
-        before, stage = rows(connection), database.stage()
         writing = database._client.writing
-        for at in range(60):
 
+        @contextmanager
+        def killed(at):
             @contextmanager
-            def killed(at=at, **options):
+            def counted(**options):
                 with writing(**options) as cursor:
                     yield Counted(cursor, at)
 
-            monkeypatch.setattr(database._client, "writing", killed)
-            try:
-                getattr(database, step)(*([3] if step == "prepare" else []))
-            except Killed:
-                assert rows(connection) == before
-                assert database.stage() is stage
-            else:
-                break
-        assert at >= 2
-        assert database.stage() is not stage
+            with monkeypatch.context() as patch:
+                patch.setattr(database._client, "writing", counted)
+                yield
+
+        check_kills(database, step, lambda: rows(connection), killed, 2)
 
 
 def test_a_long_query_makes_the_switch_try_again_later(shop, monkeypatch):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
-from database_contract import DIM, DIM_NEW, DatabaseContract, N, UserRow, make_rows
+from database_contract import DIM, DIM_NEW, DatabaseContract, UserRow, make_rows, run, without_new
 from qdrant_client import QdrantClient, models
 from qdrant_client.local.persistence import CollectionPersistence
 from qdrant_server import KEY, Server
@@ -55,6 +55,11 @@ def fill_collection(client, name, ids, vectors, others, column="", distance="Dot
     client.upsert(name, batch)
 
 
+def alias(client, name, collection):
+    operation = models.CreateAlias(alias_name=name, collection_name=collection)
+    client.update_collection_aliases([models.CreateAliasOperation(create_alias=operation)])
+
+
 class Contract(DatabaseContract):
     """Readers use the alias ``items``, which points to the collection ``items_v1``."""
 
@@ -67,8 +72,7 @@ class Contract(DatabaseContract):
         where = self.place(folder)
         client = self.client(where)
         fill_collection(client, f"{table}_v1", ids, vectors, others, column, **config)
-        operation = models.CreateAlias(alias_name=table, collection_name=f"{table}_v1")
-        client.update_collection_aliases([models.CreateAliasOperation(create_alias=operation)])
+        alias(client, table, f"{table}_v1")
         client.close()
         return where
 
@@ -172,18 +176,6 @@ def items(server):
     client.close()
 
 
-def alias(client, name, collection):
-    operation = models.CreateAlias(alias_name=name, collection_name=collection)
-    client.update_collection_aliases([models.CreateAliasOperation(create_alias=operation)])
-
-
-def run(database, dim=DIM_NEW):
-    database.prepare(dim, "float32", {"map": "abc"})
-    for block in database.scan("old", batch=10):
-        database.write(block.ids, np.ascontiguousarray(block.vectors[:, :dim]))
-    database.flush()
-
-
 def names(client):
     return {one.name for one in client.get_collections().collections}
 
@@ -275,6 +267,10 @@ def test_rows_that_readers_would_lose_keep_the_alias_where_it_is(server, items):
         run(database)
         with pytest.raises(MigrationError, match="10 rows .*readers would lose them"):
             database.switch()
+        found = database.search(np.eye(DIM, dtype=np.float32)[:2], 25, "old")
+        assert [len(one) for one in found] == [20, 20]
+        with pytest.raises(ParameterError, match="element_type='int8'"):
+            database.prepare(DIM_NEW, "int8")
     with open_database(server.url) as database:
         run(database)
         database.switch()
@@ -362,18 +358,12 @@ def test_other_vectors_and_later_payloads_are_copied(server, items):
     before = {one.id: one for one in items.scroll("shown", limit=100, with_vectors=True)[0]}
     with open_database(server.url, table="shown", column="image") as database:
         run(database)
-        assert all(block.has_new.all() for block in database.scan_pairs(batch=7))
+        assert not without_new(database)
         items.set_payload("many", {"kind": "text"}, points=[ids[2]])
         items.update_vectors("many", [models.PointVectors(id=ids[5], vector={"text": [0.0, 0.0, 1.0]})])
-        late = {
-            one
-            for block in database.scan_pairs(batch=7)
-            for one, has in zip(block.ids.to_pylist(), block.has_new, strict=True)
-            if not has
-        }
-        assert late == {ids[2], ids[5]}
+        assert without_new(database) == {ids[2], ids[5]}
         run(database)
-        assert all(block.has_new.all() for block in database.scan_pairs(batch=7))
+        assert not without_new(database)
         database.switch()
     after = {one.id: one for one in items.scroll("shown", limit=100, with_vectors=True)[0]}
     assert after.keys() == before.keys()
@@ -402,19 +392,6 @@ def test_cosine_collections_hold_unit_vectors(server, items):
         assert np.abs(found.vectors - long).max() > 1
     with open_database(server.url, table="items_v1") as database:
         assert database.as_stored(long) is long
-
-
-def test_halves_are_rounded(server, items):
-    with open_database(server.url, table="items_v1") as database:
-        block = next(iter(database.scan()))
-        database.prepare(DIM, "float16")
-        database.write(block.ids, block.vectors)
-        found = database.fetch(block.ids, "new")
-        np.testing.assert_array_equal(found.vectors, block.vectors.astype(np.float16).astype(np.float32))
-        with pytest.raises(MigrationError, match=r"8 × float16.*8 × float32"):
-            database.prepare(DIM, "float32")
-        with pytest.raises(ParameterError, match="element_type='int8'"):
-            database.prepare(DIM, "int8")
 
 
 # ------------------------------------------------------------------ ids and fields
@@ -472,7 +449,7 @@ def test_requests_stay_under_the_servers_limit(server, items, monkeypatch):
     with open_database(server.url, table="items_v1") as database:
         run(database)
         assert database.count("new") == 30
-        assert all(block.has_new.all() for block in database.scan_pairs())
+        assert not without_new(database)
 
 
 @pytest.mark.parametrize(
@@ -550,13 +527,3 @@ def test_an_index_is_waited_for(server, items, monkeypatch):
         monkeypatch.setattr(_base, "INDEX_SECONDS", -1.0)
         with pytest.raises(DatabaseUnavailableError, match="still being indexed"):
             database.build_index()
-
-
-def test_rows_are_counted_once(server, items):
-    assert N > 30  # the contract's table is another one
-    with open_database(server.url, table="items_v1", rows=IMAGES) as database:
-        info = database.info()
-        assert (info.rows, info.rows_without) == (20, 0)
-        assert info.columns == ("kind", "title")
-        found = database.search(np.eye(DIM, dtype=np.float32)[:2], 25, "old")
-        assert [len(one) for one in found] == [20, 20]

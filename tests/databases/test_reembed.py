@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from database_contract import Killed
 from memory_database import MemoryDatabase
 from test_migrate import begin, bits, mapping, table, unit  # noqa: F401  # a fixture
 
@@ -118,24 +119,6 @@ def test_a_further_call_goes_on_where_it_was(switched, mapping, truth, tmp_path)
         check(made, plan, truth, before)
 
 
-def test_old_vectors_in_a_file_give_the_same_store(mapping, truth, tmp_path, monkeypatch):
-    """Above IN_MEMORY rows are read from a file, which is gone afterwards."""
-    stores = []
-    for name, size in (("memory", 2**26), ("file", 0)):
-        monkeypatch.setattr(stages, "IN_MEMORY", size)
-        made = table()
-        (tmp_path / name).mkdir()
-        with begin(made, mapping, tmp_path / name) as migration:
-            migration.run()
-            plan = reembed(migration, Model(truth), among="image", size=20, budget=60)
-            assert migration.verify().passed
-        assert (plan._sums is None) == (name == "memory")
-        assert not list((tmp_path / name / "journal").glob("*.tmp"))
-        assert plan.forecast().verdict  # it goes on without the file
-        stores.append(np.stack([made.new[one] for one in sorted(made.new)]))
-    np.testing.assert_allclose(stores[0], stores[1], atol=2e-6)
-
-
 def test_a_full_disk_is_named_and_leaves_no_copy(switched, mapping, truth, tmp_path, monkeypatch):
     monkeypatch.setattr(stages, "IN_MEMORY", 0)
 
@@ -151,9 +134,6 @@ def test_a_full_disk_is_named_and_leaves_no_copy(switched, mapping, truth, tmp_p
 def test_a_run_that_goes_on_writes_no_row_again(switched, mapping, truth, tmp_path):
     """Between two batches each row holds what the map that wrote it gives: the next call has nothing to repair."""
     made = switched
-
-    class Killed(BaseException):
-        pass
 
     def run(stop):
         asked, written = [], []
@@ -206,9 +186,6 @@ def test_killed_at_any_step_nothing_is_lost_and_nothing_encoded_twice(
     model = Model(truth)
     monkeypatch.setattr(stages, "CHUNK", 8)
     monkeypatch.setattr(stages, "IN_MEMORY", in_memory)
-
-    class Killed(BaseException):
-        pass
 
     count = 0
 

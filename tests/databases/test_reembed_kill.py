@@ -10,6 +10,7 @@ import signal
 import numpy as np
 import pyarrow as pa
 import pytest
+from database_contract import lists
 
 from congruence import OrthogonalMap, load, persist
 from congruence.databases import open_database
@@ -87,8 +88,7 @@ def switched(tmp_path_factory):
     new = normalize_rows((old @ np.linalg.qr(rng.normal(size=(E, E)))[0][:D] + 0.3).astype(np.float32))
     OrthogonalMap().fit(old[:100], new[:100]).save(folder / "map")
     np.save(folder / "truth.npy", normalize_rows(new + 0.2 * rng.normal(size=new.shape).astype(np.float32)))
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(old.reshape(-1)), D)
-    rows = pa.table({"id": np.arange(N), "vector": vectors})
+    rows = pa.table({"id": np.arange(N), "vector": lists(old)})
     with duckdb.connect(str(folder / "photos.duckdb")) as connection:
         connection.register("rows", rows)
         connection.execute(f"CREATE TABLE items (id BIGINT PRIMARY KEY, vector FLOAT[{D}])")

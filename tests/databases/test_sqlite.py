@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from database_contract import DatabaseContract, UserRow
+from database_contract import Counted, DatabaseContract, UserRow, check_kills
 
 from congruence.databases import Stage, open_database
 from congruence.errors import CorruptFileError, DatabaseUnavailableError, FileError, MigrationError, ParameterError
@@ -122,43 +123,22 @@ def test_a_row_added_at_the_last_moment_is_not_lost(items):
 def test_a_kill_at_any_statement_changes_nothing(items, step):
     where, connection = items
 
-    class Killed(Exception):
-        pass
-
-    class Counted:
-        def __init__(self, inner, left):
-            self.inner, self.left = inner, left
-
-        def __getattr__(self, name):
-            return getattr(self.inner, name)
-
-        def execute(self, statement, *values):
-            if not self.left and statement != "ROLLBACK":
-                raise Killed
-            self.left -= 1
-            return self.inner.execute(statement, *values)
-
     with open_database(where, column="embedding") as database:
         if step != "prepare":
             fill(database)
         if step in ("rollback", "drop_old"):
             database.switch()
-        stage = database.stage()
         inner = database._client
-        before = connection.execute("SELECT * FROM items ORDER BY id").fetchall()
-        for at in range(200):
+
+        @contextmanager
+        def killed(at):
             database._client = Counted(inner, at)
             try:
-                getattr(database, step)(*([3] if step == "prepare" else []))
-            except Killed:
+                yield
+            finally:
                 database._client = inner
-                assert database.stage() is stage
-                assert connection.execute("SELECT * FROM items ORDER BY id").fetchall() == before
-            else:
-                break
-        database._client = inner
-        assert at >= 4
-        assert database.stage() is not stage
+
+        check_kills(database, step, lambda: connection.execute("SELECT * FROM items ORDER BY id").fetchall(), killed, 4)
 
 
 def test_another_writer_is_waited_for_and_then_said(items, monkeypatch):

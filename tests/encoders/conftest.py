@@ -109,6 +109,23 @@ def bert(tmp_path_factory, transformers):
 
 
 @pytest.fixture(scope="session")
+def sentences(bert, tmp_path_factory):
+    """Return a function that saves BERT and a mean as sentence-transformers does, and returns the folder."""
+
+    def save(**more):
+        import sentence_transformers as library
+        from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+        folder = tmp_path_factory.mktemp("sentences")
+        words = Transformer(str(bert))
+        pooling = Pooling(words.get_embedding_dimension(), "mean")
+        library.SentenceTransformer(modules=[words, pooling], device="cpu", **more).save_pretrained(str(folder))
+        return folder
+
+    return save
+
+
+@pytest.fixture(scope="session")
 def llama(tmp_path_factory, transformers):
     config = transformers.LlamaConfig(**text_config(pad_token_id=None, bos_token_id=2, eos_token_id=3))
     tokenizer = make_tokenizer(pad_token=None, cls_token=None, sep_token=None, eos_token="[SEP]")

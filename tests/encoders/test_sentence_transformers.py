@@ -14,26 +14,14 @@ from congruence.errors import FileError, MissingExtraError, ParameterError
 pytestmark = pytest.mark.heavy
 
 
-@pytest.fixture(scope="session")
-def library():
-    """Give the library, imported by the first test that asks for it: collecting imports it in every process."""
-    import sentence_transformers
-
-    return sentence_transformers
+@pytest.fixture(scope="module")
+def tiny(sentences):
+    return sentences()
 
 
-@pytest.fixture(scope="session")
-def tiny(bert, library, tmp_path_factory):
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+def test_vectors_are_the_librarys(tiny):
+    import sentence_transformers as library
 
-    folder = tmp_path_factory.mktemp("sentences")
-    words = Transformer(str(bert))
-    pooling = Pooling(words.get_embedding_dimension(), "mean")
-    library.SentenceTransformer(modules=[words, pooling], device="cpu").save_pretrained(str(folder))
-    return folder
-
-
-def test_vectors_are_the_librarys(tiny, library):
     want = library.SentenceTransformer(str(tiny), device="cpu").encode(TEXTS, batch_size=1)
     encoder = load_encoder(f"sentence-transformers:{tiny}")
     np.testing.assert_allclose(encoder.encode_all(TEXTS, 3), want, atol=1e-5)

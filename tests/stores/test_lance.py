@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pyarrow as pa
 import pytest
+from written import write
 
 from congruence import Space
 from congruence.errors import (
     CorruptFileError,
     FileError,
     IdError,
-    MissingExtraError,
     OutputExistsError,
     ParameterError,
     ShapeError,
 )
-from congruence.stores import StreamedRows, matrices, open_sink, open_source, read_column, read_embeddings, suffixes
+from congruence.stores import StreamedRows, matrices, open_source, read_column, read_embeddings
 from fresh import run_fresh
 
 lance = pytest.importorskip("lance")
@@ -29,13 +27,6 @@ X = RNG.standard_normal((60, 4)).astype(np.float32)
 
 def lists(X, kind=pa.list_):
     return pa.array([row.tolist() for row in X], kind(pa.float32()))
-
-
-def write(path, X, ids=None, **options):
-    with open_sink(path, n=len(X), dim=X.shape[1], dtype=X.dtype, has_ids=ids is not None, **options) as sink:
-        for start in range(0, len(X), 7):
-            sink.write(None if ids is None else pa.array(ids[start : start + 7]), X[start : start + 7])
-    return path
 
 
 def test_lance_opens_what_we_write(tmp_path):
@@ -140,17 +131,6 @@ def test_what_is_open_stays_as_it_was(tmp_path):
     assert np.array_equal(rows.take([59]), X[59:])
     assert open_source(path).n < 60
     rows.close()
-
-
-def test_it_needs_its_extra(tmp_path, monkeypatch):
-    path = write(tmp_path / "a.lance", X)
-    assert ".lance" in suffixes()
-    monkeypatch.setitem(sys.modules, "lance", None)
-    with pytest.raises(MissingExtraError, match=r"congruence\[lance\]"):
-        open_source(path)
-    with pytest.raises(MissingExtraError, match=r"congruence\[lance\]"):
-        write(tmp_path / "b.lance", X)
-    assert [p.name for p in tmp_path.iterdir()] == ["a.lance"]
 
 
 def test_a_damaged_header_is_an_error_and_does_not_end_the_process(tmp_path):

@@ -9,10 +9,10 @@ import threading
 import time
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from written import write
 
 from congruence.errors import (
     CorruptFileError,
@@ -30,12 +30,6 @@ from fresh import run_fresh
 
 RNG = np.random.default_rng(0)
 KEEPS_IDS = [s for s in suffixes() if s not in (".npy", ".safetensors")]
-
-
-def write(path, X, ids=None, **options):
-    with open_sink(path, n=len(X), dim=X.shape[1], dtype=X.dtype, has_ids=ids is not None, **options) as sink:
-        sink.write(None if ids is None else pa.array(ids), X)
-    return path
 
 
 def numbered(n, d=3):
