@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 import signal
@@ -14,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from database_contract import lists
 from lazy_module import LazyModule
+from processes import fork
 
 from congruence import OrthogonalMap
 from congruence.databases import Stage, open_database
@@ -31,9 +31,6 @@ from congruence.errors import (
 faiss = LazyModule("faiss")
 
 N, D, E = 23, 4, 3
-
-#: Nothing is open in this process when it forks.
-CONTEXT = multiprocessing.get_context("fork")
 
 X = np.random.default_rng(0).normal(size=(N, D)).astype(np.float32)
 
@@ -106,14 +103,6 @@ def run(where, at, exchanges, count):
     forward(where)
 
 
-def fork(*arguments):
-    count = CONTEXT.Value("i", 0)
-    process = CONTEXT.Process(target=run, args=(*arguments, count))
-    process.start()
-    process.join(60)
-    return process.exitcode, count.value
-
-
 @pytest.mark.parametrize("exchanges", [True, False], ids=["exchange", "renames"])
 @pytest.mark.parametrize("kind", ["npy", "folder"])
 def test_killed_at_every_name(tmp_path, kind, exchanges):
@@ -122,13 +111,13 @@ def test_killed_at_every_name(tmp_path, kind, exchanges):
     name = make(first, kind).name
     before = bits(first / name)
     whole = shutil.copytree(first, tmp_path / "whole")
-    code, total = fork(whole / name, -1, exchanges)
+    code, total = fork(run, whole / name, -1, exchanges)
     assert code == 0
     assert total >= 10
     for at in range(total):
         folder = shutil.copytree(first, tmp_path / f"killed-{at}")
         where = folder / name
-        assert fork(where, at, exchanges)[0] == -signal.SIGKILL
+        assert fork(run, where, at, exchanges)[0] == -signal.SIGKILL
         if where.exists():  # what readers find is old or new, and whole
             assert shown(where).shape in ((N, D), (N, E))
         else:

@@ -76,11 +76,8 @@ def fill(database, scale=-1, batch=7):
 
 def new_of(database):
     """Return all new vectors by id."""
-    return {
-        one: row
-        for block in database.scan("new")
-        for one, row in zip(block.ids.to_pylist(), block.vectors, strict=True)
-    }
+    blocks = list(database.scan("new"))
+    return {one: row for part in blocks for one, row in zip(part.ids.to_pylist(), part.vectors, strict=True)}
 
 
 def test_a_search_that_names_no_column_finds_what_it_found(tmp_path):
@@ -384,17 +381,15 @@ def test_types_of_numbers_and_other_columns(tmp_path, version, kind, element_typ
 
 
 def test_a_condition_leaves_other_rows_without(tmp_path):
-    where, _ = small(tmp_path, kind2=pa.array(["image", "text"] * 20))
-    with open_database(where, rows="kind2 = 'image'") as database:
+    where, _ = small(tmp_path)
+    with open_database(where, rows="id % 2 = 0") as database:
         database.prepare(DIM, "float32", {})
         fill(database)
-        assert database.count("new") == 20
     with open_database(where) as database:
         assert (database.count("new"), database.count("old")) == (20, 40)
-    with pytest.raises(ParameterError, match="condition"):
-        open_database(where, rows="no_such = 3")
-    with pytest.raises(ParameterError, match="condition"):
-        open_database(where, rows="id = = 3")
+    for rows in ("no_such = 3", "id = = 3"):
+        with pytest.raises(ParameterError, match="condition"):
+            open_database(where, rows=rows)
 
 
 def test_what_is_refused(tmp_path):

@@ -453,32 +453,22 @@ def test_rows_of_the_new_model_are_recognized_by_their_mean(tmp_path):
 
 
 def test_a_certificate_against_mapping_needs_anyway(mapping, tmp_path):
-    certificate = {
-        "verdict": {"action": "re-embed", "headline": "re-embed", "reason": "it loses too much"},
-        "facts": {},
-    }
+    verdict = {"action": "re-embed", "headline": "re-embed", "reason": "it loses too much"}
+    certificate = {"verdict": verdict, "facts": {}}
     made = table()
     with begin(made, mapping, tmp_path) as migration:
         with pytest.raises(MigrationError, match="it loses too much"):
             migration.run(certificate=certificate)
         assert made.made is None
         migration.run(certificate=certificate, anyway=True)
-        assert (
-            migration.plan(certificate={**certificate, "verdict": {**certificate["verdict"], "action": "map"}}).verdict[
-                "action"
-            ]
-            == "map"
-        )
+        other = {**certificate, "verdict": {**certificate["verdict"], "action": "map"}}
+        assert migration.plan(certificate=other).verdict["action"] == "map"
         with pytest.raises(ParameterError, match="certify --json"):
             migration.plan(certificate={"verdict": 3})
 
 
 def test_a_certificate_for_progressive_re_embedding_speaks_for_mapping_and_for_more(mapping, tmp_path):
-    verdict = {
-        "action": "progressive",
-        "headline": "map now, re-embed 8% progressively",
-        "reason": "a little is missing.",
-    }
+    verdict = {"action": "progressive", "headline": "map now, re-embed 8% progressively", "reason": "a bit is missing."}
     with begin(table(), mapping, tmp_path) as migration:
         plan = migration.plan(certificate={"verdict": verdict, "facts": {}})
         result = next(one for one in plan.checks if one["check"] == "certificate")
@@ -542,38 +532,13 @@ def test_damaged_and_hostile_journals_give_one_error_and_touch_nothing(mapping, 
     result = json.loads(good)
     before = bits(made.new)
     rng = random.Random(0)
-    hostile = [
-        b"",
-        b"[]",
-        b"{}",
-        b"null",
-        b"[" * 100_000,
-        b"\xff" * 50,
-        good + b"x",
-        json.dumps({**result, "state": "switched"}).encode(),
-    ]
+    hostile = [b"", b"[]", b"{}", b"null", b"[" * 100_000, b"\xff" * 50, good + b"x"]
+    hostile.append(json.dumps({**result, "state": "switched"}).encode())
     del result["digest"]
-    changes = [
-        {"state": "gone"},
-        {"dim": "3"},
-        {"rows": -1},
-        {"extra": 1},
-        {"events": [1]},
-        {"sample": None},
-        {"dim": True},
-        {"sample": [{}]},
-        {"sample": [True]},
-        {"sample": [2**64]},
-        {"cursor": {"a": 1}},
-        {"cursor": [[1]]},
-        {"passes": [3]},
-        {"passes": [{"rows": 1}]},
-        {"events": [{"at": 1, "what": "x"}]},
-        {"place": "x" * 5000},
-        {"rows": 2**63},
-        {"resumed": -1},
-    ]
-    for change in changes:
+    wrong = {"state": ["gone"], "extra": [1], "dim": ["3", True], "rows": [-1, 2**63], "resumed": [-1]}
+    wrong |= {"events": [[1], [{"at": 1, "what": "x"}]], "cursor": [{"a": 1}, [[1]]], "passes": [[3], [{"rows": 1}]]}
+    wrong |= {"sample": [None, [{}], [True], [2**64]], "place": ["x" * 5000]}
+    for change in ({key: value} for key, values in wrong.items() for value in values):
         body = {**result, **change}
         hostile.append(json.dumps({**body, "digest": digest_of(body)}).encode())
     for _ in range(300):

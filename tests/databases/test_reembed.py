@@ -413,12 +413,8 @@ def test_the_command_maps_switches_and_re_embeds(run, tmp_path):
     done = run("--map", "map", "--yes", "--progressive", "--encode", "new.npz", "--among", "image", "--share", 0.3,
                "--batch", 20, "--plot", "p.svg", "--encode-rate", 10, "--price", 0.01)  # fmt: skip
     assert done.code == 0, done.err
-    for words in (
-        "switched: readers see mapped vectors",
-        "10.0 % re-embedded: ",
-        "30.0 % re-embedded: ",
-        "measure first: ",
-    ):
+    said = ("switched: readers see mapped vectors", "10.0 % re-embedded: ", "30.0 % re-embedded: ", "measure first: ")
+    for words in said:
         assert words in done.out
     assert "points" not in done.out  # too few random rows for a forecast
     assert (tmp_path / "p.svg").stat().st_size > 1000

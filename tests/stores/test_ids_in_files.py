@@ -108,14 +108,6 @@ def test_numbers_are_read_as_they_were_written(suffix, kind, tmp_path):
     assert back.tolist() == ids
 
 
-def test_ordinary_ids_are_what_others_read(tmp_path):
-    ids = pa.array(["a", "bb"], pa.large_string())
-    with np.load(write(tmp_path / "v.npz", ids), allow_pickle=False) as data:
-        assert data["ids"].tolist() == ["a", "bb"]
-    with h5py.File(write(tmp_path / "v.h5", ids)) as file:
-        assert file["ids"].asstr()[:].tolist() == ["a", "bb"]
-
-
 @pytest.mark.parametrize("suffix", [".npz", ".h5"])
 def test_text_stored_as_bytes_is_checked(suffix, tmp_path):
     path = write(tmp_path / f"v{suffix}", pa.array(["a\0", "b"], pa.large_string()))
