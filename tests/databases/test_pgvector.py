@@ -38,6 +38,11 @@ def connect(where):
     return psycopg.connect(where, autocommit=True, cursor_factory=psycopg.RawCursor)
 
 
+def execute(connection, text, quoted, *values):
+    """Run a statement with quoted names."""
+    return connection.execute(sql.SQL(text).format(**quoted), *values)
+
+
 def shown(vector):
     return "[" + ",".join(map(repr, vector.tolist())) + "]"
 
@@ -60,24 +65,14 @@ class TestPgVector(DatabaseContract):
             connection.execute("CREATE SCHEMA shop")
         where = self.server.url(options="-csearch_path=shop,public")
         quoted = names(table, column, id_column)
-        dim = vectors.shape[1]
         with connect(where) as connection:
-            connection.execute(
-                sql.SQL(
-                    f"CREATE TABLE {{t}} ({{i}} {type_} PRIMARY KEY, kind text, {{v}} vector({dim}), title text)"
-                ).format(**quoted)
-            )
+            columns = f"{{i}} {type_} PRIMARY KEY, kind text, {{v}} vector({vectors.shape[1]}), title text"
+            execute(connection, f"CREATE TABLE {{t}} ({columns})", quoted)
             with connection.cursor() as cursor, cursor.copy(sql.SQL("COPY {t} FROM STDIN").format(**quoted)) as copy:
-                for k, one in enumerate(ids):
-                    copy.write_row(
-                        (uuid.UUID(one) if is_uuid else one, others["kind"][k], shown(vectors[k]), others["title"][k])
-                    )
-            connection.execute(
-                sql.SQL(
-                    "CREATE INDEX items_hnsw ON {t} USING hnsw ({v} vector_cosine_ops) WITH (m = 8, "
-                    "ef_construction = 32)"
-                ).format(**quoted)
-            )
+                for one, kind, vector, title in zip(ids, others["kind"], vectors, others["title"], strict=True):
+                    copy.write_row((uuid.UUID(one) if is_uuid else one, kind, shown(vector), title))
+            options = "({v} vector_cosine_ops) WITH (m = 8, ef_construction = 32)"
+            execute(connection, "CREATE INDEX items_hnsw ON {t} USING hnsw " + options, quoted)
         return where
 
     def user_rows(self, where, *, table="items", column="embedding", id_column="id"):
@@ -95,17 +90,14 @@ class TestPgVector(DatabaseContract):
 
     def user_add(self, where, one, vector, others, *, table="items", column="embedding", id_column="id"):
         with connect(where) as connection:
-            connection.execute(
-                sql.SQL(
-                    "INSERT INTO {t} ({i}, {v}, kind, title) VALUES ($1, $2, $3, $4) "
-                    "ON CONFLICT ({i}) DO UPDATE SET {v} = EXCLUDED.{v}, kind = EXCLUDED.kind, title = EXCLUDED.title"
-                ).format(**names(table, column, id_column)),
-                [one, None if vector is None else shown(vector), others["kind"], others["title"]],
-            )
+            insert = "INSERT INTO {t} ({i}, {v}, kind, title) VALUES ($1, $2, $3, $4) ON CONFLICT ({i}) DO UPDATE "
+            update = "SET {v} = EXCLUDED.{v}, kind = EXCLUDED.kind, title = EXCLUDED.title"
+            given = [one, None if vector is None else shown(vector), others["kind"], others["title"]]
+            execute(connection, insert + update, names(table, column, id_column), given)
 
     def user_delete(self, where, one, *, table="items", id_column="id"):
         with connect(where) as connection:
-            connection.execute(sql.SQL("DELETE FROM {t} WHERE {i} = $1").format(**names(table, "x", id_column)), [one])
+            execute(connection, "DELETE FROM {t} WHERE {i} = $1", names(table, "x", id_column), [one])
 
 
 # ---- what an application needs of its table --------------------------------------------------------------------------
@@ -219,12 +211,11 @@ def test_a_rollback_without_writes_restores_the_schema(shop):
 
     def schema():
         attributes = (
-            "SELECT attname, atttypid, atttypmod, attnotnull, attacl::text FROM pg_attribute WHERE attrelid = "
-            "'items'::regclass AND attnum > 0"
+            "SELECT attname, atttypid, atttypmod, attnotnull, attacl::text FROM pg_attribute "
+            "WHERE attrelid = 'items'::regclass AND attnum > 0"
         )
-        indexes = (
-            "SELECT indexrelid, pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = 'items'::regclass ORDER BY 1"
-        )
+        definitions = "SELECT indexrelid, pg_get_indexdef(indexrelid) FROM pg_index"
+        indexes = f"{definitions} WHERE indrelid = 'items'::regclass ORDER BY 1"
         files = "SELECT oid, relfilenode, relkind, relacl::text FROM pg_class WHERE oid = 'items'::regclass"
         return [connection.execute(one).fetchall() for one in (attributes, indexes, files)]
 

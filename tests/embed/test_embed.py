@@ -75,6 +75,12 @@ def order(pictures):
     return names, np.array([COLOURS[int(name[-6:-4])] for name in names], dtype=np.float32)
 
 
+def interrupt(pictures, out, **options):
+    """Stop a run after eight pictures."""
+    with pytest.raises(KeyboardInterrupt):
+        embed(Colours(stop_after=8), open_items(pictures), out, **options)
+
+
 # ------------------------------------------------------------------ the walk
 
 
@@ -131,8 +137,7 @@ def test_progress_counts_every_item(pictures, tmp_path):
 
 def test_a_run_that_stops_goes_on_after_its_last_part(pictures, tmp_path):
     out = tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt):
-        embed(Colours(stop_after=8), open_items(pictures), out, batch_size=2, shard_size=4)
+    interrupt(pictures, out, batch_size=2, shard_size=4)
     assert not out.exists()
     encoder, seen = Colours(), []
     report = embed(encoder, open_items(pictures), out, batch_size=2, shard_size=4, callback=seen.append)
@@ -145,11 +150,7 @@ def test_a_run_that_stops_goes_on_after_its_last_part(pictures, tmp_path):
 def test_only_parts_of_the_same_items_and_encoder_are_taken_over(pictures, tmp_path):
     out = tmp_path / "out"
 
-    def stop():
-        with pytest.raises(KeyboardInterrupt):
-            embed(Colours(stop_after=8), open_items(pictures), out, batch_size=4, shard_size=4)
-
-    stop()
+    interrupt(pictures, out, batch_size=4, shard_size=4)
     names, want = order(pictures)
     Image.new("RGB", (4, 5), (200, 100, 50)).save(pictures / names[5])  # in the second part
     want[5] = 200, 100, 50
@@ -157,8 +158,7 @@ def test_only_parts_of_the_same_items_and_encoder_are_taken_over(pictures, tmp_p
     assert (report.resumed, report.encoded) == (4, 7)
     np.testing.assert_array_equal(read_embeddings(out).vectors, want)
     other = tmp_path / "other"
-    out = other
-    stop()
+    interrupt(pictures, other, batch_size=4, shard_size=4)
     report = embed(Colours(fingerprint="0" * 64), open_items(pictures), other, batch_size=4, shard_size=4)
     assert (report.resumed, report.encoded) == (0, 11)
 
@@ -276,8 +276,7 @@ def test_corrupt_images_are_listed_and_left_out(pictures, tmp_path, cache):
 def test_failures_of_an_interrupted_run_are_remembered(pictures, tmp_path):
     bad = break_one(pictures)
     out = tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt):
-        embed(Colours(stop_after=8), open_items(pictures), out, batch_size=1, on_error="skip", shard_size=3)
+    interrupt(pictures, out, batch_size=1, on_error="skip", shard_size=3)
     with pytest.raises(CorruptFileError, match="on_error='skip'"):  # but whoever wants to fail, fails
         embed(Colours(), open_items(pictures), out, batch_size=1, shard_size=3)
     report = embed(Colours(), open_items(pictures), out, batch_size=1, on_error="skip", shard_size=3)
@@ -495,8 +494,7 @@ FALSE_MARKS = [{"rows": 10**400}, {"rows": True}, {"rows": 1}, {"failures": [{},
 @pytest.mark.parametrize("damage", ["part", "truncated part", "no part", "{", "[1]", *FALSE_MARKS], ids=str)
 def test_damaged_parts_and_marks_are_encoded_again(pictures, tmp_path, damage):
     out = tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt):
-        embed(Colours(stop_after=8), open_items(pictures), out, batch_size=1, shard_size=3)
+    interrupt(pictures, out, batch_size=1, shard_size=3)
     part, mark = (tmp_path / ".out.parts" / f"part_0.{suffix}" for suffix in ("parquet", "json"))
     raw = part.read_bytes()
     if damage == "part":
@@ -510,12 +508,6 @@ def test_damaged_parts_and_marks_are_encoded_again(pictures, tmp_path, damage):
     report = embed(Colours(), open_items(pictures), out, batch_size=1, shard_size=3)
     assert report.resumed == 3  # the second part of two
     np.testing.assert_array_equal(read_embeddings(out).vectors, order(pictures)[1])
-
-
-def test_vectors_from_the_cache_are_finite(tmp_path):
-    cache = VectorCache(tmp_path, "encoder", 3)
-    cache.put({"good": np.ones(3), "nan": np.array([1, np.nan, 1]), "inf": np.array([1, 1, np.inf])})
-    assert set(cache.get(["good", "nan", "inf"])) == {"good"}
 
 
 def test_a_file_where_failures_would_be_listed_stays(pictures, tmp_path):
@@ -541,9 +533,10 @@ def test_a_flipped_bit_in_the_cache_is_found_and_the_item_encoded_again(tmp_path
     assert (again.encoded, again.cached) == (0, 3)
 
 
-def test_a_vector_of_another_item_is_not_taken_from_the_cache(tmp_path):
+def test_vectors_from_the_cache_are_finite_and_of_their_item(tmp_path):
     cache = VectorCache(tmp_path, "encoder", 3)
-    cache.put({"a": np.ones(3), "b": np.zeros(3)})
+    cache.put({"nan": np.array([1, np.nan, 1]), "inf": np.array([1, 1, np.inf]), "a": np.ones(3), "b": np.zeros(3)})
+    assert set(cache.get(["nan", "inf", "a", "b"])) == {"a", "b"}
     with sqlite3.connect(cache.path) as base:
         base.execute("UPDATE vectors SET vector = (SELECT vector FROM vectors WHERE item = 'b') WHERE item = 'a'")
     assert set(cache.get(["a", "b"])) == {"b"}
