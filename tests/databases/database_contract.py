@@ -1,7 +1,5 @@
 """The contract that every database fulfills in a migration; a subclass creates and reads it as its users do."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """A PostgreSQL server for the tests, from a wheel that contains its programs; tests can stop and restart it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

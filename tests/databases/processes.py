@@ -1,7 +1,5 @@
 """Processes that kill themselves at a step."""
 
-from __future__ import annotations
-
 import multiprocessing
 
 #: Nothing of a database is open in the process that forks.

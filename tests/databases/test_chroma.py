@@ -1,7 +1,5 @@
 """Chroma: the contract on a folder of its client, and interrupted renames."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from database_contract import DIM, DIM_NEW, DatabaseContract, RenamesContract, UserRow, make_rows, run

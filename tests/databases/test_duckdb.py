@@ -1,7 +1,5 @@
 """DuckDB: the contract on files that its own client writes, and special cases."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """FAISS index files: the contract on each kind of index that stores its vectors exactly, and special cases."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from database_contract import NASTY, DatabaseContract, UserRow

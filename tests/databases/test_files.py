@@ -1,7 +1,5 @@
 """Files as databases: kills at every step that changes a name, and writes by other programs."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """A migration of a real file is killed with SIGKILL at steps from the first to the last, and resumed."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import shutil

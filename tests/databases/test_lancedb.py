@@ -1,7 +1,5 @@
 """LanceDB: the contract on tables that its own client writes, and special cases."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import uuid

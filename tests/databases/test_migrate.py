@@ -1,7 +1,5 @@
 """Migrations of the in-memory reference database: every step, a fault at every call, and the journal."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -1,7 +1,5 @@
 """``congruence migrate`` as a user types it, on the in-memory reference database."""
 
-from __future__ import annotations
-
 import json
 import shlex
 

@@ -1,7 +1,5 @@
 """Faults of a whole migration on files: a full disk, repeated ids, an interrupted switch, edited journals."""
 
-from __future__ import annotations
-
 import random
 import resource
 import sys

@@ -1,7 +1,5 @@
 """Milvus: the contract on files of Milvus Lite, both ways to switch, and the state after a kill."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """PostgreSQL with pgvector: the contract, and the application's use of its table throughout."""
 
-from __future__ import annotations
-
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -117,11 +115,7 @@ SHOP = """
     INSERT INTO likes VALUES (2), (3);
 """
 
-NEW = [
-    "SELECT set_config('search_path', 'shop,public', false)",
-    "DROP SCHEMA IF EXISTS shop CASCADE",
-    "CREATE SCHEMA shop",
-]
+NEW = "SELECT set_config('search_path', 'shop,public', false); DROP SCHEMA IF EXISTS shop CASCADE; CREATE SCHEMA shop"
 
 
 @pytest.fixture
@@ -131,7 +125,7 @@ def shop(server):
     with psycopg.connect(where, autocommit=True) as connection:
 
         def make(script=SHOP):
-            for one in (*NEW, script):
+            for one in (NEW, script):
                 connection.execute(one)
             return where, connection
 

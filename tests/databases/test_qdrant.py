@@ -1,7 +1,5 @@
 """Qdrant: the contract over its REST API and on a folder, and special cases of collections and aliases."""
 
-from __future__ import annotations
-
 import json
 import time
 import warnings

@@ -1,7 +1,5 @@
 """int8 and bits: stored values, the vectors they represent, rejected ranges, and the effect on searches."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,8 +1,6 @@
 # ruff: noqa: F811  # fixtures of another module
 """Progressive re-embedding of a database: the vector of each row at each stage, and kills at every step."""
 
-from __future__ import annotations
-
 import errno
 import json
 import sys

@@ -1,7 +1,5 @@
 """A progressive re-embedding of a DuckDB file is killed with SIGKILL repeatedly until it completes."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

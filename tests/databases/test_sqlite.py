@@ -1,7 +1,5 @@
 """SQLite with sqlite-vec: the contract on vec0 tables, which sqlite-vec itself renames only in part."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import contextmanager
 

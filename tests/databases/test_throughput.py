@@ -1,7 +1,5 @@
 """Regressions of speed and memory: what once made migrations slow, or their memory grow with the table."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

@@ -1,7 +1,5 @@
 """From items to a file, with an encoder whose vectors can be told by hand."""
 
-from __future__ import annotations
-
 import csv
 import json
 import multiprocessing
@@ -124,12 +122,6 @@ def test_every_layer_becomes_a_file_of_its_own(pictures, tmp_path):
         assert got.ids.tolist() == order(pictures)[0]
     with pytest.raises(ParameterError, match="an encoder of all layers and the single output file"):
         embed(Colours(n_layers=2), open_items(pictures), tmp_path / "x.parquet")
-
-
-def test_progress_counts_every_item(pictures, tmp_path):
-    seen = []
-    embed(Colours(), open_items(pictures), tmp_path / "o.npz", batch_size=4, shard_size=None, callback=seen.append)
-    assert seen == [4, 4, 3]
 
 
 # ------------------------------------------------------------------ interruption

@@ -1,7 +1,5 @@
 """Tiny models with random weights, saved by the libraries themselves."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -90,14 +88,8 @@ def dinov3(tmp_path_factory, transformers):
     model = transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(**VISION, num_register_tokens=2))
     folder = make(tmp_path_factory.mktemp("dinov3"), model)
     # Its own processor needs torchvision; this is what it saves.
-    facts = {
-        "image_processor_type": "DINOv3ViTImageProcessorFast",
-        "size": {"height": 16, "width": 16},
-        "rescale_factor": 1 / 255,
-        "image_mean": [0.4, 0.5, 0.6],
-        "image_std": [0.2, 0.25, 0.3],
-        "resample": 2,
-    }
+    facts = {"image_processor_type": "DINOv3ViTImageProcessorFast", "size": {"height": 16, "width": 16}, "resample": 2}
+    facts |= {"rescale_factor": 1 / 255, "image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.25, 0.3]}
     (folder / "preprocessor_config.json").write_text(json.dumps(facts))
     return folder
 

@@ -1,7 +1,5 @@
 """Small ONNX graphs."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper

@@ -1,7 +1,5 @@
 """Graphs built here, run by onnxruntime, against the same arithmetic in NumPy and in transformers."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """sentence-transformers, on a tiny model that the library saved, and on MiniLM's real weights."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np
@@ -40,15 +38,15 @@ def test_mean_pooling_is_that_of_the_hf_adapter(tiny, bert):
 
 
 def test_refusals(tiny, tmp_path, monkeypatch):
-    with pytest.raises(ParameterError, match="modality='image'"):
-        load_encoder(f"sentence-transformers:{tiny}", "image")
-    with pytest.raises(ParameterError, match="layer=1"):
-        load_encoder(f"sentence-transformers:{tiny}", layer=1)
-    with pytest.raises(FileError, match="No folder"):
-        load_encoder(f"sentence-transformers:{tmp_path / 'nowhere'}")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileError, match="error while loading"):
-        load_encoder(f"sentence-transformers:{tmp_path / 'empty'}")
+    for folder, options, error, match in (
+        (tiny, {"modality": "image"}, ParameterError, "modality='image'"),
+        (tiny, {"layer": 1}, ParameterError, "layer=1"),
+        (tmp_path / "nowhere", {}, FileError, "No folder"),
+        (tmp_path / "empty", {}, FileError, "error while loading"),
+    ):
+        with pytest.raises(error, match=match):
+            load_encoder(f"sentence-transformers:{folder}", **options)
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(MissingExtraError, match=r"congruence\[sentence-transformers\]"):
         load_encoder(f"sentence-transformers:{tiny}")

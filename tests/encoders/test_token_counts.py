@@ -2,8 +2,6 @@
 without padding.
 """
 
-from __future__ import annotations
-
 import pytest
 from graphs import text_graph
 from tiny_models import TEXTS, make_tokenizer

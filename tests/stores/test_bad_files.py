@@ -1,7 +1,5 @@
 """Readers return rows or raise an error of this library's hierarchy, whatever a file contains."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Ids in files: integers stay integers, text is unchanged, and missing or too long ids are refused."""
 
-from __future__ import annotations
-
 import csv
 import json
 import tracemalloc

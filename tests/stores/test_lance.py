@@ -1,7 +1,5 @@
 """Lance data sets written by others, and ours read by Lance; tests of all formats are in other files."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

@@ -1,7 +1,5 @@
 """Data that does not fit into memory is refused before it is read."""
 
-from __future__ import annotations
-
 import os
 import re
 

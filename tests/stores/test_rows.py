@@ -2,8 +2,6 @@
 left running.
 """
 
-from __future__ import annotations
-
 import gc
 import threading
 import time

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import sys
 import zipfile
@@ -133,14 +131,9 @@ def test_a_full_disk_leaves_nothing_behind(suffix, tmp_path):
 
 def test_numpys_own_files_in_every_order_and_type(tmp_path):
     X = RNG.standard_normal((17, 5))
-    for name, array in {
-        "c": X,
-        "fortran": np.asfortranarray(X),
-        "big": X.astype(">f4"),
-        "half": X.astype("f2"),
-        "ints": (X * 10).astype(np.int8),
-        "bool": X > 0,
-    }.items():
+    arrays = {"c": X, "fortran": np.asfortranarray(X), "big": X.astype(">f4"), "half": X.astype("f2")}
+    arrays |= {"ints": (X * 10).astype(np.int8), "bool": X > 0}
+    for name, array in arrays.items():
         np.save(tmp_path / f"{name}.npy", array)
         expected = array.astype(float) if array.dtype.kind in "ib" else array
         for after in (0, 4):
@@ -367,22 +360,14 @@ def test_arrays_that_need_pickle_are_never_loaded(tmp_path):
         read_embeddings(f"{tmp_path}/a.npz:v")
 
 
-@pytest.mark.parametrize(
-    ("array", "error"),
-    [
-        (np.ones(3), ShapeError),
-        (np.ones((2, 2, 2)), ShapeError),
-        (np.ones((0, 3)), ShapeError),
-        (np.array([["a"]]), DtypeError),
-        (np.ones((2, 2), complex), DtypeError),
-    ],
-)
-def test_arrays_that_are_no_embeddings(array, error, tmp_path):
-    np.save(tmp_path / "a.npy", array)
-    np.savez(tmp_path / "a.npz", v=array)
-    for spec in (f"{tmp_path}/a.npy", f"{tmp_path}/a.npz:v"):
-        with pytest.raises(error):
-            open_source(spec)
+def test_arrays_that_are_no_embeddings(tmp_path):
+    shapes, types = [np.ones(3), np.ones((2, 2, 2)), np.ones((0, 3))], [np.array([["a"]]), np.ones((2, 2), complex)]
+    for array in (*shapes, *types):
+        np.save(tmp_path / "a.npy", array)
+        np.savez(tmp_path / "a.npz", v=array)
+        for spec in (f"{tmp_path}/a.npy", f"{tmp_path}/a.npz:v"):
+            with pytest.raises(ShapeError if array.dtype == np.float64 else DtypeError):
+                open_source(spec)
 
 
 def test_zero_rows_are_named(tmp_path):

@@ -1,7 +1,5 @@
 """Stores that these tests read."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 from congruence.stores import open_sink
