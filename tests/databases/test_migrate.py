@@ -276,10 +276,6 @@ def test_held_out_vectors_of_the_new_model_find_their_rows(mapping, tmp_path):
             migration.verify(heldout=Embeddings(target))
 
 
-# ---- int8, bits, and what a plan measures
-# ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("kind", "least"), [("float16", 0.99), ("int8", 0.9), ("binary", 0.1)])
 def test_new_vectors_in_fewer_bits_and_from_them_to_the_next_model(mapping, tmp_path, kind, least):
     made = table(modality=False)
@@ -418,9 +414,6 @@ def test_the_minutes_of_a_plan_are_those_of_the_slower_half(mapping, tmp_path, m
     assert len(tried) == 1  # a run measures nothing
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------------
-
-
 def test_maps_that_do_not_belong_here_are_refused_before_anything_is_written(mapping, tmp_path):
     for space, match in [(Space("new", dim=D), "this map's target"), (Space("third", dim=D), "third")]:
         made = table(space=space)
@@ -517,9 +510,6 @@ def test_two_runs_at_a_time_are_refused(mapping, tmp_path):
 
     begin(made, mapping, tmp_path, look).run()
     assert second
-
-
-# ---- the journal -----------------------------------------------------------------------------------------------------
 
 
 def test_damaged_and_hostile_journals_give_one_error_and_touch_nothing(mapping, tmp_path):

@@ -98,8 +98,6 @@ class TestPgVector(DatabaseContract):
             execute(connection, "DELETE FROM {t} WHERE {i} = $1", names(table, "x", id_column), [one])
 
 
-# ---- what an application needs of its table --------------------------------------------------------------------------
-
 SHOP = """
     CREATE TABLE items (
         id bigserial PRIMARY KEY, kind text NOT NULL DEFAULT 'image', embedding vector(4) NOT NULL, title text,
@@ -303,9 +301,6 @@ def test_two_updates_of_a_row_at_once_do_not_overwrite_each_other(shop):
         assert rows(connection, "title, kind")[0] == ("first", "image")
 
 
-# ---- faults ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("step", ["prepare", "switch", "rollback", "drop_old", "discard"])
 def test_a_kill_at_any_statement_changes_nothing(shop, monkeypatch, step):
     where, connection = shop()
@@ -375,9 +370,6 @@ def test_a_password_is_never_shown(server, monkeypatch):
         text = "".join(traceback.format_exception(caught.value))
         assert "s3cret" not in text
         assert "topsecret" not in text
-
-
-# ---- types, widths, names --------------------------------------------------------------------------------------------
 
 
 def test_wide_vectors_are_indexed_as_halves_and_a_view_uses_the_index(shop):

@@ -178,9 +178,6 @@ def names(client):
     return {one.name for one in client.get_collections().collections}
 
 
-# ------------------------------------------------------------------ which collection
-
-
 def test_readers_of_the_collections_own_name_are_not_switched(server, items):
     with open_database(server.url) as database:
         run(database)
@@ -272,9 +269,6 @@ def test_rows_that_readers_would_lose_keep_the_alias_where_it_is(server, items):
     with open_database(server.url) as database:
         run(database)
         database.switch()
-
-
-# ------------------------------------------------------------------ what is copied
 
 
 def test_the_new_collection_is_configured_as_the_old_one(server, items):
@@ -392,9 +386,6 @@ def test_cosine_collections_hold_unit_vectors(server, items):
         assert database.as_stored(long) is long
 
 
-# ------------------------------------------------------------------ ids and fields
-
-
 def test_numbers_and_uuids_in_one_collection(server, items):
     uuid = "00000000-0000-4000-8000-000000000001"
     large = 2**64 - 1
@@ -436,9 +427,6 @@ def test_numbers_and_uuids_in_one_collection(server, items):
 def test_options_that_cannot_be(server, items, options, said):
     with pytest.raises(ParameterError, match=said):
         open_database(server.url, **options)
-
-
-# ------------------------------------------------------------------ faults and secrets
 
 
 def test_requests_stay_under_the_servers_limit(server, items, monkeypatch):

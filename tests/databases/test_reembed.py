@@ -336,10 +336,6 @@ def test_a_damaged_folder_is_refused_and_nothing_touched(switched, mapping, trut
     assert bits(made.new) == held
 
 
-# ---- what encodes
-# ----------------------------------------------------------------------------------------------------------
-
-
 SCRIPT = """
 import sys, numpy
 ids = open(sys.argv[1], encoding="utf-8").read().splitlines()
@@ -386,10 +382,6 @@ def test_a_file_and_items_are_asked_by_id():
     np.testing.assert_array_equal(ItemsEncoder(Encoder(), items)(["22", "1"]), [[3], [1]])
     with pytest.raises(IdError, match=r"photos\.csv"):
         ItemsEncoder(Encoder(), items)(["3"])
-
-
-# ---- the command
-# -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -79,9 +79,6 @@ def interrupt(pictures, out, **options):
         embed(Colours(stop_after=8), open_items(pictures), out, **options)
 
 
-# ------------------------------------------------------------------ the walk
-
-
 @pytest.mark.parametrize("suffix", [".parquet", ".npz", ".csv", ".jsonl", ".h5", ""])
 def test_a_folder_of_images_keeps_its_paths_as_ids(pictures, tmp_path, suffix):
     out = tmp_path / f"out{suffix}"
@@ -122,9 +119,6 @@ def test_every_layer_becomes_a_file_of_its_own(pictures, tmp_path):
         assert got.ids.tolist() == order(pictures)[0]
     with pytest.raises(ParameterError, match="an encoder of all layers and the single output file"):
         embed(Colours(n_layers=2), open_items(pictures), tmp_path / "x.parquet")
-
-
-# ------------------------------------------------------------------ interruption
 
 
 def test_a_run_that_stops_goes_on_after_its_last_part(pictures, tmp_path):
@@ -171,9 +165,6 @@ embed(Killed(), open_items({str(pictures)!r}), {str(tmp_path / "out")!r}, batch_
     report = embed(Colours(), open_items(pictures), tmp_path / "out", batch_size=3, shard_size=3)
     assert (report.resumed, report.encoded) == (6, 5)
     np.testing.assert_array_equal(read_embeddings(tmp_path / "out").vectors, order(pictures)[1])
-
-
-# ------------------------------------------------------------------ the cache
 
 
 def test_the_same_item_is_encoded_once_for_each_encoder(pictures, tmp_path):
@@ -230,9 +221,6 @@ def test_a_cache_survives_what_it_finds(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match="no cache folder"):
         VectorCache(tmp_path / "file", "abc", 3)
-
-
-# ------------------------------------------------------------------ items that cannot be used
 
 
 def break_one(pictures):
@@ -340,9 +328,6 @@ def test_ids_with_line_breaks_do_not_fit_a_file_of_lines(tmp_path):
     (tmp_path / "t.jsonl").write_text(json.dumps({"id": "a\nb", "text": "cat"}) + "\n")
     with pytest.raises(IdError, match="line break"):
         embed(Colours("text"), open_items(tmp_path / "t.jsonl"), tmp_path / "o.npy")
-
-
-# ------------------------------------------------------------------ what to embed
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])

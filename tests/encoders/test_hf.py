@@ -51,9 +51,6 @@ def states(folder, modality, items):
     return [[layer[0] for layer in out.hidden_states] for out in outs], [out.last_hidden_state[0] for out in outs]
 
 
-# ------------------------------------------------------------------ dual encoders
-
-
 @pytest.mark.parametrize("kind", ["clip", "siglip", "siglip2"])
 @pytest.mark.parametrize("modality", ["image", "text"])
 def test_dual_encoders_give_the_librarys_features_scaled_to_unit_norm(kind, modality, images, request):
@@ -108,9 +105,6 @@ def test_padded_patches_of_siglip2_do_not_count_in_a_mean(siglip2, images):
     assert not all(mask.all() for mask in masks)
     want = torch.stack([out[mask].mean(0) for out, mask in zip(outs, masks, strict=True)])
     np.testing.assert_allclose(load_encoder(f"hf:{siglip2}", "image", pooling="mean").encode_all(images), want, **CLOSE)
-
-
-# ------------------------------------------------------------------ unimodal models
 
 
 @pytest.mark.parametrize(("kind", "prefix"), [("dinov2", 1), ("dinov2_registers", 5)])
@@ -182,9 +176,6 @@ def test_long_texts_are_cut_where_the_positions_end(bert):
     )  # 10 words and two marks fill 12 places
 
 
-# ------------------------------------------------------------------ layers
-
-
 @pytest.mark.parametrize("kind", ["bert", "dinov2"])
 def test_every_layer_in_one_pass_is_each_layer_alone(kind, images, request):
     folder = request.getfixturevalue(kind)
@@ -207,9 +198,6 @@ def test_every_layer_in_one_pass_is_each_layer_alone(kind, images, request):
     np.testing.assert_allclose(lengths, 1, atol=1e-6)
     with pytest.raises(ParameterError, match="layer='all'"):
         load_encoder(f"hf:{folder}", layer=1).encode_layers(items)
-
-
-# ------------------------------------------------------------------ invariances
 
 
 NEIGHBORS = {
@@ -281,9 +269,6 @@ def test_the_librarys_own_settings_are_left_as_they_were(bert, transformers):
     before = log.get_verbosity(), log.is_progress_bar_enabled()
     load_encoder(f"hf:{bert}")
     assert (log.get_verbosity(), log.is_progress_bar_enabled()) == before
-
-
-# ------------------------------------------------------------------ refusals
 
 
 @pytest.mark.parametrize(

@@ -121,9 +121,6 @@ def test_the_folder_itself_is_no_output(tmp_path, monkeypatch):
         refuse(path, "has no file name", directory=True, force=True)
 
 
-# ------------------------------------------------------------------ several writers
-
-
 def rename_by(way, monkeypatch):
     """Simulate a system without exclusive renames, without exchanges of names, and without hard links."""
     if way != "system calls":
@@ -179,9 +176,6 @@ def test_readers_find_a_whole_copy_while_it_is_replaced(way, tmp_path, monkeypat
         reader.result()
     assert len(seen) > 1
     assert loaded(tmp_path / "map") == 24
-
-
-# ------------------------------------------------------------------ a fault at every step
 
 
 class Fault(BaseException):
@@ -300,8 +294,6 @@ def test_a_folder_that_cannot_be_synced_is_no_failure(tmp_path, monkeypatch):
     put(tmp_path / "a", "x")
     assert (tmp_path / "a").read_text() == "x"
 
-
-# ------------------------------------------------------------------ what a kill leaves
 
 KILLED = """
 import os, signal, sys

@@ -48,9 +48,6 @@ IDS = [f"i{k}" for k in range(40)]
 X = RNG.standard_normal((40, 4)).astype(np.float32)
 
 
-# ------------------------------------------------------------------ damage
-
-
 @pytest.fixture(scope="module")
 def intact(tmp_path_factory):
     home = tmp_path_factory.mktemp("intact")
@@ -177,9 +174,6 @@ def test_a_bad_description_of_the_space(tmp_path):
         read_embeddings(tmp_path / "a.npy")
 
 
-# ------------------------------------------------------------------ sinks hold callers to their word
-
-
 @pytest.mark.parametrize("suffix", suffixes())
 def test_sinks_refuse_what_was_not_announced(suffix, tmp_path):
     path = tmp_path / f"v{suffix}"
@@ -241,9 +235,6 @@ def test_parts_must_add_up_and_may_be_taken_from_a_source(tmp_path):
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["img_emb_0.npy", "space.json"]
     write(tmp_path / "cut", X, like=open_source(tmp_path / "in" / "img_emb_0.npy"))
     assert sorted(p.name for p in (tmp_path / "cut").iterdir()) == ["part_0.npy", "space.json"]
-
-
-# ------------------------------------------------------------------ keys and ids
 
 
 def test_keys_may_hold_slashes_and_colons(tmp_path):
@@ -332,9 +323,6 @@ def test_a_parquet_row_is_named_by_number_and_id(tmp_path):
         open_source(tmp_path / "a.parquet")
 
 
-# ------------------------------------------------------------------ text by hand
-
-
 @pytest.mark.parametrize(
     ("text", "error", "words"),
     [
@@ -382,9 +370,6 @@ def test_a_jsonl_that_cannot_be(line, error, tmp_path):
         read_embeddings(tmp_path / "a.jsonl")
 
 
-# ------------------------------------------------------------------ folders
-
-
 def test_metadata_belongs_to_the_part_of_its_number(tmp_path):
     for name in ("img_emb", "metadata"):
         (tmp_path / name).mkdir()
@@ -406,9 +391,6 @@ def test_ids_in_some_parts_only(tmp_path):
     with pytest.raises(IdError, match="and none in"):
         open_source(tmp_path)
     assert open_source(tmp_path, ids=False).n == 80
-
-
-# ------------------------------------------------------------------ HDF5: strings lie in a heap that libhdf5 may walk f
 
 
 @pytest.fixture

@@ -75,8 +75,6 @@ def peak_of(work):
         tracemalloc.stop()
 
 
-# ------------------------------------------------------------------ round trips
-
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 ODD = [*"\0\r\n\x1a\ufeff\U0010ffff\"',7aé", "07", "nan", "None", "null", "=1"]
 ODD += ["a\0", "a\0\0", " 7", "7 ", "\r\n", "e\u0301"]
@@ -164,9 +162,6 @@ def test_numbers_and_texts_of_several_parts_become_texts(tmp_path):
     assert source.id_type == pa.string()
     assert source.read().ids.tolist() == ["1", "2", "a", "b"]
     assert [ids.to_pylist() for ids, _ in source.scan(0, 4)] == [["1", "2"], ["a", "b"]]
-
-
-# ------------------------------------------------------------------ what is refused
 
 
 @pytest.mark.parametrize("suffix", TABLES)

@@ -60,9 +60,6 @@ def stores(tmp_path_factory):
     return {n: write(home / f"{n}.npy", numbered(n)) for n in range(1, 41)}
 
 
-# ------------------------------------------------------------------ what a batch is
-
-
 @given(n=st.integers(1, 40), pool=st.integers(1, 45), size=st.integers(1, 60), seed=st.integers(0, 9))
 def test_every_row_once_an_epoch(n, pool, size, seed, stores):
     X = np.load(stores[n])
@@ -161,9 +158,6 @@ def test_half_precision_is_held_as_such_and_handed_out_as_single(tmp_path):
     wide = StreamedRows(open_source(write(tmp_path / "b.npy", np.full((9, 2), 1e30))), 4, dtype=np.float32)
     assert wide.batch(0, 4, 0).max() == np.float32(1e30)
     wide.close()
-
-
-# ------------------------------------------------------------------ what can go wrong
 
 
 @pytest.mark.parametrize("by_map", [False, True])
@@ -270,9 +264,6 @@ def test_closing_and_forgetting_end_the_reading(tmp_path):
         assert len(read) <= 2  # of 100 blocks
 
 
-# ------------------------------------------------------------------ open_rows
-
-
 def test_what_a_store_is_opened_as(tmp_path):
     X = numbered(50)
     path = write(tmp_path / "v.npy", X)
@@ -327,8 +318,6 @@ def test_numbers_beyond_float32_are_never_infinite(given, tmp_path):
         rows.batch(0, 5, 0)
     np.testing.assert_array_equal(rows.take([1]), np.ones((1, 3)))
 
-
-# ------------------------------------------------------------------ memory
 
 DRAW = """
 import re, sys

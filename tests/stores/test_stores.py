@@ -41,9 +41,6 @@ def gather(source, after=0, batch=5):
     return ids, np.concatenate([block for _, block in blocks]) if blocks else np.empty((0, source.dim))
 
 
-# ------------------------------------------------------------------ round trips
-
-
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_what_is_written_is_read(suffix, dtype, tmp_path):
@@ -124,9 +121,6 @@ def test_a_full_disk_leaves_nothing_behind(suffix, tmp_path):
     run = run_fresh(FULL_DISK, path)
     assert f"refused: Got an error from the disk while writing {path} (" in run.stdout, run.stderr[-2000:]
     assert list(tmp_path.iterdir()) == []
-
-
-# ------------------------------------------------------------------ what other libraries write
 
 
 def test_numpys_own_files_in_every_order_and_type(tmp_path):
@@ -250,9 +244,6 @@ def test_csv_and_jsonl_edited_by_hand(tmp_path):
             read_embeddings(path)
 
 
-# ------------------------------------------------------------------ folders
-
-
 def test_parts_come_in_natural_order_and_keep_their_names(tmp_path):
     X = RNG.standard_normal((33, 4)).astype(np.float32)
     folder = tmp_path / "in"
@@ -300,9 +291,6 @@ def test_parquet_parts_keep_their_ids(tmp_path):
     assert open_source(out).space == SPACE
 
 
-# ------------------------------------------------------------------ names, ids, spaces
-
-
 def test_ids_may_lie_elsewhere(tmp_path):
     np.save(tmp_path / "v.npy", np.eye(3))
     (tmp_path / "names.txt").write_text("a\nb\nc\n")
@@ -320,9 +308,6 @@ def test_what_the_caller_knows_of_the_space_wins(tmp_path):
     assert (source.space.model, source.space.modality) == ("other", "image")
     write(tmp_path / "a.npy", np.eye(3), force=True)
     assert open_source(tmp_path / "a.npy").space == Space()  # no description of the file that was replaced
-
-
-# ------------------------------------------------------------------ bad files
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".parquet", ".h5", ".csv", ".jsonl"])
@@ -406,8 +391,6 @@ def test_some_formats_need_an_extra(suffix, module, extra, tmp_path, monkeypatch
             call()
     assert list(tmp_path.iterdir()) == [path]
 
-
-# ------------------------------------------------------------------ memory
 
 SCAN = """
 import re, sys
