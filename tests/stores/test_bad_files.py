@@ -6,6 +6,7 @@ import shutil
 import zipfile
 
 import h5py
+import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.feather
@@ -307,20 +308,26 @@ def test_columns_that_cannot_be(tmp_path):
         read_column(f"{tmp_path}/a.txt:k")
 
 
-def test_a_parquet_row_is_named_by_number_and_id(tmp_path):
+@pytest.mark.parametrize("suffix", [".parquet", ".lance"])
+def test_a_row_of_a_table_is_named_by_number_and_id(suffix, tmp_path):
+    def save(**columns):
+        path, table = tmp_path / f"{len(list(tmp_path.iterdir()))}{suffix}", pa.table(columns)
+        pq.write_table(table, path) if suffix == ".parquet" else lance.write_dataset(table, path)
+        return path
+
     for rows, kind, words in (
         ([[1.0, 2.0], [3.0]], pa.list_(pa.float64()), r"1 numbers in row 1 \(id 'b'\)"),
         ([[1.0, 2.0], None], pa.list_(pa.float32(), 2), r"missing vector in row 1 \(id 'b'\)"),
+        ([[1.0, 2.0], [1.0, None]], pa.list_(pa.float64()), r"missing numbers in row 1 \(id 'b'\)"),
         ([[1.0, 2.0], [1.0, None]], pa.list_(pa.float32(), 2), r"missing numbers in row 1 \(id 'b'\)"),
         ([None, [1.0]], pa.list_(pa.float64()), "missing vector in row 0"),
         ([[], [1.0]], pa.list_(pa.float64()), "empty vector in row 0"),
     ):
-        pq.write_table(pa.table({"id": ["a", "b"], "v": pa.array(rows, kind)}), tmp_path / "a.parquet")
+        path = save(id=["a", "b"], v=pa.array(rows, kind))
         with pytest.raises(ShapeError, match=words):
-            read_embeddings(tmp_path / "a.parquet")
-    pq.write_table(pa.table({"v": [["a"]]}), tmp_path / "a.parquet")
+            read_embeddings(path)
     with pytest.raises(DtypeError, match="lists of string"):
-        open_source(tmp_path / "a.parquet")
+        open_source(save(v=[["a"]]))
 
 
 @pytest.mark.parametrize(

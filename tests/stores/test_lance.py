@@ -9,7 +9,6 @@ from congruence import Space
 from congruence.errors import (
     CorruptFileError,
     FileError,
-    IdError,
     OutputExistsError,
     ParameterError,
     ShapeError,
@@ -87,26 +86,10 @@ def test_several_columns(tmp_path):
         read_column(f"{path}:z")
 
 
-def test_rows_that_are_none(tmp_path):
-    rows = [[1.0, 2.0]] * 6
-    for spoil, words in (
-        ([1.0], "1 numbers in row 4"),
-        (None, "missing vector in row 4"),
-        ([1.0, None], "missing numbers in row 4"),
-    ):
-        rows[4] = spoil
-        lance.write_dataset(pa.table({"v": pa.array(rows, pa.list_(pa.float64()))}), tmp_path / f"{words}.lance")
-        with pytest.raises(ShapeError, match=words):
-            open_source(tmp_path / f"{words}.lance").read()
-    lance.write_dataset(pa.table({"v": [[1.0], [2.0]], "id": ["a", None]}), tmp_path / "i.lance")
-    with pytest.raises(IdError, match=r"missing in 1 row \(1\)"):
-        open_source(tmp_path / "i.lance").read()
+def test_what_is_no_data_set(tmp_path):
     lance.write_dataset(pa.table({"v": lists(X)}).slice(0, 0), tmp_path / "e.lance")
     with pytest.raises(ShapeError, match="no rows"):
         open_source(tmp_path / "e.lance")
-
-
-def test_what_is_no_data_set(tmp_path):
     (tmp_path / "f.lance").write_text("words")
     (tmp_path / "d.lance").mkdir()
     (tmp_path / "d.lance" / "thesis.txt").write_text("years of work")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from written import write
+from written import write, write_large
 
 from congruence.errors import (
     CorruptFileError,
@@ -21,7 +21,7 @@ from congruence.errors import (
     ShapeError,
     ZeroRowError,
 )
-from congruence.stores import StreamedRows, open_rows, open_sink, open_source, suffixes
+from congruence.stores import StreamedRows, open_rows, open_source, suffixes
 from congruence.train import ArrayRows, Rows
 from congruence.train.rows import as_rows
 from fresh import run_fresh
@@ -334,16 +334,11 @@ print(n, peak() - before, flush=True)
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".parquet", ".h5", ".lance"])
 def test_an_epoch_needs_two_stretches(suffix, tmp_path):
-    X = np.zeros((4096, 256), dtype=np.float32)
-    X[:] = RNG.standard_normal(256)
     path = tmp_path / f"v{suffix}"
     # Two chunks are 32 MB, two batches 8, a few blocks 4 each; Parquet holds a row group (64 MB) and its pages,
     # and zipfile seeks by reading 16 MB at a time.
     limit = {".parquet": 190_000, ".lance": 250_000, ".npz": 150_000}.get(suffix, 70_000)
-    blocks = limit // 4096 + 5  # of 4 MB: a file larger than what reading it may take
-    with open_sink(path, n=4096 * blocks, dim=256) as sink:
-        for _ in range(blocks):
-            sink.write(None, X)
+    blocks = write_large(path, limit)  # a file larger than what reading it may take
     steps = blocks * 6 // 5
     out = run_fresh(DRAW, path, str(steps)).stdout.split()
     assert int(out[0]) == 4096 * steps

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from written import write
+from written import write, write_large
 
 from congruence import Space
 from congruence.errors import (
@@ -405,16 +405,11 @@ print(rows, peak() - before)
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".parquet", ".h5", ".lance"])
 def test_a_scan_needs_little_memory(suffix, tmp_path):
-    X = np.zeros((4096, 256), dtype=np.float32)
-    X[:] = RNG.standard_normal(256)
     path = tmp_path / f"v{suffix}"
     # Parquet keeps a row group or so (64 MB) and its decoded pages, Lance what it reads ahead; the others hold a block
     # or two.
     limit = {".parquet": 150_000, ".lance": 250_000}.get(suffix, 60_000)
-    blocks = limit // 4096 + 5  # of 4 MB: a file larger than what reading it may take
-    with open_sink(path, n=4096 * blocks, dim=256) as sink:
-        for _ in range(blocks):
-            sink.write(None, X)
+    blocks = write_large(path, limit)  # a file larger than what reading it may take
     out = run_fresh(SCAN, path).stdout.split()
     assert int(out[0]) == 4096 * blocks
     assert int(out[1]) < limit
