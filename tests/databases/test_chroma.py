@@ -8,7 +8,7 @@ from lazy_module import LazyModule
 from congruence.databases import Stage, open_database
 from congruence.errors import DatabaseError, DatabaseUnavailableError, FileError, MigrationError, ParameterError
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore:legacy embedding function config")]
 
 chromadb = LazyModule("chromadb")
 
@@ -71,9 +71,6 @@ class TestFolder(RenamesContract, DatabaseContract):
             assert info.columns == ("kind", "document")
             assert info.index == "HNSW (m=16, ef_construction=150)"
             assert database.stage() is Stage.UNTOUCHED
-
-
-pytestmark = pytest.mark.filterwarnings("ignore:legacy embedding function config")
 
 
 @pytest.fixture

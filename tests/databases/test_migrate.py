@@ -454,18 +454,14 @@ def test_a_certificate_against_mapping_needs_anyway(mapping, tmp_path):
         migration.run(certificate=certificate, anyway=True)
         other = {**certificate, "verdict": {**certificate["verdict"], "action": "map"}}
         assert migration.plan(certificate=other).verdict["action"] == "map"
-        with pytest.raises(ParameterError, match="certify --json"):
-            migration.plan(certificate={"verdict": 3})
-
-
-def test_a_certificate_for_progressive_re_embedding_speaks_for_mapping_and_for_more(mapping, tmp_path):
-    verdict = {"action": "progressive", "headline": "map now, re-embed 8% progressively", "reason": "a bit is missing."}
-    with begin(table(), mapping, tmp_path) as migration:
-        plan = migration.plan(certificate={"verdict": verdict, "facts": {}})
+        progressive = {"action": "progressive", "headline": "re-embed 8% progressively", "reason": "a bit is missing."}
+        plan = migration.plan(certificate={"verdict": progressive, "facts": {}})
         result = next(one for one in plan.checks if one["check"] == "certificate")
         assert result["outcome"] == "good"
         assert "re-embed 8%" in result["detail"]
         assert "--progressive" in result["detail"]
+        with pytest.raises(ParameterError, match="certify --json"):
+            migration.plan(certificate={"verdict": 3})
 
 
 def test_a_second_migration_and_another_map_are_refused(mapping, tmp_path):

@@ -1,7 +1,7 @@
 """SQLite with sqlite-vec: the contract on vec0 tables, which sqlite-vec itself renames only in part."""
 
 import sqlite3
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
@@ -45,21 +45,19 @@ class TestSQLite(DatabaseContract):
         return where
 
     def user_rows(self, where, **names):
-        connection = connect(where)
-        found = connection.execute("SELECT id, embedding, kind, title FROM items").fetchall()
-        connection.close()
+        with closing(connect(where)) as connection:
+            found = connection.execute("SELECT id, embedding, kind, title FROM items").fetchall()
         return {one: UserRow(vector, {"kind": kind, "title": title}) for one, vector, kind, title in found}
 
     def user_add(self, where, one, vector, others, **names):
-        connection = connect(where)
-        connection.execute("DELETE FROM items WHERE id = ?", [one])
-        connection.execute("INSERT INTO items VALUES (?, ?, ?, ?)", [one, vector, others["kind"], others["title"]])
-        connection.close()
+        self.user_delete(where, one)
+        with closing(connect(where)) as connection:
+            given = [one, vector, others["kind"], others["title"]]
+            connection.execute("INSERT INTO items VALUES (?, ?, ?, ?)", given)
 
     def user_delete(self, where, one, **names):
-        connection = connect(where)
-        connection.execute("DELETE FROM items WHERE id = ?", [one])
-        connection.close()
+        with closing(connect(where)) as connection:
+            connection.execute("DELETE FROM items WHERE id = ?", [one])
 
 
 @pytest.fixture
