@@ -95,9 +95,8 @@ def test_each_row_comes_once_although_writing_moves_it(tmp_path, kind):
         database.delete(pa.array(["n03"]))
         assert database.count("new") == 29
     with duckdb.connect(where) as user:
-        assert user.execute("SELECT typeof(v) FROM items LIMIT 1").fetchone() == (
-            "FLOAT[]" if kind == "FLOAT[]" else "FLOAT[2]",
-        )
+        wanted = "FLOAT[]" if kind == "FLOAT[]" else "FLOAT[2]"
+        assert user.execute("SELECT typeof(v) FROM items LIMIT 1").fetchone() == (wanted,)
         rows = dict(user.execute("SELECT name, v FROM items").fetchall())
     assert {k for k, row in rows.items() if row is None} == {"n03"}
     np.testing.assert_array_equal(rows["n29"], 2 * vectors[29, :2])

@@ -210,9 +210,8 @@ def test_a_second_writer_at_the_same_time_loses_nothing(tmp_path):
             try:
                 table.add(pa.table({"id": [k], "embedding": lists(vectors[:1])}))
                 return
-            except (
-                ValueError
-            ) as error:  # in the instant of the switch LanceDB refuses a write whole, and it is to be tried again
+            except ValueError as error:
+                # In the instant of the switch LanceDB refuses a write whole, and it is to be tried again.
                 if "does not match the file schema" not in str(error):
                     raise
         raise AssertionError("refused three times")
@@ -373,9 +372,8 @@ def test_types_of_numbers_and_other_columns(tmp_path, version, kind, element_typ
         database.switch()
     after = lance.dataset(str(tmp_path / "t.lance"))
     assert after.to_table(columns=others).to_pylist() == [row for k, row in enumerate(before.to_pylist()) if k != 3]
-    assert (
-        after.schema.field("vec \"tor'").type.value_type == pa.float16() if element_type == "float16" else pa.float32()
-    )
+    kept = pa.float16() if element_type == "float16" else pa.float32()
+    assert after.schema.field("vec \"tor'").type.value_type == kept
 
 
 def test_a_condition_leaves_other_rows_without(tmp_path):

@@ -85,9 +85,8 @@ def expected(mapping, made):
 
 
 def begin(made, mapping, folder, fail=None, **options):
-    return Migration(
-        MemoryDatabase(made, fail), mapping, journal=folder / "journal", retry=Retry(sleep=lambda s: None), **options
-    )
+    database, retry = MemoryDatabase(made, fail), Retry(sleep=lambda s: None)
+    return Migration(database, mapping, journal=folder / "journal", retry=retry, **options)
 
 
 @pytest.mark.parametrize("ids", ["int", "text"])
@@ -134,9 +133,7 @@ def test_each_modality_has_its_own_means_and_a_constant_stands_in_for_a_column(m
     begin(made, mapping, tmp_path).run()
     plain = table(modality=False)
     begin(plain, mapping, tmp_path / "other", modality="text").run()
-    image, text = (
-        one for kind in ("image", "text") for one in [next(k for k, r in made.rows.items() if r["kind"] == kind)]
-    )
+    image, text = (next(one for one, row in made.rows.items() if row["kind"] == kind) for kind in ("image", "text"))
     assert not np.allclose(made.new[image], plain.new[image], atol=0.05)
     np.testing.assert_allclose(made.new[text], plain.new[text], atol=2e-6)
 
@@ -191,10 +188,8 @@ def test_what_does_not_answer_is_asked_again_and_in_the_end_given_up(mapping, tm
             raise DatabaseUnavailableError("Got no answer; expected one. Wait.")
 
     made = table()
-    migration = Migration(
-        MemoryDatabase(made, busy), mapping, journal=tmp_path / "a", retry=Retry(sleep=waits.append, first=0.5)
-    )
-    migration.run()
+    retry = Retry(sleep=waits.append, first=0.5)
+    Migration(MemoryDatabase(made, busy), mapping, journal=tmp_path / "a", retry=retry).run()
     assert len(made.new) == N
     assert len(waits) == 6
     assert waits.count(0.5) >= 2

@@ -166,9 +166,8 @@ def test_texts_choose_and_stay_known(switched, mapping, truth, tmp_path):
     texts = unit(rng.normal(size=(30, 20)))
     new_texts = unit(mapping.for_modality("text").transform(texts))
     with begin(switched, mapping, tmp_path) as migration:
-        first = reembed(
-            migration, Model(truth), among="image", size=30, budget=30, texts=texts, new_texts=new_texts, random_state=4
-        )
+        sides = {"texts": texts, "new_texts": new_texts, "random_state": 4}
+        first = reembed(migration, Model(truth), among="image", size=30, budget=30, **sides)
     with begin(switched, mapping, tmp_path) as migration:
         again = reembed(migration, Model(truth), size=30, budget=60)
     assert set(again.meter().store) == {"agreement", "overlap@10", "cosine"}
@@ -177,9 +176,7 @@ def test_texts_choose_and_stay_known(switched, mapping, truth, tmp_path):
 
 @pytest.mark.parametrize("step", ["write", "flush", "encode", "journal", "save"])
 @pytest.mark.parametrize(("nth", "in_memory"), [(0, 2**26), (3, 0)])
-def test_killed_at_any_step_nothing_is_lost_and_nothing_encoded_twice(
-    switched, mapping, truth, tmp_path, step, nth, in_memory, monkeypatch
-):
+def test_killed_at_any_step(switched, mapping, truth, tmp_path, step, nth, in_memory, monkeypatch):
     made, before = switched, bits(switched.new)
     model = Model(truth)
     monkeypatch.setattr(stages, "CHUNK", 8)
@@ -234,9 +231,7 @@ def test_an_encoder_that_fails_loses_nothing(switched, mapping, truth, tmp_path,
     assert len(model.asked) == len(set(model.asked)) == 80
 
 
-def test_rows_that_others_change_meanwhile_begin_a_new_plan_that_knows_what_was_paid_for(
-    switched, mapping, truth, tmp_path
-):
+def test_a_new_plan_for_changed_rows_knows_what_was_paid_for(switched, mapping, truth, tmp_path):
     made, model = switched, Model(truth)
     with begin(made, mapping, tmp_path) as migration:
         reembed(migration, model, among="image", size=20, budget=40)

@@ -185,9 +185,8 @@ def test_our_files_open_elsewhere(tmp_path):
     assert np.array_equal(np.stack(frame["vector"]), X)
     assert frame["id"].tolist() == ids
     assert np.array_equal(pd.read_csv(write(tmp_path / "a.csv", X, ids))["v1"].to_numpy(np.float32), X[:, 1])
-    assert np.array_equal(
-        np.stack(pd.read_json(write(tmp_path / "a.jsonl", X, ids), lines=True)["vector"]).astype("f4"), X
-    )
+    frame = pd.read_json(write(tmp_path / "a.jsonl", X, ids), lines=True)
+    assert np.array_equal(np.stack(frame["vector"]).astype("f4"), X)
     import h5py
 
     with h5py.File(write(tmp_path / "a.h5", X, ids)) as file:
