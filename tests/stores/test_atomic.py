@@ -32,7 +32,7 @@ def got(path):
     return (path / "part" if path.is_dir() else path).read_text()
 
 
-def refuse(path, match="", **options):
+def refuse(path, match=None, **options):
     """Check that a path is refused before any work, and return the message."""
     with pytest.raises(OutputExistsError, match=match) as refused, atomic_path(path, foreign=anything, **options):
         pytest.fail("entered")
