@@ -13,18 +13,8 @@ from database_contract import lists
 from lazy_module import LazyModule
 from processes import fork
 
-from congruence import OrthogonalMap
+from congruence import OrthogonalMap, errors
 from congruence.databases import Stage, open_database
-from congruence.errors import (
-    CongruenceError,
-    CorruptFileError,
-    DatabaseError,
-    FileError,
-    IdError,
-    MigrationError,
-    ParameterError,
-    StorageError,
-)
 
 faiss = LazyModule("faiss")
 
@@ -173,7 +163,7 @@ def test_a_file_that_others_write_to_is_refused_until_the_new_vectors_are_discar
     with open_database(where) as database:
         assert database.stage() is Stage.PREPARED
         for step in (lambda: database.prepare(E), database.switch):
-            with pytest.raises(MigrationError, match="written to since"):
+            with pytest.raises(errors.MigrationError, match="written to since"):
                 step()
         database.discard()
         assert database.stage() is Stage.UNTOUCHED
@@ -200,7 +190,7 @@ def test_a_switch_without_all_rows_and_writes_after_it_are_refused(tmp_path):
     where = make(tmp_path, "npy")
     with open_database(where) as database:
         database.prepare(E)
-        with pytest.raises(MigrationError, match=f"{N} rows .*no new vector"):
+        with pytest.raises(errors.MigrationError, match=f"{N} rows .*no new vector"):
             database.switch()
         ids = next(iter(database.scan())).ids
         shuffled = ids.take(pa.array(np.random.default_rng(1).permutation(N)))
@@ -209,7 +199,7 @@ def test_a_switch_without_all_rows_and_writes_after_it_are_refused(tmp_path):
         where.chmod(0o440)
         database.switch()
         assert where.stat().st_mode & 0o777 == 0o440
-        with pytest.raises(MigrationError, match="Roll back first"):
+        with pytest.raises(errors.MigrationError, match="Roll back first"):
             database.write(ids, X[:, :E])
     np.testing.assert_array_equal(shown(where), X[:, :E])
 
@@ -219,7 +209,7 @@ def test_numbers_beyond_halves_are_refused(tmp_path):
     with open_database(tmp_path / "h.npy") as database:
         database.prepare(E, "float16")
         block = next(iter(database.scan()))
-        with pytest.raises(CongruenceError, match="beyond the range of float16"):
+        with pytest.raises(errors.CongruenceError, match="beyond the range of float16"):
             database.write(block.ids, 1e6 * block.vectors[:, :E])
 
 
@@ -227,7 +217,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path, mon
     where = make(tmp_path, "npy")
     with open_database(where) as database:
         monkeypatch.setattr(type(database), "_free_bytes", lambda self: 100)
-        with pytest.raises(StorageError, match="100 bytes free"):
+        with pytest.raises(errors.StorageError, match="100 bytes free"):
             database.prepare(E)
         assert database.stage() is Stage.UNTOUCHED
     assert not list(tmp_path.glob(".*"))
@@ -258,7 +248,7 @@ def test_a_disk_that_is_full_while_the_new_file_is_written(tmp_path, small_files
         fill(database)
         small_files(200)
         try:
-            with pytest.raises(StorageError, match="Got an error from the disk while writing"):
+            with pytest.raises(errors.StorageError, match="Got an error from the disk while writing"):
                 database.build_index()
         finally:
             small_files(-1)
@@ -281,7 +271,7 @@ def test_where_ids_are_is_remembered(tmp_path):
     with open_database(where) as database:
         assert database.repeated_ids() == ["twice"]
     (tmp_path / "ids.txt").write_text("one")
-    with pytest.raises(IdError, match=f"1 ids for {N} rows"):
+    with pytest.raises(errors.IdError, match=f"1 ids for {N} rows"):
         open_database(where)
 
 
@@ -291,24 +281,24 @@ def test_what_is_refused(tmp_path):
     pq.write_table(text, tmp_path / "text.parquet")
     np.savez(tmp_path / "v.npz", X)
     for path, options, error in [
-        (tmp_path / "none.npy", {}, FileError),
-        (tmp_path / "text.parquet", {}, ParameterError),
-        (tmp_path / "text.parquet", {"column": "name"}, DatabaseError),
-        (where, {"rows": "id > 3"}, ParameterError),
-        (tmp_path / "v.npz", {}, ParameterError),
-        (tmp_path / "empty", {}, ParameterError),
+        (tmp_path / "none.npy", {}, errors.FileError),
+        (tmp_path / "text.parquet", {}, errors.ParameterError),
+        (tmp_path / "text.parquet", {"column": "name"}, errors.DatabaseError),
+        (where, {"rows": "id > 3"}, errors.ParameterError),
+        (tmp_path / "v.npz", {}, errors.ParameterError),
+        (tmp_path / "empty", {}, errors.ParameterError),
     ]:
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(error):
             open_database(path, **options)
     for name in ("bad.parquet", "bad.arrow", "bad.npy", "bad.faiss"):
         (tmp_path / name).write_bytes(b"x" * 5000)
-        with pytest.raises(CorruptFileError):
+        with pytest.raises(errors.CorruptFileError):
             open_database(tmp_path / name)
     with open_database(where) as database:
         database.prepare(E)
     (tmp_path / ".v.parquet.congruence" / "migration.json").write_text('{"format": "other"}')
-    with pytest.raises(CorruptFileError, match="record of a migration.* damaged"):
+    with pytest.raises(errors.CorruptFileError, match="record of a migration.* damaged"):
         open_database(where)
 
 
@@ -334,7 +324,7 @@ def test_a_file_that_is_gone_is_said_with_where_its_original_is(tmp_path):
         fill(database)
         database.switch()
     where.unlink()
-    with pytest.raises(FileError, match=r"put back .*\.v\.npy\.congruence/other/v\.npy"):
+    with pytest.raises(errors.FileError, match=r"put back .*\.v\.npy\.congruence/other/v\.npy"):
         open_database(where)
 
 

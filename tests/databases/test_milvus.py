@@ -10,15 +10,8 @@ import pytest
 from database_contract import DIM, DIM_NEW, DatabaseContract, RenamesContract, UserRow, kill_after, make_rows, run
 from lazy_module import LazyModule
 
+from congruence import errors
 from congruence.databases import Stage, open_database
-from congruence.errors import (
-    CorruptFileError,
-    DatabaseError,
-    DatabaseUnavailableError,
-    FileError,
-    MigrationError,
-    ParameterError,
-)
 
 pytestmark = pytest.mark.heavy
 
@@ -125,7 +118,7 @@ def items(tmp_path):
 def test_an_alias_moves_in_one_step(items):
     client = client_of(items)
     client.create_alias(collection_name="items", alias="photos")
-    with pytest.raises(ParameterError, match="read by the alias 'photos'.*Pass table='photos'"):
+    with pytest.raises(errors.ParameterError, match="read by the alias 'photos'.*Pass table='photos'"):
         open_database(items, table="items")
     names = {}
     for migration in (1, 2):
@@ -140,7 +133,7 @@ def test_an_alias_moves_in_one_step(items):
                 assert database.stage() is Stage.PREPARED
                 database.switch()
             client.create_alias(collection_name=database._place().old, alias="another")
-            with pytest.raises(MigrationError, match="alias 'another' is on 'items.*Move or delete that alias first"):
+            with pytest.raises(errors.MigrationError, match="alias 'another' is on 'items.*Move or delete that alias"):
                 database.drop_old()
             client.drop_alias("another")
             database.drop_old()
@@ -168,9 +161,9 @@ def test_the_new_collection_is_made_like_the_old_one(items):
         assert new["properties"]["team"] == "search"
         assert "congruence.space" not in new["properties"]  # it told of the old vectors
         assert sorted(client.list_indexes("items__congruence_new")) == ["embedding", "kind"]
-        with pytest.raises(MigrationError, match="already has new vectors"):
+        with pytest.raises(errors.MigrationError, match="already has new vectors"):
             database.prepare(DIM_NEW, "float32", {"map": "another"})
-        with pytest.raises(MigrationError, match="column"):
+        with pytest.raises(errors.MigrationError, match="column"):
             client.alter_collection_properties(
                 "items__congruence_new", {"congruence.migration": json.dumps({"column": "other", "note": {}})}
             )
@@ -230,7 +223,7 @@ def test_collections_that_cannot_be_copied_row_for_row(tmp_path, options, said):
     client.create_collection("items", schema=schema)
     if not options:
         client.create_partition("items", "of a tenant")
-    with pytest.raises(DatabaseError, match=said):
+    with pytest.raises(errors.DatabaseError, match=said):
         open_database(where)
 
 
@@ -261,11 +254,11 @@ def test_partition_keys_and_fields_that_milvus_computes(tmp_path):
 
 def test_options_that_cannot_be(items, capfd):
     for options, error, said in (
-        ({"rows": " "}, ParameterError, "a filter expression"),
-        ({"rows": "kind = 'image'"}, DatabaseError, "Got an error from milvus.*did you mean '=='"),
-        ({"ids": "title"}, ParameterError, "the primary key"),
-        ({"column": "words"}, ParameterError, "column='words'.*'embedding'"),
-        ({"modality_column": "nope"}, ParameterError, "'kind', 'label', 'words', 'title'"),
+        ({"rows": " "}, errors.ParameterError, "a filter expression"),
+        ({"rows": "kind = 'image'"}, errors.DatabaseError, "Got an error from milvus.*did you mean '=='"),
+        ({"ids": "title"}, errors.ParameterError, "the primary key"),
+        ({"column": "words"}, errors.ParameterError, "column='words'.*'embedding'"),
+        ({"modality_column": "nope"}, errors.ParameterError, "'kind', 'label', 'words', 'title'"),
     ):
         with pytest.raises(error, match=said):
             open_database(items, **options)
@@ -298,20 +291,20 @@ def test_a_server_by_url(items, monkeypatch):
 
 
 def test_addresses(tmp_path, monkeypatch):
-    with pytest.raises(FileError, match="not a Milvus Lite database"):
+    with pytest.raises(errors.FileError, match="not a Milvus Lite database"):
         open_database(f"milvus://{tmp_path}/my.db")
     assert not list(tmp_path.iterdir())  # the client would have made a new database
     (tmp_path / "old.db").write_bytes(b"SQLite format 3")
-    with pytest.raises(FileError, match="one file, not the folder that Milvus Lite 3 writes"):
+    with pytest.raises(errors.FileError, match="one file, not the folder that Milvus Lite 3 writes"):
         open_database(f"milvus://{tmp_path}/old.db")
-    with pytest.raises(ParameterError, match=r"a path that ends in \.db"):
+    with pytest.raises(errors.ParameterError, match=r"a path that ends in \.db"):
         open_database(f"milvus://{tmp_path}")
-    with pytest.raises(ParameterError, match="Set the environment variable MILVUS_TOKEN") as caught:
+    with pytest.raises(errors.ParameterError, match="Set the environment variable MILVUS_TOKEN") as caught:
         open_database("milvus+http://me:hunter22@localhost:9")
     assert "hunter22" not in str(caught.value)
     monkeypatch.setenv("MILVUS_TOKEN", "a-token-of-mine")
     monkeypatch.setattr("congruence.databases.milvus._TIMEOUT", 0.5)
-    with pytest.raises(DatabaseUnavailableError, match="Got no answer from milvus") as caught:
+    with pytest.raises(errors.DatabaseUnavailableError, match="Got no answer from milvus") as caught:
         open_database("milvus+http://127.0.0.1:9")
     assert "a-token-of-mine" not in str(caught.value)
 
@@ -322,9 +315,9 @@ def test_a_file_that_another_process_has_open(items, tmp_path, capfd):
     lite.server_manager_instance.release_all()
     with open(tmp_path / "my.db" / "LOCK") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(DatabaseUnavailableError, match="Another process uses"):
+        with pytest.raises(errors.DatabaseUnavailableError, match="Another process uses"):
             open_database(items)
     assert "Traceback" not in capfd.readouterr().err
     (tmp_path / "my.db" / "aliases.json").write_text("[")
-    with pytest.raises((CorruptFileError, DatabaseError), match=r"my\.db"):
+    with pytest.raises((errors.CorruptFileError, errors.DatabaseError), match=r"my\.db"):
         open_database(items)

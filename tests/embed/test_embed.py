@@ -16,20 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from congruence import Space, read_embeddings
+from congruence import Space, errors, read_embeddings
 from congruence.embed import VectorCache, embed, open_items
 from congruence.encoders import Encoder
-from congruence.errors import (
-    CorruptFileError,
-    FileError,
-    IdError,
-    ModalityError,
-    NotFiniteError,
-    OutputExistsError,
-    ParameterError,
-    ShapeError,
-    StorageError,
-)
 from congruence.stores import matrices
 from fresh import run_fresh
 
@@ -117,7 +106,7 @@ def test_every_layer_becomes_a_file_of_its_own(pictures, tmp_path):
         np.testing.assert_array_equal(got.vectors, order(pictures)[1] * (k + 1))
         assert got.space.model == f"colours#layer={k}"
         assert got.ids.tolist() == order(pictures)[0]
-    with pytest.raises(ParameterError, match="an encoder of all layers and the single output file"):
+    with pytest.raises(errors.ParameterError, match="an encoder of all layers and the single output file"):
         embed(Colours(n_layers=2), open_items(pictures), tmp_path / "x.parquet")
 
 
@@ -213,13 +202,13 @@ def test_a_cache_survives_what_it_finds(tmp_path):
     assert damaged.get(digests[:1]) == {}
     with sqlite3.connect(cache.path) as base:
         base.execute("DROP TABLE vectors")
-    with pytest.raises(StorageError, match="error from the cache"):
+    with pytest.raises(errors.StorageError, match="error from the cache"):
         cache.get(digests)
     cache.path.write_bytes(b"no database" * 100)
-    with pytest.raises(CorruptFileError, match="damaged cache"):
+    with pytest.raises(errors.CorruptFileError, match="damaged cache"):
         VectorCache(tmp_path, "abc", 3)
     (tmp_path / "file").write_text("")
-    with pytest.raises(FileError, match="no cache folder"):
+    with pytest.raises(errors.FileError, match="no cache folder"):
         VectorCache(tmp_path / "file", "abc", 3)
 
 
@@ -257,7 +246,7 @@ def test_failures_of_an_interrupted_run_are_remembered(pictures, tmp_path):
     bad = break_one(pictures)
     out = tmp_path / "out"
     interrupt(pictures, out, batch_size=1, on_error="skip", shard_size=3)
-    with pytest.raises(CorruptFileError, match="on_error='skip'"):  # but whoever wants to fail, fails
+    with pytest.raises(errors.CorruptFileError, match="on_error='skip'"):  # but whoever wants to fail, fails
         embed(Colours(), open_items(pictures), out, batch_size=1, shard_size=3)
     report = embed(Colours(), open_items(pictures), out, batch_size=1, on_error="skip", shard_size=3)
     assert [failure["id"] for failure in report.failures] == [bad]
@@ -267,7 +256,7 @@ def test_failures_of_an_interrupted_run_are_remembered(pictures, tmp_path):
 
 def test_a_corrupt_image_stops_a_run_that_should_fail(pictures, tmp_path):
     bad = break_one(pictures)
-    with pytest.raises(CorruptFileError, match=f"{bad}.*on_error='skip'"):
+    with pytest.raises(errors.CorruptFileError, match=f"{bad}.*on_error='skip'"):
         embed(Colours(), open_items(pictures), tmp_path / "out", shard_size=2)
     assert not (tmp_path / "out").exists()
     Image.new("RGB", (4, 5), (5, 5, 5)).save(pictures / bad)
@@ -278,7 +267,7 @@ def test_a_corrupt_image_stops_a_run_that_should_fail(pictures, tmp_path):
 def test_missing_images_are_failures_too(tmp_path):
     Image.new("RGB", (2, 2), (1, 2, 3)).save(tmp_path / "a.png")
     (tmp_path / "t.csv").write_text("path\na.png\ngone.png\n")
-    with pytest.raises(FileError, match=r"gone\.png"):
+    with pytest.raises(errors.FileError, match=r"gone\.png"):
         embed(Colours(), open_items(tmp_path / "t.csv"), tmp_path / "o.npz")
     assert embed(Colours(), open_items(tmp_path / "t.csv"), tmp_path / "o.npz", on_error="skip").rows == 1
 
@@ -286,7 +275,7 @@ def test_missing_images_are_failures_too(tmp_path):
 def test_what_the_model_refuses_is_found_in_its_batch(tmp_path):
     (tmp_path / "t.csv").write_text("id,text\na,cat\nb,bad\nc,dog\n")
     items = open_items(tmp_path / "t.csv")
-    with pytest.raises(NotFiniteError, match="'b'"):
+    with pytest.raises(errors.NotFiniteError, match="'b'"):
         embed(Colours("text"), items, tmp_path / "o.npz")
     report = embed(Colours("text"), items, tmp_path / "o.npz", on_error="skip")
     assert [failure["id"] for failure in report.failures] == ["b"]
@@ -295,7 +284,7 @@ def test_what_the_model_refuses_is_found_in_its_batch(tmp_path):
 
 def test_nothing_usable_is_an_error(tmp_path):
     (tmp_path / "t.csv").write_text("text\nbad\n")
-    with pytest.raises(CorruptFileError, match="None of the"):
+    with pytest.raises(errors.CorruptFileError, match="None of the"):
         embed(Colours("text"), open_items(tmp_path / "t.csv"), tmp_path / "o.npz", on_error="skip")
 
 
@@ -306,19 +295,19 @@ def test_outputs_and_options_are_checked_before_any_work(pictures, tmp_path):
     home.mkdir()
     (home / "letter.doc").write_text("dear")
     cases = [
-        ({"output": "taken.npz"}, OutputExistsError, "taken.npz"),
-        ({"output": "home", "force": True}, OutputExistsError, "letter.doc"),
-        ({"output": "out.xls"}, ParameterError, "out.xls"),
-        ({"output": "no/out.npz"}, FileError, "No folder"),
-        ({"output": "out.npz", "shard_size": 3}, ParameterError, "a shard size and the single output file"),
-        ({"output": "out", "shard_size": 0}, ParameterError, "shard_size=0"),
-        ({"output": "out", "batch_size": 0}, ParameterError, "batch_size=0"),
-        ({"output": "out", "on_error": "ignore"}, ParameterError, "on_error='ignore'"),
+        ({"output": "taken.npz"}, errors.OutputExistsError, "taken.npz"),
+        ({"output": "home", "force": True}, errors.OutputExistsError, "letter.doc"),
+        ({"output": "out.xls"}, errors.ParameterError, "out.xls"),
+        ({"output": "no/out.npz"}, errors.FileError, "No folder"),
+        ({"output": "out.npz", "shard_size": 3}, errors.ParameterError, "a shard size and the single output file"),
+        ({"output": "out", "shard_size": 0}, errors.ParameterError, "shard_size=0"),
+        ({"output": "out", "batch_size": 0}, errors.ParameterError, "batch_size=0"),
+        ({"output": "out", "on_error": "ignore"}, errors.ParameterError, "on_error='ignore'"),
     ]
     for options, error, message in cases:
         with pytest.raises(error, match=message):
             embed(encoder, items, tmp_path / options.pop("output"), **options)
-    with pytest.raises(ModalityError, match="images.*encoder of texts"):
+    with pytest.raises(errors.ModalityError, match="images.*encoder of texts"):
         embed(Colours("text"), items, tmp_path / "out")
     assert encoder.seen == 0
     assert not list(tmp_path.glob(".*parts"))
@@ -326,7 +315,7 @@ def test_outputs_and_options_are_checked_before_any_work(pictures, tmp_path):
 
 def test_ids_with_line_breaks_do_not_fit_a_file_of_lines(tmp_path):
     (tmp_path / "t.jsonl").write_text(json.dumps({"id": "a\nb", "text": "cat"}) + "\n")
-    with pytest.raises(IdError, match="line break"):
+    with pytest.raises(errors.IdError, match="line break"):
         embed(Colours("text"), open_items(tmp_path / "t.jsonl"), tmp_path / "o.npy")
 
 
@@ -350,11 +339,11 @@ def test_tables_of_texts_and_of_paths(pictures, tmp_path, kind):
     assert open_items(path, modality="text").ids[3] == "3"
     other = open_items(path, modality="text", column="key")
     assert other.fetch(2) == "k2"
-    with pytest.raises(ParameterError, match="2 of which have a default name"):
+    with pytest.raises(errors.ParameterError, match="2 of which have a default name"):
         open_items(path)
-    with pytest.raises(ParameterError, match="'text' is not there|column='text'.*key, image, caption"):
+    with pytest.raises(errors.ParameterError, match="'text' is not there|column='text'.*key, image, caption"):
         open_items(path, column="text")
-    with pytest.raises(ParameterError, match="'key'.*modality="):
+    with pytest.raises(errors.ParameterError, match="'key'.*modality="):
         open_items(path, column="key")
 
 
@@ -362,16 +351,16 @@ def test_a_text_file_has_a_text_a_line(tmp_path):
     (tmp_path / "t.txt").write_text("cat\ndog\n")
     items = open_items(tmp_path / "t.txt")
     assert [items.fetch(row) for row in range(len(items))] == ["cat", "dog"]
-    with pytest.raises(ParameterError, match="one text per line"):
+    with pytest.raises(errors.ParameterError, match="one text per line"):
         open_items(tmp_path / "t.txt", column="text")
 
 
 def test_ids_that_repeat_are_refused(pictures, tmp_path):
     (tmp_path / "t.csv").write_text("id,text\na,cat\na,dog\n")
-    with pytest.raises(IdError, match="1 duplicate ids"):
+    with pytest.raises(errors.IdError, match="1 duplicate ids"):
         open_items(tmp_path / "t.csv")
     (tmp_path / "u.csv").write_text("path\nx.png\nx.png\n")
-    with pytest.raises(IdError, match="x.png"):
+    with pytest.raises(errors.IdError, match="x.png"):
         open_items(tmp_path / "u.csv")
 
 
@@ -384,17 +373,17 @@ def test_inputs_that_cannot_be_read_say_why(pictures, tmp_path):
     (tmp_path / "photo.jpg").write_text("")
     pq.write_table(pa.table({"text": ["cat", None]}), tmp_path / "gap.parquet")
     cases = [
-        ("empty", {}, FileError, "no image in"),
-        ("pictures", {"modality": "text"}, ParameterError, "folder.*for texts"),
-        ("pictures", {"modality": "audio"}, ParameterError, "modality='audio'"),
-        ("empty.csv", {}, ShapeError, "No rows"),
-        ("plain.csv", {}, ParameterError, "columns a, b, none of which"),
-        ("broken.jsonl", {}, CorruptFileError, "broken.jsonl"),
-        ("broken.parquet", {}, CorruptFileError, "broken.parquet"),
-        ("gap.parquet", {}, IdError, "missing entries"),
-        ("photo.jpg", {}, ParameterError, "folder of images"),
-        ("nowhere.csv", {}, FileError, "nothing at"),
-        ("no/folder", {}, FileError, "nothing at"),
+        ("empty", {}, errors.FileError, "no image in"),
+        ("pictures", {"modality": "text"}, errors.ParameterError, "folder.*for texts"),
+        ("pictures", {"modality": "audio"}, errors.ParameterError, "modality='audio'"),
+        ("empty.csv", {}, errors.ShapeError, "No rows"),
+        ("plain.csv", {}, errors.ParameterError, "columns a, b, none of which"),
+        ("broken.jsonl", {}, errors.CorruptFileError, "broken.jsonl"),
+        ("broken.parquet", {}, errors.CorruptFileError, "broken.parquet"),
+        ("gap.parquet", {}, errors.IdError, "missing entries"),
+        ("photo.jpg", {}, errors.ParameterError, "folder of images"),
+        ("nowhere.csv", {}, errors.FileError, "nothing at"),
+        ("no/folder", {}, errors.FileError, "nothing at"),
     ]
     for name, options, error, message in cases:
         with pytest.raises(error, match=message):
@@ -426,9 +415,9 @@ def test_data_sets_by_name(tmp_path, monkeypatch):
     prompts = open_items("pets", root=tmp_path, modality="text")
     assert prompts.ids.tolist() == ["0:0", "0:1", "1:0", "1:1"]
     assert prompts.fetch(3) == "a dog"
-    with pytest.raises(ParameterError, match="Pass root="):
+    with pytest.raises(errors.ParameterError, match="Pass root="):
         open_items("pets")
-    with pytest.raises(FileError, match=r"No folder, table or data set dogs.*cifar100"):
+    with pytest.raises(errors.FileError, match=r"No folder, table or data set dogs.*cifar100"):
         open_items("dogs", root=tmp_path)
 
 
@@ -451,7 +440,7 @@ def test_of_two_runs_to_one_output_one_succeeds(pictures, tmp_path):
         barrier.wait(10)
         try:
             return embed(Colours(), open_items(pictures), out, batch_size=2, shard_size=3)
-        except FileError:
+        except errors.FileError:
             return None
 
     for _ in range(5):
@@ -489,7 +478,7 @@ def test_damaged_parts_and_marks_are_encoded_again(pictures, tmp_path, damage):
 
 def test_a_file_where_failures_would_be_listed_stays(pictures, tmp_path):
     (tmp_path / "out.failures.csv").write_text("years,of\nwork,\n")
-    with pytest.raises(OutputExistsError, match=r"failures\.csv"):
+    with pytest.raises(errors.OutputExistsError, match=r"failures\.csv"):
         embed(Colours(), open_items(pictures), tmp_path / "out")
     assert (tmp_path / "out.failures.csv").read_text() == "years,of\nwork,\n"
     assert {path.name for path in tmp_path.iterdir()} == {"pictures", "out.failures.csv"}

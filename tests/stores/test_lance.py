@@ -5,14 +5,7 @@ import pyarrow as pa
 import pytest
 from written import write
 
-from congruence import Space
-from congruence.errors import (
-    CorruptFileError,
-    FileError,
-    OutputExistsError,
-    ParameterError,
-    ShapeError,
-)
+from congruence import Space, errors
 from congruence.stores import StreamedRows, matrices, open_source, read_column, read_embeddings
 from fresh import run_fresh
 
@@ -80,24 +73,24 @@ def test_several_columns(tmp_path):
     assert matrices(path) == {"layer_2": f"{path}:layer_2", "layer_10": f"{path}:layer_10"}
     assert np.array_equal(open_source(f"{path}:layer_2").read().vectors, 2 * X)
     for spec, words in ((path, r"contains layer_10 list<.*>, layer_2"), (f"{path}:k", "'k'")):
-        with pytest.raises(ParameterError, match=words):
+        with pytest.raises(errors.ParameterError, match=words):
             open_source(spec)
-    with pytest.raises(ParameterError, match="'z'"):
+    with pytest.raises(errors.ParameterError, match="'z'"):
         read_column(f"{path}:z")
 
 
 def test_what_is_no_data_set(tmp_path):
     lance.write_dataset(pa.table({"v": lists(X)}).slice(0, 0), tmp_path / "e.lance")
-    with pytest.raises(ShapeError, match="no rows"):
+    with pytest.raises(errors.ShapeError, match="no rows"):
         open_source(tmp_path / "e.lance")
     (tmp_path / "f.lance").write_text("words")
     (tmp_path / "d.lance").mkdir()
     (tmp_path / "d.lance" / "thesis.txt").write_text("years of work")
-    with pytest.raises(FileError, match="a file"):
+    with pytest.raises(errors.FileError, match="a file"):
         open_source(tmp_path / "f.lance")
-    with pytest.raises(CorruptFileError):
+    with pytest.raises(errors.CorruptFileError):
         open_source(tmp_path / "d.lance")
-    with pytest.raises(OutputExistsError, match="other files than those of a Lance data set"):
+    with pytest.raises(errors.OutputExistsError, match="other files than those of a Lance data set"):
         write(tmp_path / "d.lance", X, force=True)
     assert (tmp_path / "d.lance" / "thesis.txt").exists()
 

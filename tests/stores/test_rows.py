@@ -12,15 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from written import write, write_large
 
-from congruence.errors import (
-    CorruptFileError,
-    DtypeError,
-    FileError,
-    NotFiniteError,
-    ParameterError,
-    ShapeError,
-    ZeroRowError,
-)
+from congruence import errors
 from congruence.stores import StreamedRows, open_rows, open_source, suffixes
 from congruence.train import ArrayRows, Rows
 from congruence.train.rows import as_rows
@@ -146,7 +138,7 @@ def test_rows_by_number(suffix, tmp_path, monkeypatch):
         ([[1]], "list of integers"),
         ([0.5], "list of integers"),
     ):
-        with pytest.raises(ParameterError, match=words):
+        with pytest.raises(errors.ParameterError, match=words):
             source.take(wanted)
 
 
@@ -162,7 +154,7 @@ def test_half_precision_is_held_as_such_and_handed_out_as_single(tmp_path):
 
 @pytest.mark.parametrize("by_map", [False, True])
 def test_bad_rows_are_named_when_they_are_read(by_map, tmp_path):
-    for value, error in ((np.nan, NotFiniteError), (np.inf, NotFiniteError), (0, ZeroRowError)):
+    for value, error in ((np.nan, errors.NotFiniteError), (np.inf, errors.NotFiniteError), (0, errors.ZeroRowError)):
         X = numbered(50)
         X[33] = value
         path = tmp_path / f"{value}.npy"
@@ -178,7 +170,7 @@ def test_bad_rows_are_named_when_they_are_read(by_map, tmp_path):
     X[33] = 0
     rows = StreamedRows(open_source(write(tmp_path / "a.parquet", X, [f"cat {k}" for k in range(50)])), 10)
     for read in (lambda: rows.take([33]), lambda: rows.batch(0, 50, 0)):
-        with pytest.raises(ZeroRowError, match="'cat 33'"):
+        with pytest.raises(errors.ZeroRowError, match="'cat 33'"):
             read()
 
 
@@ -190,7 +182,7 @@ def test_an_error_met_ahead_is_raised_where_its_rows_are_needed(tmp_path):
     for step in range(2):
         assert np.isfinite(rows.batch(step, 5, seed)).all()
     for _ in range(2):  # and again, when asked again
-        with pytest.raises(NotFiniteError):
+        with pytest.raises(errors.NotFiniteError):
             rows.batch(2, 5, seed)
     assert np.isfinite(rows.batch(0, 5, seed)).all()
     rows.close()
@@ -201,12 +193,12 @@ def test_a_file_cut_while_in_use(suffix, tmp_path):
     path = write(tmp_path / f"v{suffix}", numbered(3000))
     rows = StreamedRows(open_source(path), 500)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(CorruptFileError):
+    with pytest.raises(errors.CorruptFileError):
         rows.batch(0, 3000, 0)
-    with pytest.raises(CorruptFileError):
+    with pytest.raises(errors.CorruptFileError):
         rows.take([2999])
     path.unlink()
-    with pytest.raises(FileError):
+    with pytest.raises(errors.FileError):
         rows.batch(0, 3000, 0)
 
 
@@ -214,27 +206,27 @@ def test_fewer_rows_than_said(tmp_path):
     source = open_source(write(tmp_path / "v.npy", numbered(30)))
     source.n = 35
     source.scan = lambda after=0, batch=9: iter([(None, numbered(30)[after:])] if after < 30 else [])
-    with pytest.raises(CorruptFileError, match="30 rows in .*35"):
+    with pytest.raises(errors.CorruptFileError, match="30 rows in .*35"):
         StreamedRows(source, 20).batch(0, 35, 0)
-    with pytest.raises(CorruptFileError, match="rows in .*35"):
+    with pytest.raises(errors.CorruptFileError, match="rows in .*35"):
         source.take([34])
 
 
 def test_bad_parameters(tmp_path):
     path = write(tmp_path / "v.npy", numbered(30))
     for pool in (0, -1, 2.5):
-        with pytest.raises(ParameterError, match="pool"):
+        with pytest.raises(errors.ParameterError, match="pool"):
             StreamedRows(open_source(path), pool)
     for dtype in (np.float64, np.int32):
-        with pytest.raises(DtypeError, match="float16 or float32"):
+        with pytest.raises(errors.DtypeError, match="float16 or float32"):
             StreamedRows(open_source(path), dtype=dtype)
-    with pytest.raises(ParameterError, match="memory"):
+    with pytest.raises(errors.ParameterError, match="memory"):
         open_rows(path, memory=0)
     write(tmp_path / "w.npy", np.full((4, 2), 1e300))
-    with pytest.raises(DtypeError, match="range of float32"):
+    with pytest.raises(errors.DtypeError, match="range of float32"):
         StreamedRows(open_source(tmp_path / "w.npy")).batch(0, 2, 0)
     write(tmp_path / "x.npy", np.full((4, 2), 1e-300))
-    with pytest.raises(ZeroRowError):
+    with pytest.raises(errors.ZeroRowError):
         StreamedRows(open_source(tmp_path / "x.npy")).batch(0, 2, 0)
 
 
@@ -283,9 +275,9 @@ def test_what_a_store_is_opened_as(tmp_path):
         assert isinstance(streamed, StreamedRows)
         assert streamed._size == 240 // (2 * streamed.dim * open_source(other).dtype.itemsize)
         streamed.close()
-    with pytest.raises(NotFiniteError):
+    with pytest.raises(errors.NotFiniteError):
         open_rows(write(tmp_path / "n.npy", X * np.nan))
-    with pytest.raises(ZeroRowError, match="'a'"):
+    with pytest.raises(errors.ZeroRowError, match="'a'"):
         open_rows(write(tmp_path / "n.parquet", X[:2] * 0, list("ab")))
 
 
@@ -298,7 +290,7 @@ def test_training_takes_them_and_refuses_another_width(tmp_path):
     train = SAIL(negatives=True, n_components=2, max_steps=5, batch_size=40, validate_every=5)
     first, again = (train.fit(A, B, unpaired=rows, verbose=False).transform(A) for _ in range(2))
     np.testing.assert_array_equal(first, again)
-    with pytest.raises(ShapeError, match="3"):
+    with pytest.raises(errors.ShapeError, match="3"):
         train.fit(np.ones((20, 4)), B, unpaired=rows, verbose=False)
     for side in rows:
         side.close()
@@ -312,9 +304,9 @@ def test_numbers_beyond_float32_are_never_infinite(given, tmp_path):
     rows = {"array": ArrayRows, "mapped": lambda X: ArrayRows(X, "X"), "read": lambda _: open_rows(tmp_path / "a.npy")}[
         given
     ](X)
-    with pytest.raises(DtypeError, match="range of float32"):
+    with pytest.raises(errors.DtypeError, match="range of float32"):
         rows.take([0])
-    with pytest.raises(DtypeError, match="range of float32"):
+    with pytest.raises(errors.DtypeError, match="range of float32"):
         rows.batch(0, 5, 0)
     np.testing.assert_array_equal(rows.take([1]), np.ones((1, 3)))
 

@@ -11,19 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from written import write, write_large
 
-from congruence import Space
-from congruence.errors import (
-    CorruptFileError,
-    DtypeError,
-    FileError,
-    IdError,
-    MissingExtraError,
-    OutputExistsError,
-    ParameterError,
-    ShapeError,
-    StorageError,
-    ZeroRowError,
-)
+from congruence import Space, errors
 from congruence.stores import matrices, open_sink, open_source, read_column, read_embeddings, suffixes
 from fresh import run_fresh
 
@@ -83,11 +71,11 @@ def test_an_output_is_whole_or_absent(suffix, tmp_path):
         sink.write(None, X[:5])
         raise RuntimeError("half way")
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(StorageError, match="5 of 10 announced"), open_sink(path, n=10, dim=3) as sink:
+    with pytest.raises(errors.StorageError, match="5 of 10 announced"), open_sink(path, n=10, dim=3) as sink:
         sink.write(None, X[:5])
     assert list(tmp_path.iterdir()) == []
     write(path, X)
-    with pytest.raises(OutputExistsError, match="force=True"), open_sink(path, n=10, dim=3):
+    with pytest.raises(errors.OutputExistsError, match="force=True"), open_sink(path, n=10, dim=3):
         pytest.fail("an existing output must be refused before anything is written")
     with pytest.raises(KeyboardInterrupt), open_sink(path, n=10, dim=3, force=True) as sink:
         sink.write(None, X[:5] * 0)
@@ -145,9 +133,9 @@ def test_the_only_matrix_needs_no_name(tmp_path):
     assert open_source(tmp_path / "a.npz").n == 4
     assert read_embeddings(tmp_path / "a.npz", ids="names").ids.tolist() == list("abcd")
     np.savez(tmp_path / "b.npz", v=X, w=X, ids=np.array(list("abcd")))
-    with pytest.raises(ParameterError, match=r"contains v \(4, 3\), w \(4, 3\), ids \(4,\)"):
+    with pytest.raises(errors.ParameterError, match=r"contains v \(4, 3\), w \(4, 3\), ids \(4,\)"):
         open_source(tmp_path / "b.npz")
-    with pytest.raises(ParameterError, match="'z'"):
+    with pytest.raises(errors.ParameterError, match="'z'"):
         open_source(f"{tmp_path}/b.npz:z")
     assert read_embeddings(f"{tmp_path}/b.npz:w").ids.tolist() == list("abcd")
     assert not read_embeddings(f"{tmp_path}/b.npz:w", ids=False).has_ids
@@ -222,21 +210,21 @@ def test_csv_and_jsonl_edited_by_hand(tmp_path):
     assert read_embeddings(f"{path}:v", ids="note").ids.tolist() == ["x", "y"]
     assert read_embeddings(f"{path}:v").vectors.tolist() == [[1, 2], [3, 0.4]]
     assert read_column(f"{path}:note").tolist() == ["x", "y"]
-    with pytest.raises(DtypeError, match="'x' in line 2, column 'note'"):
+    with pytest.raises(errors.DtypeError, match="'x' in line 2, column 'note'"):
         read_embeddings(path)
     path.write_text("v0,v1\n1,2\n3\n")
-    with pytest.raises(ShapeError, match="1 cells in line 3"):
+    with pytest.raises(errors.ShapeError, match="1 cells in line 3"):
         read_embeddings(path)
     path = tmp_path / "a.jsonl"
     path.write_text('{"id": 7, "embedding": [1, 2]}\n\n{"id": 8, "embedding": [3, 4]}\n')
     assert read_embeddings(path).ids.tolist() == [7, 8]
     for line, error, words in (
-        ('{"id": 9, "embedding": [1]}', ShapeError, "1 numbers in line 4"),
-        ('{"id": 9, "embedding": "x"}', DtypeError, "line 4"),
-        ('{"id": 9}', ParameterError, "'embedding'"),
-        ('{"embedding": [1, 2]}', IdError, r"missing in 1 row \(2\)"),
-        ("{", CorruptFileError, "Line 4"),
-        ("[1]", CorruptFileError, "not a JSON object"),
+        ('{"id": 9, "embedding": [1]}', errors.ShapeError, "1 numbers in line 4"),
+        ('{"id": 9, "embedding": "x"}', errors.DtypeError, "line 4"),
+        ('{"id": 9}', errors.ParameterError, "'embedding'"),
+        ('{"embedding": [1, 2]}', errors.IdError, r"missing in 1 row \(2\)"),
+        ("{", errors.CorruptFileError, "Line 4"),
+        ("[1]", errors.CorruptFileError, "not a JSON object"),
     ):
         path.write_text('{"id": 7, "embedding": [1, 2]}\n\n{"id": 8, "embedding": [3, 4]}\n' + line)
         with pytest.raises(error, match=words):
@@ -256,7 +244,7 @@ def test_parts_come_in_natural_order_and_keep_their_names(tmp_path):
     assert sorted(p.name for p in out.iterdir()) == sorted([*(f"part_{k}.npy" for k in range(11)), "space.json"])
     assert np.array_equal(np.load(out / "part_10.npy"), X[30:] * 2)
     np.save(folder / "part_5.npy", X[:3, :2])
-    with pytest.raises(ShapeError, match=r"width 2 in .*part_5"):
+    with pytest.raises(errors.ShapeError, match=r"width 2 in .*part_5"):
         open_source(folder)
 
 
@@ -274,10 +262,10 @@ def test_the_layout_of_clip_retrieval(tmp_path):
     assert np.array_equal(image.vectors, X)
     assert np.array_equal(read_embeddings(tmp_path / "text_emb", ids="image_path").vectors, -X)
     assert gather(open_source(f"{tmp_path}:img_emb", ids="image_path"), 2, 2)[0] == ["2.jpg", "3.jpg", "4.jpg"]
-    with pytest.raises(ParameterError, match="img_emb, metadata, text_emb"):
+    with pytest.raises(errors.ParameterError, match="img_emb, metadata, text_emb"):
         open_source(tmp_path)
     np.save(tmp_path / "img_emb/img_emb_1.npy", X[3:4])
-    with pytest.raises(ShapeError, match="2 rows in .* and 1 in"):
+    with pytest.raises(errors.ShapeError, match="2 rows in .* and 1 in"):
         open_source(f"{tmp_path}:img_emb", ids="image_path")
 
 
@@ -297,7 +285,7 @@ def test_ids_may_lie_elsewhere(tmp_path):
     np.save(tmp_path / "n.npy", np.array([4, 5, 6]))
     assert read_embeddings(tmp_path / "v.npy", ids=str(tmp_path / "n.npy")).ids.tolist() == [4, 5, 6]
     (tmp_path / "names.txt").write_text("a\nb\n")
-    with pytest.raises(IdError, match="2 ids for 3 rows"):
+    with pytest.raises(errors.IdError, match="2 ids for 3 rows"):
         read_embeddings(tmp_path / "v.npy", ids=str(tmp_path / "names.txt"))
 
 
@@ -313,7 +301,7 @@ def test_what_the_caller_knows_of_the_space_wins(tmp_path):
 def test_rubbish_is_refused(suffix, tmp_path):
     path = tmp_path / f"v{suffix}"
     path.write_bytes(bytes(range(128, 256)) * 40)
-    with pytest.raises((CorruptFileError, ShapeError, DtypeError)):
+    with pytest.raises((errors.CorruptFileError, errors.ShapeError, errors.DtypeError)):
         read_embeddings(path)
 
 
@@ -323,7 +311,7 @@ def test_a_damaged_npz_member_is_noticed(tmp_path):
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 255
     path.write_bytes(bytes(raw))
-    with pytest.raises(CorruptFileError):
+    with pytest.raises(errors.CorruptFileError):
         read_embeddings(path)
 
 
@@ -333,14 +321,14 @@ def test_arrays_that_need_pickle_are_never_loaded(tmp_path):
             return (pytest.fail, ("a pickle was executed",))
 
     np.save(tmp_path / "a.npy", np.array([[Bomb()]], dtype=object), allow_pickle=True)
-    with pytest.raises(DtypeError, match="objects"):
+    with pytest.raises(errors.DtypeError, match="objects"):
         read_embeddings(tmp_path / "a.npy")
-    with pytest.raises(DtypeError, match="pickle"):
+    with pytest.raises(errors.DtypeError, match="pickle"):
         read_column(tmp_path / "a.npy")
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.write(tmp_path / "a.npy", "v.npy")
         archive.write(tmp_path / "a.npy", "names.npy")
-    with pytest.raises(DtypeError, match="objects"):
+    with pytest.raises(errors.DtypeError, match="objects"):
         read_embeddings(f"{tmp_path}/a.npz:v")
 
 
@@ -350,7 +338,7 @@ def test_arrays_that_are_no_embeddings(tmp_path):
         np.save(tmp_path / "a.npy", array)
         np.savez(tmp_path / "a.npz", v=array)
         for spec in (f"{tmp_path}/a.npy", f"{tmp_path}/a.npz:v"):
-            with pytest.raises(ShapeError if array.dtype == np.float64 else DtypeError):
+            with pytest.raises(errors.ShapeError if array.dtype == np.float64 else errors.DtypeError):
                 open_source(spec)
 
 
@@ -358,25 +346,25 @@ def test_zero_rows_are_named(tmp_path):
     X = np.eye(4)
     X[2] = 0
     write(tmp_path / "a.parquet", X, list("abcd"))
-    with pytest.raises(ZeroRowError, match="'c'"):
+    with pytest.raises(errors.ZeroRowError, match="'c'"):
         read_embeddings(tmp_path / "a.parquet")
     assert len(read_embeddings(tmp_path / "a.parquet", allow_zero_rows=True)) == 4
 
 
 def test_missing_files_and_unknown_kinds(tmp_path):
     for suffix in SUFFIXES[:-1]:
-        with pytest.raises(FileError, match="No file at"):
+        with pytest.raises(errors.FileError, match="No file at"):
             open_source(tmp_path / f"none{suffix}")
-    with pytest.raises(ParameterError, match=r"one of \.npy, \.npz"):
+    with pytest.raises(errors.ParameterError, match=r"one of \.npy, \.npz"):
         open_source(tmp_path / "a.pkl")
-    with pytest.raises(ParameterError):
+    with pytest.raises(errors.ParameterError):
         read_column(tmp_path / "a.pkl")
     np.save(tmp_path / "a.npy", np.eye(3))
-    with pytest.raises(ParameterError, match="holds one array"):
+    with pytest.raises(errors.ParameterError, match="holds one array"):
         open_source(f"{tmp_path}/a.npy:key")
-    with pytest.raises(FileError, match="No folder"), open_sink(tmp_path / "no/where.npy", n=1, dim=1):
+    with pytest.raises(errors.FileError, match="No folder"), open_sink(tmp_path / "no/where.npy", n=1, dim=1):
         pytest.fail("there is no such folder")
-    with pytest.raises(DtypeError):
+    with pytest.raises(errors.DtypeError):
         open_sink(tmp_path / "a.npy", n=1, dim=1, dtype=np.int32)
 
 
@@ -386,7 +374,7 @@ def test_some_formats_need_an_extra(suffix, module, extra, tmp_path, monkeypatch
     assert suffix in SUFFIXES
     monkeypatch.setitem(sys.modules, module, None)
     for call in (lambda: open_source(path), lambda: write(tmp_path / f"b{suffix}", np.eye(3))):
-        with pytest.raises(MissingExtraError, match=rf"congruence\[{extra}\]"):
+        with pytest.raises(errors.MissingExtraError, match=rf"congruence\[{extra}\]"):
             call()
     assert list(tmp_path.iterdir()) == [path]
 
@@ -447,7 +435,7 @@ def test_matrices_are_named_in_natural_order(tmp_path):
         np.testing.assert_array_equal(read_embeddings(found["layer_2"]).vectors, 2 * X)
         assert list(matrices(f"{tmp_path / name}:layer_1*")) == ["layer_10"]
         assert matrices(f"{tmp_path / name}:layer_2") == {"layer_2": f"{tmp_path / name}:layer_2"}
-        with pytest.raises(ParameterError, match=r"no matrix that matches 'x\*'.*layer_10"):
+        with pytest.raises(errors.ParameterError, match=r"no matrix that matches 'x\*'.*layer_10"):
             matrices(f"{tmp_path / name}:x*")
 
 
@@ -462,9 +450,9 @@ def test_matrices_of_a_folder_are_its_files(tmp_path):
     assert list(matrices(tmp_path)) == ["b9.csv", "b9.npy", "b10"]
     assert list(matrices(f"{tmp_path}:*.npy")) == ["b9.npy"]
     assert matrices(tmp_path / "b10.npy") == {"b10": str(tmp_path / "b10.npy")}
-    with pytest.raises(ParameterError, match="no matrix"):
+    with pytest.raises(errors.ParameterError, match="no matrix"):
         matrices(f"{tmp_path}:none*")
-    with pytest.raises(FileError):
+    with pytest.raises(errors.FileError):
         matrices(tmp_path / "none.npz")
-    with pytest.raises(ParameterError, match="matrices"):
+    with pytest.raises(errors.ParameterError, match="matrices"):
         matrices(tmp_path / "notes.md")
