@@ -66,7 +66,7 @@ audit: constraints.txt
 LOWEST := tests/test_splits.py tests/test_yaml.py tests/stores/test_stores.py tests/upgrade/test_tables.py tests/metrics/test_neighbors.py tests/maps/test_orthogonal.py
 lowest: constraints-lowest.txt pyproject.toml
 	test -x $(VENV)-lowest/bin/python || $(PYTHON) -m venv $(VENV)-lowest
-	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e '.[plot,faiss,hdf5,lance,images,pandas]' pytest hypothesis
+	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e '.[plot,sklearn,faiss,hdf5,lance,images,pandas]' pytest hypothesis
 	OMP_NUM_THREADS=1 $(VENV)-lowest/bin/python -m pytest -p no:cacheprovider $(LOWEST)
 
 # The site, by mkdocs alone and strict: a link or an anchor that leads nowhere fails. typer writes the page of the commands.

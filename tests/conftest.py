@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -86,9 +88,15 @@ def lvis(lvis_path):
         return {key: data[key] for key in data.files}
 
 
-class Result:
-    def __init__(self, process: subprocess.CompletedProcess) -> None:
-        self.code, self.out, self.err = process.returncode, process.stdout, process.stderr
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    def ends(self, code: int) -> Result:
+        """Return this result, of a command that must have ended with an exit code."""
+        assert self.code == code, self.err
+        return self
 
 
 @pytest.fixture
@@ -104,21 +112,23 @@ def cli(tmp_path):
             env={**os.environ, "COLUMNS": "200"},
             check=False,
         )
-        return Result(process)
+        return Result(process.returncode, process.stdout, process.stderr)
 
     return run
 
 
 @pytest.fixture
-def here(cli, monkeypatch, tmp_path, capsys):
-    """Return a function that runs the command in this process: the same entry point, without the cost of a new
-    interpreter.
+def here(monkeypatch, tmp_path, capsys):
+    """Return a function that runs the command in this process, which costs no new interpreter.
+
+    It takes the words of the command, or one text of all words.
     """
     from congruence.cli import main
 
     def run(*arguments: object) -> Result:
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["congruence", *map(str, arguments)])
+        words = shlex.split(arguments[0]) if len(arguments) == 1 else map(str, arguments)
+        monkeypatch.setattr(sys, "argv", ["congruence", *words])
         code = 0
         with warnings.catch_warnings():  # pytest turns our warnings into errors; users see them as warnings
             warnings.simplefilter("always", CongruenceWarning)
@@ -126,7 +136,6 @@ def here(cli, monkeypatch, tmp_path, capsys):
                 main()
             except SystemExit as stop:
                 code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return Result(subprocess.CompletedProcess([], code, captured.out, captured.err))
+        return Result(code, *capsys.readouterr())
 
     return run

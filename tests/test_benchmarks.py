@@ -1,7 +1,5 @@
 """Benchmarks compare like with like: within rounds, on rows that no side has seen, with other packages kept apart."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

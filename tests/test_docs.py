@@ -1,6 +1,4 @@
-"""What README and docs print is run as printed, what they link to exists, and each table of measurements names its
-command and its record.
-"""
+"""What README and docs print runs as printed, links lead somewhere, and measured tables name their record."""
 
 from __future__ import annotations
 
@@ -260,12 +258,10 @@ def test_measured_tables_name_a_command_and_a_record_that_exist(page):
     for found in re.finditer(r"(?P<table>(?:(?:^\|.*\n)+\n?)+)(?P<below>.*\n?.*)", text, flags=re.M):
         cells = re.findall(r"(?<=\|) (?:\*\*)?[−<]?(?:\d*\.\d+|\d+(?:\.\d+)? [%s]\b)", found["table"])
         if len(cells) > 3:
-            assert re.search(r"`(?:python |congruence |load_sample)|code above", found["below"]), found["table"].split(
-                "\n"
-            )[0]
-    for command, record in re.findall(
-        r"^\*`([^`]+)`[^`]*?record: `benchmarks/records/([\w-]+)\.json`", text, flags=re.M
-    ):
+            named = re.search(r"`(?:python |congruence |load_sample)|code above", found["below"])
+            assert named, found["table"].split("\n")[0]
+    named = r"^\*`([^`]+)`[^`]*?record: `benchmarks/records/([\w-]+)\.json`"
+    for command, record in re.findall(named, text, flags=re.M):
         runs = json.loads((RECORDS / f"{record}.json").read_text(encoding="utf-8"))["runs"]
         assert any(command.removesuffix(" …") in run["command"] for run in runs), record
         for script in re.findall(r"(?:python )((?:benchmarks|examples)/\S+\.py)", command):
@@ -287,9 +283,8 @@ def test_records_say_where_they_come_from_and_nothing_of_the_machine():
 def test_what_scripts_import_is_there():
     """Benchmarks and examples are not run here, so a renamed function would go unnoticed."""
     for path in [*ROOT.glob("benchmarks/*.py"), *ROOT.glob("examples/**/*.py"), *DOCS.rglob("*.py")]:
-        for module, names in re.findall(
-            r"^ *from (congruence[\w.]*) import (\([^)]*\)|.*)", path.read_text(encoding="utf-8"), flags=re.M
-        ):
+        text = path.read_text(encoding="utf-8")
+        for module, names in re.findall(r"^ *from (congruence[\w.]*) import (\([^)]*\)|.*)", text, flags=re.M):
             home = importlib.import_module(module)
             for name in re.findall(r"(\w+)(?: as \w+)?", re.sub(r"#.*", "", names)):
                 assert hasattr(home, name) or importlib.util.find_spec(f"{module}.{name}"), (path.name, module, name)

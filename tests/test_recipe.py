@@ -7,6 +7,7 @@ import yaml
 from congruence import load
 from congruence.errors import CorruptFileError, FileError, InputError, ParameterError, TeacherWarning, TrainingError
 from congruence.recipe import Recipe, make_recipe, read_recipe, run_recipe
+from congruence.train import SAIL
 from congruence.train.retrieval import recalls
 
 pytest.importorskip("torch", reason="training needs torch")
@@ -30,12 +31,8 @@ def files(tmp_path_factory):
 
 
 def entries(files, **more):
-    return {
-        "method": "sail",
-        "pairs": [str(files / "pairs_x.npz"), str(files / "pairs_y.npz")],
-        "parameters": QUICK,
-        **more,
-    }
+    pairs = [str(files / "pairs_x.npz"), str(files / "pairs_y.npz")]
+    return {"method": "sail", "pairs": pairs, "parameters": QUICK, **more}
 
 
 @pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning")  # few steps, from far away
@@ -61,67 +58,47 @@ def test_a_file_says_everything(files, tmp_path):
     assert (scores["test_pairs"], scores["validation_pairs"]) == (30, 20)
     assert [trial["divergence_weight"] for trial in scores["trials"]] == [0.0, 0.1]
     assert done.score == max(trial["mean_recall_at_1"] for trial in scores["trials"])
-    assert scores["test_mean@1"] == pytest.approx(
-        (scores["test_source_to_target@1"] + scores["test_target_to_source@1"]) / 2
-    )
+    both = scores["test_source_to_target@1"], scores["test_target_to_source@1"]
+    assert scores["test_mean@1"] == pytest.approx(sum(both) / 2)
     assert facts["training"]["random_state"] == 3
     again = load(done.map.save(tmp_path / "map"))
     assert make_recipe(again.scores_["recipe"]) == recipe
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["000", "001"]
 
 
-def test_held_out_pairs_are_never_trained_on(files, monkeypatch):
-    from congruence.train import SAIL
-
-    seen = {}
-    original = SAIL.fit
+@pytest.fixture
+def trained_on(monkeypatch):
+    """Return what the last run was fitted on: ids of pairs, of pairs to validate, and of unpaired rows."""
+    seen, original = {}, SAIL.fit
 
     def watch(self, X, Y, *, unpaired, validation=None, **options):
-        seen.update(train=set(X.ids), validation=set(validation[0].ids), loose=set(unpaired[0][0].ids))
+        seen.update(train=set(X.ids), validation=set(validation[0].ids), loose=[set(side[0].ids) for side in unpaired])
         return original(self, X, Y, unpaired=unpaired, validation=validation, **options)
 
     monkeypatch.setattr(SAIL, "fit", watch)
-    done = run_recipe(make_recipe(entries(files, validation=0.2, test=0.2, keep_pairs=30, overlap=1.0)), verbose=False)
-    assert [len(seen[k]) for k in ("train", "validation", "loose")] == [30, 24, 42]
-    assert len(seen["train"] | seen["validation"] | seen["loose"]) == 96  # the other 24 are for the test
-    assert done.map.scores_["test_pairs"] == 24
+    return seen
 
 
 @pytest.mark.parametrize(("overlap", "each", "common"), [(None, 21, 0), (0.0, 21, 0), (0.5, 28, 14), (1.0, 42, 42)])
-def test_pairs_that_are_not_kept_give_as_many_partners_as_asked_for(files, monkeypatch, overlap, each, common):
-    from congruence.train import SAIL
-
-    seen = {}
-    original = SAIL.fit
-
-    def watch(self, X, Y, *, unpaired, validation=None, **options):
-        seen["train"], seen["loose"] = set(X.ids), [set(side[0].ids) for side in unpaired]
-        return original(self, X, Y, unpaired=unpaired, validation=validation, **options)
-
-    monkeypatch.setattr(SAIL, "fit", watch)
+def test_held_out_pairs_are_never_trained_on_and_others_give_partners_as_asked(
+    files, trained_on, overlap, each, common
+):
     recipe = make_recipe(entries(files, validation=0.2, test=0.2, keep_pairs=30, overlap=overlap))
     done = run_recipe(recipe, verbose=False)
     assert done.map.scores_["recipe"]["overlap"] == overlap
-    mine, theirs = seen["loose"]
+    mine, theirs = trained_on["loose"]
     assert (len(mine), len(theirs), len(mine & theirs)) == (each, each, common)
-    assert not (mine | theirs) & seen["train"]
+    assert (len(trained_on["train"]), len(trained_on["validation"]), done.map.scores_["test_pairs"]) == (30, 24, 24)
+    apart = trained_on["train"], trained_on["validation"], mine | theirs
+    assert len(set.union(*apart)) == sum(map(len, apart)) <= 96  # the other 24 are for the test
 
 
 def test_pairs_without_ids_go_by_position(files, tmp_path):
     sides = [np.load(files / f"pairs_{side}.npz")["vectors"] for side in "xy"]
     for name, rows in zip(("a", "b"), sides, strict=True):
         np.save(tmp_path / f"{name}.npy", rows)
-    done = run_recipe(
-        make_recipe(
-            entries(
-                files,
-                pairs=[str(tmp_path / "a.npy"), str(tmp_path / "b.npy")],
-                validation=0,
-                parameters={**QUICK, "max_steps": 150},
-            )
-        ),
-        verbose=False,
-    )
+    pairs, longer = [str(tmp_path / "a.npy"), str(tmp_path / "b.npy")], {**QUICK, "max_steps": 150}
+    done = run_recipe(make_recipe(entries(files, pairs=pairs, validation=0, parameters=longer)), verbose=False)
     assert np.isnan(done.score)
     assert recalls(done.map.transform(sides[0]), done.map.transform_target(sides[1]))["mean@1"] > 0.3
     np.save(tmp_path / "c.npy", sides[1][:-1])
@@ -138,14 +115,8 @@ def test_closed_forms_are_methods_too(files, method):
 
 
 def test_pairs_among_the_unpaired(files):
-    recipe = make_recipe(
-        entries(
-            files,
-            method="sotalign",
-            unpaired_source=[str(files / "pairs_x.npz")],
-            unpaired_target=[str(files / "loose_texts_y.npz")],
-        )
-    )
+    loose = {"unpaired_source": [str(files / "pairs_x.npz")], "unpaired_target": [str(files / "loose_texts_y.npz")]}
+    recipe = make_recipe(entries(files, method="sotalign", **loose))
     with pytest.raises(InputError, match="listed as unpaired source"):
         run_recipe(recipe, verbose=False)
 
@@ -160,8 +131,7 @@ def test_a_checkpoint_of_another_recipe(files, tmp_path):
     ("wrong", "said"),
     [
         ({"method": "clip"}, "method"),
-        ({"pairs": ["one"]}, "pairs"),
-        ({"pairs": "one,two"}, "pairs"),
+        *[({"pairs": pairs}, "pairs") for pairs in (["one"], "one,two")],
         ({"epochs": 3}, "epochs"),
         ({"parameters": {"epochs": 3}}, "epochs"),
         ({"grid": {"divergence_weight": [1.0]}}, "divergence_weight"),  # SAIL has none
@@ -176,25 +146,18 @@ def test_a_checkpoint_of_another_recipe(files, tmp_path):
         ({"validation": -3}, "validation=-3"),
         ({"validation": "a lot"}, "validation='a lot'"),
         ({"seed": "x"}, "Got seed='x'; expected a whole number"),
-        ({"seed": -1}, "seed=-1"),
-        ({"seed": True}, "seed=True"),
-        ({"seed": 10**400}, "seed=1000"),
+        *[({"seed": seed}, f"seed={str(seed)[:4]}") for seed in (-1, True, 10**400)],
         ({"keep_pairs": 3.0}, "keep_pairs=3.0"),
-        ({"groups": None}, "groups=None"),
-        ({"groups": 3}, "groups=3"),
-        ({"unpaired_source": {"a": 1}}, "unpaired_source"),
-        ({"unpaired_source": [3]}, "unpaired_source"),
-        ({"parameters": [1]}, "parameters"),
-        ({"parameters": {1: 2}}, "parameters"),
+        *[({"groups": groups}, f"groups={groups}") for groups in (None, 3)],
+        *[({"unpaired_source": rows}, "unpaired_source") for rows in ({"a": 1}, [3])],
+        *[({"parameters": given}, "parameters") for given in ([1], {1: 2})],
         ({"parameters": {"random_state": "x"}}, "Got random_state='x'"),
         ({"parameters": {"max_steps": True}}, "max_steps=True"),
         ({"parameters": {"negatives": 1}}, "negatives=1; expected true or false"),
         ({"parameters": {"temperature": "warm"}}, "temperature='warm'"),
         ({"parameters": {"optimizer": ["lion"]}}, "optimizer="),
-        ({"grid": {"max_steps": 3}}, "grid"),
-        ({"grid": {"max_steps": []}}, "grid"),
+        *[({"grid": grid}, "grid") for grid in ({"max_steps": 3}, {"max_steps": []}, [1])],
         ({"grid": {"max_steps": [5, "x"]}}, "max_steps='x'"),
-        ({"grid": [1]}, "grid"),
     ],
 )
 def test_what_may_not_be_written(files, wrong, said):

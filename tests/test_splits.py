@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -91,9 +89,8 @@ def test_a_group_is_held_out_whole_and_found_by_id_alone(holdout):
         assert len(set(heldout[groups == label])) == 1
     asked = holdout if holdout >= 1 else 150
     smallest = np.bincount(groups)[np.unique(groups)].min()
-    assert (
-        heldout.sum() == asked or heldout.sum() == smallest > asked or asked - heldout.sum() < np.bincount(groups).max()
-    )
+    n = heldout.sum()
+    assert n == asked or n == smallest > asked or asked - n < np.bincount(groups).max()
     order = np.random.default_rng(0).permutation(500)
     assert Split.choose(IDS[order], holdout, 3, groups[order]) == split
     again = Split.from_dict(split.to_dict())

@@ -1,7 +1,5 @@
 """The largest entries of rows, against a stable sort of all of them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

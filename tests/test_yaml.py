@@ -1,7 +1,5 @@
 """YAML from other people: what is refused before anything is built of it, and that it takes no time."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from contextlib import suppress
@@ -81,19 +79,11 @@ grid:
 @pytest.mark.parametrize(
     ("path", "line"),
     [
-        (("seed",), 2),
-        (("grid",), 3),
-        (("grid", "dim", 1), 4),
-        (("grid", "ridge"), 5),
-        (("grid", "ridge", 1), 7),
-        (("grid", "ridge", 9), 5),
-        (("a b", "deep", "est"), 9),
-        ((7,), 10),
-        (("seed", "int"), 2),
-        (("none",), None),
+        (("seed",), 2), (("grid",), 3), (("grid", "dim", 1), 4), (("grid", "ridge"), 5), (("grid", "ridge", 1), 7),
+        (("grid", "ridge", 9), 5), (("a b", "deep", "est"), 9), ((7,), 10), (("seed", "int"), 2), (("none",), None),
         ((), None),
     ],
-)
+)  # fmt: skip
 def test_an_entry_has_a_line(path, line):
     assert find_line(LINED, path) == line
 

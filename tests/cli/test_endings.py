@@ -1,8 +1,4 @@
-"""How commands end that do not end well: one sentence, the exit code of docs/reliability.md, and what was written
-before.
-"""
-
-from __future__ import annotations
+"""How commands end that do not end well: one sentence, a documented exit code, and what was written before."""
 
 import errno
 import importlib
@@ -106,20 +102,15 @@ def test_an_output_that_cannot_be_is_refused_before_the_work(here, data, writer,
     assert state() == before
 
 
-@pytest.mark.parametrize(
-    "writer",
-    [
-        *("fit", "transform", "bridge", "search", "export", "export --index", "export onnx"),
-        *("similarity", "negatives", "train"),
-    ],
-)
-@pytest.mark.parametrize(
-    "number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EMFILE, errno.EIO], ids=errno.errorcode.get
-)
+MAKERS = {"fit", "transform", "bridge", "search", "export", "export --index", "export onnx"}
+MAKERS |= {"similarity", "negatives", "train"}
+REFUSALS = [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EMFILE, errno.EIO]
+
+
+@pytest.mark.parametrize("writer", sorted(MAKERS))
+@pytest.mark.parametrize("number", REFUSALS, ids=errno.errorcode.get)
 def test_a_refusal_of_the_disk_is_one_sentence_and_leaves_nothing(here, data, writer, number, monkeypatch):
-    """The first step that makes something on the disk fails, as under a full disk, without permission or on a dead
-    one.
-    """
+    """The first step that makes something on the disk fails."""
     real_open, real_mkdir = io.open, os.mkdir
 
     def refuse(path):
@@ -179,34 +170,27 @@ def test_a_report_that_fails_after_the_map_says_that_the_map_is_there(here, data
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (("inspect", "file"), "Got a file at file; expected the folder of a saved map"),
-        (("inspect", "dir"), "Got no config.json in dir"),
-        (("inspect", LONG), "File name too long"),
-        (("inspect", "broken"), "Is a directory"),
-        (("inspect", "hollow"), "Is a directory"),
-        (("transform", "map", "dir", "-o", "x.npy"), "Got no .npy or .parquet parts in dir"),
-        (("transform", "map", "file/a.npy", "-o", "x.npy"), "Not a directory"),
-        (("transform", "map", f"{LONG}.npy", "-o", "x.npy"), "File name too long"),
-        (("fit", "dir", "b.npz", "-o", "x"), "Got no .npy or .parquet parts in dir"),
-        (("fit", "a.npz", "dir.npz", "-o", "x"), "dir.npz"),
-        (
-            ("train", "csa", "--pairs", "a.npz,b.npz", "-o", "x", "--checkpoint", "file"),
-            "Got a file at file for checkpoints",
-        ),
-        (
-            ("train", "csa", "--pairs", "a.npz,b.npz", "-o", "x", "--checkpoint", "file/c"),
-            "Got a file at file/c for checkpoints",
-        ),
-        (("train", "csa", "--pairs", "a.npz,b.npz", "-o", "taken"), "Got something at taken.checkpoint"),
-        (("train", "csa", "--pairs", "a.npz,b.npz", "-o", "x", "--config", "dir"), "Is a directory"),
-        (("negatives", "dir", "-o", "x.csv"), "dir"),
-        (("match", "dir", "b.npz"), "dir"),
-        (("shift", "a.npz", "file"), "file"),
-        (("evaluate", "dir"), "Got no config.json"),
-        (("report", "dir", "sample"), "Got no config.json"),
-        (("certify", "dir"), "dir"),
+        ("inspect file", "Got a file at file; expected the folder of a saved map"),
+        ("inspect dir", "Got no config.json in dir"),
+        (f"inspect {LONG}", "File name too long"),
+        ("inspect broken", "Is a directory"),
+        ("inspect hollow", "Is a directory"),
+        ("transform map dir -o x.npy", "Got no .npy or .parquet parts in dir"),
+        ("transform map file/a.npy -o x.npy", "Not a directory"),
+        (f"transform map {LONG}.npy -o x.npy", "File name too long"),
+        ("fit dir b.npz -o x", "Got no .npy or .parquet parts in dir"),
+        ("fit a.npz dir.npz -o x", "dir.npz"),
+        ("train csa --pairs a.npz,b.npz -o x --checkpoint file", "Got a file at file for checkpoints"),
+        ("train csa --pairs a.npz,b.npz -o x --checkpoint file/c", "Got a file at file/c for checkpoints"),
+        ("train csa --pairs a.npz,b.npz -o taken", "Got something at taken.checkpoint"),
+        ("train csa --pairs a.npz,b.npz -o x --config dir", "Is a directory"),
+        ("negatives dir -o x.csv", "dir"),
+        ("match dir b.npz", "dir"),
+        ("shift a.npz file", "file"),
+        ("evaluate dir", "Got no config.json"),
+        ("report dir sample", "Got no config.json"),
+        ("certify dir", "dir"),
     ],
-    ids=lambda value: " ".join(value)[:40] if isinstance(value, tuple) else "",
 )
 def test_a_folder_for_a_file_and_a_file_for_a_folder(here, data, command, said):
     (data / "dir").mkdir()
@@ -217,7 +201,7 @@ def test_a_folder_for_a_file_and_a_file_for_a_folder(here, data, command, said):
         congruence.OrthogonalMap().fit(X, X).save(data / name)
         (data / name / part).unlink()
         (data / name / part).mkdir()
-    assert said in one_sentence(here(*command))
+    assert said in one_sentence(here(*command.split()))
 
 
 def test_a_file_that_may_not_be_read_is_not_called_damaged(here, data, monkeypatch):
@@ -239,23 +223,14 @@ def test_a_file_that_may_not_be_read_is_not_called_damaged(here, data, monkeypat
 @pytest.mark.parametrize(
     "command",
     [
-        ("fit", "a.npz", "b.npz", "-o", "x"),
-        ("fit", "a.npz", "b.npz", "-o", "x", "--method", "mlp"),
-        ("similarity", "a.npz", "b.npz"),
-        ("similarity", "a.npz", "b.npz", "--layers"),
-        ("match", "a.npz", "b.npz"),
-        ("negatives", "captions.txt", "-o", "x.csv"),
-        ("shift", "a.npz", "b.npz", "--normalize"),
-        ("certify", "sample"),
-        ("certify", "sample", "--anchors", "50"),
-        ("demo",),
-        ("train", "csa", "--pairs", "a.npz,b.npz", "-o", "x"),
-        ("report", "map", "sample"),
+        "fit a.npz b.npz -o x", "fit a.npz b.npz -o x --method mlp", "similarity a.npz b.npz",
+        "similarity a.npz b.npz --layers", "match a.npz b.npz", "negatives captions.txt -o x.csv",
+        "shift a.npz b.npz --normalize", "certify sample", "certify sample --anchors 50", "demo",
+        "train csa --pairs a.npz,b.npz -o x", "report map sample",
     ],
-    ids=" ".join,
-)
+)  # fmt: skip
 def test_seeds_are_numbers_that_random_generators_take(here, data, command, seed):
-    assert f"Got --seed {seed}; expected a" in one_sentence(here(*command, "--seed", seed))
+    assert f"Got --seed {seed}; expected a" in one_sentence(here(*command.split(), "--seed", seed))
 
 
 # ------------------------------------------------------------------ memory
@@ -273,15 +248,10 @@ TorchOutOfMemoryError.__name__ = "OutOfMemoryError"
     [
         (MemoryError(), "size unknown"),
         (
-            TorchOutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has …"),
+            TorchOutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0"),
             "Tried to allocate 20.00 GiB",
         ),
-        (
-            RuntimeError(
-                "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes."
-            ),
-            "tried to allocate 4096 bytes",
-        ),
+        (RuntimeError("DefaultCPUAllocator: you tried to allocate 4096 bytes."), "tried to allocate 4096 bytes"),
     ],
 )
 def test_memory_that_is_not_there_is_one_sentence(here, data, monkeypatch, error, said):
@@ -369,8 +339,7 @@ def test_a_bug_without_a_place_for_the_file_prints_what_to_send(here, data, brok
 
     broken(KeyError("x"))
     monkeypatch.setattr(_ending.tempfile, "mkstemp", full)
-    done = here("fit", "a.npz", "b.npz", "-o", "x")
-    assert done.code == 70
+    done = here("fit", "a.npz", "b.npz", "-o", "x").ends(70)
     assert "Traceback" in done.err
     assert "Send the text above to" in done.err.splitlines()[-1]
 
@@ -405,9 +374,7 @@ def test_ctrl_c_says_what_was_written(here, data, monkeypatch, written):
 
     monkeypatch.setattr("congruence.cli.fit._report" if written else "congruence.stores.read_embeddings", interrupt)
     said = one_sentence(here("fit", "a.npz", "b.npz", "-o", "x"), 130)
-    assert said == (
-        "error: interrupted. Before that x was written.\n" if written else "error: interrupted; nothing was written.\n"
-    )
+    assert said.endswith("Before that x was written.\n" if written else "nothing was written.\n")
 
 
 # ------------------------------------------------------------------ standard output and error
@@ -439,9 +406,7 @@ def test_a_full_output_says_what_was_written(data):
     ids=" ".join,
 )
 def test_an_output_that_nobody_can_read_is_no_success(data, monkeypatch, capsys, command, kind):
-    """In this process, with a standard output that fails as the system's would; the real ones are tried around this
-    test.
-    """
+    """In this process; the system's own streams are tried around this test."""
 
     class Failing(io.StringIO):
         def write(self, text):
@@ -458,9 +423,7 @@ def test_an_output_that_nobody_can_read_is_no_success(data, monkeypatch, capsys,
 
 
 def test_closed_streams_stay_out_of_the_files_that_are_written(data):
-    """The first file opened would take the number of a closed standard stream, and what others print would go into
-    it.
-    """
+    """The first file opened would take the number of a closed stream, and what others print would go into it."""
     done = started(
         data, "fit", "a.npz", "b.npz", "-o", "x", stderr=None, preexec_fn=lambda: [os.close(k) for k in range(3)]
     )
@@ -483,13 +446,7 @@ def test_warnings_do_not_go_to_the_report_when_standard_error_is_closed(data, mo
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 @pytest.mark.parametrize(
     "command",
-    [
-        ("inspect", "map"),
-        ("inspect", "map", "--json"),
-        ("fit", "--help"),
-        ("similarity", "a.npz", "b.npz", "--permutations", "3", "--halves", "2"),
-    ],
-    ids=" ".join,
+    ["inspect map", "inspect map --json", "fit --help", "similarity a.npz b.npz --permutations 3 --halves 2"],
 )
 def test_a_terminal_with_few_characters(data, monkeypatch, encoding, command):
     mapping = congruence.OrthogonalMap().fit(X, X @ Q)
@@ -498,7 +455,7 @@ def test_a_terminal_with_few_characters(data, monkeypatch, encoding, command):
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
     monkeypatch.setattr(sys, "stdout", stream)
-    monkeypatch.setattr(sys, "argv", ["congruence", *command])
+    monkeypatch.setattr(sys, "argv", ["congruence", *command.split()])
     monkeypatch.chdir(data)
     with pytest.raises(SystemExit) as end:
         main()
@@ -506,11 +463,11 @@ def test_a_terminal_with_few_characters(data, monkeypatch, encoding, command):
     assert stream.errors == "strict"  # as it was
     stream.flush()
     text = raw.getvalue().decode(encoding)
-    if command[-1] == "--json":
+    if command.endswith("--json"):
         assert json.loads(text)["source"]["model"] == "modèle-日本"
-    elif command[0] == "inspect":
+    elif command == "inspect map":
         assert (r"mod\xe8le-\u65e5\u672c" if encoding == "ascii" else r"modèle-\u65e5\u672c") in text
-    elif command[0] == "similarity":
+    elif command.startswith("similarity"):
         assert "+-" in text or "±" in text
         assert "\\u2013" not in text
 
@@ -525,7 +482,5 @@ def test_every_error_of_the_tree_exits_with_2():
 
 def test_a_signal_says_what_was_written(here, data, monkeypatch):
     monkeypatch.setattr("congruence.cli.fit._report", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    assert (
-        one_sentence(here("fit", "a.npz", "b.npz", "-o", "x"), 143)
-        == "error: stopped by a signal. Before that x was written.\n"
-    )
+    said = one_sentence(here("fit", "a.npz", "b.npz", "-o", "x"), 143)
+    assert said == "error: stopped by a signal. Before that x was written.\n"

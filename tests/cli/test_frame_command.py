@@ -1,8 +1,7 @@
 """``congruence frame``: from files of many models to maps between any two."""
 
-from __future__ import annotations
-
 import json
+import re
 
 import numpy as np
 import pytest
@@ -23,17 +22,14 @@ def files(tmp_path):
 
 
 def test_a_frame_is_fitted_added_to_and_gives_maps(here, files, tmp_path):
-    fitted = here("frame", "fit", "one=a.npz:v", "b.npz", "-o", "two", "--modality", "text")
-    assert fitted.code == 0, fitted.err
+    fitted = here("frame", "fit", "one=a.npz:v", "b.npz", "-o", "two", "--modality", "text").ends(0)
     assert "Frame of 2 models, alignment 1.000" in fitted.out
-    added = here("frame", "add", "two", "new:text=c.npz", "-o", "three", "--json")
-    assert added.code == 0, added.err
+    added = here("frame", "add", "two", "new:text=c.npz", "-o", "three", "--json").ends(0)
     result = json.loads(added.out)
     assert list(result["models"]) == ["one", "b", "new"]
     assert result["models"]["one"]["space"]["model"] == "one"
     assert result["items"] == {"text": 60}
-    taken = here("frame", "map", "three", "one", "new", "-o", "map")
-    assert taken.code == 0, taken.err
+    here("frame", "map", "three", "one", "new", "-o", "map").ends(0)
     mapping = congruence.load(tmp_path / "map")
     np.testing.assert_allclose(mapping.transform(files["a"]), files["c"], atol=1e-5)
     assert here("transform", "map", "a.npz:v", "-o", "mapped.npy").code == 0
@@ -54,8 +50,7 @@ def test_a_row_of_zeros_is_refused_or_left_out_when_that_is_asked_for(here, file
     rows[7] = 0
     np.savez(tmp_path / "failed.npz", v=rows, ids=np.array([f"i{k}" for k in range(40)]))
     for arguments in (("fit", "b.npz", "failed.npz", "-o", "f"), ("fit", "failed.npz", "b.npz", "-o", "f")):
-        refused = here("frame", *arguments)
-        assert refused.code == 2
+        refused = here("frame", *arguments).ends(2)
         assert "all zeros in 1 of 40 rows" in refused.err
         assert "--allow-zero-rows" in refused.err
     assert here("frame", "fit", "b.npz", "failed.npz", "-o", "f", "--allow-zero-rows").code == 0
@@ -66,19 +61,16 @@ def test_a_row_of_zeros_is_refused_or_left_out_when_that_is_asked_for(here, file
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("fit", "a.npz", "-o", "f"), "at least two"),
-        (("fit", "a=a.npz", "a=b.npz", "-o", "f"), "Got two files of vectors for 'a'"),
-        (("fit", "a=a.npz", "a:text=b.npz", "-o", "f"), "files of 'a' both with and without a modality"),
-        (("fit", "=a.npz", "b.npz", "-o", "f"), "expected NAME=FILE"),
-        (("fit", "a.npz", "c.npz", "--ids", "none", "-o", "f"), "ids to match them by"),
-        (("fit", "a.npz", "b.npz", "--modality", "smell", "-o", "f"), "smell"),
-        (("fit", "a.npz", "b.npz", "-o", "a.npz"), "--force|a.npz"),
-        (("map", "a.npz", "a", "b", "-o", "f"), "saved map"),
+        ("fit a.npz -o f", "at least two"),
+        ("fit a=a.npz a=b.npz -o f", "Got two files of vectors for 'a'"),
+        ("fit a=a.npz a:text=b.npz -o f", "files of 'a' both with and without a modality"),
+        ("fit =a.npz b.npz -o f", "expected NAME=FILE"),
+        ("fit a.npz c.npz --ids none -o f", "ids to match them by"),
+        ("fit a.npz b.npz --modality smell -o f", "smell"),
+        ("fit a.npz b.npz -o a.npz", "--force|a.npz"),
+        ("map a.npz a b -o f", "saved map"),
     ],
 )
 def test_what_is_wrong_is_said(here, files, arguments, words):
-    import re
-
-    result = here("frame", *arguments)
-    assert result.code == 2
+    result = here("frame", *arguments.split()).ends(2)
     assert re.search(words, result.err), result.err

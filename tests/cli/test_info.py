@@ -1,13 +1,10 @@
 """``congruence info``, ``--version`` and the completion of shells."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -18,16 +15,9 @@ from congruence import system
 @pytest.fixture
 def installed(monkeypatch):
     """Give this package metadata of its own, and choose which packages are there."""
-    needs = [
-        "numpy>=2.1",
-        "scipy>=1.14",
-        "nothing-like-it>=1",
-        'faiss-cpu>=1.9; extra == "faiss"',
-        'other>=3; extra == "faiss"',
-        'numpy>=2.1; extra == "pandas"',
-        'pytest>=8; extra == "test"',
-        "never>=1; sys_platform == 'other'",
-    ]
+    needs = ["numpy>=2.1", "scipy>=1.14", "nothing-like-it>=1", "never>=1; sys_platform == 'other'"]
+    needs += ['faiss-cpu>=1.9; extra == "faiss"', 'other>=3; extra == "faiss"', 'numpy>=2.1; extra == "pandas"']
+    needs += ['pytest>=8; extra == "test"']
     there = {"numpy": "2.4.0", "scipy": "1.2", "faiss-cpu": "1.9.0"}
 
     def version(name):
@@ -46,9 +36,7 @@ def test_it_says_what_is_missing_outdated_and_complete(installed):
     assert facts.packages == {"numpy": "2.4.0", "scipy": "1.2", "nothing-like-it": None}
     assert facts.outdated == {"scipy": "scipy 1.2 (expected >=1.14)"}
     assert facts.extras == {"faiss": ["other>=3"], "pandas": []}
-    text = str(facts)
-    assert re.search(r"^nothing-like-it +MISSING$", text, flags=re.M)
-    assert re.search(r"^without +faiss$", text, flags=re.M)
+    assert re.search(r"^nothing-like-it +MISSING$", str(facts), flags=re.M)
     assert facts.devices == []
 
 
@@ -71,10 +59,8 @@ def test_the_command_prints_the_same_as_text_and_as_json(here, monkeypatch):
     assert result["threads"]["cpus"] >= 1
     assert result["python"].split()[1] == ".".join(map(str, sys.version_info[:3]))
     shown = here("info", "--no-devices").out
-    assert re.search(rf"^congruence +{re.escape(congruence.__version__)}$", shown, flags=re.M)
-    for text in (shown, json.dumps(result)):
-        assert "s3cret" not in text
-        assert str(Path.home()) not in text.replace(str(Path.home()), "", 0) or str(Path.home()) == "/"
+    assert congruence.__version__ in shown
+    assert "s3cret" not in shown + json.dumps(result)
 
 
 def test_devices_are_named_and_a_broken_torch_is_a_line_of_the_report(monkeypatch, capsys):
@@ -98,24 +84,19 @@ def test_devices_are_named_and_a_broken_torch_is_a_line_of_the_report(monkeypatc
     assert "torch could not list its devices" in capsys.readouterr().err
 
 
-def test_version(here):
-    assert here("--version").out.strip() == congruence.__version__
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["congruence", "cert"], "certify"),
-        (["congruence", "certify", "--anch"], "--anchors"),
-        (["congruence", "frame", "ta"], None),
-        (["congruence", "frame", "ma"], "map"),
+        ("congruence cert", "certify"),
+        ("congruence certify --anch", "--anchors"),
+        ("congruence frame ta", None),
+        ("congruence frame ma", "map"),
     ],
-    ids=lambda value: value if isinstance(value, str) else None,
 )
 def test_a_shell_completes_commands_and_options(here, monkeypatch, words, expected):
     monkeypatch.setenv("_CONGRUENCE_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", " ".join(words))
-    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
     assert here().out.split() == ([expected] if expected else [])
 
 
@@ -123,16 +104,6 @@ def test_bash_loads_the_script(here, monkeypatch, tmp_path):
     monkeypatch.setenv("_CONGRUENCE_COMPLETE", "source_bash")
     script = here().out
     (tmp_path / "congruence.sh").write_text(script)
-    done = subprocess.run(
-        ["bash", "-ec", f"source {tmp_path / 'congruence.sh'}; complete -p congruence"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    command = ["bash", "-ec", f"source {tmp_path / 'congruence.sh'}; complete -p congruence"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "_congruence_completion congruence" in done.stdout
-
-
-def test_help_offers_completion(here):
-    said = here("--help").out
-    assert "--install-completion" in said
-    assert "--show-completion" in said

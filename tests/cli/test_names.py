@@ -1,7 +1,5 @@
 """Names and ids are data: they are shown as they are, and neither a terminal, a page nor a spreadsheet runs them."""
 
-from __future__ import annotations
-
 import csv
 import json
 from xml.etree import ElementTree
@@ -47,8 +45,7 @@ def saved(path, name, **facts):
 )
 def test_markup_in_a_name_is_shown(here, tmp_path, name):
     saved(tmp_path / "map", name)
-    done = here("inspect", "map")
-    assert done.code == 0, done.err
+    done = here("inspect", "map").ends(0)
     assert name in done.out
 
 
@@ -76,15 +73,13 @@ def test_control_characters_of_a_name_reach_no_terminal(here, tmp_path):
 
 
 def test_an_error_names_what_was_got_without_obeying_it(here, tmp_path):
-    done = here("inspect", f"none{RUDE.strip()}")
-    assert done.code == 2
+    done = here("inspect", f"none{RUDE.strip()}").ends(2)
     assert visible(done.err, keep="\n") == done.err
 
 
 def test_facts_of_a_strange_form_are_one_sentence(here, tmp_path):
     saved(tmp_path / "map", "a", history=["not", "a", "history"])
-    done = here("inspect", "map")
-    assert done.code == 2
+    done = here("inspect", "map").ends(2)
     assert done.err.startswith("error: Got facts or scores in map")
     assert json.loads(here("inspect", "map", "--json").out)["history"] == ["not", "a", "history"]
 
@@ -165,34 +160,11 @@ def test_names_in_a_drawing_are_words(tmp_path):
 
 
 def test_names_in_the_figure_of_an_experiment_are_words():
-    row = {
-        "data": RUDE,
-        "pair": "</text>\x00",
-        "series": RUDE,
-        "part": None,
-        "x": None,
-        "metric": "m\x1b",
-        "quantity": "after",
-        "mean": 0.5,
-        "sd": 0.1,
-        "n": 3,
-    }
-    results = {
-        "experiment": "e",
-        "title": f"t{RUDE}",
-        "rows": [row],
-        "extra": {},
-        "quick": False,
-        "seeds": [0],
-        "data": [],
-        "notes": [],
-        "claim": "c",
-        "held": {"verdict": "yes", "claims": []},
-        "words": {},
-        "config": {"kind": "transfer"},
-        "resampled": "r",
-        "stands_for": None,
-    }
+    row = {"data": RUDE, "pair": "</text>\x00", "series": RUDE, "part": None, "x": None, "metric": "m\x1b"}
+    row |= {"quantity": "after", "mean": 0.5, "sd": 0.1, "n": 3}
+    results = {"experiment": "e", "title": f"t{RUDE}", "rows": [row], "extra": {}, "quick": False, "seeds": [0]}
+    results |= {"data": [], "notes": [], "claim": "c", "held": {"verdict": "yes", "claims": []}, "words": {}}
+    results |= {"config": {"kind": "transfer"}, "resampled": "r", "stands_for": None}
     drawn = to_document(draw_experiment(results), results["title"])
     ElementTree.fromstring(drawn)
     assert visible(drawn, keep="\n\t") == drawn

@@ -1,7 +1,5 @@
 """A password typed in a URL does not stay in the system's list of processes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -24,9 +24,6 @@ def turn(d=16, seed=1):
     return np.linalg.qr(np.random.default_rng(seed).standard_normal((d, d)))[0]
 
 
-# ------------------------------------------------------------------ canaries
-
-
 @pytest.mark.parametrize(
     ("change", "kind", "moved"),
     [
@@ -57,9 +54,6 @@ def test_canaries_go_by_id_and_by_the_tolerance_asked_for():
         compare_canaries(old, Embeddings(X, range(100, 130)))
     with pytest.raises(ParameterError, match="tolerance"):
         compare_canaries(X, X, tolerance=0)
-
-
-# ------------------------------------------------------------------ streams
 
 
 def test_p_values_are_independent_and_uniform_with_ties():
@@ -143,9 +137,6 @@ def test_what_cannot_be_watched_is_refused():
         DriftMonitor().fit(X).update(X[:, :9])
     with pytest.raises(ZeroRowError):
         DriftMonitor().fit(X).update(0 * X)
-
-
-# ------------------------------------------------------------------ the command
 
 
 def test_the_command_watches_and_compares(here, tmp_path):

@@ -168,14 +168,9 @@ def test_the_same_seed_repeats_and_arrays_are_left_alone():
     assert sum(ticks) == FEW["draws"] + FEW["permutations"]
     np.testing.assert_array_equal(images, kept[0])
     np.testing.assert_array_equal(texts, kept[1])
+    half = match_test(images.astype(np.float16), texts.astype(np.float16), "nearest", random_state=3, **FEW)
+    assert half[0].match == pytest.approx(found[0].match, abs=0.01)
     assert Separation(**found[0].to_dict()) == found[0]
-
-
-def test_half_precision():
-    images, texts = pairs()
-    half = match_test(images.astype(np.float16), texts.astype(np.float16), metrics=["linear_cka"], **FEW)
-    full = match_test(images, texts, metrics=["linear_cka"], **FEW)
-    assert half[0].match == pytest.approx(full[0].match, abs=0.01)
 
 
 def test_bad_input():
@@ -207,9 +202,6 @@ def test_bad_input():
     many = np.random.default_rng(0).standard_normal((5001, 2))
     with pytest.raises(ShapeError, match="5000"):
         match_test(many, many, "nearest")
-
-
-# ------------------------------------------------------------------ the command
 
 
 def test_the_command(here, tmp_path):

@@ -149,9 +149,6 @@ def test_bad_input():
         OriginDetector().fit({}).examine(np.empty((0, 3)))
 
 
-# ------------------------------------------------------------------ the command
-
-
 @pytest.fixture
 def files(tmp_path, mapping):
     np.save(tmp_path / "old.npy", cone(1, 100))

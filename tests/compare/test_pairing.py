@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from congruence.compare import pairing
-from congruence.compare.pairing import FEWEST, check_pairing, warn_pairing
+from congruence.compare.pairing import FEWEST, Agreement, check_pairing, find_wrong_pairs, warn_pairing
 from congruence.errors import PairingWarning, ShapeError, UnpairedError
 from congruence.synthetic import rigid_problem
 
@@ -104,12 +104,10 @@ def test_bad_input():
 
 
 def test_large_folds_are_sampled_and_still_name_the_wrong_pairs(monkeypatch):
-    import congruence.compare.pairing as module
-
     p = rigid_problem(3000, 10, noise=0.2, random_state=0)
     Y, rows = shuffled(p.Y, 0.05)
     whole = check_pairing(p.X, Y)
-    monkeypatch.setattr(module, "_FOLD_ROWS", 50)
+    monkeypatch.setattr(pairing, "_FOLD_ROWS", 50)
     sampled = check_pairing(p.X, Y)
     for report in (whole, sampled):
         found = {int(name) for name in report.suspects}
@@ -163,24 +161,12 @@ def test_pairs_without_a_partner_are_found(lvis):
         Z = Y[drawn]
         Z[:10] = Z[100:]
         named = {int(name) for name in check_pairing(X[drawn[:100]], Z[:100]).suspects}
-        found, rows, accused = (
-            found + bool(named),
-            rows + len(named & set(range(10))),
-            accused + len(named - set(range(10))),
-        )
+        found += bool(named)
+        rows += len(named & set(range(10)))
+        accused += len(named - set(range(10)))
     assert found >= 7
     assert rows >= 65
     assert accused <= 2
-
-
-def test_wide_rows_are_reduced_before_the_singular_values(lvis, monkeypatch):
-    import congruence.compare.pairing as module
-
-    widths = []
-    real = module.half_svd
-    monkeypatch.setattr(module, "half_svd", lambda M, **k: widths.append(M.shape) or real(M, **k))
-    check_pairing(lvis["text_openai_vitb32"], lvis["text_eva02_b16"])
-    assert widths == [(256, 256)] * 5
 
 
 def test_few_shuffled_pairs_are_not_called_paired():
@@ -204,10 +190,8 @@ def test_the_agreement_of_all_pairs_is_an_exact_test():
     # Of 40 equally likely places each p-value is one: 10 % of them are at most 0.1.
     assert abs(np.mean(np.array(levels) <= 0.1) - 0.1) < 4 * np.sqrt(0.09 / 300)
     X = rng.standard_normal((20, 6))
-    same = (
-        pairing._CenteredRows.of(X, rng),
-        pairing._CenteredRows.of(X @ np.linalg.qr(rng.standard_normal((6, 6)))[0], rng),
-    )
+    turned = X @ np.linalg.qr(rng.standard_normal((6, 6)))[0]
+    same = [pairing._CenteredRows.of(side, rng) for side in (X, turned)]
     assert pairing._agreement_p(*same, 39, rng) == 1 / 40
 
 
@@ -241,3 +225,80 @@ def test_many_pairs_of_a_weak_link_stand_out(shared, n):
         report = check_pairing(data["image_effnet_lite0"][rows], data["text_minilm_l6"][rows])
     assert report.state == "paired"
     assert report.alignment - report.null_mean > 12 * report.null_sd
+
+
+def unit(n=24, d=8, noise=0.2, seed=0):
+    p = rigid_problem(n, d, noise=noise, random_state=seed)
+    return [Z / np.linalg.norm(Z, axis=1, keepdims=True) for Z in (p.X, p.Y)]
+
+
+def whitened_gram(Z):
+    """The definition: K (K + ridge)⁻¹ of the centered Gram matrix K."""
+    Z = Z - Z.mean(axis=0)
+    K = Z @ Z.T
+    return K @ np.linalg.inv(K + 3 * np.trace(K) / min(len(Z) - 1, Z.shape[1]) * np.eye(len(Z)))
+
+
+def test_agreement_is_the_correlation_of_gram_rows_without_the_two_pairs():
+    X, Y = unit()
+    n = len(X)
+    K, L = whitened_gram(X), whitened_gram(Y)
+    expected = np.empty((n, n))
+    for i in range(n):
+        for j in range(n):
+            k = np.setdiff1d(np.arange(n), [i, j])
+            a, b = K[i, k] - K[i, k].mean(), L[j, k] - L[j, k].mean()
+            sizes = [np.std(np.delete(M[r], r)) * np.sqrt(n - 1) for M, r in ((K, i), (L, j))]
+            expected[i, j] = a @ b / (sizes[0] * sizes[1])
+    off = ~np.eye(n, dtype=bool)
+    row = np.array([expected[i, off[i]].mean() for i in range(n)])
+    column = np.array([expected[off[:, j], j].mean() for j in range(n)])
+    contrast = expected - row[:, None] - column + expected[off].mean()
+    row_sd = np.array([np.sqrt(np.mean(contrast[i, off[i]] ** 2)) for i in range(n)])
+    column_sd = np.array([np.sqrt(np.mean(contrast[off[:, j], j] ** 2)) for j in range(n)])
+    found = Agreement(X, Y, np.random.default_rng(0))
+    np.testing.assert_allclose(
+        found.among(np.arange(n)), contrast / np.sqrt(row_sd[:, None] * column_sd), rtol=1e-8, atol=1e-8
+    )
+    np.testing.assert_allclose(found.evidence, np.diag(found.among(np.arange(n))))
+
+
+def test_agreement_does_not_see_the_pair_it_judges():
+    """Random rows have no agreement on average, though each is part of the sums it is judged by."""
+    rng = np.random.default_rng(0)
+    drawn = [Agreement(*rng.standard_normal((2, 30, 12)), rng).evidence for _ in range(60)]
+    assert abs(np.mean(drawn)) < 4 / np.sqrt(60 * 30)
+    assert 0.8 < np.std(drawn) < 1.2
+
+
+def test_exchanged_partners_are_named_without_their_neighbors():
+    X, Y = unit(60, 8, 0.3)
+    Y[[4, 9, 17]] = Y[[9, 17, 4]]
+    Y[[30, 31]] = Y[[31, 30]]
+    rows, probability = find_wrong_pairs(X, Y, np.random.default_rng(0))
+    assert set(rows) == {4, 9, 17, 30, 31}
+    assert probability.min() > 0.9
+    assert np.all(np.diff(probability) <= 0)
+
+
+def test_blocks_do_not_hide_an_exchange(monkeypatch):
+    X, Y = unit(200, 8, 0.3)
+    Y[[0, 150]] = Y[[150, 0]]
+    monkeypatch.setattr(pairing, "_BLOCK", 40)
+    assert set(find_wrong_pairs(X, Y, np.random.default_rng(0))[0]) == {0, 150}
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_equal_items_are_not_called_exchanged(side):
+    """Many pictures of one class share one text: exchanging them changes nothing."""
+    pair = unit(60, 8, 0.3)
+    pair[side][:] = pair[side][np.arange(60) // 3 * 3]
+    assert not len(find_wrong_pairs(*pair, np.random.default_rng(0))[0])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_unrelated_and_constant_rows_name_nobody(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((40, 6))
+    assert not len(find_wrong_pairs(X, rng.standard_normal((40, 5)), rng)[0])
+    assert not len(find_wrong_pairs(X, np.ones((40, 5)), rng)[0])

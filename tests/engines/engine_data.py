@@ -1,7 +1,5 @@
 """A small data set of several files, and engines that simulate failing machines."""
 
-from __future__ import annotations
-
 import contextlib
 import pickle
 import tempfile
@@ -11,28 +9,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from congruence import OrthogonalMap
+from congruence.databases import open_database
 from congruence.engines import LocalEngine
 from congruence.synthetic import rigid_problem
+from congruence.upgrade.migrate import Migration
+from congruence.upgrade.migrate.mapper import RowMapper
 
 FILES, ROWS, WIDTH, OUT = 4, 300, 24, 32
 P = rigid_problem(FILES * ROWS, WIDTH, OUT, noise=0.1, random_state=0)
 X, Y = P.X.astype("f4"), P.Y.astype("f4")
 
 
-def make_map():
-    return OrthogonalMap().fit(P.X[:400], P.Y[:400])
+MAP = OrthogonalMap().fit(P.X[:400], P.Y[:400])
 
 
 def table(start=0, stop=None, vectors=X):
     block = np.ascontiguousarray(vectors[start:stop])
-    n = len(block)
-    return pa.table(
-        {
-            "id": pa.array(np.arange(start, start + n)),
-            "vector": pa.FixedSizeListArray.from_arrays(block.ravel(), block.shape[1]),
-            "title": [f"row {k}" for k in range(start, start + n)],
-        }
-    )
+    rows, lists = np.arange(start, start + len(block)), pa.FixedSizeListArray.from_arrays(block.ravel(), block.shape[1])
+    return pa.table({"id": rows, "vector": lists, "title": [f"row {k}" for k in rows]})
 
 
 def write_parts(folder, vectors=X, group=100):
@@ -73,3 +67,16 @@ class Pickled(LocalEngine):
             with tempfile.TemporaryDirectory() as elsewhere, contextlib.chdir(elsewhere):
                 found = list(super().run(pickle.loads(content), [one]))
             yield from found
+
+
+def migrate(where, journal, executor=None, steps=("run", "verify", "switch"), migration=None, **options):
+    """Take steps of a migration by the map; return what each returned."""
+    with Migration(open_database(str(where)), MAP, journal=journal, executor=executor, **(migration or {})) as one:
+        return {step: getattr(one, step)(**(options if step == "run" else {})) for step in steps}
+
+
+def count_mapped(monkeypatch):
+    """Return a list to which each call of a migration's mapper adds its number of rows."""
+    mapped, call = [], RowMapper.__call__
+    monkeypatch.setattr(RowMapper, "__call__", lambda self, *given: mapped.append(len(given[0])) or call(self, *given))
+    return mapped

@@ -1,12 +1,10 @@
-"""A small S3 server over HTTP: objects, ranges, listings, multipart uploads, conditional writes.
+"""A small S3 server over HTTP for the clients of Arrow and Lance: ranges, listings, multipart and conditional writes.
 
-Supports enough for Arrow's client (the AWS SDK for C++) and Lance's (object_store in Rust). moto cannot be installed
-with this project's pins: botocore needs python-dateutil below 3.
+moto cannot be installed with this project's pins: botocore needs python-dateutil below 3.
 """
 
-from __future__ import annotations
-
 import hashlib
+import io
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -50,11 +48,8 @@ class Handler(BaseHTTPRequestHandler):
             raw = self._chunks(self.rfile)
         else:
             raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if "aws-chunked" in (self.headers.get("Content-Encoding") or "") or (
-            self.headers.get("x-amz-content-sha256") or ""
-        ).startswith("STREAMING"):
-            import io
-
+        streaming = self.headers.get("x-amz-content-sha256", "").startswith("STREAMING")
+        if streaming or "aws-chunked" in self.headers.get("Content-Encoding", ""):
             raw = self._chunks(io.BytesIO(raw))
         return raw
 
@@ -107,11 +102,12 @@ class Handler(BaseHTTPRequestHandler):
         most = min(int(query.get("max-keys", 1000)), 1000)
         cut = len(keys) > most
         keys = keys[:most]
-        inner = "".join(
-            f'<Contents><Key>{escape(key)}</Key><LastModified>2026-11-23T00:00:00.000Z</LastModified><ETag>"x"</ETag>'
-            f"<Size>{len(self.server.objects[bucket][key])}</Size><StorageClass>STANDARD</StorageClass></Contents>"
-            for key in keys
+        facts = (
+            '<LastModified>2026-11-23T00:00:00.000Z</LastModified><ETag>"x"</ETag><StorageClass>STANDARD</StorageClass>'
         )
+        sizes = {key: len(self.server.objects[bucket][key]) for key in keys}
+        entries = (f"<Key>{escape(key)}</Key>{facts}<Size>{size}</Size>" for key, size in sizes.items())
+        inner = "".join(f"<Contents>{entry}</Contents>" for entry in entries)
         inner += "".join(f"<CommonPrefixes><Prefix>{escape(one)}</Prefix></CommonPrefixes>" for one in folders)
         more = f"<NextContinuationToken>{escape(keys[-1])}</NextContinuationToken>" if cut else ""
         self.xml(

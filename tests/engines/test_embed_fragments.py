@@ -1,8 +1,4 @@
-"""Data sets of texts and images, encoded fragment by fragment: the local command's vectors, once each, whatever
-happens.
-"""
-
-from __future__ import annotations
+"""Data sets of texts and images, encoded by fragments: the local command's vectors, once each, whatever happens."""
 
 import io
 import json
@@ -16,20 +12,11 @@ from engine_data import Dying, Killed, read_parts
 from PIL import Image
 
 import congruence.engines.embed as module
-from congruence import Space, read_embeddings
+from congruence import Space, errors, read_embeddings
 from congruence.embed import embed, open_items
 from congruence.encoders import Encoder
 from congruence.engines import EncoderSpec, LocalEngine, embed_dataset, open_itemset
-from congruence.errors import (
-    CorruptFileError,
-    DtypeError,
-    FileError,
-    IdError,
-    ModalityError,
-    OutputExistsError,
-    ParameterError,
-    SpaceMismatchError,
-)
+from congruence.errors import CorruptFileError, FileError, OutputExistsError, ParameterError
 
 HERE = LocalEngine()
 FILES, ROWS = 3, 50
@@ -47,12 +34,8 @@ class Small(Encoder):
     def _embed(self, items):
         self.seen += len(items)
         if self.space.modality == "text":
-            return np.array([[len(t), t.count("a"), hash_of(t), 1] for t in items], "f4")
+            return np.array([[len(t), t.count("a"), sum(t.encode()) % 97, 1] for t in items], "f4")
         return np.array([[*np.asarray(image).mean(axis=(0, 1)), 1] for image in items], "f4")
-
-
-def hash_of(text):
-    return sum(text.encode()) % 97
 
 
 @pytest.fixture
@@ -75,21 +58,19 @@ def write_texts(folder, texts=TEXTS, **more):
     for k in range(FILES):
         rows = slice(k * ROWS, (k + 1) * ROWS)
         part = {"id": np.arange(rows.start, rows.stop), "text": pa.array(texts[rows], pa.string())}
-        pq.write_table(
-            pa.table({**part, **{name: column[rows] for name, column in more.items()}}), folder / f"p{k}.parquet"
-        )
+        part |= {name: column[rows] for name, column in more.items()}
+        pq.write_table(pa.table(part), folder / f"p{k}.parquet")
     return str(folder)
 
 
-TEXT = EncoderSpec("small", "text")
+TEXT, IMAGE = (EncoderSpec("small", modality) for modality in ("text", "image"))
 
 
 def test_a_data_set_is_encoded_as_by_the_local_command(opened, tmp_path):
     source = write_texts(tmp_path / "in", label=np.arange(FILES * ROWS))
     seen = []
-    report = embed_dataset(
-        TEXT, open_itemset(source), str(tmp_path / "out"), engine=HERE, batch_size=8, callback=seen.append
-    )
+    options = {"engine": HERE, "batch_size": 8, "callback": seen.append}
+    report = embed_dataset(TEXT, open_itemset(source), str(tmp_path / "out"), **options)
     assert (report.rows, report.dim, report.fragments, sum(seen)) == (FILES * ROWS, 4, FILES, FILES * ROWS)
     assert len(opened) == 1  # not once a fragment, nor once more for its facts
     pq.write_table(read_parts(tmp_path / "in"), tmp_path / "one.parquet")
@@ -154,7 +135,7 @@ def test_images_are_bytes_paths_or_what_the_datasets_library_writes(opened, tmp_
     ):
         pq.write_table(pa.table({"image": column}), tmp_path / "in/day/t.parquet")
         data = open_itemset(str(tmp_path / "in"))
-        embed_dataset(EncoderSpec("small", "image"), data, str(tmp_path / name), engine=HERE, batch_size=4)
+        embed_dataset(IMAGE, data, str(tmp_path / name), engine=HERE, batch_size=4)
         got = read_embeddings(tmp_path / name / "day")
         assert np.array_equal(got.vectors, reference)
         assert got.ids.tolist() == ids
@@ -162,9 +143,7 @@ def test_images_are_bytes_paths_or_what_the_datasets_library_writes(opened, tmp_
     (tmp_path / "in/day/3.png").unlink()
     pq.write_table(pa.table({"image": paths}), tmp_path / "in/day/t.parquet")
     with pytest.raises(FileError, match=r"No image at .*3\.png"):
-        embed_dataset(
-            EncoderSpec("small", "image"), open_itemset(str(tmp_path / "in")), str(tmp_path / "x"), engine=HERE
-        )
+        embed_dataset(IMAGE, open_itemset(str(tmp_path / "in")), str(tmp_path / "x"), engine=HERE)
 
 
 def test_rows_without_ids_are_counted_through_all_files(opened, tmp_path):
@@ -197,20 +176,20 @@ def test_a_worker_with_other_weights_is_refused(opened, tmp_path, monkeypatch):
                 monkeypatch.setattr(module, "load_encoder", lambda *_, **__: Small(fingerprint="0" * 64))
             return super().run(work, fragments)
 
-    with pytest.raises(SpaceMismatchError, match="fingerprint 0{12} on a worker; expected f{12}"):
+    with pytest.raises(errors.SpaceMismatchError, match="fingerprint 0{12} on a worker; expected f{12}"):
         embed_dataset(TEXT, data, str(tmp_path / "out"), engine=Another())
 
 
 def test_what_cannot_be_encoded_is_refused_before_the_work(opened, tmp_path):
     source = write_texts(tmp_path / "in", number=np.arange(FILES * ROWS))
-    with pytest.raises(DtypeError, match="int64 in column 'number'"):
+    with pytest.raises(errors.DtypeError, match="int64 in column 'number'"):
         open_itemset(source, column="number", modality="text")
     with pytest.raises(ParameterError, match="column='nope'"):
         open_itemset(f"{source}:nope")
     with pytest.raises(ParameterError, match="id_column='nope'"):
         open_itemset(source, id_column="nope")
-    with pytest.raises(ModalityError):
-        embed_dataset(EncoderSpec("small", "image"), open_itemset(source), str(tmp_path / "out"), engine=HERE)
+    with pytest.raises(errors.ModalityError):
+        embed_dataset(IMAGE, open_itemset(source), str(tmp_path / "out"), engine=HERE)
     with pytest.raises(ParameterError, match="layer='all'"):
         embed_dataset(EncoderSpec("small", layer="all"), open_itemset(source), str(tmp_path / "out"), engine=HERE)
     assert not (tmp_path / "out").exists()
@@ -220,7 +199,7 @@ def test_what_cannot_be_encoded_is_refused_before_the_work(opened, tmp_path):
     with pytest.raises(ParameterError, match="in p9"):
         open_itemset(source)
     pq.write_table(pa.table({"id": [1, 1], "text": ["a", "b"]}), tmp_path / "twice.parquet")
-    with pytest.raises(IdError, match=r"twice\.parquet:id"):
+    with pytest.raises(errors.IdError, match=r"twice\.parquet:id"):
         embed_dataset(TEXT, open_itemset(str(tmp_path / "twice.parquet")), str(tmp_path / "out"), engine=HERE)
     pq.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "none.parquet")
     with pytest.raises(FileError, match="no rows"):

@@ -1,7 +1,5 @@
 """The examples of docs/spark.md, docs/daft.md and docs/dask.md, run as printed."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -12,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from engine_data import FILES, OUT, ROWS, WIDTH, X, make_map, write_parts
+from engine_data import FILES, MAP, OUT, ROWS, WIDTH, X, write_parts
 
 from congruence import Space
 from congruence.upgrade.transform import BlockMap
@@ -20,14 +18,11 @@ from congruence.upgrade.transform import BlockMap
 pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore")]
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-MAP = make_map()
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """Run a page's Python beside a data set ``vectors`` and a map ``map``, and return what it wrote to ``mapped``, by
-    id.
-    """
+    """Run a page's Python beside ``vectors`` and ``map``, and return what it wrote to ``mapped``, by id."""
     write_parts(tmp_path / "vectors")
     MAP.save(tmp_path / "map")
     monkeypatch.chdir(tmp_path)
@@ -47,9 +42,8 @@ def check(rows, atol=0.0):
     assert rows.column("id").to_pylist() == list(range(FILES * ROWS))
     assert rows.column("title").to_pylist()[7] == "row 7"
     got = np.stack(rows.column("vector").to_numpy())
-    expected = np.concatenate(
-        [BlockMap(MAP, Space(dim=WIDTH), "f4")(X[k * ROWS : (k + 1) * ROWS]) for k in range(FILES)]
-    )
+    files = (X[k * ROWS : (k + 1) * ROWS] for k in range(FILES))
+    expected = np.concatenate([BlockMap(MAP, Space(dim=WIDTH), "f4")(file) for file in files])
     assert got.shape == (FILES * ROWS, OUT)
     np.testing.assert_allclose(got, expected, rtol=0, atol=atol)
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -45,17 +43,15 @@ def test_moments_of_many_fragments_are_merged_in_a_tree(both):
     data = open_dataset(f"{both / 'both'}:vector", fragment_bytes=1)
     assert len(data.fragments) == 40 > 2 * FAN_IN
     second = open_dataset(f"{both / 'both'}:new", fragment_bytes=1)
-    pairs = type(open_pairs(str(both / "old"), str(both / "new")))(
-        data, second, {a.name: b for a, b in zip(data.fragments, second.fragments, strict=True)}
-    )
+    partners = {a.name: b for a, b in zip(data.fragments, second.fragments, strict=True)}
+    pairs = type(open_pairs(str(both / "old"), str(both / "new")))(data, second, partners)
     got = fit_dataset(pairs, "linear", engine=HERE)
     one = LinearMap().fit(X, Y)
     np.testing.assert_allclose(got.coef_, one.coef_, atol=1e-11)
     assert got.ridge_ == pytest.approx(one.ridge_)
     merged = []
-    order = HERE.reduce(
-        lambda f: f.name.encode(), lambda names: merged.append(len(names)) or b"|".join(names), data.fragments
-    )
+    merge = lambda names: merged.append(len(names)) or b"|".join(names)  # noqa: E731
+    order = HERE.reduce(lambda fragment: fragment.name.encode(), merge, data.fragments)
     assert sorted(order.decode().split("|")) == sorted(one.name for one in data.fragments)
     assert max(merged) <= FAN_IN + 1
 
@@ -106,24 +102,18 @@ def test_commands_on_data_sets_say_what_they_say_of_files(both, here, tmp_path):
     assert json.loads(by_fragments.out)["paired_by"] == "fragments"
     assert here("fit", both / "old", both / "new", "-o", "b", "--method", "orthogonal").code == 0
     np.testing.assert_allclose(load(tmp_path / "a").rotation_, load(tmp_path / "b").rotation_, atol=1e-13)
-    scores = [
-        json.loads(here("evaluate", "b", "--source-image", a, "--target-image", b, "--json").out)
-        for a, b in ((old, new), (both / "old", both / "new"))
-    ]
+    sides = [("--source-image", a, "--target-image", b) for a, b in ((old, new), (both / "old", both / "new"))]
+    scores = [json.loads(here("evaluate", "b", *side, "--json").out) for side in sides]
     assert scores[0] == scores[1]
-    few = here("evaluate", "b", "--source-image", old, "--target-image", new, "--sample", "200", "--json")
+    few = here("evaluate", "b", *sides[0], "--sample", "200", "--json")
     assert few.code == 0, few.err
     for option, value in (("--holdout", "0.1"), ("--unpaired-source", "x.npy")):
         refused = here("fit", old, new, "-o", "c", option, value)
         assert refused.code == 2
         assert option in refused.err
-    refused = here("evaluate", "b", "--source-image", old, "--target-image", new, "--sample", "9", "--labels", "l.txt")
+    refused = here("evaluate", "b", *sides[0], "--sample", "9", "--labels", "l.txt")
     assert refused.code == 2
     assert "--sample 1200" in refused.err
-    options = ("--folds", "3", "--repeats", "2", "--json")
-    said = [
-        here("certify", "--source-image", a, "--target-image", b, *options)
-        for a, b in ((old, new), (both / "old", both / "new"))
-    ]
+    said = [here("certify", *side, "--folds", "3", "--repeats", "2", "--json") for side in sides]
     assert said[0].code == 0, said[0].err
     assert json.loads(said[0].out)["verdict"] == json.loads(said[1].out)["verdict"]

@@ -1,8 +1,4 @@
-"""A migration whose executor an engine makes: the same bits as in one process, nothing lost to kills, and files
-only.
-"""
-
-from __future__ import annotations
+"""A migration whose executor an engine makes: the bits of one process, nothing lost to kills, and files only."""
 
 import json
 
@@ -10,25 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from engine_data import FILES, ROWS, Dying, Killed, Pickled, X, make_map, read_parts, write_parts
+from engine_data import FILES, MAP, ROWS, Dying, Killed, Pickled, X, count_mapped, migrate, read_parts, write_parts
 
 from congruence.databases import open_database
 from congruence.engines import EngineExecutor, LocalEngine
 from congruence.errors import CorruptFileError, MigrationError, NotFiniteError, ParameterError
 from congruence.upgrade.migrate import Migration
 from congruence.upgrade.migrate.passes import SAMPLE_IDS
-
-MAP = make_map()
-
-
-def migrate(where, journal, executor=None, steps=("run", "verify", "switch"), **options):
-    result = {}
-    with Migration(
-        open_database(str(where)), MAP, journal=journal, executor=executor, **options.pop("migration", {})
-    ) as one:
-        for step in steps:
-            result[step] = getattr(one, step)(**(options if step == "run" else {}))
-    return result
 
 
 def same_files(ours, theirs):
@@ -75,9 +59,8 @@ def test_large_files_are_divided_between_row_groups(tmp_path):
     executor = EngineExecutor(Counted(), range_bytes=250 * 4 * X.shape[1])
     assert migrate(where, tmp_path / "journal", executor)["verify"].passed
     assert seen[:4] == ["rows 0 to 299", "rows 300 to 599", "rows 600 to 899", "rows 900 to 1199"]
-    np.testing.assert_allclose(
-        np.stack(pq.read_table(where)["vector"].to_pylist()), MAP.transform(X), rtol=0, atol=2e-6
-    )
+    found = np.stack(pq.read_table(where)["vector"].to_pylist())
+    np.testing.assert_allclose(found, MAP.transform(X), rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("after", range(FILES))
@@ -102,16 +85,8 @@ def test_a_stretch_that_is_done_is_not_mapped_again(both, tmp_path, monkeypatch)
     ours, _ = both
     with pytest.raises(Killed):
         migrate(ours, tmp_path / "j", EngineExecutor(Dying(2, unseen=False)), steps=("run",))
-    mapped = []
-    from congruence.upgrade.migrate.mapper import RowMapper
-
-    call = RowMapper.__call__
-    monkeypatch.setattr(
-        RowMapper, "__call__", lambda self, ids, *rest: mapped.append(len(ids)) or call(self, ids, *rest)
-    )
-    with Migration(
-        open_database(str(ours)), MAP, journal=tmp_path / "j", executor=EngineExecutor(LocalEngine())
-    ) as one:
+    mapped, executor = count_mapped(monkeypatch), EngineExecutor(LocalEngine())
+    with Migration(open_database(str(ours)), MAP, journal=tmp_path / "j", executor=executor) as one:
         one.executor.fill(one, one.journal)
     assert sum(mapped) == (FILES - 3) * ROWS  # three ranges were done: two told of, and the one after which it died
 
@@ -162,9 +137,8 @@ def test_only_files_of_tables_and_only_maps(tmp_path):
     with pytest.raises(ParameterError, match="Got npy for an engine; expected Parquet or Arrow files"):
         Migration(open_database(str(tmp_path / "photos.npy")), MAP, executor=EngineExecutor(LocalEngine()))
     where = write_parts(tmp_path / "photos")
-    with Migration(
-        open_database(str(where)), MAP, journal=tmp_path / "j", executor=EngineExecutor(LocalEngine())
-    ) as migration:
+    executor = EngineExecutor(LocalEngine())
+    with Migration(open_database(str(where)), MAP, journal=tmp_path / "j", executor=executor) as migration:
         migration.mapper.native = object()
         with pytest.raises(MigrationError, match="a migration with re-embedded rows for an engine"):
             migration.executor.repair(migration)

@@ -1,16 +1,11 @@
-"""A LanceDB table that an engine migrates: complete files of the column by fragment, committed as far as nobody has
-changed their rows.
-"""
-
-from __future__ import annotations
+"""A LanceDB table that an engine migrates: files of the column, committed where nobody has changed their rows."""
 
 import json
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from engine_data import FILES, ROWS, Dying, Killed, Pickled, X, make_map, table
-from s3_server import s3_server
+from engine_data import FILES, MAP, ROWS, Dying, Killed, Pickled, X, count_mapped, migrate, table
 
 from congruence.databases import open_database
 from congruence.engines import EngineExecutor, LocalEngine
@@ -19,23 +14,12 @@ from congruence.upgrade.migrate import Migration
 
 lance = pytest.importorskip("lance")
 
-MAP = make_map()
 N = FILES * ROWS
 
 
 def write_table(where, vectors=X, rows=ROWS):
     lance.write_dataset(table(vectors=vectors), str(where), max_rows_per_file=rows)
     return where
-
-
-def migrate(where, journal, executor, steps=("run", "verify", "switch"), **options):
-    result = {}
-    with Migration(
-        open_database(str(where)), MAP, journal=journal, executor=executor, **options.pop("migration", {})
-    ) as one:
-        for step in steps:
-            result[step] = getattr(one, step)(**(options if step == "run" else {}))
-    return result
 
 
 def rows_of(where, column="vector"):
@@ -88,24 +72,15 @@ def test_it_ends_as_in_one_process(tmp_path, monkeypatch):
     assert lance.dataset(str(where)).to_table(columns=["id", "title"]).equals(table().drop(["vector"]))
 
 
-def test_small_fragments_share_a_stretch(tmp_path):
-    database = open_database(str(write_table(tmp_path / "photos.lance")))
-    assert list(database.ranges(2 * ROWS)) == [(0, 2), (2, 4)]
-    assert list(database.ranges(2 * ROWS - 1)) == [(0, 1), (1, 2), (2, 3), (3, 4)]
-    assert list(database.ranges(1)) == [(0, 1), (1, 2), (2, 3), (3, 4)]
-    assert list(database.ranges(10 * N)) == [(0, 4)]
-
-
 @pytest.mark.parametrize("after", [0, FILES - 1])
 @pytest.mark.parametrize("then", ["engine", "one process"])
 def test_a_killed_driver_loses_nothing(tmp_path, monkeypatch, after, then):
     where, one_each = write_table(tmp_path / "photos.lance"), {"range_bytes": 1}
-    database = open_database(str(where))
 
-    def dead(files):
+    def dead(self, files):
         raise Killed  # a dead process commits nothing
 
-    monkeypatch.setattr(type(database), "take", lambda self, files: dead(files))
+    monkeypatch.setattr(type(open_database(str(where))), "take", dead)
     with pytest.raises(Killed):
         migrate(where, tmp_path / "j", EngineExecutor(Dying(after), **one_each), steps=("run",))
     monkeypatch.undo()
@@ -118,15 +93,8 @@ def test_what_is_committed_is_not_mapped_again(tmp_path, monkeypatch):
     where = write_table(tmp_path / "photos.lance")
     with pytest.raises(Killed):  # an interrupt: what was told is committed
         migrate(where, tmp_path / "j", EngineExecutor(Dying(2), range_bytes=1), steps=("run",))
-    from congruence.upgrade.migrate.mapper import RowMapper
-
-    mapped, call = [], RowMapper.__call__
-    monkeypatch.setattr(
-        RowMapper, "__call__", lambda self, ids, *rest: mapped.append(len(ids)) or call(self, ids, *rest)
-    )
-    with Migration(
-        open_database(str(where)), MAP, journal=tmp_path / "j", executor=EngineExecutor(LocalEngine())
-    ) as one:
+    mapped, executor = count_mapped(monkeypatch), EngineExecutor(LocalEngine())
+    with Migration(open_database(str(where)), MAP, journal=tmp_path / "j", executor=executor) as one:
         one.executor.fill(one, one.journal)
     assert sum(mapped) == (FILES - 2) * ROWS
 
@@ -136,12 +104,11 @@ def update(data):
     data.update({"vector": "[" + ", ".join(map(str, changed)) + "]"}, where="id = 5 OR id = 905")
 
 
+SEVEN = table(0, 7).set_column(0, "id", pa.array(np.arange(N, N + 7)))
 CHANGES = {
     "rows are deleted": lambda data: data.delete("id IN (3, 4, 350, 1199)"),
     "rows are updated": update,
-    "rows are added": lambda data: lance.write_dataset(
-        table(0, 7).set_column(0, "id", pa.array(np.arange(N, N + 7))), data.uri, mode="append"
-    ),
+    "rows are added": lambda data: lance.write_dataset(SEVEN, data.uri, mode="append"),
     "a column is added": lambda data: data.add_columns(pa.field("more", pa.int32())),
     "fragments are compacted": lambda data: data.optimize.compact_files(target_rows_per_fragment=10 * N),
     "a vector is missing": lambda data: data.update({"vector": "NULL"}, where="id = 7"),
@@ -150,9 +117,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_others_change_the_table_meanwhile(tmp_path, name):
-    """Files that were written for rows as they were before are committed where these still stand, and the others
-    removed.
-    """
+    """Files written for rows as they were are committed where these still stand, and the others removed."""
     where = write_table(tmp_path / "photos.lance")
     engine = Meanwhile(where, CHANGES[name])
     assert migrate(where, tmp_path / "j", EngineExecutor(engine, range_bytes=1))["verify"].passed
@@ -167,9 +132,12 @@ def test_others_change_the_table_meanwhile(tmp_path, name):
     assert len(ids) == N - gone
 
 
-def test_a_file_of_rows_that_moved_is_removed(tmp_path):
+def test_small_fragments_share_a_stretch_and_a_file_of_rows_that_moved_is_removed(tmp_path):
     where = write_table(tmp_path / "photos.lance")
     database = open_database(str(where))
+    each = [(k, k + 1) for k in range(FILES)]
+    for rows, stretches in ((2 * ROWS, [(0, 2), (2, 4)]), (2 * ROWS - 1, each), (1, each), (10 * N, [(0, 4)])):
+        assert list(database.ranges(rows)) == stretches
     database.prepare(MAP.d_out)
     ((start, stop),) = database.ranges(10 * N)
     files = database.revise(start, stop, 128, lambda block: (~block.has_new, MAP.transform(block.old)))
@@ -185,9 +153,7 @@ def test_a_file_of_rows_that_moved_is_removed(tmp_path):
 
 
 def test_rows_that_are_deleted_or_have_no_vector(tmp_path):
-    """They stay so, in the first block of a fragment, between others and at its end, also where only some of its
-    vectors are written again.
-    """
+    """They stay so at a fragment's start, between others and at its end, also where some vectors are written again."""
     where = tmp_path / "photos.lance"
     holes = {0, 1, 299, 300, 450, 899, 1199}
     lists = [None if k in (2, 298, 600, 1198) else row.tolist() for k, row in enumerate(X)]
@@ -234,15 +200,14 @@ def test_rows_before_the_first_that_changes_are_copied(tmp_path):
 
 @pytest.mark.parametrize("element", ["float16", "binary"])
 def test_other_kinds_of_numbers(tmp_path, element):
-    where = write_table(tmp_path / "photos.lance")
-    migrate(where, tmp_path / "a", EngineExecutor(Pickled()), steps=("run",), migration={"element_type": element})
-    ours = lance.dataset(str(where)).to_table(columns=["vector__congruence_new"])
-    other = write_table(tmp_path / "other.lance")
-    migrate(other, tmp_path / "b", None, steps=("run",), migration={"element_type": element})
-    assert ours.num_rows == N
-    theirs = lance.dataset(str(other)).to_table(columns=["vector__congruence_new"])
-    a, b = (np.array(one.column(0).to_pylist(), np.float32) for one in (ours, theirs))
-    np.testing.assert_allclose(a, b, rtol=0, atol=1e-3)
+    found = []
+    for name, executor in (("a", EngineExecutor(Pickled())), ("b", None)):
+        where = write_table(tmp_path / f"{name}.lance")
+        migrate(where, tmp_path / name, executor, steps=("run",), migration={"element_type": element})
+        rows = lance.dataset(str(where)).to_table(columns=["vector__congruence_new"])
+        found.append(np.array(rows.column(0).to_pylist(), np.float32))
+    assert len(found[0]) == N
+    np.testing.assert_allclose(*found, rtol=0, atol=1e-3)
 
 
 def test_bad_input(tmp_path):
@@ -259,54 +224,51 @@ def test_bad_input(tmp_path):
         Migration(database, MAP, journal=tmp_path / "k", executor=EngineExecutor(LocalEngine())).run()
 
 
+PHOTOS = "s3://bucket/shop/photos.lance"
+
+
 @pytest.fixture
-def bucket(monkeypatch):
-    for name, value in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    with s3_server() as server:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{server.server_port}")
-        options = {"aws_endpoint": f"http://127.0.0.1:{server.server_port}", "allow_http": "true"}
-        lance.write_dataset(table(), "s3://bucket/shop/photos.lance", max_rows_per_file=ROWS, storage_options=options)
-        yield options
+def shop(bucket, monkeypatch):
+    """Options to open a table in the bucket."""
+    endpoint = f"http://127.0.0.1:{bucket.server_port}"
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
+    options = {"aws_endpoint": endpoint, "allow_http": "true"}
+    lance.write_dataset(table(), PHOTOS, max_rows_per_file=ROWS, storage_options=options)
+    return options
 
 
 def in_bucket(options):
-    return lance.dataset("s3://bucket/shop/photos.lance", storage_options=options).to_table().sort_by("id")
+    return lance.dataset(PHOTOS, storage_options=options).to_table().sort_by("id")
 
 
-def test_a_table_in_an_object_store_by_the_command(bucket, here, tmp_path):
-    """From the plan to the way back, killed between, with another process's change; no file is written beside the
-    table's own.
-    """
+def test_a_table_in_an_object_store_by_the_command(shop, here, tmp_path):
+    """From the plan to the way back, killed between, with another's change; no file is beside the table's own."""
     MAP.save(tmp_path / "map")
-    where = "s3://bucket/shop/photos.lance"
     with pytest.raises(Killed):
         executor = EngineExecutor(Dying(1), range_bytes=1)
-        migrate(where, tmp_path / "journal", executor, steps=("run",))
-    lance.dataset(where, storage_options=bucket).delete("id = 700")
+        migrate(PHOTOS, tmp_path / "journal", executor, steps=("run",))
+    lance.dataset(PHOTOS, storage_options=shop).delete("id = 700")
     for words in (("--map", "map", "--resume", "--yes"), ("verify",), ("switch",)):
-        ended = here("migrate", where, *words, "--journal", "journal")
+        ended = here("migrate", PHOTOS, *words, "--journal", "journal")
         assert ended.code == 0, ended.err
-    found = in_bucket(bucket)
+    found = in_bucket(shop)
     ids = found["id"].to_numpy()
     assert ids.tolist() == [k for k in range(N) if k != 700]
     np.testing.assert_allclose(np.stack(found["vector"].to_numpy()), MAP.transform(X[ids]), rtol=0, atol=2e-6)
-    ended = here("migrate", where, "rollback", "--journal", "journal")
+    ended = here("migrate", PHOTOS, "rollback", "--journal", "journal")
     assert ended.code == 0, ended.err
-    np.testing.assert_array_equal(np.stack(in_bucket(bucket)["vector"].to_numpy()), X[ids])
+    np.testing.assert_array_equal(np.stack(in_bucket(shop)["vector"].to_numpy()), X[ids])
     assert "127.0.0.1" not in (tmp_path / "journal" / "journal.json").read_text()
 
 
-def test_what_an_object_store_cannot_do_is_said(bucket, here, tmp_path):
-    where = "s3://bucket/shop/photos.lance"
+def test_what_an_object_store_cannot_do_is_said(shop, here, tmp_path):
     with pytest.raises(DatabaseError, match=r"s3://.*cannot be written one by one.*Migrate with an engine"):
-        Migration(open_database(where), MAP, journal=tmp_path / "j").run()
+        Migration(open_database(PHOTOS), MAP, journal=tmp_path / "j").run()
     with pytest.raises(ParameterError, match=r"URL ends in \.lance"):
         open_database("s3://bucket/shop")
     with pytest.raises((FileError, DatabaseError), match=r"s3://bucket/none\.lance"):
         open_database("s3://bucket/none.lance")
     np.savez(tmp_path / "new.npz", ids=np.arange(N), vectors=MAP.transform(X))
-    ended = here("migrate", where, "reembed", "--encode", "new.npz", "--share", "0.1")
+    ended = here("migrate", PHOTOS, "reembed", "--encode", "new.npz", "--share", "0.1")
     assert ended.code == 2
     assert "in an object store, where rows cannot be re-embedded" in ended.err

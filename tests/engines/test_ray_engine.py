@@ -1,7 +1,5 @@
 """On a local cluster of Ray with two workers, started once."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -12,22 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from engine_data import FILES, ROWS, X, Y, make_map, read_parts, table, write_parts
+from engine_data import FILES, MAP, ROWS, X, Y, read_parts, table, write_parts
 from PIL import Image
 
-from congruence import load, read_embeddings
+from congruence import engines, load, read_embeddings
 from congruence.databases import open_database
 from congruence.encoders import load_encoder
-from congruence.engines import (
-    EncoderSpec,
-    EngineExecutor,
-    MapBatch,
-    RayEngine,
-    embed_dataset,
-    open_dataset,
-    open_itemset,
-    transform_dataset,
-)
+from congruence.engines import EncoderSpec, EngineExecutor, RayEngine, embed_dataset, open_dataset, open_itemset
 from congruence.errors import NotFiniteError
 from congruence.stores import open_source
 from congruence.upgrade.migrate import Migration
@@ -35,42 +24,24 @@ from congruence.upgrade.transform import transform_file
 
 pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("ray"), pytest.mark.filterwarnings("ignore")]
 
-MAP = make_map()
-
-
-#: A worker imports for two seconds: the cluster keeps those that it has, and starts none before it has work for it.
-SETTINGS = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_idle_worker_killing_time_threshold_ms": "3600000",
-    "RAY_enable_worker_prestart": "0",
-}
-
 
 @pytest.fixture(scope="module")
 def cluster():
+    """A worker imports for two seconds: the cluster keeps those that it has, and starts none without work for it."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in SETTINGS.items():
-            patch.setenv(name, value)
-        yield from _cluster()
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_idle_worker_killing_time_threshold_ms", "3600000")
+        patch.setenv("RAY_enable_worker_prestart", "0")
+        import ray
 
-
-def _cluster():
-    import ray
-
-    before = signal.getsignal(signal.SIGTERM)
-    ray.init(
-        address="local",
-        num_cpus=2,
-        num_gpus=1,  # none is used: tasks that ask for one are told apart by Ray
-        include_dashboard=False,
-        object_store_memory=100 * 2**20,
-        log_to_driver=False,
-        logging_level="ERROR",
-    )
-    signal.signal(signal.SIGTERM, before)  # which ray.init overwrites, for all tests of this process
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import tests
-    yield ray
-    ray.shutdown()
+        before = signal.getsignal(signal.SIGTERM)
+        quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+        # No GPU is used: tasks that ask for one are told apart by Ray.
+        ray.init(address="local", num_cpus=2, num_gpus=1, object_store_memory=100 * 2**20, **quiet)
+        signal.signal(signal.SIGTERM, before)  # which ray.init overwrites, for all tests of this process
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import tests
+        yield ray
+        ray.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +59,7 @@ def test_the_command_on_a_cluster_writes_what_the_local_one_writes(cluster, part
 
 
 class Dies:
-    """Ends its process on the first attempt at each of some fragments, after the output is written: kill -9 at the
-    worst time.
-    """
+    """Ends its process on the first attempt at each of some fragments, after the output is written."""
 
     def __init__(self, work, marks, names):
         self.work, self.marks, self.names = work, marks, names
@@ -119,7 +88,7 @@ def test_dead_workers_are_replaced_and_no_row_is_there_twice(cluster, parts, tmp
     for out in ("out", "out.lance"):
         for mark in (tmp_path / "marks").iterdir():
             mark.unlink()
-        report = transform_dataset(MAP, open_dataset(str(parts)), str(tmp_path / out), engine=engine)
+        report = engines.transform_dataset(MAP, open_dataset(str(parts)), str(tmp_path / out), engine=engine)
         assert len(list((tmp_path / "marks").iterdir())) == 1
         assert report.rows == FILES * ROWS
         ids = open_source(tmp_path / out).read().ids
@@ -128,9 +97,7 @@ def test_dead_workers_are_replaced_and_no_row_is_there_twice(cluster, parts, tmp
 
 
 def test_a_migration_on_a_cluster_with_dying_workers(cluster, here, tmp_path):
-    """Workers die after a stretch is written, before it is told, and after a new file is; the command then does the
-    switch and the way back.
-    """
+    """After a stretch is written, before it is told, and after a new file is; then the command switches."""
     where = write_parts(tmp_path / "photos")
     MAP.save(tmp_path / "map")
     (tmp_path / "marks").mkdir()
@@ -155,9 +122,7 @@ def test_a_migration_on_a_cluster_with_dying_workers(cluster, here, tmp_path):
 
 
 def test_a_lancedb_table_on_a_cluster_with_a_dying_worker(cluster, here, tmp_path):
-    """A worker dies after a fragment's file is written, before it is told: another writes it again, and the command
-    goes on.
-    """
+    """A worker dies after a fragment's file is written, before it is told: another writes it again."""
     lance = pytest.importorskip("lance")
     where = tmp_path / "photos.lance"
     lance.write_dataset(table(), str(where), max_rows_per_file=ROWS)
@@ -180,10 +145,9 @@ def test_an_error_of_a_worker_is_ours_and_what_is_finished_stays(cluster, tmp_pa
     vectors[-1] = np.nan
     data = open_dataset(str(write_parts(tmp_path / "in", vectors)))
     with pytest.raises(NotFiniteError, match=r"'1199'.*The fragment is part-3\."):
-        transform_dataset(MAP, data, str(tmp_path / "out"), engine=RayEngine(workers=1))
-    report = transform_dataset(
-        MAP, data, str(tmp_path / "out"), engine=RayEngine(), bad_rows=str(tmp_path / "bad"), force=True
-    )
+        engines.transform_dataset(MAP, data, str(tmp_path / "out"), engine=RayEngine(workers=1))
+    aside = str(tmp_path / "bad")
+    report = engines.transform_dataset(MAP, data, str(tmp_path / "out"), engine=RayEngine(), bad_rows=aside, force=True)
     assert (report.rows, report.bad_rows) == (FILES * ROWS - 1, 1)
 
 
@@ -193,14 +157,9 @@ def test_a_fit_on_a_cluster_is_the_same_to_the_bit_in_every_run(cluster, here, t
     for k in range(18):  # two levels of merges
         pq.write_table(two.slice(k * 60, 60), tmp_path / f"both/{k}.parquet")
     for out in ("a", "b"):
-        result = here(
-            "fit", "both:vector", "both:new", "-o", out, "--engine", "ray", "--method", "orthogonal", "--json"
-        )
+        result = here("fit", "both:vector", "both:new", "-o", out, "--engine", "ray", "--method", "orthogonal")
         assert result.code == 0, result.err
-    assert (
-        here("fit", "file://" + str(tmp_path / "both:vector"), "file://" + str(tmp_path / "both:new"), "-o", "c").code
-        == 0
-    )
+    assert here("fit", *(f"file://{tmp_path / 'both'}:{name}" for name in ("vector", "new")), "-o", "c").code == 0
     a, b, c = (load(tmp_path / name).rotation_ for name in "abc")
     assert np.array_equal(a, b)
     np.testing.assert_allclose(a, c, atol=1e-13)
@@ -209,7 +168,7 @@ def test_a_fit_on_a_cluster_is_the_same_to_the_bit_in_every_run(cluster, here, t
 def test_the_batch_callable_in_a_pipeline_of_ray(cluster, parts):
     import ray.data
 
-    batch = MapBatch(MAP, pq.read_schema(parts / "part-0.parquet"))
+    batch = engines.MapBatch(MAP, pq.read_schema(parts / "part-0.parquet"))
     got = ray.data.read_parquet(str(parts)).map_batches(batch, batch_format="pyarrow", batch_size=None).take_all()
     assert sorted(row["id"] for row in got) == list(range(FILES * ROWS))
     row = next(row for row in got if row["id"] == 17)
@@ -233,25 +192,17 @@ def test_a_command_keeps_what_a_signal_does_to_it(monkeypatch):
         signal.signal(signal.SIGTERM, before)
 
 
-# ------------------------------------------------------------------ evaluate and certify
-
-
 def test_scores_of_a_cluster_are_those_of_the_local_commands(cluster, parts, here, tmp_path):
     MAP.save(tmp_path / "map")
     new = write_parts(tmp_path / "new", Y)
     ray = ("--engine", "ray", "--json")
-    scores = [
-        here("evaluate", "map", "--source-image", parts, "--target-image", new, *how) for how in (ray, ("--json",))
-    ]
+    sides = ("--source-image", parts, "--target-image", new)
+    scores = [here("evaluate", "map", *sides, *how) for how in (ray, ("--json",))]
     assert scores[0].code == 0, scores[0].err
     assert json.loads(scores[0].out) == json.loads(scores[1].out)
-    options = ("--source-image", parts, "--target-image", new, "--folds", "3", "--repeats", "2")
-    said = [here("certify", *options, *how) for how in (ray, ("--json",))]
+    said = [here("certify", *sides, "--folds", "3", "--repeats", "2", *how) for how in (ray, ("--json",))]
     assert said[0].out, said[0].err
     assert json.loads(said[0].out)["verdict"] == json.loads(said[1].out)["verdict"]
-
-
-# ------------------------------------------------------------------ embed
 
 
 @pytest.fixture(scope="module")
@@ -285,9 +236,8 @@ def expected(eyes):
 
 
 def test_embed_on_a_cluster_gives_the_vectors_of_the_encoder(cluster, eyes, here, tmp_path):
-    done = here(
-        "embed", f"onnx:{eyes / 'eyes.onnx'}", eyes / "in", "-o", "out", "--engine", "ray", "--batch-size", 4, "--json"
-    )
+    flags = ("--engine", "ray", "--batch-size", 4, "--json")
+    done = here("embed", f"onnx:{eyes / 'eyes.onnx'}", eyes / "in", "-o", "out", *flags)
     assert done.code == 0, done.err
     assert json.loads(done.out)["rows"] == 40
     ids, vectors = expected(eyes)
@@ -335,10 +285,8 @@ def test_a_worker_opens_the_encoder_once_on_a_gpu_too(cluster, eyes, tmp_path):
 def test_a_dead_worker_of_embed_is_replaced_and_no_row_is_there_twice(cluster, eyes, tmp_path):
     (tmp_path / "marks").mkdir()
     engine = Dangerous(tmp_path / "marks", ("part-1",))
-    data = open_itemset(str(eyes / "in"))
-    report = embed_dataset(
-        EncoderSpec(f"onnx:{eyes / 'eyes.onnx'}"), data, str(tmp_path / "out"), engine=engine, batch_size=4
-    )
+    spec, data = EncoderSpec(f"onnx:{eyes / 'eyes.onnx'}"), open_itemset(str(eyes / "in"))
+    report = embed_dataset(spec, data, str(tmp_path / "out"), engine=engine, batch_size=4)
     assert len(list((tmp_path / "marks").iterdir())) == 1
     assert report.rows == 40
     assert read_embeddings(tmp_path / "out").ids.tolist() == expected(eyes)[0]

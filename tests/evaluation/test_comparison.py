@@ -23,9 +23,6 @@ def within_chance(rejections, trials, level=0.05):
     return rejections <= binom.isf(1e-4, trials, level)
 
 
-# ------------------------------------------------------------------ the tests themselves
-
-
 @pytest.mark.parametrize(("b", "c"), [(0, 0), (5, 0), (7, 2), (4, 4), (31, 12), (0, 1)])
 def test_mcnemar_is_the_binomial_test_of_the_discordant_pairs(b, c):
     first, second = np.r_[np.ones(b), np.zeros(c), np.ones(9)], np.r_[np.zeros(b), np.ones(c), np.ones(9)]
@@ -104,9 +101,6 @@ def test_hits_at_k_are_those_of_recall_with_ties():
     queries, gallery = rng.integers(-1, 2, (2, 60, 5)) + 0.01 * np.arange(1, 6)  # many exact copies
     for k in (1, 4, 60):
         assert hits_at_k(queries, gallery, k).mean() == pytest.approx(recall_at_k(queries, gallery, np.arange(60), k))
-
-
-# ------------------------------------------------------------------ maps
 
 
 @pytest.fixture(scope="module")
@@ -240,9 +234,6 @@ def test_copies_are_one_query():
     assert other.n_groups == 60
 
 
-# ------------------------------------------------------------------ what is refused
-
-
 def test_rows_a_map_was_fitted_on_are_refused_dropped_or_kept(maps, texts):
     old, new, _ = texts
     whole = maps[0]
@@ -300,46 +291,18 @@ def test_two_maps_into_joint_spaces():
     assert line.adjusted_p_value < 0.05
 
 
-# ------------------------------------------------------------------ the command
-
-
 def test_evaluate_against_another_map(here, tmp_path):
     problem = rigid_problem(n=160, d_source=12, noise=0.4, random_state=0)
     np.savez(tmp_path / "both.npz", a=problem.X, b=problem.Y, names=[f"item {k}" for k in range(160)])
-    vectors = ["both.npz:a", "both.npz:b"]
     for name, extra in (("new", []), ("old", ["--shrinkage", "soft", "--shrinkage-strength", "3"])):
-        assert (
-            here(
-                "fit",
-                *vectors,
-                "--ids",
-                "names",
-                "--modality",
-                "text",
-                "--holdout",
-                60,
-                "-o",
-                name,
-                "--no-check",
-                *extra,
-            ).code
-            == 0
-        )
-    common = [
-        "evaluate",
-        "new",
-        "--source-text",
-        vectors[0],
-        "--target-text",
-        vectors[1],
-        "--ids",
-        "names",
-        "--held-out",
-    ]
-    refused = here(*common[:-1], "--against", "old")
+        fit = f"fit both.npz:a both.npz:b --ids names --modality text --holdout 60 -o {name} --no-check"
+        assert here(*fit.split(), *extra).code == 0
+    common = "evaluate new --source-text both.npz:a --target-text both.npz:b --ids names"
+    refused = here(*common.split(), "--against", "old")
     assert refused.code == 2
     assert "Got 100 of 160 text rows that new may have been fitted on" in refused.err
     assert "Pass --fitted-rows drop to leave them out" in refused.err
+    common = [*common.split(), "--held-out"]
     plain = here(*common, "--against", "old", "--report", "page.html")
     assert plain.code == 0, plain.err
     assert "new against old" in plain.out

@@ -40,38 +40,39 @@ def naive(items, V, P, N, which, others):
     return np.mean(hits)
 
 
-def test_it_is_the_share_of_right_choices_by_task():
+def test_it_is_the_share_of_right_choices_by_task_and_by_category():
     items = make_items(80)
     V, P, N = (rows(80, seed) for seed in range(3))
-    drawn = distractors(items, 5, random_state=1)
+    right, wrong = rows(80, 0, d=1)[:, 0], rows(80, 1, d=1)[:, 0]
+    drawn = distractors(items, 5, random_state=1)  # of the task, for its categories too
     found = {one.task: one for one in sugarcrepe_recall(items, V, P, N, random_state=1)}
-    assert list(found)[:5] == ["replace", "add", "swap", "swap, order only", "swap, other words"]
-    for task in ("replace", "add", "swap"):
-        which = np.char.startswith(items.categories, task)
-        assert found[task].n == which.sum()
-        assert found[task].binary == pytest.approx(naive(items, V, P, N, which, np.empty((80, 0), int)))
-        assert found[task].choice == pytest.approx(naive(items, V, P, N, which, drawn))
+    texts = {one.task: one for one in text_only_recall(items, right, wrong, random_state=1)}
+    # add and swap have items of one category: their own lines say the same.
+    tasks = ["replace", "add", "swap", "swap, order only", "swap, other words"]
+    assert list(found) == list(texts) == [*tasks, "replace, attribute", "replace, relation"]
+    which = {task: np.char.startswith(items.categories, task) for task in ("replace", "add", "swap")}
+    which["replace, attribute"] = items.categories == "replace_att"
+    which["replace, relation"] = items.categories == "replace_rel"
+    for task, chosen in which.items():
+        assert found[task].n == chosen.sum()
+        assert found[task].binary == pytest.approx(naive(items, V, P, N, chosen, np.empty((80, 0), int)))
+        assert found[task].choice == pytest.approx(naive(items, V, P, N, chosen, drawn))
+        assert texts[task].binary == pytest.approx(np.mean(right[chosen] > wrong[chosen]))
+        best = [right[i] > max(wrong[i], *right[drawn[i]]) for i in np.flatnonzero(chosen)]
+        assert texts[task].choice == pytest.approx(np.mean(best))
     parts = [found[f"swap, {part}"] for part in ("order only", "other words")]
     assert sum(part.n for part in parts) == found["swap"].n
     assert sum(part.n * part.binary for part in parts) == pytest.approx(found["swap"].n * found["swap"].binary)
 
 
-def test_scores_of_texts_alone_are_asked_the_same_questions():
+def test_scores_of_texts_alone_tie_and_are_checked():
     items = make_items(80)
-    right, wrong = rows(80, 0, d=1)[:, 0], rows(80, 1, d=1)[:, 0]
-    drawn = distractors(items, 5, random_state=1)
-    found = {one.task: one for one in text_only_recall(items, right, wrong, random_state=1)}
-    for task in ("replace", "add", "swap"):
-        which = np.flatnonzero(np.char.startswith(items.categories, task))
-        assert found[task].binary == pytest.approx(np.mean([right[i] > wrong[i] for i in which]))
-        chosen = [right[i] > max(wrong[i], *right[drawn[i]]) for i in which]
-        assert found[task].choice == pytest.approx(np.mean(chosen))
     same = text_only_recall(items, np.ones(80), np.ones(80))[0]
     assert (same.binary, same.choice, same.ties) == (0.5, 0.2, same.n)
     with pytest.raises(NotFiniteError, match="scores of negative"):
-        text_only_recall(items, right, np.full(80, np.nan))
+        text_only_recall(items, np.ones(80), np.full(80, np.nan))
     with pytest.raises(ShapeError, match="79"):
-        text_only_recall(items, right[1:], wrong)
+        text_only_recall(items, np.ones(79), np.ones(80))
 
 
 @given(st.integers(0, 99), st.sampled_from([None, 1.0]), st.integers(2, 6))
@@ -122,25 +123,6 @@ def test_random_embeddings_are_at_chance():
     (found,) = sugarcrepe_recall(items, *(rows(1200, seed, d=30) for seed in range(3)))
     assert found.binary == pytest.approx(0.5, abs=4 * np.sqrt(0.25 / 1200))
     assert found.choice == pytest.approx(0.2, abs=4 * np.sqrt(0.16 / 1200))
-
-
-def test_categories_are_measured_with_the_distractors_of_their_task():
-    items = make_items(80)
-    V, P, N = (rows(80, seed) for seed in range(3))
-    drawn = distractors(items, 5, random_state=1)
-    lines = sugarcrepe_recall(items, V, P, N, random_state=1)
-    found = {one.task: one for one in lines}
-    # add and swap have items of one category: their own lines say the same.
-    assert [one.task for one in lines][-2:] == ["replace, attribute", "replace, relation"]
-    assert not {"add, object", "swap, attribute"} & set(found)
-    for category, name in (("replace_att", "replace, attribute"), ("replace_rel", "replace, relation")):
-        which = items.categories == category
-        assert found[name].n == which.sum()
-        assert found[name].binary == pytest.approx(naive(items, V, P, N, which, np.empty((80, 0), int)))
-        assert found[name].choice == pytest.approx(naive(items, V, P, N, which, drawn))
-    right, wrong = rows(80, 0, d=1)[:, 0], rows(80, 1, d=1)[:, 0]
-    texts = {one.task: one for one in text_only_recall(items, right, wrong)}
-    assert texts["replace, relation"].binary == np.mean((right > wrong)[items.categories == "replace_rel"])
 
 
 def test_the_seven_categories_of_the_real_files(shared):

@@ -67,9 +67,6 @@ def mapping(data):
     return congruence.fit(data.images, data.texts, "cca", n_components=8, holdout=60, random_state=1)
 
 
-# ------------------------------------------------------------------ fit
-
-
 @pytest.mark.parametrize("method", ["cca", "procrustes"])
 def test_images_and_their_texts_are_fitted_and_measured_in_the_joint_space(data, method):
     m = congruence.fit(data.images, data.texts, method, n_components=8, holdout=60, random_state=1)
@@ -93,13 +90,10 @@ def test_one_sided_methods_still_want_one_modality(data):
         congruence.fit(data.images, data.texts, "linear")
     with pytest.raises(ModalityError):
         congruence.fit(data.images, data.texts, "cca", modality="image")
-    with pytest.raises(ParameterError, match="only one whose rotation"):
+    with pytest.raises(ParameterError, match="only a rotation is shared"):
         congruence.fit(data.images, data.texts, "cca", means={"text": (data.texts, None)})
     plain = congruence.fit(Embeddings(data.images.vectors), Embeddings(data.texts.vectors), "cca", modality="other")
     assert (plain.source_space_.modality, plain.target_space_.modality) == ("other", "other")
-
-
-# ------------------------------------------------------------------ evaluate
 
 
 def test_scores_of_paired_items_are_their_metrics(data, mapping):
@@ -182,6 +176,7 @@ def test_classes_are_told_by_ensembled_prompts(data, mapping):
     assert row.after == pytest.approx(zero_shot_accuracy(a, prototypes, of_image, classes))
     assert row.n == 240
     assert row.after > 0.8
+    assert "zero_shot: aligned source image, aligned target text" in str(scores)
     same = of_image[:, None] == of_prompt[None]
     row = scores.get("cosine", *names)
     assert row.n == same.sum()
@@ -275,9 +270,6 @@ def test_only_the_modality_a_head_is_for_goes_through_it(data, mapping):
     assert scores.get("recall_at_1", "aligned source image", "aligned target text").source == 1
 
 
-# ------------------------------------------------------------------ carry, and what refuses joint-space maps
-
-
 def store(path, X, ids, space=None):
     with open_sink(path, n=len(X), dim=X.shape[1], dtype=X.dtype, has_ids=True, space=space) as sink:
         sink.write(pa.array(ids), X)
@@ -320,25 +312,17 @@ def test_sides_of_one_width_have_to_be_named(data, tmp_path):
 
 
 def test_trained_heads_are_measured_and_carried_alike(data, mapping):
-    heads = HeadsMap.from_layers(
-        source=[
+    layers = {
+        side: [
             {"kind": "normalize"},
-            {"kind": "center", "mean": mapping.source_mean_},
-            {"kind": "linear", "weight": mapping.source_weights_},
-        ],
-        target=[
-            {"kind": "normalize"},
-            {"kind": "center", "mean": mapping.target_mean_},
-            {"kind": "linear", "weight": mapping.target_weights_},
-        ],
-        source_space=mapping.source_space_,
-        target_space=mapping.target_space_,
-    )
-    for one, other in zip(
-        evaluate(heads, {"image": data.images}, {"text": data.texts}).rows,
-        evaluate(mapping, {"image": data.images}, {"text": data.texts}).rows,
-        strict=True,
-    ):
+            {"kind": "center", "mean": getattr(mapping, f"{side}_mean_")},
+            {"kind": "linear", "weight": getattr(mapping, f"{side}_weights_")},
+        ]
+        for side in ("source", "target")
+    }
+    heads = HeadsMap.from_layers(**layers, source_space=mapping.source_space_, target_space=mapping.target_space_)
+    ours, theirs = (evaluate(m, {"image": data.images}, {"text": data.texts}).rows for m in (heads, mapping))
+    for one, other in zip(ours, theirs, strict=True):
         assert one.after == pytest.approx(other.after)
 
 
@@ -347,9 +331,6 @@ def test_doors_for_one_sided_maps_are_closed(data, mapping):
         to_faiss(mapping)
     with pytest.raises(ParameterError, match="joint-space map"):
         summarize(mapping, congruence.datasets.load_sample("emoji"))
-
-
-# ------------------------------------------------------------------ command line
 
 
 @pytest.fixture
@@ -377,58 +358,15 @@ def test_the_command_line_fits_carries_and_measures(here, files, data):
     assert (m.n_components, m.ridge, m.target_space_.modality) == (8, 0.5, "text")
     shown = here("inspect", "map")
     assert "joint dim" in shown.out
-    result = json.loads(
-        here(
-            "evaluate",
-            "map",
-            "--source-image",
-            "i.npz:v",
-            "--target-text",
-            "t.npz:v",
-            "--ids",
-            "ids",
-            "--held-out",
-            "--json",
-        ).out
-    )
+    measure = ["evaluate", "map", "--ids", "ids", "--held-out", "--json", "--source-image", "i.npz:v", "--target-text"]
+    result = json.loads(here(*measure, "t.npz:v").out)
     by_key = {(r["metric"], r["query"]): r for r in result["rows"]}
     assert by_key["cosine", "aligned source image"]["n"] == 60
     assert by_key["recall_at_1", "aligned source image"]["after"] == pytest.approx(m.scores_["held_out_retrieval_at_1"])
-    several = json.loads(
-        here(
-            "evaluate",
-            "map",
-            "--source-image",
-            "i.npz:v",
-            "--target-text",
-            "c.npz:v",
-            "--ids",
-            "ids",
-            "--prompt-labels",
-            "c.npz:of",
-            "--held-out",
-            "--json",
-        ).out
-    )
+    several = json.loads(here(*measure, "c.npz:v", "--prompt-labels", "c.npz:of").out)
     assert {r["n"] for r in several["rows"] if r["query"] == "aligned target text"} == {120}
-    classes = json.loads(
-        here(
-            "evaluate",
-            "map",
-            "--source-image",
-            "i.npz:v",
-            "--target-text",
-            "p.npz:v",
-            "--ids",
-            "ids",
-            "--labels",
-            "i.npz:label",
-            "--prompt-labels",
-            "p.npz:of",
-            "--held-out",
-            "--json",
-        ).out
-    )
+    labels = ["--labels", "i.npz:label", "--prompt-labels", "p.npz:of"]
+    classes = json.loads(here(*measure, "p.npz:v", *labels).out)
     row = next(r for r in classes["rows"] if r["metric"] == "zero_shot")
     assert row["n"] == 60
     assert row["after"] > 0.8

@@ -16,9 +16,6 @@ def rows(n, ids):
     return Embeddings(RNG.standard_normal((n, 3)), ids=ids)
 
 
-# ------------------------------------------------------------------ qrels
-
-
 def test_qrels_are_read_as_trec_writes_them(tmp_path):
     path = tmp_path / "qrels.txt"
     path.write_text("q1 0 d7 1\nq1\t0\td2\t3\r\n\nq2 Q0 d7 -1\n", encoding="utf-8-sig")
@@ -79,9 +76,6 @@ def test_what_cannot_be_judged_is_refused():
         judge(queries, index, qrels={"a": {"c": 1}}, labels=(["x"] * 2, ["x"] * 2))
     with pytest.raises(ShapeError):
         judge(queries, index, labels=(["x"], ["x"] * 2))
-
-
-# ------------------------------------------------------------------ ranked lists
 
 
 def test_a_ranked_list_scored_by_hand():

@@ -22,11 +22,11 @@ def heads() -> HeadsMap:
         return rng.standard_normal(shape) / 3
 
     swiglu = {"kind": "swiglu", "weight": w(7, 7), "bias": w(7), "gate_weight": w(7, 7)}
-    block = [
+    norm, inner = (
         {"kind": "layernorm", "weight": w(7), "bias": w(7)},
-        swiglu,
         {"kind": "residual", "layers": [{"kind": "relu"}]},
-    ]
+    )
+    block = [norm, swiglu, inner]
     source = [
         {"kind": "normalize"},
         {"kind": "center", "mean": w(6)},

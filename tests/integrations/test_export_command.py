@@ -1,7 +1,5 @@
 """``congruence export`` into every format, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import resource
 import sys
@@ -29,17 +27,13 @@ def data(tmp_path):
 
 
 def test_faiss_around_an_index(here, data):
-    done = here("export", "bridge", "--index", "old.faiss", "-o", "new.faiss", "--json")
-    assert done.code == 0, done.err
+    done = here("export", "bridge", "--index", "old.faiss", "-o", "new.faiss", "--json").ends(0)
     assert json.loads(done.out) == {"output": "new.faiss", "format": "faiss", "d_in": 6, "d_out": 9, "modality": "text"}
     _, found = faiss.read_index(str(data / "new.faiss")).search(X, 1)
     old = faiss.read_index(str(data / "old.faiss"))
     np.testing.assert_array_equal(found, old.search(Bridge.load(data / "bridge").transform(X), 1)[1])
     assert "of width 9; expected 6" in here("export", "orthogonal", "--inverse", "--index", "old.faiss", "-o", "x").err
-    assert (
-        "is also the index to read"
-        in here("export", "bridge", "--index", "old.faiss", "-o", "old.faiss", "--force").err
-    )
+    assert "is also the index to read" in here("export bridge --index old.faiss -o old.faiss --force").err
 
 
 @pytest.mark.parametrize(
@@ -66,8 +60,7 @@ def test_sentence_transformers(here, data):
     raw.save_pretrained(str(data / "encoder"), create_model_card=False)
     arguments = ("export", "mlp", "--to", "sentence-transformers", "--model", "encoder", "-o", "mapped")
     for more in ((), ("--force",)):
-        done = here(*arguments, *more)
-        assert done.code == 0, done.err
+        done = here(*arguments, *more).ends(0)
         assert done.out == "written to mapped, for text vectors\n"
     got = library.SentenceTransformer(str(data / "mapped"), device="cpu").encode(TEXTS)
     np.testing.assert_allclose(got, MAPS["mlp"].transform(raw.encode(TEXTS)), atol=1e-5)
@@ -107,18 +100,18 @@ def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(here, tmp_path, to
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("bridge", "--to", "torch", "-o", "x"), "Call congruence.load(MAP).to_torch() in Python"),
-        (("bridge", "--to", "tensorrt", "-o", "x"), "'faiss', 'onnx', 'sentence-transformers'"),
-        (("bridge", "--to", "onnx", "--index", "old.faiss", "-o", "x"), "Leave out --index"),
-        (("bridge", "--side", "target", "-o", "x"), "for onnx or sentence-transformers only"),
-        (("bridge", "--to", "sentence-transformers", "-o", "x"), "Got no --model"),
-        (("bridge", "--to", "onnx", "--modality", "audio", "-o", "x"), "audio"),
-        (("bridge", "--inverse", "-o", "x"), "Got --inverse for a bridge"),
-        (("mlp", "-o", "x"), "expected an affine map"),
-        (("orthogonal", "--to", "onnx", "--side", "target", "-o", "x"), "Leave out --side"),
-        (("bridge", "--index", "bridge/config.json", "-o", "x"), "which FAISS cannot read"),
-        (("bridge", "--index", "none", "-o", "x"), "Pass --index"),
-        (("cut", "--to", "onnx", "-o", "x"), "error: Got"),
+        ("bridge --to torch -o x", "Call congruence.load(MAP).to_torch() in Python"),
+        ("bridge --to tensorrt -o x", "'faiss', 'onnx', 'sentence-transformers'"),
+        ("bridge --to onnx --index old.faiss -o x", "Leave out --index"),
+        ("bridge --side target -o x", "for onnx or sentence-transformers only"),
+        ("bridge --to sentence-transformers -o x", "Got no --model"),
+        ("bridge --to onnx --modality audio -o x", "audio"),
+        ("bridge --inverse -o x", "Got --inverse for a bridge"),
+        ("mlp -o x", "expected an affine map"),
+        ("orthogonal --to onnx --side target -o x", "Leave out --side"),
+        ("bridge --index bridge/config.json -o x", "which FAISS cannot read"),
+        ("bridge --index none -o x", "Pass --index"),
+        ("cut --to onnx -o x", "error: Got"),
     ],
 )
 def test_refusals(here, data, arguments, said):
@@ -126,8 +119,7 @@ def test_refusals(here, data, arguments, said):
     for name in ("config.json", "model.safetensors"):
         content = (data / "orthogonal" / name).read_bytes()
         (data / "cut" / name).write_bytes(content if name == "config.json" else content[:-9])
-    done = here("export", *arguments)
-    assert done.code == 2
+    done = here("export", *arguments.split()).ends(2)
     assert said in done.err
     assert done.err.count("\n") == 1
     assert not (data / "x").exists()

@@ -8,16 +8,7 @@ import numpy as np
 import pytest
 from fitted_maps import MAPS
 
-from congruence import Bridge, Embeddings, OrthogonalMap
-from congruence.errors import (
-    CorruptFileError,
-    FileError,
-    ModalityError,
-    NormWarning,
-    OutputExistsError,
-    ParameterError,
-    ShapeError,
-)
+from congruence import Bridge, Embeddings, OrthogonalMap, errors
 from congruence.integrations import export_faiss, to_faiss, to_faiss_index
 from congruence.synthetic import rigid_problem
 
@@ -70,21 +61,18 @@ def test_what_is_added_afterwards_is_of_the_new_model():
     bridged = to_faiss_index(MAPPING, old)
     bridged.add(QUERIES)
     assert old.ntotal == 210
-    np.testing.assert_allclose(
-        old.reconstruct_n(200, 10), MAPPING.transform_embeddings(Embeddings(QUERIES)).vectors, atol=1e-6
-    )
+    mapped = MAPPING.transform_embeddings(Embeddings(QUERIES)).vectors
+    np.testing.assert_allclose(old.reconstruct_n(200, 10), mapped, atol=1e-6)
     np.testing.assert_array_equal(old.reconstruct_n(0, 200), OLD.astype(np.float32))
 
 
 @pytest.mark.parametrize("kind", ["Flat", "IVF4,Flat", "HNSW8", "IDMap,Flat"])
 def test_unit_queries_over_raw_rows_are_told_under_l2(kind):
     raw = make(kind, faiss.METRIC_L2, 3 * OLD)
-    with pytest.warns(NormWarning, match="norms of 3 to 3, and a map to unit-norm rows"):
+    with pytest.warns(errors.NormWarning, match="norms of 3 to 3, and a map to unit-norm rows"):
         to_faiss_index(MAPPING, raw)
     to_faiss_index(MAPPING, raw, normalize=False)
-    to_faiss_index(
-        MAPPING, make(kind, faiss.METRIC_INNER_PRODUCT, 3 * OLD)
-    )  # the order is the same for every norm of a query
+    to_faiss_index(MAPPING, make(kind, faiss.METRIC_INNER_PRODUCT, 3 * OLD))  # where a query's norm changes no order
     to_faiss_index(OrthogonalMap().fit(NEW, 3 * OLD), raw)
     to_faiss_index(MAPPING, faiss.index_factory(D, kind, faiss.METRIC_L2))  # empty
 
@@ -104,9 +92,9 @@ def test_a_bridge_says_modality_and_norm(tmp_path):
         got = faiss.downcast_index(index.index).reconstruct_n(0, 10)
         want = m.transform_embeddings(Embeddings(QUERIES), modality=modality, normalize=normalize).vectors
         np.testing.assert_allclose(got, want, atol=1e-5)
-    with pytest.raises(ModalityError, match="image, text"):
+    with pytest.raises(errors.ModalityError, match="image, text"):
         to_faiss(Bridge(m))
-    with pytest.raises(ModalityError, match="image, text"):
+    with pytest.raises(errors.ModalityError, match="image, text"):
         export_faiss(m, tmp_path / "x.index", modality="audio")
     assert not list(tmp_path.iterdir())
 
@@ -114,29 +102,29 @@ def test_a_bridge_says_modality_and_norm(tmp_path):
 def test_refusals(tmp_path):
     index = tmp_path / "old.faiss"
     before = file_of(make("Flat", faiss.METRIC_L2), index)
-    with pytest.raises(ShapeError, match="width 6; expected 8.*inverse map"):
+    with pytest.raises(errors.ShapeError, match="width 6; expected 8.*inverse map"):
         to_faiss_index(MAPPING, faiss.IndexFlatIP(6))
-    with pytest.raises(ShapeError, match=r"width 5; expected 8, the map's output\. Use the target's index\.$"):
+    with pytest.raises(errors.ShapeError, match=r"width 5; expected 8, the map's output\. Use the target's index\.$"):
         to_faiss_index(MAPPING, faiss.IndexFlatIP(5))
-    with pytest.raises(FileError, match="No FAISS index at"):
+    with pytest.raises(errors.FileError, match="No FAISS index at"):
         export_faiss(MAPPING, tmp_path / "x.faiss", index=tmp_path / "none.faiss")
     for name, content in (("cut", before[:-7]), ("empty", b""), ("other", b"PAR1" * 30)):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(CorruptFileError, match=f"{name}, which FAISS cannot read"):
+        with pytest.raises(errors.CorruptFileError, match=f"{name}, which FAISS cannot read"):
             export_faiss(MAPPING, tmp_path / "x.faiss", index=tmp_path / name)
     faiss.write_index_binary(faiss.IndexBinaryFlat(64), str(tmp_path / "binary"))
-    with pytest.raises(CorruptFileError, match="index of float vectors"):
+    with pytest.raises(errors.CorruptFileError, match="index of float vectors"):
         export_faiss(MAPPING, tmp_path / "x.faiss", index=tmp_path / "binary")
-    with pytest.raises(OutputExistsError):
+    with pytest.raises(errors.OutputExistsError):
         export_faiss(MAPPING, index, index=index)
-    with pytest.raises(OutputExistsError, match="which is also the index to read"):
+    with pytest.raises(errors.OutputExistsError, match="which is also the index to read"):
         export_faiss(MAPPING, index, index=index, force=True)
     (tmp_path / "again").hardlink_to(index)
-    with pytest.raises(OutputExistsError, match="which is also the index to read"):
+    with pytest.raises(errors.OutputExistsError, match="which is also the index to read"):
         export_faiss(MAPPING, tmp_path / "again", index=index, force=True)
     assert index.read_bytes() == before
     assert not (tmp_path / "x.faiss").exists()
-    with pytest.raises(ParameterError, match="affine"):
+    with pytest.raises(errors.ParameterError, match="affine"):
         to_faiss_index(MAPS["mlp"], faiss.IndexFlatIP(9))
 
 

@@ -91,19 +91,14 @@ def test_texts_are_encoded_longest_first_and_returned_in_order(bridge):
     assert seen[-1] == [4, 3, 2, 1]
 
 
-@pytest.mark.parametrize(
-    ("module", "needs", "extra"),
-    [
-        ("langchain", "langchain_core", "langchain"),
-        ("llama_index", "llama_index.core", "llama-index"),
-        ("chroma", "chromadb", "chroma"),
-        ("lancedb", "lancedb", "lancedb"),
-    ],
-)
-def test_a_missing_package_says_which_extra(module, needs, extra, monkeypatch):
+NEEDS = {"langchain": "langchain_core", "llama_index": "llama_index.core", "chroma": "chromadb", "lancedb": "lancedb"}
+
+
+@pytest.mark.parametrize("module", NEEDS)
+def test_a_missing_package_says_which_extra(module, monkeypatch):
     monkeypatch.delitem(sys.modules, f"congruence.integrations.{module}", raising=False)
-    monkeypatch.setitem(sys.modules, needs, None)
-    with pytest.raises(MissingExtraError, match=rf"congruence\[{extra}\]"):
+    monkeypatch.setitem(sys.modules, NEEDS[module], None)
+    with pytest.raises(MissingExtraError, match=rf"congruence\[{module.replace('_', '-')}\]"):
         importlib.import_module(f"congruence.integrations.{module}")
 
 
@@ -237,13 +232,8 @@ def test_chroma_builds_from_names_only(folder, toy):
 
     built = Function.build_from_config({"encoder": toy, "bridge": str(folder)})
     assert built(QUERIES[:1])[0].shape == (24,)
-    for bad in (
-        {},
-        {"bridge": "x"},
-        {"encoder": 3},
-        {"encoder": toy, "code": "import os"},
-        {"encoder": toy, "bridge": ["x"]},
-    ):
+    extra = {"encoder": toy, "code": "import os"}
+    for bad in ({}, {"bridge": "x"}, {"encoder": 3}, extra, {"encoder": toy, "bridge": ["x"]}):
         with pytest.raises(ParameterError, match="Got a saved embedding function with"):
             Function.build_from_config(bad)
     # A machine without the model can still open the collection, and is told when it asks.

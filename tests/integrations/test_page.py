@@ -22,8 +22,7 @@ def test_the_page_runs_in_order(here, tmp_path, monkeypatch):
     names: dict = {}
     for language, code in re.findall(r"```(python|bash)\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.S):
         if language == "bash":
-            done = here(*shlex.split(code)[1:])
-            assert done.code == 0, done.err
+            here(*shlex.split(code)[1:]).ends(0)
         else:
             code = code.replace('"all-MiniLM-L6-v2"', repr(str(package.get_model_path())))
             exec(compile(code, PAGE.name, "exec"), names)
@@ -31,9 +30,8 @@ def test_the_page_runs_in_order(here, tmp_path, monkeypatch):
     rows = names["old"]["image"].vectors.astype(np.float32)
     np.testing.assert_array_equal(names["rows"][:, 0], (mapped @ rows.T).argmax(axis=1))
     found = names["old"]["image"].ids[names["rows"]]
-    assert (
-        np.mean([item in best for item, best in zip(names["query_ids"], found, strict=True)]) > 0.2
-    )  # chance: 10 of 1,595
+    hits = [item in best for item, best in zip(names["query_ids"], found, strict=True)]
+    assert np.mean(hits) > 0.2  # chance: 10 of 1,595
     np.testing.assert_allclose(names["module"](names["x"]).detach(), mapped, atol=1e-5)
     np.testing.assert_allclose(names["mapped"], mapped, atol=1e-5)
     for name in ("bridged.faiss", "map.onnx"):

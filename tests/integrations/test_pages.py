@@ -45,8 +45,6 @@ def test_the_frameworks_of_the_page(name, bridge, folder, toy, old_rows, nearest
     names |= {"encoder_name": toy, "bridge_folder": str(folder), "folder": tmp_path / "db"}
     # Classes of pydantic look for what their annotations name in the module they say they are of.
     names["__name__"] = __name__
-    exec(
-        compile(example("integrations_frameworks.md", name), "integrations_frameworks.md", "exec", dont_inherit=True),
-        names,
-    )
+    page = "integrations_frameworks.md"
+    exec(compile(example(page, name), page, "exec", dont_inherit=True), names)
     assert [int(one) for one in names["found"]] == nearest(["a cat sleeps in a tree"], 3)[0].tolist()

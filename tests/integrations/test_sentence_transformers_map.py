@@ -11,16 +11,7 @@ import torch
 from fitted_maps import MAPS, SIDES, P, expected, rows
 from tiny_sentence_models import TEXTS, tiny
 
-from congruence import Bridge, Embeddings, LinearMap, OrthogonalMap
-from congruence.errors import (
-    CorruptFileError,
-    FileError,
-    MissingExtraError,
-    ModalityError,
-    OutputExistsError,
-    ParameterError,
-    ShapeError,
-)
+from congruence import Bridge, Embeddings, LinearMap, OrthogonalMap, errors
 
 pytestmark = pytest.mark.heavy
 
@@ -28,18 +19,14 @@ pytestmark = pytest.mark.heavy
 @pytest.fixture(scope="module", autouse=True)
 def libraries():
     """Import when the first test runs: this takes seconds, and collecting imports a module in every process."""
-    global Normalize, StaticEmbedding, library
-    global MapModule, export_sentence_transformers, map_model, to_modules, RAW, UNIT, VECTORS
+    global library, MapModule, export_sentence_transformers, map_model, to_modules, RAW, UNIT, VECTORS
     library = pytest.importorskip("sentence_transformers")
-    from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
+    from sentence_transformers.sentence_transformer.modules import Normalize
 
-    from congruence.integrations.sentence_transformers import (
-        MapModule,
-        export_sentence_transformers,
-        map_model,
-        to_modules,
-    )
+    from congruence.integrations import sentence_transformers as ours
 
+    MapModule, map_model, to_modules = ours.MapModule, ours.map_model, ours.to_modules
+    export_sentence_transformers = ours.export_sentence_transformers
     RAW, UNIT = tiny(), tiny(Normalize())
     VECTORS = UNIT.encode(TEXTS)
 
@@ -68,7 +55,7 @@ def test_the_librarys_own_modules_give_the_same_numbers(name, side):
     want = expected(MAPS[name], A, side)
     state = torch.get_rng_state()
     if name == "heads":
-        with pytest.raises(ParameterError, match="sentence-transformers has no module"):
+        with pytest.raises(errors.ParameterError, match="sentence-transformers has no module"):
             to_modules(MAPS[name], side=side)
         return
     modules = to_modules(MAPS[name], side=side)
@@ -100,7 +87,7 @@ def test_layers_one_after_another_are_the_librarys_modules():
     out = torch.nn.Sequential(*to_modules(m))({"sentence_embedding": torch.as_tensor(A)})["sentence_embedding"]
     np.testing.assert_allclose(out.detach(), m.transform(A), atol=1e-5)
     eps = HeadsMap.from_layers([*source, {"kind": "layernorm", "eps": 1e-3}], [{"kind": "linear", "weight": np.eye(4)}])
-    with pytest.raises(ParameterError, match="layernorm"):
+    with pytest.raises(errors.ParameterError, match="layernorm"):
         to_modules(eps)
 
 
@@ -112,20 +99,19 @@ def test_an_exported_model_loads_without_trusted_code(tmp_path):
     again = library.SentenceTransformer(str(path), device="cpu")
     assert again.get_embedding_dimension() == 9
     np.testing.assert_allclose(again.encode(TEXTS), Bridge(m).transform(VECTORS), atol=1e-6)
-    np.testing.assert_allclose(
-        again.encode_query(TEXTS), Bridge(m).transform(UNIT.encode_query(TEXTS)), atol=1e-6
-    )  # prompts came along
-    with pytest.raises(OutputExistsError, match="force=True"):
+    mapped = Bridge(m).transform(UNIT.encode_query(TEXTS))
+    np.testing.assert_allclose(again.encode_query(TEXTS), mapped, atol=1e-6)  # prompts came along
+    with pytest.raises(errors.OutputExistsError, match="force=True"):
         export_sentence_transformers(m, UNIT, path)
     export_sentence_transformers(m, UNIT, path, normalize=False, force=True)
     again = library.SentenceTransformer(str(path), device="cpu")
     np.testing.assert_allclose(again.encode(TEXTS), m.transform(VECTORS), atol=1e-6)
     (path / "notes.txt").write_text("mine")
-    with pytest.raises(OutputExistsError, match=r"notes\.txt"):
+    with pytest.raises(errors.OutputExistsError, match=r"notes\.txt"):
         export_sentence_transformers(m, UNIT, path, force=True)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "README.md").write_text("mine")
-    with pytest.raises(OutputExistsError, match=r"congruence\.json"):
+    with pytest.raises(errors.OutputExistsError, match=r"congruence\.json"):
         export_sentence_transformers(m, UNIT, tmp_path / "other", force=True)
 
 
@@ -135,15 +121,13 @@ def test_a_model_may_be_named_by_its_folder(tmp_path):
     got = library.SentenceTransformer(str(path), device="cpu").encode(TEXTS)
     np.testing.assert_allclose(got, unit_map().transform_embeddings(Embeddings(VECTORS)).vectors, atol=1e-6)
     assert "encoder" in (path / "README.md").read_text()
-    with pytest.raises(FileError, match="error while loading"):
+    with pytest.raises(errors.FileError, match="error while loading"):
         export_sentence_transformers(unit_map(), tmp_path / "mapped" / "1_Normalize", tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 
 def test_what_the_library_cannot_express_needs_congruence_to_load(tmp_path):
-    """Version 6 refuses classes of other packages unless they are trusted; nothing in the folder is code all the
-    same.
-    """
+    """Version 6 refuses classes of other packages unless they are trusted, though nothing in the folder is code."""
     m = MAPS["heads"]
     path = export_sentence_transformers(m, RAW, tmp_path / "model")
     assert "trust_remote_code=True" in (path / "README.md").read_text()
@@ -159,7 +143,7 @@ def test_what_the_library_cannot_express_needs_congruence_to_load(tmp_path):
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    with pytest.raises(CorruptFileError):
+    with pytest.raises(errors.CorruptFileError):
         library.SentenceTransformer(str(path), device="cpu", trust_remote_code=True)
 
 
@@ -190,20 +174,20 @@ def test_rows_become_unit_rows_before_a_map_of_unit_rows():
 
 def test_refusals(tmp_path, monkeypatch):
     m = unit_map()
-    with pytest.raises(ShapeError, match="6-d vectors; expected 9-d"):
+    with pytest.raises(errors.ShapeError, match="6-d vectors; expected 9-d"):
         map_model(UNIT, m.inverse())
     cut = tiny()
     cut.truncate_dim = 3
-    with pytest.raises(ParameterError, match="truncate_dim=3"):
+    with pytest.raises(errors.ParameterError, match="truncate_dim=3"):
         map_model(cut, m)
-    with pytest.raises(ModalityError, match="modality='text'"):
+    with pytest.raises(errors.ModalityError, match="modality='text'"):
         map_model(UNIT, OrthogonalMap().fit(P.X, P.Y, modality="image"))
-    with pytest.raises(ParameterError, match="Got NoneType; expected a fitted map"):
+    with pytest.raises(errors.ParameterError, match="Got NoneType; expected a fitted map"):
         to_modules(None)
     name = "congruence.integrations.sentence_transformers"
     monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(MissingExtraError, match=r"congruence\[sentence-transformers\]"):
+    with pytest.raises(errors.MissingExtraError, match=r"congruence\[sentence-transformers\]"):
         __import__(name)
 
 

@@ -33,13 +33,8 @@ main()
 
 def start(folder: Path, *options: str, **env: str) -> subprocess.Popen:
     command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), "serve", str(folder), "--encoder", "toy:new"]
-    return subprocess.Popen(
-        [*command, "--port", "0", "--json", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **env},
-    )
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([*command, "--port", "0", "--json", *options], env={**os.environ, **env}, **streams)
 
 
 def result(process: subprocess.Popen) -> dict:
@@ -65,9 +60,8 @@ def test_a_signal_lets_requests_in_flight_end(folder, bridge, number):
 
         asking = threading.Thread(target=ask)
         asking.start()
-        with httpx.Client(
-            verify=False, headers=headers, timeout=20
-        ) as client:  # keeps its connection, which ends no less
+        # A client that keeps its connection, which ends no less.
+        with httpx.Client(verify=False, headers=headers, timeout=20) as client:
             while "congruence_active_requests 1.0" not in client.get(facts["url"].replace("/v1", "/metrics")).text:
                 pass
             process.send_signal(number)
@@ -110,8 +104,7 @@ def secret(tmp_path):
 )
 def test_what_is_refused_before_anything_is_served(here, folder, toy, monkeypatch, options, said):
     monkeypatch.setenv("SHORT_KEY", "short")
-    result = here("serve", folder, "--encoder", toy, "--port", "0", *options)
-    assert result.code == 2
+    result = here("serve", folder, "--encoder", toy, "--port", "0", *options).ends(2)
     assert said in result.err
     assert result.out == ""
 
@@ -125,8 +118,7 @@ def test_a_key_is_no_option(here, folder, toy):
 def test_an_address_in_use_is_told_before_the_model_is_loaded(here, folder):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        result = here("serve", folder, "--encoder", "toy:is-not-registered", "--port", port)
-    assert result.code == 2
+        result = here("serve", folder, "--encoder", "toy:is-not-registered", "--port", port).ends(2)
     assert f"--port {port}, which cannot be taken" in result.err
 
 
@@ -141,8 +133,7 @@ def test_an_encoder_of_another_width_is_refused(here, folder, toy, monkeypatch):
 
     monkeypatch.setattr("toy_models.Toy", Wide)
     for option in ((), ("--no-check-space",)):
-        result = here("serve", folder, "--encoder", toy, "--port", "0", *option)
-        assert result.code == 2
+        result = here("serve", folder, "--encoder", toy, "--port", "0", *option).ends(2)
     assert "24-d" in result.err
     assert "16-d" in result.err
 

@@ -52,8 +52,15 @@ class Served:
         headers = {"content-type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}}
         return self.http.post(f"{self.url}/v1/embeddings", content=content, headers=headers)
 
-    def metric(self, line: str) -> float:
-        page = self.get("/metrics").text
+    def raw(self, header: str, body: bytes = b"", *, closed: bool = False) -> tuple[bytes, bytes | None]:
+        """Return the status line of a request, and what follows the first answer if the server closes."""
+        lines = ["POST /v1/embeddings HTTP/1.1", "Host: x", "Content-Type: application/json", header, "", ""]
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as client:
+            client.sendall("\r\n".join(lines).encode() + body)
+            return client.recv(4096).split(b"\r\n")[0], client.recv(4096) if closed else None
+
+    def metric(self, line: str, **headers) -> float:
+        page = self.get("/metrics", **headers).text
         return next((float(row.rpartition(" ")[2]) for row in page.splitlines() if row.startswith(line)), 0.0)
 
 
@@ -98,7 +105,27 @@ class Slow:
         if any("slow" in text for text in texts):
             self.begun.set()
             self.free.wait(10)
+        if "bad" in texts:
+            raise ValueError
         return new_model(texts)
+
+    def hold_up(self, server: Served, texts: list[str]) -> dict[str, httpx.Response]:
+        """Ask for a slow text and, once it is being encoded, for others; let it go, and return all answers."""
+        answers: dict[str, httpx.Response] = {}
+
+        def ask(text: str) -> None:
+            answers[text] = server.post({"model": "old", "input": text})
+
+        first, *others = [threading.Thread(target=ask, args=(text,)) for text in ["slow", *texts]]
+        first.start()
+        assert self.begun.wait(5)
+        for thread in others:
+            thread.start()
+        until(lambda: server.service.batcher.waiting == len(others))
+        self.free.set()
+        for thread in (first, *others):
+            thread.join()
+        return answers
 
 
 @pytest.fixture
@@ -125,11 +152,9 @@ def test_the_openai_client_gets_vectors_of_the_index(served, bridge):
     client = served.client()
     for form in ({}, {"encoding_format": "float"}, {"encoding_format": "base64"}):
         answered = client.embeddings.create(model="old-model", input=TEXTS, **form)
-        rows = [
-            base64.b64decode(one.embedding) if form.get("encoding_format") == "base64" else one.embedding
-            for one in answered.data
-        ]
-        rows = [np.frombuffer(row, "<f4") if isinstance(row, bytes) else row for row in rows]
+        rows = [one.embedding for one in answered.data]
+        if form.get("encoding_format") == "base64":
+            rows = [np.frombuffer(base64.b64decode(row), "<f4") for row in rows]
         np.testing.assert_allclose(rows, want, atol=1e-6)
         assert [one.index for one in answered.data] == [0, 1, 2]
         assert (answered.usage.prompt_tokens, answered.usage.total_tokens) == (5 + 6 + 3, 5 + 6 + 3)
@@ -141,15 +166,13 @@ def test_the_openai_client_gets_vectors_of_the_index(served, bridge):
 def test_the_async_client_too(served, bridge):
     import asyncio
 
+    texts = [f"{text} {k}" for k in range(20) for text in TEXTS]
+
     async def ask():
         plain = httpx.AsyncClient(verify=False, timeout=20)
         async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="any", http_client=plain) as client:
-            many = [
-                client.embeddings.create(model="old-model", input=f"{text} {k}") for k in range(20) for text in TEXTS
-            ]
-            return await asyncio.gather(*many)
+            return await asyncio.gather(*(client.embeddings.create(model="old-model", input=text) for text in texts))
 
-    texts = [f"{text} {k}" for k in range(20) for text in TEXTS]
     rows = [one.data[0].embedding for one in asyncio.run(ask())]
     np.testing.assert_allclose(rows, bridge.transform(new_model(texts), "text"), atol=1e-6)
 
@@ -259,15 +282,7 @@ def test_paths_methods_and_types(served):
 
 def test_a_body_is_refused_by_its_length_before_it_is_read(bridge):
     with running(create_app(bridge, new_model, names=["old"], limits=Limits(max_body=1000))) as server:
-        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as client:  # sends no body at all
-            lines = [
-                "POST /v1/embeddings HTTP/1.1",
-                "Host: x",
-                "Content-Type: application/json",
-                "Content-Length: 1001",
-            ]
-            client.sendall("\r\n".join([*lines, "", ""]).encode())
-            assert b" 413 " in client.recv(4096).split(b"\r\n")[0]
+        assert b" 413 " in server.raw("Content-Length: 1001")[0]  # it sent no body at all
         with pytest.raises(openai.APIStatusError, match="at most 1000 bytes") as caught:
             server.client().embeddings.create(model="old", input="x" * 100_000)
         assert caught.value.status_code == 413
@@ -288,15 +303,8 @@ def test_a_body_without_a_length_is_read_no_further_than_the_limit(bridge):
         where = f"{server.url}/v1/embeddings"
         response = server.http.post(where, content=endless(), headers={"content-type": "application/json"})
         assert response.status_code == 413
-        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as client:  # answered in the middle of it
-            lines = [
-                "POST /v1/embeddings HTTP/1.1",
-                "Host: x",
-                "Content-Type: application/json",
-                "Transfer-Encoding: chunked",
-            ]
-            client.sendall("\r\n".join([*lines, "", ""]).encode() + b"400\r\n" + b"x" * 0x400 + b"\r\n")
-            assert b" 413 " in client.recv(4096).split(b"\r\n")[0]
+        answer, _ = server.raw("Transfer-Encoding: chunked", b"400\r\n" + b"x" * 0x400 + b"\r\n")
+        assert b" 413 " in answer  # in the middle of it
 
 
 # ------------------------------------------------------------------ time and load
@@ -315,14 +323,10 @@ def test_the_time_of_a_request_is_limited(bridge, slow):
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(bridge):
-    lines = ["POST /v1/embeddings HTTP/1.1", "Host: x", "Content-Type: application/json", "Content-Length: 100"]
-    with (
-        running(create_app(bridge, new_model, names=["old"], limits=Limits(timeout=0.15))) as server,
-        socket.create_connection(("127.0.0.1", server.port), timeout=5) as client,
-    ):
-        client.sendall("\r\n".join([*lines, "", "{"]).encode())
-        assert b" 408 " in client.recv(4096).split(b"\r\n")[0]
-        assert client.recv(4096) == b""  # closed
+    with running(create_app(bridge, new_model, names=["old"], limits=Limits(timeout=0.15))) as server:
+        answer, then = server.raw("Content-Length: 100", b"{", closed=True)
+        assert b" 408 " in answer
+        assert then == b""
 
 
 def test_a_full_line_asks_to_come_again(bridge, slow):
@@ -372,22 +376,10 @@ def test_a_client_that_left_costs_nothing(bridge, slow):
 
 def test_requests_that_wait_are_encoded_together(bridge, slow):
     with running(create_app(bridge, slow, names=["old"], limits=Limits(max_batch=4))) as server:
-        answers: dict[str, list[float]] = {}
-
-        def ask(text: str) -> None:
-            answers[text] = server.post({"model": "old", "input": text}).json()["data"][0]["embedding"]
-
-        threads = [threading.Thread(target=ask, args=(text,)) for text in ["slow", *(f"text {k}" for k in range(6))]]
-        threads[0].start()
-        assert slow.begun.wait(5)
-        for thread in threads[1:]:
-            thread.start()
-        until(lambda: server.service.batcher.waiting == 6)
-        slow.free.set()
-        for thread in threads:
-            thread.join()
+        answers = slow.hold_up(server, [f"text {k}" for k in range(6)])
         assert [len(call) for call in slow.calls[-3:]] == [1, 4, 2]
-        for text, vector in answers.items():
+        for text, answer in answers.items():
+            vector = answer.json()["data"][0]["embedding"]
             np.testing.assert_allclose(vector, bridge.transform(new_model([text])[0], "text"), atol=1e-5)
         assert server.metric("congruence_batch_texts_sum") == 7
 
@@ -410,12 +402,8 @@ def test_a_key_is_needed_where_there_is_one(bridge):
         for path in ("/metrics", "/openapi.json", "/v1/models", "/nothing"):
             assert server.get(path).status_code == 401
         assert server.get("/healthz").status_code == 200
-        assert served_metric(server, key) == 1
-
-
-def served_metric(server: Served, key: str) -> float:
-    page = server.get("/metrics", authorization=f"Bearer {key}").text
-    return float(page.split('congruence_requests_total{path="/v1/embeddings",status="200"} ')[1].split()[0])
+        answered = 'congruence_requests_total{path="/v1/embeddings",status="200"}'
+        assert server.metric(answered, authorization=f"Bearer {key}") == 1
 
 
 def test_keys_are_compared_in_constant_time(bridge, monkeypatch):
@@ -429,9 +417,7 @@ def test_keys_are_compared_in_constant_time(bridge, monkeypatch):
 
 
 def test_a_page_in_a_browser_cannot_reach_a_server_on_loopback(bridge):
-    """DNS rebinding: a stranger's name that leads to 127.0.0.1 is the page's own origin, so its answers could be
-    read.
-    """
+    """DNS rebinding: a stranger's name that leads to 127.0.0.1 is the page's own origin."""
     with running(create_app(bridge, new_model, names=["old"], allowed_hosts=LOOPBACK)) as server:
         for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", ""):
             assert server.post({"model": "old", "input": "x"}, host=host).status_code == 421
@@ -444,9 +430,7 @@ def test_a_page_in_a_browser_cannot_reach_a_server_on_loopback(bridge):
 
 @pytest.fixture
 def records():
-    """Give the records of every logger, of all levels, as they come. pytest's own recorder costs every other test of
-    the suite a little.
-    """
+    """Give the records of every logger as they come; pytest's own recorder costs every other test a little."""
     found: list[logging.LogRecord] = []
     handler, root = logging.Handler(), logging.getLogger()
     handler.emit = found.append
@@ -491,33 +475,10 @@ def test_failures_tell_neither_client_nor_log_what_was_sent(bridge, records):
         assert SECRET not in record.getMessage() + str(record.exc_info)
 
 
-def test_one_bad_text_does_not_fail_those_encoded_with_it(bridge):
-    free, begun = threading.Event(), threading.Event()
-
-    def encode(texts):
-        if "wait" in texts:
-            begun.set()
-            free.wait(5)
-        if "bad" in texts:
-            raise ValueError
-        return new_model(texts)
-
-    with running(create_app(bridge, encode, names=["old"])) as server:
-        codes: dict[str, int] = {}
-
-        def ask(text: str) -> None:
-            codes[text] = server.post({"model": "old", "input": text}).status_code
-
-        threads = [threading.Thread(target=ask, args=(text,)) for text in ("wait", "good", "bad")]
-        threads[0].start()
-        assert begun.wait(5)
-        for thread in threads[1:]:
-            thread.start()
-        until(lambda: server.service.batcher.waiting == 2)
-        free.set()
-        for thread in threads:
-            thread.join()
-        assert codes == {"wait": 200, "good": 200, "bad": 500}
+def test_one_bad_text_does_not_fail_those_encoded_with_it(bridge, slow):
+    with running(create_app(bridge, slow, names=["old"])) as server:
+        answers = slow.hold_up(server, ["good", "bad"])
+    assert {text: answer.status_code for text, answer in answers.items()} == {"slow": 200, "good": 200, "bad": 500}
 
 
 # ------------------------------------------------------------------ what is checked when it is made
@@ -528,16 +489,10 @@ def test_what_does_not_fit_is_refused_at_the_start(bridge):
         create_app(bridge, lambda texts: np.ones((len(texts), 24)) / 24**0.5)
     with pytest.raises(SpaceMismatchError, match="unit rows"):
         create_app(bridge, lambda texts: 7 * new_model(texts), space="source")
-    for bad in (
-        {"space": "both"},
-        {"api_key": ""},
-        {"names": []},
-        {"names": [""]},
-        {"limits": Limits(max_batch=0)},
-        {"limits": Limits(max_body=-1)},
-        {"limits": Limits(timeout=0)},
-        {"window": -1.0},
-    ):
+    limits = [
+        {"limits": Limits(**{name: value})} for name, value in (("max_batch", 0), ("max_body", -1), ("timeout", 0))
+    ]
+    for bad in ({"space": "both"}, {"api_key": ""}, {"names": []}, {"names": [""]}, {"window": -1.0}, *limits):
         with pytest.raises(ParameterError):
             create_app(bridge, new_model, **bad)
 
@@ -594,14 +549,8 @@ def test_a_window_waits_for_more():
 def test_http_pipelines_do_not_mix_answers(served, bridge):
     connection = http.client.HTTPConnection("127.0.0.1", served.port)
     for text in TEXTS:
-        connection.request(
-            "POST",
-            "/v1/embeddings",
-            json.dumps({"model": "old-model", "input": text}),
-            {"content-type": "application/json"},
-        )
-        answered = json.loads(connection.getresponse().read())
-        np.testing.assert_allclose(
-            answered["data"][0]["embedding"], bridge.transform(new_model([text])[0], "text"), atol=1e-5
-        )
+        body = json.dumps({"model": "old-model", "input": text})
+        connection.request("POST", "/v1/embeddings", body, {"content-type": "application/json"})
+        answered = json.loads(connection.getresponse().read())["data"][0]["embedding"]
+        np.testing.assert_allclose(answered, bridge.transform(new_model([text])[0], "text"), atol=1e-5)
     connection.close()

@@ -1,6 +1,4 @@
-"""Tiny sentence-transformers models with random weights; the library, which takes seconds to import, is imported on
-first use.
-"""
+"""Tiny sentence-transformers models with random weights; the library is imported on first use."""
 
 from __future__ import annotations
 

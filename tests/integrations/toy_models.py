@@ -18,16 +18,8 @@ TURN = np.linalg.qr(np.random.default_rng(1).normal(size=(OLD, OLD)))[0][:NEW]
 
 ANIMALS = ["cat", "dog", "horse", "owl", "eel", "newt", "crow", "ant", "bee", "frog"]
 DEEDS = ["sleeps", "eats", "runs", "sings", "hides", "waits", "swims", "digs", "climbs", "calls"]
-PLACES = [
-    "on the mat",
-    "in a tree",
-    "by the river",
-    "under a stone",
-    "at night",
-    "all day",
-    "with its young",
-    "in the snow",
-]
+PLACES = ["on the mat", "in a tree", "by the river", "under a stone", "at night", "all day", "in the snow"]
+PLACES.insert(6, "with its young")
 TEXTS = [f"a {animal} {deed} {place}" for animal in ANIMALS for deed in DEEDS for place in PLACES]
 
 

@@ -1,7 +1,5 @@
 """Maps that go on: batches against one fit, forgetting against weights, means of unpaired rows against all rows."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

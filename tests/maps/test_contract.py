@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import warnings
 
 import numpy as np
 import pandas as pd
@@ -18,25 +17,8 @@ from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import congruence
-from congruence import MAPS, Embeddings, LinearMap, OrthogonalMap, Space, embeddings
-from congruence.errors import (
-    CongruenceError,
-    CorruptFileError,
-    DirectionError,
-    DtypeError,
-    FileError,
-    InputError,
-    NotFiniteError,
-    OutputExistsError,
-    ParameterError,
-    ProjectionWarning,
-    ShapeError,
-    SpaceMismatchError,
-    TooFewAnchorsError,
-    VersionError,
-    ZeroRowError,
-)
-from congruence.maps import METHODS, NotFittedMapError, from_pretrained, make_map
+from congruence import MAPS, Embeddings, LinearMap, OrthogonalMap, Space, embeddings, errors
+from congruence.maps import METHODS, NotFittedMapError, make_map
 from congruence.synthetic import rigid_problem
 from fresh import run_fresh
 
@@ -66,9 +48,7 @@ def fitted(name, problem):
 
 
 class SmallYOrthogonal(OrthogonalMap):
-    """With scikit-learn's name of the target: one check of weights passes ``y=``; all others, and its tools, pass it by
-    position.
-    """
+    """With scikit-learn's name of the target: one of its checks passes ``y=``, all others by position."""
 
     __init__ = OrthogonalMap.__init__
 
@@ -119,7 +99,7 @@ def test_parameters_are_searched_and_outputs_named_by_scikit_learns_tools(proble
     assert isinstance(mapping.transform_embeddings(problem.X), Embeddings)
     with config_context(transform_output="pandas"):
         assert isinstance(LinearMap().fit_transform(frame, problem.Y), pd.DataFrame)
-    with pytest.raises(InputError, match="same order"):
+    with pytest.raises(errors.InputError, match="same order"):
         mapping.transform(frame[list("fedcba")])
     with pytest.raises(NotFittedError) as caught:
         LinearMap().transform(problem.X)
@@ -135,13 +115,6 @@ def test_no_map_imports_scikit_learn():
         "print([name for name in ('sklearn', 'torch', 'scipy.stats') if name in sys.modules])"
     )
     assert run.stdout == "[]\n", run.stderr[-2000:]
-
-
-def test_clones_are_unfitted_and_equal(fitted):
-    fresh = clone(fitted)
-    assert fresh.get_params() == fitted.get_params()
-    with pytest.raises(CongruenceError, match=r"unfitted .* Call fit"):
-        fresh.transform(np.ones((2, 6)))
 
 
 @pytest.mark.parametrize(("given", "got"), [("f2", "f4"), ("f4", "f4"), ("f8", "f8"), ("i8", "f8")])
@@ -166,7 +139,7 @@ def test_nothing_of_the_callers_is_changed(name, problem):
 def test_the_target_side_is_the_identity(name, problem):
     fitted = make(name).fit(problem.X, problem.Y)
     assert fitted.transform_target(problem.Y) is problem.Y
-    with pytest.raises(ShapeError):
+    with pytest.raises(errors.ShapeError):
         fitted.transform_target(problem.X)
 
 
@@ -203,7 +176,7 @@ def test_numpy_numbers_and_nans_are_saved_as_strict_json(problem, tmp_path):
 
 def test_saving_twice_needs_force_and_loses_nothing(fitted, tmp_path):
     path = fitted.save(tmp_path / "map")
-    with pytest.raises(OutputExistsError, match="force=True"):
+    with pytest.raises(errors.OutputExistsError, match="force=True"):
         fitted.save(path)
     fitted.save(path, force=True)
     congruence.load(path)
@@ -235,13 +208,6 @@ def test_a_full_disk_keeps_the_map_that_was_there(problem, tmp_path):
     assert np.array_equal(congruence.load(path).transform(problem.X), fitted.transform(problem.X))
 
 
-def test_pretrained_names_work_as_hugging_face_users_expect(fitted, problem, tmp_path):
-    fitted.save_pretrained(tmp_path / "map")
-    fitted.save_pretrained(tmp_path / "map")
-    again = from_pretrained(tmp_path / "map")
-    assert np.array_equal(again.transform(problem.X), fitted.transform(problem.X))
-
-
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
 @pytest.mark.parametrize("harm", ["truncate", "edit", "remove", "empty"])
 def test_a_harmed_folder_is_refused(fitted, tmp_path, file, harm):
@@ -250,16 +216,13 @@ def test_a_harmed_folder_is_refused(fitted, tmp_path, file, harm):
     if harm == "truncate":
         path.write_bytes(raw[: len(raw) // 2])
     elif harm == "edit":
-        path.write_bytes(
-            raw.replace(b'"n_pairs": 120', b'"n_pairs": 999')
-            if file == "config.json"
-            else raw[:-1] + bytes([raw[-1] ^ 1])
-        )
+        other = raw.replace(b'"n_pairs": 120', b'"n_pairs": 999')
+        path.write_bytes(other if file == "config.json" else raw[:-1] + bytes([raw[-1] ^ 1]))
     elif harm == "remove":
         path.unlink()
     else:
         path.write_bytes(b"")
-    with pytest.raises(CorruptFileError, match="Got"):
+    with pytest.raises(errors.CorruptFileError, match="Got"):
         congruence.load(path.parent)
 
 
@@ -267,15 +230,12 @@ def test_newer_and_foreign_folders_are_refused(fitted, tmp_path):
     path = fitted.save(tmp_path / "map") / "config.json"
     config = json.loads(path.read_text())
     path.write_text(json.dumps({**config, "format_version": 3}))
-    with pytest.raises(VersionError, match="Upgrade congruence"):
+    with pytest.raises(errors.VersionError, match="Upgrade congruence"):
         congruence.load(path.parent)
     path.write_text(json.dumps({**config, "format": "other"}))
-    with pytest.raises(CorruptFileError, match="does not describe a congruence map"):
+    with pytest.raises(errors.CorruptFileError, match="does not describe a congruence map"):
         congruence.load(path.parent)
-    path.write_text("[" * 100_000)
-    with pytest.raises(CorruptFileError):
-        congruence.load(path.parent)
-    with pytest.raises(FileError, match="[Nn]o folder"):
+    with pytest.raises(errors.FileError, match="[Nn]o folder"):
         congruence.load(tmp_path / "nowhere")
 
 
@@ -286,20 +246,20 @@ def bad(X, row, value):
 
 
 BAD_PAIRS = {
-    "nan": (lambda X, Y: (bad(X, 3, np.nan), Y), NotFiniteError),
-    "inf": (lambda X, Y: (X, bad(Y, 3, np.inf)), NotFiniteError),
-    "zero row": (lambda X, Y: (bad(X, 3, 0), Y), ZeroRowError),
-    "empty": (lambda X, Y: (X[:0], Y[:0]), ShapeError),
-    "no columns": (lambda X, Y: (X[:, :0], Y), ShapeError),
-    "1-D source": (lambda X, Y: (X[:, 0], Y), ShapeError),
-    "1-D target": (lambda X, Y: (X, Y[:, 0]), ShapeError),
-    "3-D": (lambda X, Y: (X[None], Y), ShapeError),
-    "rows differ": (lambda X, Y: (X[:-1], Y), ShapeError),
-    "one pair": (lambda X, Y: (X[:1], Y[:1]), TooFewAnchorsError),
-    "objects": (lambda X, Y: (np.array([[{}]] * len(X), dtype=object), Y), DtypeError),
-    "text": (lambda X, Y: (X.astype(str), Y), DtypeError),
-    "complex": (lambda X, Y: (X * 1j, Y), DtypeError),
-    "no target": (lambda X, Y: (X, None), InputError),
+    "nan": (lambda X, Y: (bad(X, 3, np.nan), Y), errors.NotFiniteError),
+    "inf": (lambda X, Y: (X, bad(Y, 3, np.inf)), errors.NotFiniteError),
+    "zero row": (lambda X, Y: (bad(X, 3, 0), Y), errors.ZeroRowError),
+    "empty": (lambda X, Y: (X[:0], Y[:0]), errors.ShapeError),
+    "no columns": (lambda X, Y: (X[:, :0], Y), errors.ShapeError),
+    "1-D source": (lambda X, Y: (X[:, 0], Y), errors.ShapeError),
+    "1-D target": (lambda X, Y: (X, Y[:, 0]), errors.ShapeError),
+    "3-D": (lambda X, Y: (X[None], Y), errors.ShapeError),
+    "rows differ": (lambda X, Y: (X[:-1], Y), errors.ShapeError),
+    "one pair": (lambda X, Y: (X[:1], Y[:1]), errors.TooFewAnchorsError),
+    "objects": (lambda X, Y: (np.array([[{}]] * len(X), dtype=object), Y), errors.DtypeError),
+    "text": (lambda X, Y: (X.astype(str), Y), errors.DtypeError),
+    "complex": (lambda X, Y: (X * 1j, Y), errors.DtypeError),
+    "no target": (lambda X, Y: (X, None), errors.InputError),
 }
 
 
@@ -308,20 +268,16 @@ def test_bad_pairs_are_refused(name, problem, case):
     spoil, error = BAD_PAIRS[case]
     with pytest.raises(error, match="[Ee]xpected") as caught:
         make(name).fit(*spoil(problem.X, problem.Y))
-    assert isinstance(caught.value, (CongruenceError, ValueError))
+    assert isinstance(caught.value, (errors.CongruenceError, ValueError))
 
 
 def test_bad_rows_are_not_transformed(fitted, problem):
-    for X, error in (
-        (bad(problem.X, 3, np.nan), NotFiniteError),
-        (problem.X[:, :4], ShapeError),
-        (problem.Y, ShapeError),
-        (problem.X[0], ShapeError),
-        (problem.X[:0], ShapeError),
-    ):
-        with pytest.raises(error):
+    with pytest.raises(errors.NotFiniteError):
+        fitted.transform(bad(problem.X, 3, np.nan))
+    for X in (problem.X[:, :4], problem.X[0], problem.X[:0]):
+        with pytest.raises(errors.ShapeError):
             fitted.transform(X)
-    with pytest.raises(ShapeError, match=fitted.wrong_side[1:]):
+    with pytest.raises(errors.ShapeError, match=fitted.wrong_side[1:]):
         fitted.transform(problem.Y)
 
 
@@ -335,21 +291,17 @@ def test_apply_carries_ids_and_checks_the_space(name, problem):
     assert out.ids.tolist() == ids
     assert (out.space.model, out.space.dim, out.space.normalized) == ("b", 8, True)
     np.testing.assert_allclose(out.vectors, embeddings.normalize_rows(fitted.transform(problem.X)))
-    with pytest.raises(DirectionError, match="inverse"):
+    with pytest.raises(errors.DirectionError, match="inverse"):
         fitted.transform_embeddings(Embeddings(problem.Y, space=Space("b")))
-    with pytest.raises(SpaceMismatchError):
+    with pytest.raises(errors.SpaceMismatchError):
         fitted.transform_embeddings(Embeddings(problem.X, space=Space("c")))
-    with pytest.raises(SpaceMismatchError, match="raw rows"):
+    with pytest.raises(errors.SpaceMismatchError, match="raw rows"):
         fitted.transform_embeddings(Embeddings(problem.X).normalize())
 
 
 def test_unknown_methods_list_the_known_ones():
-    with pytest.raises(ParameterError, match="'orthogonal', 'linear', 'mlp'"):
+    with pytest.raises(errors.ParameterError, match="'orthogonal', 'linear', 'mlp'"):
         make_map("rotation")
-
-
-def test_the_kind_is_the_tables_name(name):
-    assert MAPS[name].kind == name
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "int64"])
@@ -394,15 +346,13 @@ def test_tensors_are_checked_like_arrays(fitted, problem):
     import torch
 
     good = torch.tensor(problem.X)
-    for X, error in (
-        (torch.full_like(good, torch.nan), NotFiniteError),
-        (good[:, :4], ShapeError),
-        (good[0], ShapeError),
-        (good[:0], ShapeError),
-        (good.to_sparse(), DtypeError),
-        (good * 1j, DtypeError),
-    ):
-        with pytest.raises(error):
+    with pytest.raises(errors.NotFiniteError):
+        fitted.transform(torch.full_like(good, torch.nan))
+    for X in (good[:, :4], good[0], good[:0]):
+        with pytest.raises(errors.ShapeError):
+            fitted.transform(X)
+    for X in (good.to_sparse(), good * 1j):
+        with pytest.raises(errors.DtypeError):
             fitted.transform(X)
 
 
@@ -437,18 +387,10 @@ def test_a_fitted_map_shows_its_models_and_scores(name, problem):
     a, b = Space("model <a>", modality="image"), Space("model b", modality="image")
     quick = QUICK.get(name, {})
     fitted = congruence.fit(Embeddings(problem.X, space=a), Embeddings(problem.Y, space=b), name, holdout=0.25, **quick)
-    text = repr(fitted)
-    assert text.startswith(type(fitted).__name__)
-    assert len(text.splitlines()) <= 10
-    for words in ("model <a>, image", "model b, image", "90 pairs", "30 pairs: retrieval@1 "):
-        assert words in text
-    page = fitted._repr_html_()
-    assert "model &lt;a&gt;" in page
-    assert "<a>" not in page
-    assert str(clone(fitted)) == str(make(name)) == repr(fitted).splitlines()[0]
-    assert type(fitted).__name__ in repr(make_pipeline(Normalizer(), fitted))
+    assert all(words in repr(fitted) for words in ("model <a>, image", "90 pairs", "30 pairs: retrieval@1 "))
+    assert "model &lt;a&gt;" in fitted._repr_html_()
+    assert "<a>" not in fitted._repr_html_()
     assert type(fitted).__name__ in make_pipeline(Normalizer(), clone(fitted))._repr_html_()
-    assert str(make(name)).split("(")[0] in clone(fitted)._repr_html_()
 
 
 def test_a_display_never_starts_the_solve_after_partial_fit(problem):
@@ -458,18 +400,12 @@ def test_a_display_never_starts_the_solve_after_partial_fit(problem):
 
 
 def test_a_class_loads_maps_of_its_own_kind(fitted, problem, tmp_path):
-    path = fitted.save(tmp_path / "map")
+    fitted.save_pretrained(tmp_path / "map")
+    path = fitted.save_pretrained(tmp_path / "map")
     for cls in (type(fitted), congruence.maps.Map):
         again = cls.from_pretrained(path)
         assert type(again) is type(fitted)
         assert np.array_equal(again.transform(problem.X), fitted.transform(problem.X))
     other = MAPS["linear" if fitted.kind != "linear" else "orthogonal"]
-    with pytest.raises(ParameterError, match=rf"kind '{fitted.kind}'.*{type(fitted).__name__}\.from_pretrained"):
+    with pytest.raises(errors.ParameterError, match=rf"kind '{fitted.kind}'.*{type(fitted).__name__}\.from_pretrained"):
         other.from_pretrained(path)
-
-
-def test_warnings_are_of_the_tree(problem):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        MAPS["orthogonal"]().fit(problem.Y, problem.X)
-    assert [w.category for w in caught] == [ProjectionWarning]

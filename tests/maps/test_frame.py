@@ -1,7 +1,5 @@
 """Many models in one frame: against pairwise Procrustes, Gower's iteration, SciPy's optimizer and known truth."""
 
-from __future__ import annotations
-
 import json
 from itertools import combinations
 
@@ -13,17 +11,7 @@ from scipy.linalg import expm
 from scipy.optimize import minimize
 
 import congruence
-from congruence import CanonicalFrame, Embeddings, OrthogonalMap, Space, persist
-from congruence.errors import (
-    ConvergenceWarning,
-    CorruptFileError,
-    IdError,
-    InputError,
-    ModalityError,
-    ParameterError,
-    ShapeError,
-    TooFewAnchorsError,
-)
+from congruence import CanonicalFrame, Embeddings, OrthogonalMap, Space, errors, persist
 from congruence.linalg.generalized import generalized_procrustes
 
 
@@ -38,12 +26,12 @@ def world(seed=0, n=60, widths=(8, 8, 8), noise=0.0, inner=None):
     draw = np.random.default_rng(seed)
     inner = inner or min(widths)
     truth = draw.standard_normal((n, inner)) * np.linspace(2, 0.5, inner)
-    return {
-        name: truth @ turned(draw, inner, width)
-        + draw.standard_normal(width)
-        + noise * draw.standard_normal((n, width))
-        for name, width in zip("abcdef", widths, strict=False)
-    }
+
+    def rows(width):
+        moved = truth @ turned(draw, inner, width) + draw.standard_normal(width)
+        return moved + noise * draw.standard_normal((n, width))
+
+    return {name: rows(width) for name, width in zip("abcdef", widths, strict=False)}
 
 
 def some(models, **rows):
@@ -56,9 +44,7 @@ def some(models, **rows):
 
 @pytest.mark.filterwarnings("ignore::congruence.errors.ProjectionWarning")
 @pytest.mark.parametrize("n", [5, 60])
-@pytest.mark.parametrize(
-    "options", [{}, {"shrinkage": "covered"}, {"center": False}, {"shrinkage_strength": 1.0}], ids=str
-)
+@pytest.mark.parametrize("options", [{}, {"shrinkage": "covered"}, {"center": False}, {"shrinkage_strength": 1.0}])
 def test_two_models_give_their_pairwise_map(n, options):
     rows = world(n=n, widths=(8, 10), noise=0.3)
     frame = CanonicalFrame(**options).fit(rows)
@@ -157,9 +143,8 @@ def test_the_objective_never_falls_and_its_end_is_stationary():
     assert found.objective[-1] > 1.05 * found.objective[0]
     for R, B in zip(found.rotations, found.evidence, strict=True):
         np.testing.assert_allclose(R @ R.T, np.eye(6), atol=1e-12)
-        np.testing.assert_allclose(
-            R @ B.T, B @ R.T, atol=1e-5 * np.abs(B).max()
-        )  # the optimum of one with the others given
+        # The optimum of one with the others given.
+        np.testing.assert_allclose(R @ B.T, B @ R.T, atol=1e-5 * np.abs(B).max())
         assert np.linalg.eigvalsh(R @ B.T).min() > -1e-5
 
 
@@ -178,14 +163,11 @@ def test_partly_shared_items_unequal_widths_and_offsets_are_recovered_exactly():
 
 
 def test_directions_that_only_a_later_edge_of_the_tree_needs_are_not_lost():
-    """d and e share much; a shares a few items with e and others with b: what joins a and b lies outside of what a and
-    e share.
-    """
+    """d and e share much; what joins a and b lies outside of what a and e share."""
     models = world(8, n=60, widths=(30,) * 4)
     a, b, d, e = (models[name] for name in "abcd")
-    rows = some(
-        {"a": a, "b": b, "d": d, "e": e}, a=range(20), b=range(10, 20), d=range(20, 60), e=[*range(10), *range(20, 60)]
-    )
+    own = {"a": range(20), "b": range(10, 20), "d": range(20, 60), "e": [*range(10), *range(20, 60)]}
+    rows = some({"a": a, "b": b, "d": d, "e": e}, **own)
     mapping = CanonicalFrame(shrinkage="covered").fit(rows).map("a", "b")
     np.testing.assert_allclose(mapping.transform(a[10:20]), b[10:20], atol=1e-8)
 
@@ -222,9 +204,8 @@ def test_a_model_added_later_moves_nothing_and_is_aligned():
     models = world(11, n=80, widths=(8, 6, 10, 8), inner=6, noise=0.05)
     frame = CanonicalFrame().fit(some(models, a=range(40), b=range(30, 60)))
     before = frame.map("a", "b")
-    frame.add("c", some(models, c=range(50, 80))["c"]).add(
-        "d", some(models, d=range(60, 80))["d"]
-    )  # d shares with c only
+    frame.add("c", some(models, c=range(50, 80))["c"])
+    frame.add("d", some(models, d=range(60, 80))["d"])  # which shares with c only
     after = frame.map("a", "b")
     for name in ("rotation_", "source_mean_", "target_mean_"):
         np.testing.assert_array_equal(getattr(before, name), getattr(after, name))
@@ -236,15 +217,15 @@ def test_a_chain_goes_on_with_items_that_are_new_to_the_frame():
     models = world(23, n=90, widths=(8, 6, 10), inner=6)
     frame = CanonicalFrame().fit(some(models, a=range(30), b=range(30)))
     before = frame.map("a", "b").rotation_
-    with pytest.raises(IdError, match="has; expected some in common"):
+    with pytest.raises(errors.IdError, match="has; expected some in common"):
         frame.add("c", some(models, c=range(60, 90))["c"])
     frame.extend("b", some(models, b=range(20, 90))["b"]).add("c", some(models, c=range(60, 90))["c"])
     np.testing.assert_array_equal(frame.map("a", "b").rotation_, before)
     np.testing.assert_allclose(frame.map("a", "c").transform(models["a"]), models["c"], atol=1e-4)  # items are float32
     assert frame.describe()["items"] == {"": 90}
-    with pytest.raises(ParameterError, match="'x'"):
+    with pytest.raises(errors.ParameterError, match="'x'"):
         frame.extend("x", models["b"])
-    with pytest.raises(ShapeError, match="the frame's 'b'"):
+    with pytest.raises(errors.ShapeError, match="the frame's 'b'"):
         frame.extend("b", some(models, a=range(9))["a"])
 
 
@@ -274,12 +255,11 @@ def test_a_map_through_the_frame_is_a_map(tmp_path):
     mapping = CanonicalFrame().fit(named).map("a", "c")
     assert str(mapping.source_space_).startswith("model-a, text")
     loaded = congruence.load(mapping.save(tmp_path / "map"))
-    np.testing.assert_array_equal(
-        loaded.transform_embeddings(named["a"]).vectors, mapping.transform_embeddings(named["a"]).vectors
-    )
+    mapped = [one.transform_embeddings(named["a"]).vectors for one in (loaded, mapping)]
+    np.testing.assert_array_equal(*mapped)
     assert congruence.evaluate(loaded, named["a"], named["c"]).to_dict()
     np.testing.assert_allclose(mapping.inverse().rotation_, mapping.rotation_.T)
-    with pytest.raises(ParameterError, match="composed map in partial_fit"):
+    with pytest.raises(errors.ParameterError, match="composed map in partial_fit"):
         mapping.partial_fit(models["a"], models["c"])
 
 
@@ -301,10 +281,10 @@ def saved(tmp_path_factory):
 
 
 def test_a_frame_is_not_taken_for_a_map_nor_a_map_for_a_frame(saved, tmp_path):
-    with pytest.raises(ParameterError, match=r"Got a frame .*CanonicalFrame\.load"):
+    with pytest.raises(errors.ParameterError, match=r"Got a frame .*CanonicalFrame\.load"):
         congruence.load(saved)
     rows = world(n=20)
-    with pytest.raises(CorruptFileError, match=r"expected a frame\. Load it with congruence\.load"):
+    with pytest.raises(errors.CorruptFileError, match=r"expected a frame\. Load it with congruence\.load"):
         CanonicalFrame.load(OrthogonalMap().fit(rows["a"], rows["b"]).save(tmp_path / "map"))
 
 
@@ -336,7 +316,7 @@ def test_a_damaged_frame_is_refused(saved, tmp_path, damage):
     config["facts"].pop("parameters")
     keep = {key: config[key] for key in ("kind", "parameters", "facts", "scores")}
     persist.write_folder(tmp_path / "bad", arrays, keep, "")
-    with pytest.raises(CorruptFileError, match="parts missing or damaged"):
+    with pytest.raises(errors.CorruptFileError, match="parts missing or damaged"):
         CanonicalFrame.load(tmp_path / "bad")
 
 
@@ -354,36 +334,30 @@ def test_rows_of_zeros_are_left_out():
 def test_what_cannot_be_a_frame_is_refused():
     models = world(19, n=12)
     a, b = models["a"], models["b"]
-    for bad in ({"a": a}, [a, b]):
-        with pytest.raises(InputError, match="at least two"):
+    zeros, numbered = Embeddings(0 * b, allow_zero_rows=True), Embeddings(a, range(12))
+    loose = some(models, a=range(6), b=range(4), c=[5, 8]) | {"d": Embeddings(models["a"][7:9], [8, 0])}
+    text = Embeddings(a, space=Space(modality="text"))
+    for error, words, bad in (
+        (errors.InputError, "at least two", {"a": a}),
+        (errors.InputError, "at least two", [a, b]),
+        (errors.IdError, r"from 'a' to 'c'", some(models, a=range(6), b=range(6), c=range(6, 12))),
+        (errors.TooFewAnchorsError, "1 item of 'c'", some(models, a=range(6), b=range(6), c=range(5, 12))),
+        (errors.InputError, "rows of 'c' that do not vary together", loose),
+        (errors.ZeroRowError, "only rows of zeros of 'b'", {"a": a, "b": zeros}),
+        (errors.IdError, "ids for every model", {"a": numbered, "b": b}),
+        (errors.ShapeError, "ids to match them by", {"a": a, "b": b[1:]}),
+        (errors.ModalityError, "without a modality", {"a": {"text": a, "image": a}, "b": b}),
+        (errors.ShapeError, "one width per model", {"a": {"text": a, "image": a[:, 1:]}, "b": {"text": b}}),
+        (errors.ParameterError, "named ''", {"": a, "b": b}),
+        (errors.NotFiniteError, None, {"a": np.where(a == a[0, 0], np.nan, a), "b": b}),
+    ):
+        with pytest.raises(error, match=words):
             CanonicalFrame().fit(bad)
-    with pytest.raises(IdError, match=r"from 'a' to 'c'"):
-        CanonicalFrame().fit(some(models, a=range(6), b=range(6), c=range(6, 12)))
-    with pytest.raises(TooFewAnchorsError, match="1 item of 'c'"):
-        CanonicalFrame().fit(some(models, a=range(6), b=range(6), c=range(5, 12)))
-    with pytest.raises(InputError, match="rows of 'c' that do not vary together"):
-        CanonicalFrame().fit(
-            some(models, a=range(6), b=range(4), c=[5, 8]) | {"d": Embeddings(models["a"][7:9], [8, 0])}
-        )
-    with pytest.raises(congruence.errors.ZeroRowError, match="only rows of zeros of 'b'"):
-        CanonicalFrame().fit({"a": a, "b": Embeddings(0 * b, allow_zero_rows=True)})
-    with pytest.raises(IdError, match="ids for every model"):
-        CanonicalFrame().fit({"a": Embeddings(a, range(12)), "b": b})
-    with pytest.raises(ShapeError, match="ids to match them by"):
-        CanonicalFrame().fit({"a": a, "b": b[1:]})
-    with pytest.raises(ModalityError, match="to agree"):
-        CanonicalFrame().fit({"a": Embeddings(a, space=Space(modality="text")), "b": b}, modality="image")
-    with pytest.raises(ModalityError, match="without a modality"):
-        CanonicalFrame().fit({"a": {"text": a, "image": a}, "b": b})
-    with pytest.raises(ShapeError, match="one width per model"):
-        CanonicalFrame().fit({"a": {"text": a, "image": a[:, 1:]}, "b": {"text": b}})
-    with pytest.raises(ParameterError, match="named ''"):
-        CanonicalFrame().fit({"": a, "b": b})
-    with pytest.raises(congruence.errors.NotFiniteError):
-        CanonicalFrame().fit({"a": np.where(a == a[0, 0], np.nan, a), "b": b})
-    with pytest.raises(ParameterError, match="shrinkage"):
+    with pytest.raises(errors.ModalityError, match="to agree"):
+        CanonicalFrame().fit({"a": text, "b": b}, modality="image")
+    with pytest.raises(errors.ParameterError, match="shrinkage"):
         CanonicalFrame(shrinkage="cv").fit(models)
-    with pytest.warns(ConvergenceWarning, match="max_iter=1"):
+    with pytest.warns(errors.ConvergenceWarning, match="max_iter=1"):
         CanonicalFrame(max_iter=1, tol=0).fit(world(19, n=12, noise=1))
 
 
@@ -394,15 +368,13 @@ def test_what_a_frame_cannot_do_is_refused():
     with pytest.raises(congruence.errors.CongruenceError, match="unfitted"):
         frame.map("a", "b")
     frame.fit(texts)
-    with pytest.raises(ParameterError, match="expected two models"):
-        frame.map("a", "a")
-    with pytest.raises(ParameterError, match="'x'"):
-        frame.map("a", "x")
-    with pytest.raises(ModalityError, match="modality='image'"):
+    for target, words in (("a", "expected two models"), ("x", "'x'")):
+        with pytest.raises(errors.ParameterError, match=words):
+            frame.map("a", target)
+    with pytest.raises(errors.ModalityError, match="modality='image'"):
         frame.map("a", "b", modality="image")
-    with pytest.raises(ParameterError, match="which the frame has"):
+    with pytest.raises(errors.ParameterError, match="which the frame has"):
         frame.add("a", texts["a"])
-    with pytest.raises(IdError, match="No item|no item"):
-        frame.add("d", Embeddings(models["a"], range(100, 112)))
-    with pytest.raises(IdError, match="ids for the frame"):
-        frame.add("d", models["a"])
+    for rows, words in ((Embeddings(models["a"], range(100, 112)), "[Nn]o item"), (models["a"], "ids for the frame")):
+        with pytest.raises(errors.IdError, match=words):
+            frame.add("d", rows)

@@ -1,7 +1,5 @@
 """The front matter of a saved map's card is what the Hub's own library reads."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

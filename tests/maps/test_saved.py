@@ -1,8 +1,7 @@
 """What may be in a saved map: digests apart from names, and contents that their checksums do not vouch for."""
 
-from __future__ import annotations
-
 import copy
+import functools
 import hashlib
 import json
 import shutil
@@ -84,22 +83,15 @@ def test_a_name_edited_by_hand_is_no_damage(folders, tmp_path):
 @pytest.mark.parametrize(
     ("where", "value"),
     [
-        (("facts", "n_pairs"), 61),
-        (("scores", "held_out_retrieval_at_1"), 0.99),
-        (("parameters", "center"), False),
-        (("target_space", "normalized"), True),
-        (("source_space", "modality"), "text"),
-        (("weights_sha256",), "0" * 64),
-        (("kind",), "cca"),
+        ("facts.n_pairs", 61), ("scores.held_out_retrieval_at_1", 0.99), ("parameters.center", False), ("kind", "cca"),
+        ("target_space.normalized", True), ("source_space.modality", "text"), ("weights_sha256", "0" * 64),
     ],
-)
+)  # fmt: skip
 def test_numbers_edited_by_hand_are_refused(folders, tmp_path, where, value):
     path = shutil.copytree(folders / "linear", tmp_path / "map")
     config = json.loads((path / "config.json").read_text())
-    place = config
-    for key in where[:-1]:
-        place = place[key]
-    place[where[-1]] = value
+    *way, last = where.split(".")
+    functools.reduce(dict.__getitem__, way, config)[last] = value
     (path / "config.json").write_text(json.dumps(config))
     with pytest.raises(CorruptFileError, match=r"edited.*expected"):
         congruence.load(path)
@@ -127,9 +119,7 @@ CLAIMS = {
     "isometry": lambda config, arrays: config["facts"].update(is_isometry=not config["facts"]["is_isometry"]),
     "mean gain": lambda config, arrays: config["facts"].update(mean_gain=0.5),
     "rank": lambda config, arrays: config["facts"].update(rank=7),
-    "modality": lambda config, arrays: arrays.update(
-        {"means.smell.source": np.ones(5), "means.smell.target": np.ones(6)}
-    ),
+    "modality": lambda _, arrays: arrays.update({"means.smell.source": np.ones(5), "means.smell.target": np.ones(6)}),
     "half a modality": lambda config, arrays: arrays.pop("means.text.target"),
     "moments": orthogonal_with(**{"moments.image.totals": lambda t: -t}),
 }
@@ -198,9 +188,8 @@ def harm_arrays(data, arrays):
     array = arrays[name].copy()
     how = data.draw(st.sampled_from(["value", "scale", "shape", "drop", "dtype", "swap", "empty", "add"]))
     if how == "value" and array.size and array.dtype.kind == "f":
-        array.flat[data.draw(st.integers(0, array.size - 1))] = data.draw(
-            st.sampled_from([np.nan, np.inf, -np.inf, 1e308, -1.0, 1e39])
-        )
+        odd = st.sampled_from([np.nan, np.inf, -np.inf, 1e308, -1.0, 1e39])
+        array.flat[data.draw(st.integers(0, array.size - 1))] = data.draw(odd)
     elif how == "scale":
         array = array * data.draw(st.sampled_from([0.0, -1.0, 1e20, 1e160, 1e300]))
     elif how == "shape":
@@ -212,9 +201,8 @@ def harm_arrays(data, arrays):
     elif how == "empty":
         array = array[:0]
     elif how == "add":
-        name = data.draw(
-            st.sampled_from(["extra", "moments..cross", "means.image.source", "moments", "source.9.weight"])
-        )
+        names = ["extra", "moments..cross", "means.image.source", "moments", "source.9.weight"]
+        name = data.draw(st.sampled_from(names))
     if how == "drop":
         del arrays[name]
     else:

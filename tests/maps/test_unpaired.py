@@ -12,17 +12,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
 import congruence
-from congruence import Embeddings, OrthogonalMap, UnpairedMap
-from congruence.errors import (
-    AlignmentWarning,
-    DtypeError,
-    InputError,
-    NotFiniteError,
-    ParameterError,
-    ShapeError,
-    TooFewAnchorsError,
-    ZeroRowError,
-)
+from congruence import Embeddings, OrthogonalMap, UnpairedMap, errors
 from congruence.maps import NotFittedMapError
 from congruence.metrics import class_retrieval
 from congruence.synthetic import random_rotation, rigid_problem
@@ -55,7 +45,9 @@ def test_a_rotation_is_found_without_any_pair(fitted):
 
 def test_two_worlds_match_most_rows_and_the_score_says_no():
     Y = rigid_problem(160, 12, 14, noise=0.02, decay=0.5, random_state=2).Y
-    with pytest.warns(AlignmentWarning, match=r"could not be aligned .*No alignment was found.*congruence\.refine"):
+    with pytest.warns(
+        errors.AlignmentWarning, match=r"could not be aligned .*No alignment was found.*congruence\.refine"
+    ):
         mapping = UnpairedMap().fit(P.X, Y)
     found = mapping.alignment_
     assert not found.found
@@ -68,14 +60,14 @@ def test_two_worlds_match_most_rows_and_the_score_says_no():
 @pytest.mark.parametrize("seed", range(6))
 def test_noise_without_structure_is_never_aligned(seed):
     rng = np.random.default_rng(seed)
-    with pytest.warns(AlignmentWarning):
+    with pytest.warns(errors.AlignmentWarning):
         mapping = UnpairedMap().fit(rng.standard_normal((90, 6)), rng.standard_normal((80, 8)))
     assert mapping.alignment_.agreement < 0.45
 
 
 def test_too_few_rows_to_judge_are_no_success():
     p = rigid_problem(80, 12, 14, noise=0.02, decay=0.5, random_state=1)
-    with pytest.warns(AlignmentWarning, match="of 16 rows left out"):
+    with pytest.warns(errors.AlignmentWarning, match="of 16 rows left out"):
         mapping = UnpairedMap().fit(p.X, p.Y[::-1])
     assert right(mapping, p.X, p.Y) == 1  # it is right, and ten rows less could not have shown that
 
@@ -139,15 +131,15 @@ def spoiled(X, value):
 @pytest.mark.parametrize(
     ("X", "Y", "error", "words"),
     [
-        (spoiled(P.X, np.nan), P.Y, NotFiniteError, "X"),
-        (P.X, spoiled(P.Y, np.inf), NotFiniteError, "Y"),
-        (P.X, spoiled(P.Y, 0), ZeroRowError, "Y"),
-        (P.X[:0], P.Y, ShapeError, "X with 0 rows"),
-        (P.X[:3], P.Y, TooFewAnchorsError, "n_samples = 3"),
-        (P.X, np.repeat(P.Y[:1], 5, axis=0), InputError, "1 different rows in Y"),
-        (P.X[0], P.Y, ShapeError, "1 axes"),
-        (P.X.astype(str), P.Y, DtypeError, "text"),
-        (P.X, None, InputError, "requires y"),
+        (spoiled(P.X, np.nan), P.Y, errors.NotFiniteError, "X"),
+        (P.X, spoiled(P.Y, np.inf), errors.NotFiniteError, "Y"),
+        (P.X, spoiled(P.Y, 0), errors.ZeroRowError, "Y"),
+        (P.X[:0], P.Y, errors.ShapeError, "X with 0 rows"),
+        (P.X[:3], P.Y, errors.TooFewAnchorsError, "n_samples = 3"),
+        (P.X, np.repeat(P.Y[:1], 5, axis=0), errors.InputError, "1 different rows in Y"),
+        (P.X[0], P.Y, errors.ShapeError, "1 axes"),
+        (P.X.astype(str), P.Y, errors.DtypeError, "text"),
+        (P.X, None, errors.InputError, "requires y"),
     ],
 )
 def test_bad_rows_are_refused(X, Y, error, words):
@@ -157,14 +149,12 @@ def test_bad_rows_are_refused(X, Y, error, words):
 
 @pytest.mark.parametrize("options", [{"n_restarts": 1}, {"n_neighbors": 0}, {"max_rows": -1}, {"random_state": -1}])
 def test_bad_parameters_are_refused(options):
-    with pytest.raises(ParameterError, match=next(iter(options))):
+    with pytest.raises(errors.ParameterError, match=next(iter(options))):
         UnpairedMap(**options).fit(P.X, P.Y)
 
 
 def test_real_text_encoders_are_aligned_without_pairs(lvis):
-    """OpenAI ViT-B/32 to EVA-02 on 250 class names: the first try of this, without a start or an annealed entropy,
-    failed.
-    """
+    """OpenAI ViT-B/32 to EVA-02 on 250 class names."""
     rng = np.random.default_rng(0)
     rows = rng.permutation(1203)[:250]
     mapping = UnpairedMap().fit(lvis["text_openai_vitb32"][rows], lvis["text_eva02_b16"][rng.permutation(rows)])
@@ -178,7 +168,7 @@ def test_real_unimodal_encoders_are_not_and_it_says_so(shared):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         mapping = UnpairedMap(n_restarts=2).fit(X, Y[::-1])
-    assert AlignmentWarning in {one.category for one in caught}
+    assert errors.AlignmentWarning in {one.category for one in caught}
     assert right(mapping, X.astype(np.float32), Y.astype(np.float32)) < 0.3
 
 
@@ -193,17 +183,14 @@ def test_the_command_says_whether_it_found_pairs(here, tmp_path):
     again = congruence.load(tmp_path / "map")
     assert right(again) == 1
     assert (again.target_space_.model, again.modality_) == ("B", "text")
-    failed = here("fit", "a.npy", "noise.npy", "--no-pairs", "-o", "bad")
-    assert failed.code == 0
+    failed = here("fit", "a.npy", "noise.npy", "--no-pairs", "-o", "bad").ends(0)
     assert "NO: do not use this map" in failed.out
     assert "could not be aligned" in failed.err
-    strict = here("fit", "a.npy", "noise.npy", "--no-pairs", "--strict", "-o", "none")
-    assert strict.code == 2
+    strict = here("fit", "a.npy", "noise.npy", "--no-pairs", "--strict", "-o", "none").ends(2)
     assert "could not be aligned" in strict.err
     assert not (tmp_path / "none").exists()
-    wrong = here("fit", "a.npy", "b.npy", "--no-pairs", "--holdout", "5", "-o", "none")
-    assert wrong.code == 2
-    assert "Leave out --holdout, or --no-pairs." in wrong.err
+    wrong = here("fit", "a.npy", "b.npy", "--no-pairs", "--holdout", "5", "-o", "none").ends(2)
+    assert "Got --holdout together with --no-pairs" in wrong.err
 
 
 def test_the_pages_examples_run_as_printed(capsys):

@@ -174,20 +174,13 @@ def test_torch_differentiates_every_form():
     assert torch.autograd.gradcheck(lambda a: linear_cka(a, B[:6]), (wide,))
 
 
-def test_half_precision_strides_and_constant_columns():
+def test_far_rows_constant_columns_and_copies():
     X, Y = pair(60, 6, 5)
     X[:, 2] = 7
-    half = X.astype(np.float16)
-    assert linear_cka(half, Y) == pytest.approx(linear_cka(half.astype(np.float64), Y), abs=1e-12)
-    assert linear_cka(np.asfortranarray(X)[::2], Y[::2]) == pytest.approx(
-        linear_cka(X[::2].copy(), Y[::2].copy()), abs=1e-13
-    )
-    far = X + 1e6  # sums of uncentered products would lose every digit
-    assert linear_cka(far, Y) == pytest.approx(linear_cka(X, Y), abs=1e-7)
-    doubled = np.vstack([X, X])
-    assert linear_cka(doubled, np.vstack([Y, Y]), estimator="biased") == pytest.approx(
-        linear_cka(X, Y, estimator="biased"), abs=1e-12
-    )
+    # Sums of uncentered products would lose every digit.
+    assert linear_cka(X + 1e6, Y) == pytest.approx(linear_cka(X, Y), abs=1e-7)
+    twice = linear_cka(np.vstack([X, X]), np.vstack([Y, Y]), estimator="biased")
+    assert twice == pytest.approx(linear_cka(X, Y, estimator="biased"), abs=1e-12)
 
 
 @pytest.mark.parametrize("metric", [linear_cka, rbf_cka])
@@ -208,12 +201,6 @@ def test_bad_input(metric):
         metric(X, Y, estimator="exact")
 
 
-def test_a_bandwidth_that_isolates_every_row_is_an_error():
-    X, Y = pair(20, 30, 30)
-    with pytest.raises(InputError, match="bandwidth"):
-        rbf_cka(X, Y, bandwidth=1e-3)
-
-
 def test_bad_parameters():
     X, Y = pair(20, 3, 4)
     with pytest.raises(ParameterError, match="4 rows"):
@@ -221,6 +208,8 @@ def test_bad_parameters():
     for options in ({"bandwidth": -1}, {"fraction": 0}, {"bandwidth": "mean"}):
         with pytest.raises(CongruenceError):
             rbf_cka(X, Y, **options)
+    with pytest.raises(InputError, match="bandwidth"):  # which isolates every row
+        rbf_cka(*pair(20, 30, 30), bandwidth=1e-3)
     torch = pytest.importorskip("torch")
     with pytest.raises(DtypeError, match="one library"):
         linear_cka(torch.tensor(X), Y)

@@ -38,8 +38,6 @@ def sample(seed=0, n=N, d=D):
     return A, A @ rng.standard_normal((d, d)) / d**0.5 + rng.standard_normal((n, d))
 
 
-# ------------------------------------------------------------------ what crosses to the host
-
 #: What a measure may fetch, in bytes, of two sides with `data` bytes together.
 TABLES = {"cknna", "mutual_knn", "cycle_knn", "lcs_knn", "edit_knn"}
 
@@ -118,9 +116,6 @@ def test_the_pretence_counts_and_refuses():
         assert float(A.sum()) == 12
         assert gpu.fetched == 104
         assert torch.ones(5).to(GPU).device == GPU
-
-
-# ------------------------------------------------------------------ the same answer
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -221,9 +216,6 @@ def test_a_real_gpu_agrees(name, dtype):
     A, B = (side.astype(dtype) for side in sample())
     value = float(METRICS[name].fn(torch.tensor(A, device=GPU), torch.tensor(B, device=GPU)))
     assert value == pytest.approx(METRICS[name].fn(A, B), abs=1e-9)
-
-
-# ------------------------------------------------------------------ refusals
 
 
 @pytest.mark.parametrize("fn", [linear_cka, METRICS["procrustes_distance"].fn, cca, rsa])

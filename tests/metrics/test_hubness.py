@@ -171,8 +171,8 @@ def test_a_row_left_out_is_left_out_of_the_bank_too():
     np.testing.assert_array_equal(top1_scores(X, X, labels, labels, hubness="csls", exclude_self=True), expected)
 
 
-@pytest.mark.parametrize("name", ["csls", "qb_norm"])
-def test_copies_tie_under_a_correction(name):
+@pytest.mark.parametrize("name", [None, "csls", "qb_norm"])
+def test_copies_tie_under_a_correction_too(name):
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((200, 128)).astype(np.float32)
     gallery = np.concatenate([rows, rows[:50] * 3])

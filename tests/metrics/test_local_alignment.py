@@ -6,20 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from samples import KINDS, sample, similarities
 
 from congruence.errors import InputError, NotFiniteError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.metrics import cknna
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((50, 8)), RNG.standard_normal((50, 5))
-
-
-# ------------------------------------------------------------------ the definitions, written out on full matrices
-
-
-def gram(A):
-    A = np.ascontiguousarray(A, dtype=np.float64)
-    return (A[:, None] * A[None]).sum(axis=2)  # each pair is summed in the same order, so copies tie
 
 
 def mask(K, k):
@@ -46,7 +39,7 @@ def kept(value, size):
 
 
 def full_huh(A, B, k):
-    K, L = gram(A), gram(B)
+    K, L = similarities(A, A), similarities(B, B)
     M, N = mask(K, k), mask(L, k)
     kl, kk, ll = song(M * N * K, M * N * L), song(M * K, M * K), song(N * L, N * L)
     left = min(kept(*kk), kept(*ll))
@@ -54,7 +47,7 @@ def full_huh(A, B, k):
 
 
 def full_jam(A, B, k):
-    K, L = gram(A), gram(B)
+    K, L = similarities(A, A), similarities(B, B)
     n = len(K)
     H = np.eye(n) - 1 / n
     M, N = mask(K, k), mask(L, k)
@@ -68,7 +61,7 @@ def debiased_cka(A, B):
     """U-centered Gram matrices (Székely and Rizzo 2014): another road to the same number."""
 
     def centered(A):
-        K = gram(A)
+        K = similarities(A, A)
         n = len(K)
         np.fill_diagonal(K, 0)
         rows = K.sum(axis=0)
@@ -81,29 +74,11 @@ def debiased_cka(A, B):
 
 
 FULL = {"huh": full_huh, "jam": full_jam}
-
-
-def sample(seed, n, d, kind):
-    rng = np.random.default_rng(seed)
-    if kind == "integers":
-        return rng.integers(-2, 3, (n, d)).astype(np.float32)
-    A = rng.standard_normal((n, d))
-    if kind == "copies":
-        A = A[rng.integers(0, max(2, n // 3), n)]
-    if kind == "constant columns":
-        A[:, : d // 2] = 3.0
-    if kind == "offset":
-        A += 2.0
-    if kind == "strided":
-        A = np.asfortranarray(np.repeat(A, 2, axis=0))[::2]
-    return A.astype({"half": np.float16, "single": np.float32}.get(kind, np.float64))
-
-
-KINDS = ["smooth", "single", "half", "integers", "copies", "constant columns", "offset", "strided"]
+DISTINCT = [kind for kind in KINDS if kind != "near copies"]  # of which rounding would be all the alignment
 
 
 @pytest.mark.parametrize("definition", FULL)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DISTINCT)
 @given(
     seed=st.integers(0, 10**6),
     n=st.sampled_from([4, 5, 6, 9, 17, 30, 45]),
@@ -127,20 +102,11 @@ def test_the_definition_written_out(definition, kind, seed, n, widths, k):
     assert got == pytest.approx(expected, rel=max(1e-10, 1e-14 / left), abs=1e-10)
 
 
-@given(seed=st.integers(0, 10**6), n=st.integers(5, 60), kind=st.sampled_from(KINDS))
+@given(seed=st.integers(0, 10**6), n=st.integers(5, 60), kind=st.sampled_from(DISTINCT))
 def test_all_neighbors_give_debiased_cka(seed, n, kind):
     A, B = sample(seed, n, 6, kind), sample(seed + 1, n, 9, kind)
     assume(min(len(np.unique(A, axis=0)), len(np.unique(B, axis=0))) > 3)
     assert cknna(A, B, n - 1) == pytest.approx(debiased_cka(A, B), rel=1e-10, abs=1e-10)
-
-
-def test_a_pair_counts_in_the_trace_only_if_mutual():
-    """The unbiased form's first term is a trace: dropping what is not reciprocal leaves it as it is."""
-    K, L = gram(X), gram(Y)
-    both = mask(K, 20) * mask(L, 20)
-    mutual = both * both.T
-    assert np.trace((both * K) @ (both * L)) == pytest.approx((mutual * K * L).sum())
-    assert (both != mutual).any()
 
 
 @pytest.mark.parametrize("definition", FULL)
@@ -158,7 +124,7 @@ def test_changing_places_changes_huh_and_not_jam():
 def test_jam_without_its_masks_is_nearly_biased_cka():
     """Eq. (6) leaves the diagonal out, so all neighbors do not quite give eq. (4)."""
     H = np.eye(50) - 1 / 50
-    K, L = H @ gram(X) @ H, H @ gram(Y) @ H
+    K, L = H @ similarities(X, X) @ H, H @ similarities(Y, Y) @ H
     whole = (K * L).sum() / np.sqrt((K * K).sum() * (L * L).sum())
     np.fill_diagonal(K, 0)
     np.fill_diagonal(L, 0)
@@ -193,16 +159,6 @@ def test_extreme_scales_change_nothing(definition, scale):
     assert cknna(A * scale, Y, 9, definition=definition) == pytest.approx(
         cknna(A, Y, 9, definition=definition), rel=1e-5 if A.dtype == np.float32 else 1e-10
     )
-
-
-@pytest.mark.parametrize("definition", FULL)
-def test_tensors_give_the_same_number(definition):
-    torch = pytest.importorskip("torch")
-    A, B = X.astype(np.float32), Y.astype(np.float16)
-    A[::5] = A[0]
-    expected = cknna(A, B, 9, definition=definition)
-    assert cknna(torch.tensor(A), torch.tensor(B), 9, definition=definition) == expected
-    assert cknna(torch.tensor(A, requires_grad=True).T.clone().T, B.tolist(), 9, definition=definition) == expected
 
 
 def test_what_cannot_be_is_refused():

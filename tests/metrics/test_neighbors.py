@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from samples import KINDS, sample, similarities
 from sklearn.neighbors import NearestNeighbors
 
 import congruence.metrics.search as search
@@ -19,43 +20,16 @@ METRICS = ["inner", "cosine", "euclidean"]
 MEASURES = [mutual_knn, cycle_knn, lcs_knn, edit_knn]
 
 
-def full_similarity(A, metric):
-    """All pairs at once in float64; each pair is summed in the same order, so copies tie."""
-    A = np.ascontiguousarray(A, dtype=np.float64)
-    if metric == "cosine":
-        A = A / np.linalg.norm(A, axis=1, keepdims=True)
-    if metric == "euclidean":
-        return -((A[:, None] - A[None]) ** 2).sum(axis=2)
-    return (A[:, None] * A[None]).sum(axis=2)
-
-
-def full_nearest(A, k, metric="inner"):
-    S = full_similarity(A, metric)
-    np.fill_diagonal(S, -np.inf)
+def full_search(Q, G, k, metric="inner", left_out=None):
+    """Sort all similarities at once."""
+    S = similarities(Q, G, metric)
+    if left_out is not None:
+        S[np.arange(len(Q)), left_out] = -np.inf
     return np.argsort(-S, axis=1, kind="stable")[:, :k]
 
 
-def sample(seed, n, d, kind):
-    """Data of one kind: smooth, or full of ties."""
-    rng = np.random.default_rng(seed)
-    if kind == "integers":
-        return rng.integers(-2, 3, (n, d)).astype(np.float32)
-    A = rng.standard_normal((n, d))
-    if kind == "copies":
-        A = A[rng.integers(0, max(1, n // 3), n)]
-    if kind == "near copies":  # differences that a float32 product does not see
-        A = (1 + 1e-5 * A).astype(np.float32)
-    if kind == "constant columns":
-        A[:, : d // 2] = 3.0
-    if kind == "strided":
-        A = np.asfortranarray(np.repeat(A, 2, axis=0))[::2]
-    return A.astype(np.float16) if kind == "half" else A
-
-
-KINDS = ["smooth", "half", "integers", "copies", "near copies", "constant columns", "strided"]
-
-
-# ------------------------------------------------------------------ tables
+def full_nearest(A, k, metric="inner"):
+    return full_search(A, A, k, metric, np.arange(len(A)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -160,9 +134,6 @@ def test_no_square_array_is_built():
         assert peak < limit < n * n * 4 / 2**20  # the square array has 137 MB
 
 
-# ------------------------------------------------------------------ measures
-
-
 def longest_common(a, b):
     @cache
     def solve(i, j):
@@ -209,12 +180,6 @@ def test_measures_are_their_definitions(seed, n, d, kind, neighbors):
         assert got == pytest.approx(value, abs=1e-12)
 
 
-def test_values_of_identical_spaces():
-    assert mutual_knn(X, X, 7) == edit_knn(X, X, 7) == 1
-    assert lcs_knn(X, X, 7) == 7
-    assert cycle_knn(X, X, 59) == 1
-
-
 def test_a_small_case_by_hand():
     # On a line, by distance: neighbors of 0, 1, 3, 7 and of the same points with the last brought near the first.
     A, B = np.array([[0.0], [1], [3], [7]]), np.array([[0.0], [1], [3], [0.4]])
@@ -224,18 +189,6 @@ def test_a_small_case_by_hand():
     assert lcs_knn(A, B, 2, metric="euclidean") == 1.0
     assert edit_knn(A, B, 2, metric="euclidean") == 1 - (2 + 2 + 1 + 1) / 8
     assert cycle_knn(A, B, 2, metric="euclidean") == 0.75
-
-
-@pytest.mark.parametrize("measure", MEASURES)
-def test_tensors_give_the_same_numbers(measure):
-    torch = pytest.importorskip("torch")
-    A = RNG.standard_normal((80, 6)).astype(np.float32)
-    A[::4] = A[0]
-    expected = measure(A, Y[:60].repeat(2, axis=0)[:80], 9)
-    assert measure(torch.tensor(A, requires_grad=True), torch.tensor(Y[:60].repeat(2, axis=0)[:80]), 9) == expected
-
-
-# ------------------------------------------------------------------ refusals
 
 
 @pytest.mark.parametrize("measure", MEASURES)
@@ -266,34 +219,11 @@ def test_what_cannot_be_is_refused(measure):
     assert measure(X, bad) >= 0
 
 
-def test_tables_refuse_too():
-    with pytest.raises(ParameterError, match="'inner', 'cosine', 'euclidean'"):
-        nearest(X, 3, metric="angle")
-    with pytest.raises(ParameterError, match="block_rows"):
-        nearest(X, 3, block_rows=0)
-    with pytest.raises(ParameterError, match="n_neighbors ≤ 59"):
-        nearest(X, 60)
-
-
 def test_the_callers_arrays_stay_as_they_are():
     before = X.copy()
     for metric in METRICS:
         nearest(X, 3, metric=metric)
     np.testing.assert_array_equal(X, before)
-
-
-# ------------------------------------------------------------------ a gallery
-
-
-def full_search(Q, G, k, metric="inner", left_out=None):
-    """Sort all similarities at once, in float64; each pair is summed in the same order, so copies tie."""
-    Q, G = (np.ascontiguousarray(side, dtype=np.float64) for side in (Q, G))
-    if metric == "cosine":
-        Q, G = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (Q, G))
-    S = -((Q[:, None] - G[None]) ** 2).sum(axis=2) if metric == "euclidean" else (Q[:, None] * G[None]).sum(axis=2)
-    if left_out is not None:
-        S[np.arange(len(Q)), left_out] = -np.inf
-    return np.argsort(-S, axis=1, kind="stable")[:, :k]
 
 
 @given(
@@ -342,8 +272,14 @@ def test_a_scale_that_overflows_is_no_matter_in_a_gallery_either():
             np.testing.assert_array_equal(nearest(Q * scale, 4, G / scale, metric=metric), expected)
 
 
-def test_what_a_gallery_cannot_give_is_refused():
+def test_what_a_search_cannot_give_is_refused():
     G = RNG.standard_normal((5, 8))
+    with pytest.raises(ParameterError, match="'inner', 'cosine', 'euclidean'"):
+        nearest(X, 3, metric="angle")
+    with pytest.raises(ParameterError, match="block_rows"):
+        nearest(X, 3, block_rows=0)
+    with pytest.raises(ParameterError, match="n_neighbors ≤ 59"):
+        nearest(X, 60)
     with pytest.raises(ParameterError, match="n_neighbors=6 for 5 gallery rows to choose from"):
         nearest(X, 6, G)
     with pytest.raises(ParameterError, match="n_neighbors=5 for 4 gallery rows to choose from"):

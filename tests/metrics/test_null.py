@@ -1,4 +1,4 @@
-"""Re-paired scores without looking at the rows again equal the scores of re-paired rows."""
+"""Re-paired scores equal those of re-paired rows, and unrelated spaces are called alike as often as the level says."""
 
 from __future__ import annotations
 
@@ -23,20 +23,10 @@ def test_it_is_the_score_of_the_repaired_rows(name, shape):
     metric = METRICS[name]
     first, second = metric.prepare(X, "X"), metric.prepare(Y, "Y")
     for order in (np.arange(shape[0]), rng.permutation(shape[0]), rng.permutation(shape[0])):
-        score = metric.compare(first, metric.reorder(second, order))
-        assert score == pytest.approx(metric.fn(X, Y[order]), abs=1e-7)
-
-
-@pytest.mark.parametrize("name", BETWEEN_SPACES)
-def test_reordering_is_preparing_reordered_rows(name):
-    rng, X, Y = pair(50, 12, 9)
-    steps, order = METRICS[name], rng.permutation(50)
-    first, second = steps.prepare(X, "X"), steps.prepare(Y, "Y")
-    again = steps.compare(first, steps.prepare(Y[order], "Y"))
-    assert steps.compare(first, steps.reorder(second, order)) == pytest.approx(again, abs=1e-9)
-    assert steps.compare(steps.reorder(first, order), steps.reorder(second, order)) == pytest.approx(
-        steps.compare(first, second), abs=1e-9
-    )
+        moved = metric.reorder(second, order)
+        assert metric.compare(first, moved) == pytest.approx(metric.fn(X, Y[order]), abs=1e-7)
+        both = metric.compare(metric.reorder(first, order), moved)
+        assert both == pytest.approx(metric.compare(first, second), abs=1e-9)
 
 
 def test_chance_by_hand():
@@ -55,3 +45,51 @@ def test_chance_by_hand():
 def test_whole_matrices_are_not_asked_for_many_rows(name):
     with pytest.raises(ShapeError, match="5000"):
         METRICS[name].prepare(np.ones((5001, 2)), "X")
+
+
+@pytest.mark.parametrize(
+    ("shape", "draws", "runs"), [((5,), 19, 4000), ((5,), 200, 2000), ((27, 13), 19, 1000), ((27, 13), 200, 300)]
+)
+def test_family_wise_error_is_the_level(shape, draws, runs):
+    """Scores of unrelated rows, at 0.05: rejected in 0.05 of runs, within three binomial standard deviations."""
+    rng = np.random.default_rng(0)
+    rejected = 0
+    for _ in range(runs):
+        scores = rng.standard_normal((draws + 1, *shape), dtype=np.float32)
+        rejected += chance(scores[0], scores[1:], True).adjusted_p_value.min() <= 0.05
+    assert rejected / runs == pytest.approx(0.05, abs=3 * (0.05 * 0.95 / runs) ** 0.5)
+
+
+@pytest.mark.parametrize("draws", [4, 19, 200])
+@pytest.mark.parametrize("shape", [(5,), (27, 13)])  # five metrics, and 27 × 13 layers
+def test_each_pairing_in_turn_as_the_actual_one(shape, draws):
+    """Of any draws + 1 pairings, as skewed and dependent as one likes, at most α (draws + 1) reach p ≤ α: exactly as
+    many without ties.
+    """
+    rng = np.random.default_rng(1)
+    scores = np.exp(2 * rng.standard_normal((draws + 1, *shape)) + rng.standard_normal((draws + 1, *[1] * len(shape))))
+    scores *= np.exp(rng.standard_normal(shape))
+    every = np.arange(draws + 1)
+    p = np.array([chance(scores[k], scores[every != k], True).adjusted_p_value.min() for k in every])
+    np.testing.assert_allclose(np.sort(p), (every + 1) / (draws + 1))
+
+
+def test_ties_count_as_close():
+    """Shares of common neighbors take few values: p is never too small then, though it may be too large."""
+    rng = np.random.default_rng(2)
+    scores = rng.integers(0, 3, (40, 4)) / 10
+    scores[:, 3] = 0.1  # a score that cannot vary tells nothing
+    every = np.arange(40)
+    found = [chance(scores[k], scores[every != k] + 1e-17, True) for k in every]
+    p = np.array([one.adjusted_p_value.min() for one in found])
+    for level in (0.025, 0.1, 0.5):
+        assert (p <= level).mean() <= level
+    assert min(p.min(), *(one.p_value.min() for one in found)) >= 1 / 40
+    assert all(one.adjusted_p_value[3] == one.p_value[3] == 1 for one in found)
+    assert all((one.adjusted_p_value >= one.p_value - 1e-12).all() for one in found)
+
+
+def test_the_smallest_p_value_is_one_of_the_pairings():
+    found = chance(np.array([5.0, 9.0]), np.tile([1.0, 0.0], (19, 1)), np.array([True, False]))
+    np.testing.assert_allclose(found.p_value, [1 / 20, 1])
+    np.testing.assert_allclose(found.adjusted_p_value, [1 / 20, 1])

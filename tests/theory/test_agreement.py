@@ -121,6 +121,9 @@ def test_against_the_whole_kernels(relation):
     for level, value in found.quantiles.items():
         assert value == pytest.approx(np.quantile(residual, level, method="inverted_cdf"))
     assert found.resolution == 0
+    plain = json.loads(json.dumps(found.to_dict()))
+    assert plain["minimax"].keys() == {"slope", "intercept"}
+    assert plain["quantiles"].keys() == {"0.5", "0.9", "0.99"}
 
 
 def test_each_relation_is_wider_than_the_one_before():
@@ -190,13 +193,6 @@ def test_constant_kernels_have_no_slope():
     assert (same.epsilon, same.rmse, same.quantiles[0.5]) == (0, 0, 0)
     two = gram_agreement(X[:2], Y[:2], "affine")  # one pair only
     assert (two.pairs, two.epsilon) == (1, 0)
-
-
-def test_plain_data():
-    p = dual_problem(5, 6, 3, noise=0.1, random_state=8)
-    plain = json.loads(json.dumps(kernel_agreement(*models(p), "affine", (0.5,)).to_dict()))
-    assert plain["quantiles"].keys() == {"0.5"}
-    assert plain["minimax"].keys() == {"slope", "intercept"}
 
 
 def test_what_is_refused():

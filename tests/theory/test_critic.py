@@ -39,9 +39,6 @@ def draws(P: np.ndarray, N: int):
         yield slot, x, ys, px[x] * (P[x, ys[slot]] / px[x]) * others / N
 
 
-# ---------------------------------------------------------------------------------------- C.2 and C.3: one distribution
-
-
 def test_pmi_is_the_definition():
     P = world()
     expected = [[np.log(P[i, j] / (P[i].sum() * P[:, j].sum())) for j in range(4)] for i in range(3)]
@@ -129,9 +126,6 @@ def test_the_gradient_at_pmi_is_zero():
     )
 
 
-# ------------------------------------------------------------------------------------------------- C.4: two data sets
-
-
 def test_lemma_c9_holds_for_any_weights():
     rng = np.random.default_rng(7)
     for seed in range(5):
@@ -184,9 +178,6 @@ def test_a_world_of_full_rank_has_no_independent_curation_but_constants():
     for strength in (0, 1, 1.5):
         with pytest.raises(ParameterError, match="strength"):
             independent_weights(world(6, 4), strength=strength)
-
-
-# ---------------------------------------------------------------------------------------- C.7: what d dimensions can be
 
 
 def test_remark_c7_scores_of_a_dual_encoder_have_rank_d_once_their_bias_is_gone():

@@ -74,14 +74,8 @@ def test_the_proposition_never_fails_where_its_assumption_holds():
     held = 0
     for _ in range(750):
         d = int(rng.integers(2, 9))
-        models = exact_models(
-            rng,
-            K=int(rng.integers(2, 7)),
-            d=d,
-            d_target=d + int(rng.integers(0, 3)),
-            r=int(rng.integers(1, d + 1)),
-            outside=rng.uniform(0, 1),
-        )
+        K, d_target, r = int(rng.integers(2, 7)), d + int(rng.integers(0, 3)), int(rng.integers(1, d + 1))
+        models = exact_models(rng, K=K, d=d, d_target=d_target, r=r, outside=rng.uniform(0, 1))
         found = class_margins(*models)
         assert found.rho < 1e-10
         np.testing.assert_allclose(found.errors, 0, atol=1e-10)
@@ -104,14 +98,8 @@ def test_what_is_certified_is_right_in_any_two_models():
     plain_wrong = 0
     for _ in range(750):
         d = int(rng.integers(2, 9))
-        F, G, G_target, Q = exact_models(
-            rng,
-            K=int(rng.integers(2, 7)),
-            d=d,
-            d_target=d + 1,
-            r=int(rng.integers(1, d + 1)),
-            outside=rng.uniform(0, 1),
-        )
+        K, r = int(rng.integers(2, 7)), int(rng.integers(1, d + 1))
+        F, G, G_target, Q = exact_models(rng, K=K, d=d, d_target=d + 1, r=r, outside=rng.uniform(0, 1))
         G_target = unit(G_target + rng.uniform(0, 1.5) * unit(rng.standard_normal(G_target.shape)))
         found = class_margins(F, G, G_target, Q)
         assert (found.certified_within() <= found.certified).all()
@@ -142,6 +130,9 @@ def test_large_residuals_break_retrieval():
     assert sorted(found.breaking()) == ["cat", "dog"]
     assert found.confusion() == {"safe & right": 0, "safe & wrong": 0, "unsafe & right": 0, "unsafe & wrong": 2}
     assert "guarantees nothing" in found.in_words()
+    assert "guarantees every class" in class_margins(np.eye(3), np.eye(3), np.eye(3), np.eye(3)).in_words()
+    data = json.loads(json.dumps(found.to_dict()))
+    assert (data["holds"], data["confusion"], data["breaking"]) == (False, found.confusion(), found.breaking())
 
 
 def test_equal_prompts_are_not_safe():
@@ -219,19 +210,8 @@ def test_bad_input_is_refused():
     with pytest.raises(ZeroRowError):
         class_margins(G, G * [[1], [1], [0]], G, G)
     for k in range(4):
-        bad = [G, G, G, G]
-        bad[k] = G + np.diag([np.nan, 0, 0])
         with pytest.raises(NotFiniteError):
-            class_margins(*bad)
+            class_margins(*[G + np.diag([np.nan, 0, 0]) if side == k else G for side in range(4)])
     turned = rotation(3, 3, np.random.default_rng(0))
     with pytest.raises(ParameterError, match="Pass rho="):
         class_margins(G, G, turned, G).certified_within(0.001)
-
-
-def test_plain_data():
-    found = class_margins(np.eye(3), np.eye(3), np.eye(3), np.eye(3), names=["a", "b", "c"])
-    data = json.loads(json.dumps(found.to_dict()))
-    assert data["holds"] is True
-    assert data["confusion"]["safe & right"] == 3
-    assert data["breaking"] == []
-    assert "guarantees every class" in found.in_words()

@@ -1,42 +1,32 @@
 """Simulated vectors of two unimodal encoders with a shared latent, which the training tests align."""
 
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-
-@dataclass(frozen=True)
-class World:
-    """Rows of two encoders with a shared latent: pairs, unpaired rows of either side, and held-out pairs."""
-
-    pairs: tuple[np.ndarray, np.ndarray]
-    unpaired: tuple[np.ndarray, np.ndarray]
-    heldout: tuple[np.ndarray, np.ndarray]
-
-
-def make_world(n_pairs=40, n_unpaired=300, n_held=60, latent=8, widths=(24, 18), noise=0.1, seed=0):
-    rng = np.random.default_rng(seed)
-    mixes = [rng.normal(size=(latent, width)) for width in widths]
-
-    def rows(z, side):
-        return (np.tanh(z @ mixes[side] / 3) + noise * rng.normal(size=(len(z), widths[side]))).astype(np.float32)
-
-    def draw(n):
-        return rng.normal(size=(n, latent)) * np.linspace(1.5, 0.5, latent)
-
-    paired, heldout = draw(n_pairs), draw(n_held)
-    return World(
-        (rows(paired, 0), rows(paired, 1)),
-        (rows(draw(n_unpaired), 0), rows(draw(n_unpaired), 1)),
-        (rows(heldout, 0), rows(heldout, 1)),
-    )
+from congruence.train.retrieval import mean_recall
 
 
 @pytest.fixture(scope="session")
 def world():
-    return make_world()
+    """Return rows of two encoders with a shared latent: pairs, unpaired rows of either side, and held-out pairs."""
+    rng = np.random.default_rng(0)
+    widths = (24, 18)
+    mixes = [rng.normal(size=(8, width)) for width in widths]
+
+    def rows(z, side):
+        return (np.tanh(z @ mixes[side] / 3) + 0.1 * rng.normal(size=(len(z), widths[side]))).astype(np.float32)
+
+    def draw(n):
+        return rng.normal(size=(n, 8)) * np.linspace(1.5, 0.5, 8)
+
+    paired, heldout = draw(40), draw(60)
+    return SimpleNamespace(
+        pairs=(rows(paired, 0), rows(paired, 1)),
+        unpaired=(rows(draw(300), 0), rows(draw(300), 1)),
+        heldout=(rows(heldout, 0), rows(heldout, 1)),
+    )
 
 
 @pytest.fixture(scope="session")
@@ -59,8 +49,31 @@ def retrieval(latent):
     """Return the mean recall at 1 of a fitted map on 100 rows it has not seen; chance is 0.01."""
 
     def measure(fitted):
-        from congruence.train.retrieval import mean_recall
-
         return mean_recall(fitted.transform(latent.X_test), fitted.transform_target(latent.Y_test))
 
     return measure
+
+
+@pytest.fixture(params=[8 * 2**20, 600], ids=["one strip", "many strips"])
+def strip(request, monkeypatch):
+    """Work through losses in one strip of rows, and in many."""
+    monkeypatch.setattr("congruence.train._autograd.STRIP", request.param)
+
+
+@pytest.fixture
+def kill(monkeypatch):
+    """Return a function that calls ``fit`` and interrupts it in one training step of an objective."""
+
+    def run(objective, step, fit, *rows, **options):
+        original = objective.training_step
+
+        def killed(self, batch):
+            if batch.step == step:
+                raise KeyboardInterrupt
+            return original(self, batch)
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(objective, "training_step", killed)
+            fit(*rows, **options)
+
+    return run

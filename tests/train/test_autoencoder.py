@@ -66,9 +66,7 @@ def test_dropout_leaves_out_its_share_and_keeps_the_mean(p, shape):
     if values.numel() > 1000:
         share = (values == 0).double().mean().item()
         assert abs(share - p) < 5 * (p * (1 - p) / values.numel()) ** 0.5
-        flat = (
-            values == 0
-        ).double().flatten() - share  # neighbors share a random word: they must not know of each other
+        flat = (values == 0).double().flatten() - share  # neighbors share a random word, and must not show it
         for lag in (1, 2, 3, 4):
             assert abs((flat[lag:] * flat[:-lag]).mean() / (share * (1 - share))) < 5 / flat.numel() ** 0.5
 

@@ -1,7 +1,5 @@
 """Checkpoints whose checksum is right and whose contents are not."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -21,6 +19,13 @@ def training():
     return module, optimizer
 
 
+def written(folder, training, best):
+    module, optimizer = training
+    saved = Checkpoint(folder / "000", {"steps": 9}, None)
+    saved.save(module, optimizer, History(steps=1), best)
+    return saved
+
+
 CHANGES = {
     "no mapping": lambda state: [],
     "no moments": lambda state: state.pop("optimizer"),
@@ -36,8 +41,7 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_cannot_be_is_refused(change, tmp_path):
     module, optimizer = training()
-    saved = Checkpoint(tmp_path / "000", {"steps": 9}, None)
-    saved.save(module, optimizer, History(steps=1), module.state_dict())
+    saved = written(tmp_path, (module, optimizer), module.state_dict())
     file = tmp_path / "000" / "checkpoint.json"
     state = json.loads(file.read_text())
     changed = CHANGES[change](state)
@@ -47,9 +51,7 @@ def test_what_cannot_be_is_refused(change, tmp_path):
 
 
 def test_best_weights_of_another_shape_are_refused(tmp_path):
-    module, optimizer = training()
-    saved = Checkpoint(tmp_path / "000", {"steps": 9}, None)
-    saved.save(module, optimizer, History(steps=1), torch.nn.Linear(4, 2).state_dict())
+    saved = written(tmp_path, training(), torch.nn.Linear(4, 2).state_dict())
     with pytest.raises(CorruptFileError, match="best weights whose shapes differ"):
         saved.load(*training())
 
@@ -57,8 +59,7 @@ def test_best_weights_of_another_shape_are_refused(tmp_path):
 def test_second_moments_below_zero_are_refused(tmp_path):
     module, optimizer = training()
     optimizer.state[module.weight]["exp_avg_sq"][0, 0] = -1
-    saved = Checkpoint(tmp_path / "000", {"steps": 9}, None)
-    saved.save(module, optimizer, History(steps=1), module.state_dict())
+    saved = written(tmp_path, (module, optimizer), module.state_dict())
     with pytest.raises(CorruptFileError, match="exp_avg_sq"):
         saved.load(*training())
 
@@ -69,7 +70,6 @@ def test_weights_that_are_not_finite_are_refused(which, tmp_path):
     best = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     with torch.no_grad():
         (module.weight if which == "weights" else best["weight"])[0, 0] = torch.nan
-    saved = Checkpoint(tmp_path / "000", {"steps": 9}, None)
-    saved.save(module, optimizer, History(steps=1), best)
+    saved = written(tmp_path, (module, optimizer), best)
     with pytest.raises(CorruptFileError, match=f"{which} that are not finite"):
         saved.load(*training())

@@ -6,18 +6,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from congruence import CCAMap, Embeddings, ProcrustesHeads, load
-from congruence.errors import (
-    ConvergenceWarning,
-    FileError,
-    InputError,
-    NotFiniteError,
-    OutputExistsError,
-    ParameterError,
-    ShapeError,
-    TooFewAnchorsError,
-    TrainingError,
-)
+from congruence import CCAMap, Embeddings, ProcrustesHeads, errors, load
 from congruence.train import SAIL, SOTAlign
 from congruence.train.retrieval import mean_recall, recalls
 from congruence.train.sotalign import _Objective
@@ -63,7 +52,7 @@ def test_too_few_iterations_are_recorded_and_warned_of_once(world):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         mapping = SOTAlign(**few).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
-    (warning,) = [one for one in caught if one.category is ConvergenceWarning]
+    (warning,) = [one for one in caught if one.category is errors.ConvergenceWarning]
     assert warning.filename == __file__
     losses = mapping.facts_["history"]["losses"]
     past = sum(error > 0.01 for error in losses["gradient_error"])
@@ -73,11 +62,9 @@ def test_too_few_iterations_are_recorded_and_warned_of_once(world):
     assert max(losses["marginal_error_teacher"]) > 0.01
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        enough = SOTAlign(**{**few, "max_steps": 3, "max_iter": 3000}).fit(
-            *world.pairs, unpaired=world.unpaired, verbose=False
-        )
-        other = SOTAlign(**{**few, "max_steps": 3, "divergence": "cka"}).fit(
-            *world.pairs, unpaired=world.unpaired, verbose=False
+        enough, other = (
+            SOTAlign(**{**few, "max_steps": 3, **more}).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
+            for more in ({"max_iter": 3000}, {"divergence": "cka"})
         )
     assert enough.facts_["history"]["losses"]["gradient_error"] == [0, 0, 0]
     assert "marginal_error" not in other.facts_["history"]["losses"]
@@ -103,13 +90,9 @@ def test_a_strong_divergence_brings_the_teachers_geometry(world):
 
 def test_weight_zero_is_sail_to_the_bit(world):
     # Unpaired rows move the mean that is subtracted first, so the runs are compared without it.
-    ours, theirs = (
-        method.fit(*world.pairs, unpaired=rows, verbose=False)
-        for method, rows in (
-            (SOTAlign(divergence_weight=0.0, preprocess="normalize", **QUICK), world.unpaired),
-            (SAIL(preprocess="normalize", **SAIL_QUICK), None),
-        )
-    )
+    method = SOTAlign(divergence_weight=0.0, preprocess="normalize", **QUICK)
+    ours = method.fit(*world.pairs, unpaired=world.unpaired, verbose=False)
+    theirs = SAIL(preprocess="normalize", **SAIL_QUICK).fit(*world.pairs, verbose=False)
     assert np.array_equal(ours.transform(world.heldout[0]), theirs.transform(world.heldout[0]))
 
 
@@ -139,7 +122,7 @@ def test_a_map_that_began_at_the_teacher_is_never_worse_on_what_it_is_chosen_by(
 
 def test_where_heads_cannot_begin_at_the_teacher(world):
     for wrong in ({"head": "mlp"}, {"preprocess": "none"}):
-        with pytest.raises(ParameterError, match="init"):
+        with pytest.raises(errors.ParameterError, match="init"):
             SOTAlign(init="teacher", **{**QUICK, **wrong}).fit(*world.pairs, unpaired=world.unpaired, verbose=False)
 
 
@@ -187,27 +170,17 @@ def test_the_automatic_weight_is_ten_times_the_papers_balance(world, pair_loss, 
 
 
 @pytest.mark.parametrize("batch_size", [64, 32768])
-def test_a_killed_run_goes_on_to_the_bit(world, tmp_path, monkeypatch, batch_size):
+def test_a_killed_run_goes_on_to_the_bit(world, tmp_path, kill, batch_size):
     method = SOTAlign(**{**QUICK, "max_steps": 30}, batch_size=batch_size, checkpoint_every=8, divergence_weight=0.01)
     whole = clone(method).fit(*world.pairs, unpaired=world.unpaired, validation=world.heldout, verbose=False)
-    original = _Objective.training_step
-
-    def killed(self, batch):
-        if batch.step == 21:
-            raise KeyboardInterrupt
-        return original(self, batch)
-
-    monkeypatch.setattr(_Objective, "training_step", killed)
     fit = {"validation": world.heldout, "verbose": False, "checkpoint": tmp_path / "c"}
-    with pytest.raises(KeyboardInterrupt):
-        method.fit(*world.pairs, unpaired=world.unpaired, **fit)
-    monkeypatch.setattr(_Objective, "training_step", original)
+    kill(_Objective, 21, method.fit, *world.pairs, unpaired=world.unpaired, **fit)
     again = method.fit(*world.pairs, unpaired=world.unpaired, **fit)
     assert np.array_equal(again.transform(world.heldout[0]), whole.transform(world.heldout[0]))
     assert again.facts_["history"] == whole.facts_["history"]
-    with pytest.raises(TrainingError, match="divergence_weight"):
+    with pytest.raises(errors.TrainingError, match="divergence_weight"):
         SOTAlign(**{**method.get_params(), "divergence_weight": 0.02}).fit(*world.pairs, unpaired=world.unpaired, **fit)
-    with pytest.raises(TrainingError, match=r"data\.digest"):
+    with pytest.raises(errors.TrainingError, match=r"data\.digest"):
         method.fit(world.pairs[0][::-1], world.pairs[1], unpaired=world.unpaired, **fit)
 
 
@@ -243,32 +216,18 @@ def test_several_captions_an_image_any_of_which_is_a_hit():
     X = np.eye(3)
     Y = np.array([[1, 0, 0], [0.9, 0.1, 0], [0, 1, 0], [0, 0, 1.0], [0, 0.2, 1]])
     assert mean_recall(X, Y, ["a", "b", "c"], ["a", "a", "b", "c", "c"]) == 1.0
-    assert mean_recall(X, Y[:, [1, 0, 2]], ["a", "b", "c"], ["a", "a", "b", "c", "c"]) == pytest.approx(
-        (1 / 3 + 2 / 5) / 2
-    )
-
-
-def test_embeddings_are_paired_by_id_and_keep_their_spaces(world):
-    from congruence import Space
-
-    names = [f"item {i}" for i in range(40)]
-    X = Embeddings(world.pairs[0], ids=names, space=Space("vision", modality="image"))
-    order = np.random.default_rng(0).permutation(40)
-    Y = Embeddings(world.pairs[1][order], ids=[names[i] for i in order], space=Space("language", modality="text"))
-    mapping = SAIL(**SAIL_QUICK).fit(X, Y, verbose=False)
-    plain = SAIL(**SAIL_QUICK).fit(*world.pairs, verbose=False)
-    assert np.allclose(mapping.transform(world.heldout[0]), plain.transform(world.heldout[0]), atol=1e-4)
-    assert (mapping.source_space_.model, mapping.target_space_.modality) == ("vision", "text")
+    other = mean_recall(X, Y[:, [1, 0, 2]], ["a", "b", "c"], ["a", "a", "b", "c", "c"])
+    assert other == pytest.approx((1 / 3 + 2 / 5) / 2)
 
 
 def test_pairs_that_are_listed_as_unpaired_too(world):
     names = [f"item {i}" for i in range(40)]
     X, Y = (Embeddings(side, ids=names) for side in world.pairs)
     more = Embeddings(world.unpaired[0][:3], ids=["item 7", "other", "item 9"])
-    with pytest.raises(InputError, match=r"2 of 40 pairs listed as unpaired source rows too .*item 7"):
+    with pytest.raises(errors.InputError, match=r"2 of 40 pairs listed as unpaired source rows too .*item 7"):
         SOTAlign(**QUICK).fit(X, Y, unpaired=([world.unpaired[0], more], world.unpaired[1]), verbose=False)
     everything = [np.concatenate([pairs, rows]) for pairs, rows in zip(world.pairs, world.unpaired, strict=True)]
-    with pytest.raises(InputError, match="40 of 40 pairs listed as unpaired source"):
+    with pytest.raises(errors.InputError, match="40 of 40 pairs listed as unpaired source"):
         SOTAlign(**QUICK).fit(*world.pairs, unpaired=everything, verbose=False)
     few = np.concatenate([world.pairs[1][:3], world.unpaired[1]])  # three captions may well be used twice
     SOTAlign(**{**QUICK, "max_steps": 1}).fit(*world.pairs, unpaired=(world.unpaired[0], few), verbose=False)
@@ -277,46 +236,34 @@ def test_pairs_that_are_listed_as_unpaired_too(world):
 def test_what_is_refused(world):
     X, Y = world.pairs
     U, V = world.unpaired
-    method = SOTAlign(**QUICK)
-    with pytest.raises(InputError, match="unpaired rows of one side"):
-        method.fit(X, Y, unpaired=(U, None), verbose=False)
-    with pytest.raises(InputError, match="negatives"):
-        SAIL(negatives=True, **SAIL_QUICK).fit(X, Y, verbose=False)
-    with pytest.raises(ShapeError, match="pairs"):
-        method.fit(X, Y, unpaired=(V, U), verbose=False)
-    with pytest.raises(ShapeError):
-        method.fit(X, Y[:-1], unpaired=(U, V), verbose=False)
-    with pytest.raises(TooFewAnchorsError):
-        method.fit(X[:1], Y[:1], unpaired=(U, V), verbose=False)
-    with pytest.raises(ParameterError, match="n_components"):  # a teacher wider than the pairs support
-        SOTAlign(teacher_n_components=30, **QUICK).fit(X, Y, unpaired=(U, V), verbose=False)
-    with pytest.raises(NotFiniteError):
-        method.fit(np.where(X > 0.9, np.nan, X), Y, unpaired=(U, V), verbose=False)
-    with pytest.raises(NotFiniteError, match="unpaired_source"):
-        method.fit(X, Y, unpaired=(np.where(U > 0.9, np.inf, U), V), verbose=False)
-    with pytest.raises(ParameterError, match="epsilon"):  # too small for single precision
-        SOTAlign(epsilon_teacher=1e-6, **QUICK).fit(X, Y, unpaired=(U, V), verbose=False)
-    with pytest.raises(ShapeError, match="labels"):
-        method.fit(X, Y, unpaired=(U, V), validation=(X, Y, [1], [2]), verbose=False)
-    with pytest.raises(ParameterError, match="validation"):
-        method.fit(X, Y, unpaired=(U, V), validation=(X, Y, X), verbose=False)
-    for wrong in (
-        {"teacher": "ridge"},
-        {"ridge": -1.0},
-        {"ridge": "best"},
-        {"divergence": "kl"},
-        {"divergence_weight": -1.0},
-        {"n_components": 0},
-        {"head": "tree"},
-        {"preprocess": "pca"},
+    method, loose = SOTAlign(**QUICK), {"unpaired": (U, V)}
+    for error, words, rows, options in (
+        (errors.InputError, "unpaired rows of one side", (X, Y), {"unpaired": (U, None)}),
+        (errors.ShapeError, "pairs", (X, Y), {"unpaired": (V, U)}),
+        (errors.ShapeError, None, (X, Y[:-1]), loose),
+        (errors.TooFewAnchorsError, None, (X[:1], Y[:1]), loose),
+        (errors.NotFiniteError, None, (np.where(X > 0.9, np.nan, X), Y), loose),
+        (errors.NotFiniteError, "unpaired_source", (X, Y), {"unpaired": (np.where(U > 0.9, np.inf, U), V)}),
+        (errors.ShapeError, "labels", (X, Y), {**loose, "validation": (X, Y, [1], [2])}),
+        (errors.ParameterError, "validation", (X, Y), {**loose, "validation": (X, Y, X)}),
     ):
-        with pytest.raises(ParameterError, match=next(iter(wrong))):
-            SOTAlign(**{**QUICK, **wrong}).fit(X, Y, unpaired=(U, V), verbose=False)
+        with pytest.raises(error, match=words):
+            method.fit(*rows, **options, verbose=False)
+    with pytest.raises(errors.InputError, match="negatives"):
+        SAIL(negatives=True, **SAIL_QUICK).fit(X, Y, verbose=False)
+    # A teacher wider than the pairs support; an ε too small for single precision.
+    for name, value, words in (("teacher_n_components", 30, "n_components"), ("epsilon_teacher", 1e-6, "epsilon")):
+        with pytest.raises(errors.ParameterError, match=words):
+            SOTAlign(**{**QUICK, name: value}).fit(X, Y, **loose, verbose=False)
+    wrongs = [("teacher", "ridge"), ("ridge", -1.0), ("ridge", "best"), ("divergence", "kl"), ("head", "tree")]
+    for name, value in [*wrongs, ("divergence_weight", -1.0), ("n_components", 0), ("preprocess", "pca")]:
+        with pytest.raises(errors.ParameterError, match=name):
+            SOTAlign(**{**QUICK, name: value}).fit(X, Y, unpaired=(U, V), verbose=False)
 
 
 def test_a_step_that_overflows_stops_the_run(world, tmp_path):
     method = SAIL(**{**SAIL_QUICK, "learning_rate": 1e37, "preprocess": "none"}, checkpoint_every=1)
-    with pytest.raises(TrainingError, match=r"at step \d+; .*is kept at"):
+    with pytest.raises(errors.TrainingError, match=r"at step \d+; .*is kept at"):
         method.fit(*world.pairs, verbose=False, checkpoint=tmp_path / "c")
 
 
@@ -348,27 +295,25 @@ def test_tuning_keeps_the_best(world):
 
 def test_tuning_refuses_a_folder_for_checkpoints_that_cannot_be_made(world, tmp_path):
     grid, data = {"divergence_weight": [0.1]}, {"unpaired": world.unpaired, "validation": world.heldout}
-    with pytest.raises(FileError, match="No folder"):
+    with pytest.raises(errors.FileError, match="No folder"):
         tune(SOTAlign(**QUICK), grid, *world.pairs, **data, checkpoint=tmp_path / "none" / "points")
     (tmp_path / "file").touch()
-    with pytest.raises(OutputExistsError, match="Got a file"):
+    with pytest.raises(errors.OutputExistsError, match="Got a file"):
         tune(SOTAlign(**QUICK), grid, *world.pairs, **data, checkpoint=tmp_path / "file")
 
 
 def test_tuning_what_is_not_there(world):
-    with pytest.raises(ParameterError, match="beta"):
+    with pytest.raises(errors.ParameterError, match="beta"):
         tune(SOTAlign(**QUICK), {"beta": [1]}, *world.pairs, unpaired=world.unpaired, validation=world.heldout)
-    with pytest.raises(ParameterError, match="list of values"):
+    with pytest.raises(errors.ParameterError, match="list of values"):
         grid_points({"divergence_weight": 0.1})
-    with pytest.raises(ParameterError, match="list of values"):
+    with pytest.raises(errors.ParameterError, match="list of values"):
         grid_points({"divergence_weight": []})
 
 
 def test_points_of_a_grid_keep_the_order_they_were_written_in():
     points = grid_points({"teacher": ["procrustes", "cca"], "ridge": [1.0, 0.1]})
-    assert [tuple(point.items()) for point in points] == [
-        (("teacher", teacher), ("ridge", ridge)) for teacher in ("procrustes", "cca") for ridge in (1.0, 0.1)
-    ]
+    assert [tuple(point.values()) for point in points] == [(t, r) for t in ("procrustes", "cca") for r in (1.0, 0.1)]
 
 
 def test_the_teacher_is_the_map_it_names(world):
@@ -412,11 +357,28 @@ def test_without_validation_rows_the_ridge_is_chosen_on_folds_of_the_pairs():
     assert wide.n_components == 39
 
 
-def test_parameters_are_scikit_learns():
-    method = SOTAlign(divergence_weight=0.5, n_components=7, random_state=3)
-    again = clone(method)
-    assert again is not method
-    assert again.get_params() == method.get_params()
-    assert again.set_params(divergence_weight=1.0, max_steps=9).max_steps == 9
-    with pytest.raises(TypeError):
-        SOTAlign(alpah=1.0)
+@pytest.mark.parametrize("rows", [{}, {"batch_size": 64}])
+def test_a_teacher_whose_plan_is_unbalanced(world, rows):
+    """At ρ = ∞ the balanced plan, where rows come again each step and where they do not."""
+
+    def fit(**options):
+        method = SOTAlign(divergence_weight=0.1, **{**QUICK, "max_steps": 20}, **rows, **options)
+        return method.fit(*world.pairs, unpaired=world.unpaired, verbose=False).facts_["history"]["losses"]
+
+    balanced, endless, some = fit(), fit(rho_teacher=float("inf")), fit(rho_teacher=0.05)
+    assert balanced == endless
+    assert some["klot"][0] != balanced["klot"][0]
+    assert some["klot"][-1] < some["klot"][0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rho_teacher": 0}, "rho_teacher=0"),
+        ({"rho_teacher": float("nan")}, "rho_teacher=nan"),
+        ({"rho_teacher": 0.1, "divergence": "cka"}, "rho_teacher=0.1 with divergence='cka'"),
+    ],
+)
+def test_a_strength_that_means_nothing(world, options, message):
+    with pytest.raises(errors.ParameterError, match=message):
+        SOTAlign(**options, **QUICK).fit(*world.pairs, unpaired=world.unpaired, verbose=False)

@@ -16,17 +16,9 @@ torch = pytest.importorskip("torch", reason="the losses need torch")
 from congruence.train._spectral import affinities, mmd, spectral_loss  # noqa: E402
 from congruence.train.sue import _MappedRows, _Objective  # noqa: E402
 
-QUICK = {
-    "n_components": 6,
-    "n_spectral_components": 12,
-    "spectral_steps": 30,
-    "spectral_learning_rate": 3e-3,
-    "spectral_batch_size": 200,
-    "max_steps": 5,
-    "batch_size": 128,
-    "log_every": 1,
-    "device": "cpu",
-}
+SPECTRAL = {"n_spectral_components": 12, "spectral_steps": 30, "spectral_learning_rate": 3e-3}
+QUICK = {**SPECTRAL, "spectral_batch_size": 200, "n_components": 6, "max_steps": 5, "batch_size": 128, "log_every": 1}
+QUICK["device"] = "cpu"
 
 
 def rows(n, d, seed):
@@ -109,10 +101,8 @@ def test_the_last_stage_moves_the_source_towards_the_target(latent):
         for steps in (1, 40)
     )
     np.testing.assert_array_equal(few.transform_target(latent.V), many.transform_target(latent.V))
-    distances = [
-        mmd(torch.from_numpy(m.transform(U)), torch.from_numpy(m.transform_target(latent.V)), 3).item()
-        for m in (few, many)
-    ]
+    moved = [(torch.from_numpy(m.transform(U)), torch.from_numpy(m.transform_target(latent.V))) for m in (few, many)]
+    distances = [mmd(*sides, 3).item() for sides in moved]
     assert distances[1] < 0.6 * distances[0]
 
 
@@ -132,21 +122,12 @@ def test_rows_mapped_once_equal_those_mapped_at_each_step(latent, monkeypatch):
     np.testing.assert_allclose(again.transform(latent.X_test), once.transform(latent.X_test), rtol=1e-4, atol=1e-5)
 
 
-def test_a_stopped_run_resumes_to_the_bit(latent, tmp_path, monkeypatch):
+def test_a_stopped_run_resumes_to_the_bit(latent, tmp_path, kill):
     trainer = SUE(checkpoint_every=2, **QUICK)
     whole = clone(trainer).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), verbose=False)
-    original = _Objective.training_step
-
-    def stopped(self, batch):
-        if batch.step == 3:
-            raise KeyboardInterrupt
-        return original(self, batch)
-
-    monkeypatch.setattr(_Objective, "training_step", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        trainer.fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), checkpoint=tmp_path / "c", verbose=False)
-    monkeypatch.setattr(_Objective, "training_step", original)
-    resumed = trainer.fit(latent.X, latent.Y, unpaired=(latent.U, latent.V), checkpoint=tmp_path / "c", verbose=False)
+    fit = {"unpaired": (latent.U, latent.V), "checkpoint": tmp_path / "c", "verbose": False}
+    kill(_Objective, 3, trainer.fit, latent.X, latent.Y, **fit)
+    resumed = trainer.fit(latent.X, latent.Y, **fit)
     np.testing.assert_array_equal(resumed.transform(latent.X_test), whole.transform(latent.X_test))
 
 
@@ -158,16 +139,9 @@ def test_what_is_refused(latent):
         SUE(**{**QUICK, "n_components": 13}).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V))
     with pytest.raises(ParameterError, match="graphs of 13 source rows"):
         SUE(**{**QUICK, "spectral_batch_size": 13}).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V))
-    with pytest.raises(
-        ParameterError, match="n_components=6; expected at most"
-    ):  # three pairs have two directions in common
+    with pytest.raises(ParameterError, match="n_components=6; expected at most"):  # of three pairs
         SUE(**{**QUICK, "spectral_steps": 1}).fit(latent.X[:3], latent.Y[:3], unpaired=(latent.U, latent.V))
-    for wrong in (
-        {"n_neighbors": 0},
-        {"spectral_steps": 0},
-        {"ridge": -1.0},
-        {"scales": 0},
-        {"spectral_learning_rate": 0.0},
-    ):
-        with pytest.raises(ParameterError, match=next(iter(wrong))):
-            SUE(**{**QUICK, **wrong}).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V))
+    wrongs = {"n_neighbors": 0, "spectral_steps": 0, "ridge": -1.0, "scales": 0, "spectral_learning_rate": 0.0}
+    for name, value in wrongs.items():
+        with pytest.raises(ParameterError, match=name):
+            SUE(**{**QUICK, name: value}).fit(latent.X, latent.Y, unpaired=(latent.U, latent.V))

@@ -17,7 +17,13 @@ from scipy.optimize import linear_sum_assignment
 from congruence.errors import DtypeError, NotFiniteError, ParameterError, ShapeError
 from congruence.transport import _kernel, balanced, sinkhorn
 
-# ------------------------------------------------------------------ against POT
+
+def log_iterations(A, r, c, max_iter):
+    v = np.zeros(A.shape[1])
+    for _ in range(max_iter):
+        u = np.log(r) - np.logaddexp.reduce(A + v, axis=1)
+        v = np.log(c) - np.logaddexp.reduce(A + u[:, None], axis=0)
+    return u, v
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -51,19 +57,14 @@ def test_each_iteration_is_that_of_the_logarithmic_form(way, small_strips):
     """Not only the limit: the paper stops after 100 iterations."""
     X, Y = clouds(60, 30, seed=1)
     A, (r, c) = X @ Y.T / 0.01, drawn_marginals(60, 30)
-    v = np.zeros(30)
     for done in range(1, 13):
-        u = np.log(r) - np.logaddexp.reduce(A + v, axis=1)
-        v = np.log(c) - np.logaddexp.reduce(A + u[:, None], axis=0)
+        u, v = log_iterations(A, r, c, done)
         found = sinkhorn(epsilon=0.01, max_iter=done, marginals=(r, c), **WAYS[way](X, Y))
         np.testing.assert_allclose(np.asarray(found.u), u, atol=1e-9)
         np.testing.assert_allclose(np.asarray(found.v), v, atol=1e-9)
         assert found.n_iter == done
         rows = np.exp(A + u[:, None] + v).sum(axis=1)
         assert found.marginal_error == pytest.approx(np.abs(rows - r).sum(), rel=1e-9)
-
-
-# ------------------------------------------------------------------ small ε, float32
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -77,10 +78,7 @@ def test_affinities_thousands_of_epsilon_apart(dtype, way):
     found = sinkhorn(epsilon=epsilon, max_iter=300, **WAYS[way](X, Y))
     A = X.astype(float) @ Y.astype(float).T / epsilon
     assert np.ptp(A) > 800
-    v = np.zeros(40)
-    for _ in range(300):
-        u = -np.log(40) - np.logaddexp.reduce(A + v, axis=1)
-        v = -np.log(40) - np.logaddexp.reduce(A + u[:, None], axis=0)
+    u, v = log_iterations(A, np.full(40, 1 / 40), np.full(40, 1 / 40), 300)
     np.testing.assert_allclose(found.plan(), np.exp(A + u[:, None] + v), atol=expected_tol / 40)
 
 
@@ -110,9 +108,6 @@ def test_half_precision_is_computed_in_float32(dtype):
     np.testing.assert_allclose(found.plan(), sinkhorn(X=X.double(), Y=Y.double(), epsilon=0.05).plan(), atol=1e-6)
 
 
-# ------------------------------------------------------------------ sparse kernels
-
-
 def held(way, X, Y, epsilon, max_iter, **options):
     """Solve, and say of each base what share of the kernel a sparse matrix holds."""
     shares = []
@@ -127,14 +122,6 @@ def held(way, X, Y, epsilon, max_iter, **options):
         patch.setattr(balanced, "Kernel", Watched)
         found = sinkhorn(epsilon=epsilon, max_iter=max_iter, **{**WAYS[way](X, Y), **options})
     return found, shares
-
-
-def log_iterations(A, r, c, max_iter):
-    v = np.zeros(A.shape[1])
-    for _ in range(max_iter):
-        u = np.log(r) - np.logaddexp.reduce(A + v, axis=1)
-        v = np.log(c) - np.logaddexp.reduce(A + u[:, None], axis=0)
-    return u, v
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -171,18 +158,9 @@ def test_a_sparse_kernel_is_left_when_scalings_lead_out_of_its_reach(monkeypatch
         assert found.n_iter == 60
 
 
-def test_a_row_with_no_entry_left_is_beyond_reach():
-    empty = _kernel.SparseStrip(_kernel.exponential_of(np.zeros((2, 3)), np.array([[True] * 3, [False] * 3])), np)
-    np.testing.assert_array_equal(empty.times(np.ones(3)), [3, np.finfo(float).tiny])
-    assert -np.log(np.finfo(np.float32).tiny) > 10 * _kernel.GROWTH
-
-
 def test_rows_with_many_entries_that_count_are_held_as_they_are():
     assert {*held("all held", *clouds(50, 50), 0.5, 5)[1]} == {0}
     assert {*held("strips", *clouds(50, 50), 0.001, 5)[1]} == {0}  # nothing may be held
-
-
-# ------------------------------------------------------------------ properties
 
 
 @given(st.integers(1, 25), st.integers(1, 25), st.floats(0.02, 5), st.integers(0, 10**6))
@@ -248,8 +226,6 @@ def test_numpy_needs_no_torch():
     assert float(out[0]) == pytest.approx(1)
     assert out[1] == "True"
 
-
-# ------------------------------------------------------------------ bad input
 
 E3 = np.eye(3)
 

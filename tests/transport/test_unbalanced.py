@@ -38,9 +38,6 @@ def log_plan(A, rho, epsilon, r, c):
     raise AssertionError("the reference has not converged")
 
 
-# ------------------------------------------------------------------ the plan
-
-
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("n", "m", "epsilon", "rho"), [(50, 40, 0.05, 0.1), (30, 60, 0.5, 0.05), (40, 40, 0.05, 3.0), (40, 30, 0.02, 0.02)]
@@ -205,21 +202,13 @@ def test_threads_share_strips(monkeypatch):
         ({"epsilon": 0}, ParameterError, "epsilon=0"),
         ({"max_iter": 0}, ParameterError, "max_iter"),
         ({"marginals": (np.ones(3) / 3, None)}, ShapeError, r"shape \(3,\)"),
-        ({"marginals": (np.array([0.5, 0.5, 0, 0]), None)}, ParameterError, "row marginal of 0"),
-        ({"marginals": (None,)}, ParameterError, "1 marginals"),
         ({"affinity": np.full((4, 5), np.nan)}, NotFiniteError, "NaN"),
-        ({"affinity": np.full((4, 5), np.inf)}, NotFiniteError, "inf"),
-        ({"affinity": np.ones(4)}, ShapeError, "expected"),
-        ({"affinity": None}, ParameterError, "Got nothing"),
         ({"X": np.ones((4, 2))}, ParameterError, "affinity and X"),
     ],
 )
 def test_bad_input(options, error, message):
     with pytest.raises(error, match=message):
         sinkhorn_unbalanced(**{"affinity": np.zeros((4, 5)), **options})
-
-
-# ------------------------------------------------------------------ as KLOT's teacher
 
 
 def problem(n=20, m=25, d=6):

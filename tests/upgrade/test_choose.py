@@ -1,8 +1,4 @@
-"""The map that fit chooses: by evidence, among rotations where nothing is known of other modalities, and sane on poor
-anchors.
-"""
-
-from __future__ import annotations
+"""The map that fit chooses: by evidence, and among rotations where nothing is known of other modalities."""
 
 import json
 
@@ -30,17 +26,12 @@ def rotated(n, d=16, *, noise=0.3, offset=0.0, seed=0):
 
 
 def sheared(n, d=16, *, seed=0):
-    """Texts that differ by a linear map that is no rotation, and images, by the source model, that the rotation in it
-    maps to the target's texts.
-    """
+    """Texts that differ by no rotation, and images that the rotation in it maps to the target's texts."""
     rng = np.random.default_rng(seed)
     R = random_rotation(d, random_state=seed)
     text = rng.standard_normal((n, d))
     target = text * np.geomspace(10, 0.1, d) @ R + 0.3 * rng.standard_normal((n, d))
     return text, target, target @ R.T
-
-
-# ------------------------------------------------------------------ the fits that are compared
 
 
 @pytest.mark.parametrize(
@@ -75,9 +66,6 @@ def test_moments_less_some_rows_are_those_of_the_others():
     assert left.rows == 25
     for name, value in expected.state().items():
         np.testing.assert_allclose(left.state()[name], value, atol=1e-10)
-
-
-# ------------------------------------------------------------------ what is chosen
 
 
 def test_the_first_candidate_stays_unless_another_is_ahead():
@@ -141,10 +129,8 @@ def test_scores_are_retrieval_of_pairs_that_were_not_fitted():
             test, train = fold == part, fold != part
             mapping = OrthogonalMap().fit(X[train], Y[train])
             own = np.arange(test.sum())
-            first += [
-                class_retrieval(mapping.transform(X[test]), Y[test], own),
-                class_retrieval(Y[test], mapping.transform(X[test]), own),
-            ]
+            moved = mapping.transform(X[test])
+            first += [class_retrieval(moved, Y[test], own), class_retrieval(Y[test], moved, own)]
     assert tried["retrieval_at_1"] == pytest.approx(np.mean(first))
 
 
@@ -161,25 +147,18 @@ def test_too_few_pairs_are_not_compared():
     assert "11 different pairs are too few" in choice.evidence
 
 
-# ------------------------------------------------------------------ fit and its card
-
-
-def embed(rows, names):
-    return Embeddings(rows, ids=names)
-
-
 def test_fit_chooses_and_says_so(tmp_path):
     X, Y, images = sheared(150)
     names = [f"item {k}" for k in range(150)]
-    both = embed(X, names), embed(Y, names)
+    both = Embeddings(X, ids=names), Embeddings(Y, ids=names)
     plain = congruence.fit(*both, modality="text")
     assert isinstance(plain, OrthogonalMap)
     single = congruence.fit(*both, modality="text", single_modality=True)
     assert isinstance(single, LinearMap)
-    seen = congruence.fit(*both, modality="text", means={"image": (embed(images, names), None)})
+    seen = congruence.fit(*both, modality="text", means={"image": (Embeddings(images, ids=names), None)})
     assert isinstance(seen, OrthogonalMap)
     assert set(seen.scores_["choice"]["tried"][0]["other"]) == {"image"}
-    kept = congruence.fit(*both, modality="text", means={"image": (embed(X, names), None)}, holdout=30)
+    kept = congruence.fit(*both, modality="text", means={"image": (Embeddings(X, ids=names), None)}, holdout=30)
     assert isinstance(kept, LinearMap)
     assert "held_out_retrieval_at_1" in kept.scores_
     np.testing.assert_allclose(kept.for_modality("image").transform(X[:3]), kept.transform(X[:3]))
@@ -195,11 +174,11 @@ def test_fit_chooses_and_says_so(tmp_path):
 def test_held_out_pairs_choose_nothing():
     X, Y = rotated(60, noise=0.5)
     names = np.array([f"item {k}" for k in range(60)])
-    split = congruence.fit(embed(X, names), embed(Y, names), holdout=20)
+    split = congruence.fit(Embeddings(X, ids=names), Embeddings(Y, ids=names), holdout=20)
     heldout = congruence.splits.Split.from_dict(split.scores_["holdout"]).held_out(names)
     other = Y.copy()
     other[heldout] = RNG.standard_normal((int(heldout.sum()), 16))
-    again = congruence.fit(embed(X, names), embed(other, names), holdout=20)
+    again = congruence.fit(Embeddings(X, ids=names), Embeddings(other, ids=names), holdout=20)
     assert again.scores_["choice"] == split.scores_["choice"]
 
 
@@ -235,13 +214,8 @@ def test_the_command_shows_the_choice(here, tmp_path):
     X, Y, _ = sheared(100)
     np.savez(tmp_path / "a.npz", X=X, Y=Y)
     out = here("fit", "a.npz:X", "a.npz:Y", "-o", "map").out
-    for words in (
-        "chosen",
-        "rotation about the means",
-        "cross-validated retrieval of 100 pairs (3 folds, 4 times)",
-        "not tried",
-    ):
-        assert words in out
+    assert "rotation about the means" in out
+    assert "cross-validated retrieval of 100 pairs (3 folds, 4 times)" in out
     single = here("fit", "a.npz:X", "a.npz:Y", "-o", "other", "--single-modality", "--json")
     assert json.loads(single.out)["scores"]["choice"]["method"] == "linear"
     assert "ridge regression" in here("inspect", "other").out

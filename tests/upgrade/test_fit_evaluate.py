@@ -1,19 +1,12 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 import congruence
-from congruence import Embeddings, Space
-from congruence.errors import (
-    InputError,
-    ModalityError,
-    PairingWarning,
-    ParameterError,
-    SpaceMismatchError,
-    UnpairedError,
-)
+from congruence import Embeddings, OrthogonalMap, Space, errors
+from congruence.errors import InputError, ModalityError, PairingWarning, ParameterError, SpaceMismatchError
 from congruence.evaluation import evaluate
+from congruence.linalg import shrinkage
+from congruence.maps import MLPMap
 from congruence.metrics import CSLS, class_retrieval, paired_cosine, zero_shot_accuracy
 from congruence.splits import Split
 from congruence.synthetic import random_rotation
@@ -65,12 +58,10 @@ def test_held_out_pairs_are_really_held_out(models):
     mapping = fit(models, holdout=0.25, random_state=3)
     heldout = Split.from_dict(mapping.scores_["holdout"]).held_out(models.source["image"].ids)
     assert heldout.sum() == 60
-    only_train = congruence.OrthogonalMap().fit(
-        models.source["image"].vectors[~heldout], models.target["image"].vectors[~heldout]
-    )
+    X, Y = models.source["image"].vectors, models.target["image"].vectors
+    only_train = OrthogonalMap().fit(X[~heldout], Y[~heldout])
     np.testing.assert_allclose(mapping.rotation_, only_train.rotation_, atol=1e-10)
-    moved = mapping.transform(models.source["image"].vectors[heldout])
-    expected = paired_cosine(moved, models.target["image"].vectors[heldout])
+    expected = paired_cosine(mapping.transform(X[heldout]), Y[heldout])
     assert mapping.scores_["held_out_cosine"] == pytest.approx(expected)
 
 
@@ -80,7 +71,7 @@ def test_pairs_are_found_by_id_whatever_the_order(models):
     mapping = congruence.fit(models.source["image"], target)
     assert mapping.n_pairs_ == 200
     assert mapping.scores_["unpaired_source"] == 40
-    direct = congruence.OrthogonalMap().fit(*congruence.Pairs.join(models.source["image"], target))
+    direct = OrthogonalMap().fit(*congruence.Pairs.join(models.source["image"], target))
     np.testing.assert_allclose(mapping.rotation_, direct.rotation_, atol=1e-12)
 
 
@@ -90,25 +81,23 @@ def test_shuffled_anchors_are_noticed(models):
     mixed = Embeddings(target.vectors[order], ids=target.ids, space=target.space)
     with pytest.warns(PairingWarning, match="do not look paired"):
         congruence.fit(source, mixed)
-    with pytest.raises(UnpairedError):
+    with pytest.raises(errors.UnpairedError):
         congruence.fit(source, mixed, strict=True)
     assert "pairing" not in congruence.fit(source, mixed, check=False).scores_
 
 
 def test_what_cannot_be_fitted(models):
-    image, text = models.source["image"], models.target["text"]
+    image, text, target = models.source["image"], models.target["text"], models.target["image"]
     with pytest.raises(ModalityError, match="image, text"):
         congruence.fit(image, text)
     with pytest.raises(ParameterError, match="only a rotation is shared"):
         fit(models, method="linear")
     with pytest.raises(ParameterError, match="anchors' modality"):
-        congruence.fit(image, models.target["image"], means={"image": (image, None)})
+        congruence.fit(image, target, means={"image": (image, None)})
     with pytest.raises(ParameterError, match="Pass modality="):
-        congruence.fit(
-            Embeddings(image.vectors), Embeddings(models.target["image"].vectors), means={"text": (text, None)}
-        )
+        congruence.fit(Embeddings(image.vectors), Embeddings(target.vectors), means={"text": (text, None)})
     with pytest.raises(ParameterError, match="'orthogonal', 'linear', 'mlp'"):
-        congruence.fit(image, models.target["image"], "rotation")
+        congruence.fit(image, target, "rotation")
 
 
 def test_every_score_is_its_metric(models):
@@ -123,10 +112,8 @@ def test_every_score_is_its_metric(models):
         assert row.before == pytest.approx(paired_cosine(s[m].vectors, t[m].vectors))
         assert row.after > 0.95 > row.before
     row = scores.get("retrieval_other", "aligned image", "target image")
-    assert row.after == pytest.approx(class_retrieval(moved["image"], t["image"].vectors, labels, exclude_self=True))
-    assert row.target == pytest.approx(
-        class_retrieval(t["image"].vectors, t["image"].vectors, labels, exclude_self=True)
-    )
+    for value, rows in ((row.after, moved["image"]), (row.target, t["image"].vectors)):
+        assert value == pytest.approx(class_retrieval(rows, t["image"].vectors, labels, exclude_self=True))
     names = s["text"].ids
     native = zero_shot_accuracy(t["image"].vectors, t["text"].vectors, labels, names)
     for image, text, a, b in (
@@ -211,13 +198,8 @@ def test_prompts_become_prototypes(models):
     classes = {i: i.split("|")[0] for i in prompts.ids}
     source = {"image": models.source["image"], "text": prompts}
     mapping = fit(models)
-    ensembled = evaluate(
-        mapping,
-        source,
-        {"text": models.target["text"]},
-        labels=models.labels,
-        prompt_labels={**classes, **{i: i for i in text.ids}},
-    )
+    named = {"labels": models.labels, "prompt_labels": {**classes, **{i: i for i in text.ids}}}
+    ensembled = evaluate(mapping, source, {"text": models.target["text"]}, **named)
     unit = text.vectors / np.linalg.norm(text.vectors, axis=1, keepdims=True)  # two equal prompts average to one
     labels = np.array([models.labels[i] for i in models.image_ids])
     expected = zero_shot_accuracy(models.source["image"].vectors, unit, labels, text.ids)
@@ -228,14 +210,15 @@ def test_prompts_become_prototypes(models):
 
 def test_spaces_and_labels_are_checked(models):
     mapping = fit(models)
-    with pytest.raises(SpaceMismatchError):
-        evaluate(mapping, models.target, models.source)
-    with pytest.raises(InputError, match="no label"):
-        evaluate(mapping, models.source, models.target, labels={"x": "y"})
-    with pytest.raises(InputError, match="No image's class is among the texts"):
-        evaluate(mapping, models.source, models.target)
-    with pytest.raises(ModalityError, match="image vectors for the modality 'text'"):
-        evaluate(mapping, {"text": models.source["image"]}, models.target)
+    swapped = {"text": models.source["image"]}
+    for source, target, options, error, said in (
+        (models.target, models.source, {}, SpaceMismatchError, None),
+        (models.source, models.target, {"labels": {"x": "y"}}, InputError, "no label"),
+        (models.source, models.target, {}, InputError, "No image's class is among the texts"),
+        (swapped, models.target, {}, ModalityError, "image vectors for the modality 'text'"),
+    ):
+        with pytest.raises(error, match=said):
+            evaluate(mapping, source, target, **options)
 
 
 def test_other_widths_have_no_before(models):
@@ -244,3 +227,48 @@ def test_other_widths_have_no_before(models):
     scores = evaluate(mapping, models.source, wide, labels=models.labels)
     assert all(row.before is None for row in scores.rows)
     assert scores.get("cosine", "aligned image", "target image").after > 0.95
+
+
+@pytest.fixture
+def repeated():
+    rng = np.random.default_rng(0)
+    X = np.repeat(rng.normal(size=(60, 8)), 2, axis=0)
+    Y = X @ np.linalg.qr(rng.normal(size=(8, 8)))[0] + 0.1 * rng.normal(size=(120, 8))
+    return X, Y
+
+
+def test_fit_holds_out_copies_together(repeated):
+    ids = [f"caption {i}" for i in range(120)]
+    sides = [Embeddings(rows, ids=ids) for rows in repeated]
+    with pytest.warns(errors.DuplicateWarning, match="120 of 120 rows"):
+        mapping = congruence.fit(*sides, holdout=30, check=False)
+    heldout = Split.from_dict(mapping.scores_["holdout"]).held_out(np.array(ids))
+    assert heldout.sum() == 30
+    assert np.array_equal(heldout[::2], heldout[1::2])
+    assert (mapping.scores_["identical_rows"], mapping.scores_["identical_groups"]) == (120, 60)
+    congruence.fit(*sides, check=False)  # nothing is divided, and nothing said
+    # A column of labels stands in for the vectors, in the order of the source; None divides row by row, silently.
+    order = np.random.default_rng(1).permutation(120)
+    labels = np.arange(120) // 4
+    mapping = congruence.fit(sides[0].take(order), sides[1], holdout=0.25, groups=labels[order], check=False)
+    heldout = Split.from_dict(mapping.scores_["holdout"]).held_out(np.array(ids)).reshape(30, 4)
+    assert np.array_equal(heldout.all(axis=1), heldout.any(axis=1))
+    alone = congruence.fit(*sides, holdout=30, groups=None, check=False)
+    heldout = Split.from_dict(alone.scores_["holdout"]).held_out(np.array(ids))
+    assert not np.array_equal(heldout[::2], heldout[1::2])
+
+
+def test_folds_and_early_stopping_see_no_copies(repeated, monkeypatch):
+    X, Y = repeated
+    kept = []
+    of = shrinkage.CrossMoments.of
+    monkeypatch.setattr(shrinkage.CrossMoments, "of", lambda A, *rest: kept.append(A) or of(A, *rest))
+    OrthogonalMap(shrinkage="cv").fit(X, Y)
+    folds = [rows for rows in kept if len(rows) < 120]
+    assert len(folds) == 5
+    for rows in folds:
+        assert (np.unique(rows, axis=0, return_counts=True)[1] == 2).all()
+    groups = np.arange(120) // 2
+    heldout = MLPMap(validation_share=0.2)._hold_out(groups)
+    assert heldout.sum() == 24
+    assert np.array_equal(heldout[::2], heldout[1::2])

@@ -1,7 +1,5 @@
 """Anchors that say little: ``fit`` is finite and no worse than the fixed rotation, or refuses with what to do."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -82,11 +80,7 @@ REFUSED = {
     "one pair": (ONE, TooFewAnchorsError, "Pass more pairs"),
     "constant source": ((np.tile(X[:1], (30, 1)), Y[:30]), InputError, "pairs are equal"),
     "constant target": ((X[:30], np.tile(Y[:1], (30, 1))), InputError, "pairs are equal"),
-    "copies of one pair": (
-        tuple(np.repeat(side, 20, axis=0) for side in ONE),
-        InputError,
-        "pairs are equal",
-    ),
+    "copies of one pair": (tuple(np.repeat(side, 20, axis=0) for side in ONE), InputError, "pairs are equal"),
     "NaN": ((np.where(np.arange(30)[:, None] == 4, np.nan, X[:30]), Y[:30]), NotFiniteError, "rows 4"),
     "no pair": ((X[:0], Y[:0]), InputError, "0"),
 }
@@ -108,9 +102,7 @@ def test_what_cannot_be_fitted_is_refused(kind, here, tmp_path):
 
 @pytest.mark.parametrize("center", [True, False])
 def test_copies_of_one_pair_have_no_direction_about_their_mean(center):
-    """Their mean is off by rounding, and what is left of the rows is that error; about the origin they are one
-    direction.
-    """
+    """Their mean is off by rounding, which is all that is left of the rows; about the origin they are one direction."""
     copies = [np.repeat(np.float32(side[:1]), 20, axis=0).astype(np.float64) * np.pi for side in (X, Y)]
     if center:
         with pytest.raises(InputError, match="do not vary together"):

@@ -1,12 +1,10 @@
 """The meter's intervals hold, and the forecast says where re-embedding cannot win."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from congruence import OrthogonalMap
-from congruence.embeddings import normalize_rows
 from congruence.errors import ParameterError
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import Forecast, Progressive, Reading
@@ -18,17 +16,19 @@ from congruence.upgrade.progressive.state import LEARN, METER, SELECTED, WAITING
 WORDS = 40
 
 
-def make(seed, n=300, **kind):
-    p = upgrade_problem(n, 12, random_state=seed, **kind)
-    words = p.source_texts[:WORDS], p.target_texts[:WORDS]
-    first = OrthogonalMap().fit(*words, modality="text")
-    return p, first.recenter(p.source_images, None, modality="image", offset=0.5), words
+def start(seed, kind=None, **given):
+    p = upgrade_problem(300, 12, random_state=seed, **(kind or {}))
+    texts, new_texts = p.source_texts[:WORDS], p.target_texts[:WORDS]
+    first = OrthogonalMap().fit(texts, new_texts, modality="text")
+    mapping = first.recenter(p.source_images, None, modality="image", offset=0.5)
+    known = {"texts": texts, "new_texts": new_texts, "modality": "image", "random_state": seed}
+    return p, Progressive(mapping, p.source_images, **{**known, **given})
 
 
-def start(seed, **given):
-    p, mapping, (texts, new_texts) = make(seed, **given.pop("kind", {}))
-    texts_ = {"texts": texts, "new_texts": new_texts, "modality": "image", "random_state": seed}
-    return p, Progressive(mapping, p.source_images, **{**texts_, **given})
+def run(plan, p, share, size=60):
+    for ids in plan.batches(size, share=share):
+        plan.update(ids, p.target_images[ids])
+    return plan
 
 
 def truth(plan, p):
@@ -45,15 +45,12 @@ def truth(plan, p):
 
 
 def test_intervals_of_the_meter_hold_over_many_runs():
-    """At least 93 % of nominal 95 %, less two standard errors of so few runs; benchmarks/bench_progressive.py has
-    many.
-    """
+    """At least 93 % of nominal 95 %, less two standard errors of so few runs."""
     inside = {"agreement": [], "overlap@10": [], "cosine": []}
     kinds = [{}, {"source_noise": 0.9, "shared": 0.2}, {"shear": 0.5}, {"lost": 0.3}]
     for seed in range(16):
         p, plan = start(seed, kind=kinds[seed % 4], order="entropy", meter_share=0.4)
-        for ids in plan.batches(60, share=0.4):
-            plan.update(ids, p.target_images[ids])
+        run(plan, p, 0.4)
         result, true = plan.meter().store, truth(plan, p)
         for name, values in inside.items():
             values.append(result[name].low - 1e-9 <= true[name] <= result[name].high + 1e-9)
@@ -82,9 +79,7 @@ def test_an_estimate_from_chosen_rows_would_be_biased_and_the_meters_is_not():
 
 
 def test_the_sample_is_random_among_mapped_rows_though_the_order_learns():
-    """Over 400 runs no row is in the sample more often than others that are still mapped; all of the meter's rows would
-    not be such a sample.
-    """
+    """No row is in the sample more often than others that are still mapped, as all of the meter's rows would be."""
     n, old = 60, np.eye(60)
     harm = np.linspace(0, 1, n) ** 2
     odds, variances, differences, naive = [], [], [], []
@@ -120,8 +115,7 @@ def test_the_sample_is_random_among_mapped_rows_though_the_order_learns():
 
 
 def test_without_texts_neighbors_are_looked_for_among_the_same_random_rows():
-    p, mapping, _ = make(0)
-    plan = Progressive(mapping, p.source_images, n_neighbors=2, meter_share=0.5, modality="image", order="residual")
+    p, plan = start(0, texts=None, new_texts=None, n_neighbors=2, meter_share=0.5, order="residual")
     seen = []
     for ids in plan.batches(30, share=0.6):
         plan.update(ids, p.target_images[ids])
@@ -140,8 +134,7 @@ def test_what_is_asked_for_often_counts_as_often():
     for seed in range(5):
         weights = rng.lognormal(0, 1, 300)
         p, plan = start(seed, weights=weights, kind={"source_noise": 0.9, "shared": 0.2}, meter_share=0.4)
-        for ids in plan.batches(60, share=0.4):
-            plan.update(ids, p.target_images[ids])
+        run(plan, p, 0.4)
         result, done = plan.meter().store["weighted cosine"], plan.embedded
         kept = np.where(done, 1.0, np.einsum("ij,ij->i", p.target_images, plan.transform(p.source_images)))
         true = np.average(kept, weights=weights)
@@ -154,9 +147,7 @@ def test_what_is_asked_for_often_counts_as_often():
 
 def test_equal_weights_change_nothing():
     p, plan = start(0, weights=np.full(300, 2.0))
-    for ids in plan.batches(60, share=0.2):
-        plan.update(ids, p.target_images[ids])
-    store = plan.meter().store
+    store = run(plan, p, 0.2).meter().store
     assert store["weighted cosine"].to_dict() == pytest.approx(store["cosine"].to_dict(), abs=1e-6)
     assert store["weighted agreement"].value == pytest.approx(store["agreement"].value)
 
@@ -178,11 +169,9 @@ def test_a_cosine_may_be_as_low_as_those_of_re_embedded_rows():
 
 
 def test_identical_models_are_not_known_to_be_identical():
-    p, _, _ = make(0)
+    p, _ = start(0)
     plan = Progressive(OrthogonalMap().fit(p.target_images, p.target_images), p.target_images, order="random")
-    for ids in plan.batches(60, share=0.2):
-        plan.update(ids, p.target_images[ids])
-    for one in plan.meter().store.values():
+    for one in run(plan, p, 0.2).meter().store.values():
         assert one.value == pytest.approx(1.0)
         assert one.low < 0.7
 
@@ -204,9 +193,7 @@ def test_the_interval_of_the_rest_is_of_a_finite_population(rate):
 
 def test_everything_re_embedded_is_exact():
     p, plan = start(0, order="random")
-    for ids in plan.batches(100):
-        plan.update(ids, p.target_images[ids])
-    reading = plan.meter()
+    reading = run(plan, p, None, size=100).meter()
     assert reading.share == 1.0
     assert all(one.value == one.low == one.high == 1.0 for one in reading.store.values())
     assert plan.forecast().verdict == "done"
@@ -214,35 +201,24 @@ def test_everything_re_embedded_is_exact():
 
 
 def test_accuracies_of_both_models_by_labels():
-    p, _, (texts, new_texts) = make(0)
+    p, _ = start(0)
+    texts, new_texts = p.source_texts[:WORDS], p.target_texts[:WORDS]
     labels = (p.target_images @ new_texts.T).argmax(axis=1)
     labels[:10] = -1
-    p, plan = start(0, labels=labels)
-    for ids in plan.batches(60, share=0.4):
-        plan.update(ids, p.target_images[ids])
+    plan = run(start(0, labels=labels)[1], p, 0.4)
     reading, known = plan.meter(), labels >= 0
     right = (p.source_images @ texts.T).argmax(axis=1) == labels
     assert reading.old["accuracy"].value == pytest.approx(right[known].mean())
     store = (plan.store() @ new_texts.T).argmax(axis=1) == labels
-    assert reading.store["accuracy"].value == pytest.approx(
-        store[known].mean(), abs=0.02
-    )  # written rows differ by the tolerance
+    # Written rows differ by the tolerance.
+    assert reading.store["accuracy"].value == pytest.approx(store[known].mean(), abs=0.02)
     assert reading.new["accuracy"].value == 1.0
     assert "recall@10" in reading.store
 
 
-# ---------------------------------------------------------------------- forecast
-
-
 def ahead_of(values, order, **given):
-    known = {
-        "metric": "agreement",
-        "meter_share": 0.2,
-        "target": 0.95,
-        "further": (0.1, 0.2),
-        "rate": 50.0,
-        "price": 0.01,
-    }
+    known = {"metric": "agreement", "meter_share": 0.2, "target": 0.95, "further": (0.1, 0.2)}
+    known |= {"rate": 50.0, "price": 0.01}
     return make_forecast(np.array(values, float), np.array(order, float), 1000, 100, 900, **{**known, **given})
 
 
@@ -274,16 +250,6 @@ def test_the_forecast_says_where_it_cannot_win():
     assert "0.900" in worse.reason
 
 
-def test_an_old_model_that_knows_nothing_is_told_from_a_few_random_rows():
-    p, mapping, (texts, new_texts) = make(3)
-    rng = np.random.default_rng(0)
-    noise = normalize_rows(rng.standard_normal(p.source_images.shape))
-    plan = Progressive(mapping, noise, texts=texts, new_texts=new_texts, modality="image", meter_share=1.0)
-    ids = next(iter(plan.batches(60)))
-    plan.update(ids, p.target_images[ids])
-    assert plan.forecast(target=0.99).verdict == "re-embed everything"
-
-
 def test_bad_input_of_a_forecast():
     _, plan = start(0)
     assert plan.forecast().verdict == "measure first"
@@ -306,11 +272,108 @@ def test_batches_end_where_the_lower_end_reaches_the_target():
 
 def test_the_picture_shows_stages_forecast_and_models():
     p, plan = start(0)
-    for ids in plan.batches(60, share=0.4):
-        plan.update(ids, p.target_images[ids])
-    ax = plan.plot(metric="agreement")
+    ax = run(plan, p, 0.4).plot(metric="agreement")
     lines = {line.get_label(): line for line in ax.get_lines()}
     assert {"new model", "measured", "forecast"} <= set(lines)
     np.testing.assert_allclose(lines["measured"].get_xdata(), [20, 40])
     assert lines["measured"].get_ydata()[-1] == plan.meter().store["agreement"].value
     assert len(ax.collections) == 2
+
+
+MANY = 10**9
+
+
+@pytest.mark.parametrize(("m", "weighted"), [(5, False), (12, True), (40, False), (40, True)])
+def test_the_ends_are_quantiles_of_the_mean_with_exponential_weights(m, weighted):
+    """The saddlepoint approximation against 100,000 draws."""
+    rng = np.random.default_rng(m)
+    x, w = rng.beta(8, 2, m), rng.lognormal(0, 1, m) if weighted else np.ones(m)
+    rest = rng.lognormal(0, 1, 1000)
+    extra = np.square(rest).sum() / rest.sum() if weighted else 1.0
+    given = {"weights": w, "rest_weights": rest} if weighted else {}
+    _, low, high = rest_interval(x, MANY, (0.2, 1.0), **given)
+    drawn = rng.exponential(size=(100_000, m + 1)) * np.append(w, extra)
+    drawn /= drawn.sum(axis=1, keepdims=True)
+    assert low == pytest.approx(np.quantile(drawn @ np.append(x, 0.2), 0.025), abs=0.006)
+    assert high == pytest.approx(np.quantile(drawn @ np.append(x, 1.0), 0.975), abs=0.006)
+
+
+@pytest.mark.parametrize(("hits", "m"), [(0, 10), (9, 10), (20, 60), (300, 300)])
+def test_rates_of_an_endless_population_have_clopper_and_pearsons_interval(hits, m):
+    x = np.repeat([0.0, 1.0], [m - hits, hits])
+    exact = binomtest(hits, m).proportion_ci(method="exact")
+    assert rest_interval(x, 10**6)[1:] == pytest.approx((exact.low, exact.high), abs=1e-4)
+    by_saddlepoint = rest_interval(x, MANY, weights=np.ones(m), rest_weights=np.ones(1))[1:]
+    assert by_saddlepoint == pytest.approx((exact.low, exact.high), abs=0.002)
+
+
+@pytest.mark.parametrize(("hits", "m", "rest"), [(7, 10, 30), (29, 30, 30), (20, 60, 300), (90, 100, 50), (36, 40, 5)])
+def test_the_approximation_for_finite_populations_is_near_the_hypergeometric_interval(hits, m, rest):
+    x = np.repeat([0.0, 1.0], [m - hits, hits])
+    exact = rest_interval(x, rest)[1:]
+    near = rest_interval(x, rest, weights=np.ones(m), rest_weights=np.ones(rest))[1:]
+    assert near == pytest.approx(exact, abs=1.5 / rest)
+
+
+def rare(rng, n):
+    """Tenths: five rows in a hundred are lost, the others are well kept."""
+    x = np.where(rng.random(n) < 0.05, rng.beta(1, 6, n), rng.beta(30, 2, n))
+    return np.round(10 * x) / 10
+
+
+def lumped(rng, n):
+    """Nine rows in ten are kept whole."""
+    return np.where(rng.random(n) < 0.9, 1.0, np.round(10 * rng.beta(2, 4, n)) / 10)
+
+
+@pytest.mark.parametrize(("draw", "m", "rest"), [(rare, 20, 300), (lumped, 25, 300), (lumped, 60, 20)])
+def test_intervals_hold_of_skewed_shares(draw, m, rest):
+    """Wilson's interval with the sample's variance does not."""
+    rng = np.random.default_rng(0)
+    inside = []
+    for _ in range(100):
+        x = draw(rng, m + rest)
+        _, low, high = rest_interval(x[:m], rest)
+        inside.append(low <= x[m:].mean() <= high)
+    assert np.mean(inside) >= 0.93
+
+
+@pytest.mark.parametrize("lift", [-0.3, 0.0, 0.2])
+def test_weighted_intervals_hold(lift):
+    """Rows that are asked for often are kept less often, as often, or more often."""
+    rng = np.random.default_rng(0)
+    inside = []
+    for _ in range(100):
+        w = rng.lognormal(0, 1, 320)
+        x = np.where(rng.random(320) < 0.8 + lift * (w > 1.5), 1.0, 0.3)
+        _, low, high = rest_interval(x[:20], 300, weights=w[:20], rest_weights=w[20:])
+        inside.append(low <= np.average(x[20:], weights=w[20:]) <= high)
+    assert np.mean(inside) >= 0.93
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3, 1.0])
+def test_equal_values_leave_room_for_others(value):
+    """About 3.7/m of the support, as a rate of none has, and none at all says nothing."""
+    _, low, high = rest_interval(np.full(50, value), 10**6)
+    assert high - low > 0.9 * (1 - 0.025 ** (1 / 50))
+    assert low <= value <= high
+    _, low, high = rest_interval(np.full(50, 0.9), 10**6, (-1.0, 1.0))
+    assert low < 0.9 - 0.1
+
+
+def test_a_single_row_may_be_anything():
+    x = np.array([0.5, 0.6, 0.7])
+    assert rest_interval(x, 1)[1:] == pytest.approx((0.0, 1.0))
+    assert rest_interval(x[:1], 50) == (0.5, 0.0, 1.0)
+    assert np.isnan(rest_interval(x[:0], 50)[0])
+    nothing = rest_interval(x, 50, weights=np.zeros(3), rest_weights=np.ones(50))
+    assert np.isnan(nothing[0])
+    assert nothing[1:] == (0.0, 1.0)
+
+
+def test_units_do_not_matter():
+    x = np.random.default_rng(0).beta(8, 2, 30)
+    first = np.array(rest_interval(x, 500))
+    for scale, shift in ((1e-9, 1.0), (1e6, -3e6)):
+        moved = rest_interval(shift + scale * x, 500, (shift, shift + scale))
+        np.testing.assert_allclose((np.array(moved) - shift) / scale, first, atol=1e-5)

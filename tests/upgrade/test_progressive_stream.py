@@ -1,8 +1,4 @@
-"""Progressive re-embedding of stores larger than memory: the same as in memory, resumed as if never stopped, and saved
-piece by piece.
-"""
-
-from __future__ import annotations
+"""Progressive re-embedding of stores larger than memory: the same as in memory, resumed and saved piece by piece."""
 
 import shutil
 import tracemalloc
@@ -10,35 +6,13 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from congruence import Embeddings, OrthogonalMap
-from congruence.errors import (
-    CongruenceError,
-    CorruptFileError,
-    NotFiniteError,
-    OutputExistsError,
-    ParameterError,
-    StorageError,
-)
+from congruence import Embeddings
+from congruence.errors import CorruptFileError, NotFiniteError, OutputExistsError, ParameterError, StorageError
 from congruence.stores import open_source
-from congruence.synthetic import upgrade_problem
 from congruence.upgrade.progressive import Progressive, progressive, state
-from congruence.upgrade.progressive.order import quantiles, ranks, take_in_order
-from congruence.upgrade.progressive.progressive import take_front
-from congruence.upgrade.progressive.rows import Lazy, as_rows, is_on_disk
-from congruence.upgrade.progressive.state import Received
+from congruence.upgrade.progressive.rows import Lazy, is_on_disk
 
 WORDS = 40
-
-
-@pytest.fixture(scope="module")
-def problem():
-    return upgrade_problem(400, 16, source_noise=0.8, target_noise=0.3, shared=0.3, shear=0.4, random_state=0)
-
-
-@pytest.fixture(scope="module")
-def mapping(problem):
-    first = OrthogonalMap().fit(problem.source_texts[:WORDS], problem.target_texts[:WORDS], modality="text")
-    return first.recenter(problem.source_images, None, modality="image", offset=0.5)
 
 
 def given(problem, texts=True):
@@ -76,9 +50,8 @@ def test_a_stream_asks_for_the_same_rows_and_fits_the_same_map_as_memory(problem
     assert stream.correction_.facts() == memory.correction_.facts()
     for ours, theirs in zip(stream.history_, memory.history_, strict=True):
         for name, one in theirs.store.items():
-            np.testing.assert_allclose(
-                [ours.store[name].value, ours.store[name].low], [one.value, one.low], rtol=0, atol=1e-6
-            )
+            found = ours.store[name]
+            np.testing.assert_allclose([found.value, found.low], [one.value, one.low], rtol=0, atol=1e-6)
     np.testing.assert_allclose(stream.store(), memory.store(), atol=1e-6)
     np.testing.assert_allclose(np.concatenate([rows for _, rows in stream.scan()]), memory.store(), atol=1e-6)
     np.testing.assert_allclose(stream.mapped([7, 3]), memory.mapped([7, 3]), atol=1e-6)
@@ -96,13 +69,17 @@ def test_each_order_reads_a_stream(problem, mapping, on_disk, order):
     assert asked[0] == asked[1]
 
 
-def test_vectors_given_again_replace_the_former_ones_in_the_fit(problem, mapping, on_disk):
+def test_vectors_given_again_replace_the_former_ones(problem, mapping, on_disk, tmp_path):
     plans = [Progressive(mapping, store, **given(problem)) for store in (on_disk, np.array(on_disk))]
     for plan in plans:
         step(plan, problem, 2)
+        folder = plan.save(tmp_path / type(plan._old).__name__)
         again = plan.ids[plan.embedded][:30]
         plan.update(again, problem.target_images[again[::-1]])
-        np.testing.assert_array_equal(plan.store()[again], plan.new_vectors.take(again))
+        np.testing.assert_allclose(plan.store()[again], problem.target_images[again[::-1]], atol=1e-6)
+        plan.save(folder, force=True)
+        loaded = Progressive.load(folder, mapping, plan._old, **given(problem))
+        np.testing.assert_array_equal(loaded.new_vectors.take(again), plan.new_vectors.take(again))
     np.testing.assert_allclose(plans[0].correction_.coef, plans[1].correction_.coef, rtol=1e-6, atol=1e-8)
 
 
@@ -111,11 +88,8 @@ def test_files_and_data_sets_are_read_through(problem, mapping, on_disk, tmp_pat
     """An opened store with ids, and what gives rows by slice and by increasing numbers only, as HDF5 does."""
     if kind == "source":
         np.savez(tmp_path / "old.npz", vectors=on_disk, ids=np.arange(400, 800))
-        with_ids = open_source(tmp_path / "old.npz")
-        plan, memory = (
-            Progressive(mapping, old, **given(problem))
-            for old in (with_ids, Embeddings(np.array(on_disk), ids=np.arange(400, 800)))
-        )
+        both = open_source(tmp_path / "old.npz"), Embeddings(np.array(on_disk), ids=np.arange(400, 800))
+        plan, memory = (Progressive(mapping, old, **given(problem)) for old in both)
         assert plan.ids.tolist() == memory.ids.tolist()
         first = next(plan.batches(30)), next(memory.batches(30))
         assert first[0].tolist() == first[1].tolist()
@@ -159,9 +133,6 @@ def test_memory_is_a_few_bytes_a_row(mapping, problem, tmp_path, monkeypatch):
     assert held < n * 40  # the vectors take 64 bytes a row, and in memory they are there four times
 
 
-# ---------------------------------------------------------------------- resumed as if never stopped
-
-
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("stop", [1, 2, 4])
 def test_a_resumed_run_remaps_what_an_unbroken_one_does(problem, mapping, on_disk, tmp_path, stop, stream):
@@ -176,13 +147,14 @@ def test_a_resumed_run_remaps_what_an_unbroken_one_does(problem, mapping, on_dis
         Progressive.load(tmp_path / "plan", mapping, on_disk, tolerance=0.1, **kinds)
     again = Progressive.load(tmp_path / "plan", mapping, on_disk, **kinds)
     np.testing.assert_allclose(again.mapped(), plan.mapped(), atol=1e-6)
+    np.testing.assert_array_equal(again.transform(problem.source_images), plan.transform(problem.source_images))
+    assert [one.to_dict() for one in again.history_] == [one.to_dict() for one in plan.history_]
     assert step(again, problem, 6 - stop) == result[stop:]
+    np.testing.assert_allclose(again.correction_.coef, unbroken.correction_.coef)
 
 
 def test_rows_of_too_old_a_map_are_written_again(problem, mapping, on_disk, monkeypatch):
-    """Maps that rows were written by are kept, and no more of them than MOST: rows of the oldest are written again,
-    however little they moved.
-    """
+    """No more than MOST of the maps that rows were written by are kept: rows of the oldest are written again."""
     for most, tolerance in ((1, 10.0), (2, 0.02)):
         monkeypatch.setattr("congruence.upgrade.progressive.refit.MOST", most)
         result = []
@@ -193,9 +165,6 @@ def test_rows_of_too_old_a_map_are_written_again(problem, mapping, on_disk, monk
         assert result[0] == result[1]
         if most == 1:
             assert [len(remap) for _, remap in result[0]] == [380, 360, 340, 320, 300, 280]
-
-
-# ---------------------------------------------------------------------- files
 
 
 def files(folder):
@@ -210,6 +179,8 @@ def test_only_what_is_new_is_written(problem, mapping, on_disk, tmp_path, stream
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "plan").glob("*.npy")}
     step(plan, problem, 2)
     plan.save(tmp_path / "plan", force=True)
+    if stream:  # which lets go of vectors that are saved
+        assert all(is_on_disk(part.vectors) for part in plan.new_vectors._parts)
     pieces = [*(tmp_path / "plan").glob("*.npy")]
     assert len(pieces) == 2
     assert {path: path.stat().st_mtime_ns for path in before} == before
@@ -225,13 +196,6 @@ def test_only_what_is_new_is_written(problem, mapping, on_disk, tmp_path, stream
     step(plan, problem, 1)
     plan.save(tmp_path / "copy", force=True)
     assert Progressive.load(tmp_path / "copy", mapping, on_disk, **given(problem)).meter().n_embedded == 160
-
-
-def test_a_stream_lets_go_of_vectors_that_are_saved(problem, mapping, on_disk, tmp_path):
-    plan = Progressive(mapping, on_disk, **given(problem))
-    step(plan, problem, 2)
-    plan.save(tmp_path / "plan")
-    assert all(is_on_disk(part.vectors) for part in plan.new_vectors._parts)
 
 
 @pytest.mark.parametrize("nth", range(4))
@@ -318,8 +282,11 @@ def test_a_state_that_names_other_files_is_refused(problem, mapping, on_disk, tm
             Progressive.load(tmp_path / "plan", mapping, on_disk, **given(problem))
 
 
-def test_nothing_else_is_replaced(problem, mapping, on_disk, tmp_path):
+def test_nothing_else_is_replaced_and_a_full_disk_leaves_the_last_stage(
+    problem, mapping, on_disk, tmp_path, monkeypatch
+):
     plan = Progressive(mapping, on_disk, **given(problem))
+    step(plan, problem, 1)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     mapping.save(tmp_path / "map")
@@ -330,22 +297,14 @@ def test_nothing_else_is_replaced(problem, mapping, on_disk, tmp_path):
     with pytest.raises(OutputExistsError, match="Pass force=True"):
         plan.save(tmp_path / "plan")
 
-
-def test_a_full_disk_leaves_the_last_stage(problem, mapping, on_disk, tmp_path, monkeypatch):
-    plan = Progressive(mapping, on_disk, **given(problem))
-    step(plan, problem, 1)
-    plan.save(tmp_path / "plan")
-    step(plan, problem, 1)
-
     def full(*_, **__):
-        raise StorageError("Got no room; expected some. Free some.")
+        raise StorageError("No space is left.", "Free some.")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(progressive.persist, "write_folder", full)
-        with pytest.raises(CongruenceError):
-            plan.save(tmp_path / "plan", force=True)
-    again = Progressive.load(tmp_path / "plan", mapping, on_disk, **given(problem))
-    assert again.meter().n_embedded == 40
+    step(plan, problem, 1)
+    monkeypatch.setattr(progressive.persist, "write_folder", full)
+    with pytest.raises(StorageError):
+        plan.save(tmp_path / "plan", force=True)
+    assert Progressive.load(tmp_path / "plan", mapping, on_disk, **given(problem)).meter().n_embedded == 40
 
 
 def test_a_saved_plan_is_of_either_kind(problem, mapping, on_disk, tmp_path):
@@ -356,47 +315,3 @@ def test_a_saved_plan_is_of_either_kind(problem, mapping, on_disk, tmp_path):
         folder = plan.save(tmp_path / type(first).__name__)
         again = Progressive.load(folder, mapping, second, **given(problem))
         assert step(again, problem, 1) == step(plan, problem, 1)
-
-
-# ---------------------------------------------------------------------- parts
-
-
-def test_the_front_of_an_order_is_what_pick_takes_of_all_rows():
-    rng = np.random.default_rng(0)
-    for trial in range(20):
-        n = 300
-        rows = rng.standard_normal((n, 3)).astype(np.float32)
-        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        scores = rng.integers(0, 12, n).astype(float)  # many ties
-        eligible, free = rng.random(n) < 0.8, rng.random(n) < 0.1
-        native = np.flatnonzero(rng.random(n) < 0.1)
-        near = [0.98, 1.1][trial % 2]
-        wanted = take_in_order(scores, eligible, free, 15, rows, native, near)
-        lazy = as_rows(rows)
-        np.testing.assert_array_equal(take_front(scores, eligible, free, 15, lazy, native, near), wanted)
-
-
-def test_ranks_of_some_scores_are_quantiles():
-    scores = np.random.default_rng(0).integers(0, 9, 100).astype(float)
-    np.testing.assert_allclose(ranks(scores, scores[5:20]), quantiles(scores)[5:20], rtol=1e-15)
-
-
-def test_received_rows_keep_their_place(tmp_path):
-    rng = np.random.default_rng(0)
-    for keep in (True, False):
-        folder = tmp_path / str(keep)
-        folder.mkdir()
-        found = Received(50, 3, keep=keep)
-        first, second = rng.random((5, 3)).astype(np.float32), rng.random((4, 3)).astype(np.float32)
-        found.add(np.array([9, 4, 7, 1, 2]), first, np.arange(5.0))
-        names = found.save(folder)
-        found.release(folder)
-        found.add(np.array([7, 30, 4, 31]), second, np.full(4, 9.0))
-        assert found.rows.tolist() == [9, 4, 7, 1, 2, 30, 31]
-        np.testing.assert_array_equal(found.take(np.array([4, 9, 30])), [second[2], first[0], second[1]])
-        assert found.surprise.tolist() == [0, 1, 2, 3, 4, 9, 9]
-        assert found.save(folder)[0] == names[0]
-        again = Received(50, 3, keep=keep)
-        again.load(folder, found.save(folder))
-        assert again.rows.tolist() == found.rows.tolist()
-        np.testing.assert_array_equal(again.take(again.rows), found.take(found.rows))

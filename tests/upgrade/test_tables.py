@@ -1,7 +1,5 @@
 """A table keeps its columns through ``transform_file``; what is read is never written over."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -17,7 +15,7 @@ from hypothesis import strategies as st
 
 from congruence import OrthogonalMap, Space
 from congruence.errors import ColumnsWarning, DtypeError, ParameterError, ShapeError
-from congruence.stores import open_source, read_embeddings
+from congruence.stores import open_sink, open_source, read_embeddings
 from congruence.synthetic import rigid_problem
 from congruence.upgrade.transform import transform_file
 
@@ -34,11 +32,10 @@ LISTS = {
 
 def a_table(kind="fixed"):
     """Every kind of column that users have beside their vectors, with nulls, metadata, and vectors in the middle."""
+    days = pd.date_range("2020-01-01", periods=N, tz="Europe/Berlin")
     columns = {
         "path": pa.array([f"p{k}" if k % 7 else None for k in range(N)], pa.large_string()),
-        "taken_at": pa.array(
-            pd.date_range("2020-01-01", periods=N, tz="Europe/Berlin"), pa.timestamp("ns", "Europe/Berlin")
-        ),
+        "taken_at": pa.array(days, pa.timestamp("ns", "Europe/Berlin")),
         "embedding": pa.array([row.tolist() for row in P.X.astype("f4")], LISTS[kind]),
         "id": pa.array(range(10**15, 10**15 + N), pa.int64()),
         "class": pa.array([("cat", "dog", None)[k % 3] for k in range(N)]).dictionary_encode(),
@@ -87,9 +84,6 @@ def without_space(metadata):
 
 def vectors(table, name="embedding"):
     return np.array(table.column(name).to_pylist(), dtype="f8")
-
-
-# ------------------------------------------------------------------ columns stay
 
 
 @pytest.mark.parametrize("kind", LISTS)
@@ -141,10 +135,6 @@ def test_pandas_reads_back_its_frame_with_index_and_types(tmp_path):
 
 
 TEXT = st.text('ab.ü,"\n', max_size=3)
-PLAIN = st.sampled_from(
-    [pa.int8(), pa.uint64(), pa.float32(), pa.bool_(), pa.string(), pa.binary(), pa.date32(),
-     pa.time64("us"), pa.list_(pa.int64()), pa.null()]
-)  # fmt: skip
 VALUES = {
     pa.int8(): st.integers(-128, 127), pa.uint64(): st.integers(0, 2**64 - 1),
     pa.float32(): st.floats(width=32, allow_nan=False),
@@ -162,7 +152,7 @@ def test_whatever_the_columns_are_they_stay(data, tmp_path_factory):
     names = data.draw(st.lists(TEXT.filter(len), unique=True, max_size=4))
     columns = {}
     for name in names:
-        kind = data.draw(PLAIN)
+        kind = data.draw(st.sampled_from(list(VALUES)))
         columns[name] = pa.array(data.draw(st.lists(st.none() | VALUES[kind], min_size=n, max_size=n)), kind)
     at = data.draw(st.integers(0, len(columns)))
     items = list(columns.items())
@@ -198,10 +188,8 @@ def test_the_mapped_vectors_may_stand_beside_the_old(tmp_path):
 
 def test_parts_keep_the_columns_each_has(tmp_path):
     (tmp_path / "in").mkdir()
-    first, second = (
-        a_table().slice(0, 15),
-        a_table().slice(15).drop_columns(["box"]).append_column("extra", pa.array(range(25))),
-    )
+    first, second = a_table().slice(0, 15), a_table().slice(15).drop_columns(["box"])
+    second = second.append_column("extra", pa.array(range(25)))
     save(first, tmp_path / "in/part_1.parquet")
     save(second, tmp_path / "in/part_2.parquet")
     source = open_source(f"{tmp_path}/in:embedding")
@@ -215,22 +203,15 @@ def test_parts_keep_the_columns_each_has(tmp_path):
 
 def test_a_growing_dictionary_reaches_an_arrow_file(tmp_path):
     """Row groups of Parquet have dictionaries of their own, an Arrow file has one a column."""
-    words = pa.chunked_array(
-        [pa.array(["a", "b", None]).dictionary_encode(), pa.array(["b", "c", "a"]).dictionary_encode()]
-    )
+    words = pa.chunked_array([pa.array(one).dictionary_encode() for one in (["a", "b", None], ["b", "c", "a"])])
     table = pa.table({"word": words, "v": pa.array(P.X[:6].tolist(), pa.list_(pa.float64(), 4))})
     save(table, tmp_path / "in.parquet", 3)
     source = open_source(tmp_path / "in.parquet")
-    from congruence.stores import open_sink
-
     with open_sink(tmp_path / "out.arrow", n=6, dim=4, dtype="f8", columns=source.columns) as sink:
         for ids, block, rows in source.scan_table(batch=3):
             sink.write(ids, block, rows)
             sink._flush()
     assert load(tmp_path / "out.arrow").column("word").to_pylist() == ["a", "b", None, "b", "c", "a"]
-
-
-# ------------------------------------------------------------------ text
 
 
 def test_csv_keeps_the_text_of_every_other_column(tmp_path):
@@ -254,15 +235,8 @@ def test_csv_keeps_the_text_of_every_other_column(tmp_path):
 
 
 def test_jsonl_keeps_every_field_as_it_is(tmp_path):
-    records = [
-        {
-            "id": k,
-            "embedding": P.X[k].tolist(),
-            "any": [1, "a", {"b": None}],
-            **({"rare": 1.5} if k % 2 else {"x": "ü"}),
-        }
-        for k in range(N)
-    ]
+    records = [{"id": k, "embedding": P.X[k].tolist(), "any": [1, "a", {"b": None}]} for k in range(N)]
+    records = [{**record, **({"rare": 1.5} if k % 2 else {"x": "ü"})} for k, record in enumerate(records)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     source = open_source(tmp_path / "in.jsonl")
     transform_file(MAP, source, tmp_path / "out.jsonl", normalize=False)
@@ -305,9 +279,6 @@ def test_what_has_no_room_is_named(suffix, left, tmp_path):
         assert (line["box"], line["path"], line["id"]) == ({"x": 0, "y": 0.5}, None, 10**15)
 
 
-# ------------------------------------------------------------------ refusals
-
-
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
 def test_rows_without_a_vector_are_named(suffix, tmp_path):
     kind = pa.list_(pa.float64(), 4)
@@ -322,50 +293,36 @@ def test_rows_without_a_vector_are_named(suffix, tmp_path):
     assert not (tmp_path / "out.parquet").exists()
 
 
-def alias(tmp_path, how):
-    """Return another name for ``in.parquet``, or a place around or inside the folder ``parts``, and the source's
-    spec.
-    """
-    file, parts = tmp_path / "in.parquet", tmp_path / "parts"
-    if how == "same":
-        return file, file
-    if how == "relative":
-        return Path(os.path.relpath(tmp_path)) / "parts/../in.parquet", file
-    if how == "symlink":
-        (tmp_path / "link.parquet").symlink_to(file)
-        return tmp_path / "link.parquet", file
-    if how == "read through a symlink":
-        (tmp_path / "link.parquet").symlink_to(file)
-        return file, tmp_path / "link.parquet"
-    if how == "hard link":
-        (tmp_path / "link.parquet").hardlink_to(file)
-        return tmp_path / "link.parquet", file
-    if how == "folder":
-        return parts, parts
-    if how == "part":
-        return parts / "a.parquet", parts
-    if how == "linked part":
-        (parts / "b.parquet").symlink_to(file)
-        return file, parts
-    if how == "into the folder":
-        return parts / "new.parquet", parts
-    assert how == "around"
-    return parts, parts / "a.parquet"
+#: Other names of the source, or places around or inside it: the output, and the source.
+SAME = {
+    "same": ("in.parquet", "in.parquet"),
+    "relative": ("parts/../in.parquet", "in.parquet"),
+    "symlink": ("link.parquet", "in.parquet"),
+    "read through a symlink": ("in.parquet", "link.parquet"),
+    "hard link": ("hard.parquet", "in.parquet"),
+    "folder": ("parts", "parts"),
+    "part": ("parts/a.parquet", "parts"),
+    "linked part": ("in.parquet", "linked"),
+    "into the folder": ("parts/new.parquet", "parts"),
+    "around": ("parts", "parts/a.parquet"),
+}
 
 
 @pytest.mark.parametrize("force", [False, True])
-@pytest.mark.parametrize(
-    "how",
-    ["same", "relative", "symlink", "read through a symlink", "hard link", "folder", "part", "linked part",
-     "into the folder", "around"],
-)  # fmt: skip
+@pytest.mark.parametrize("how", SAME)
 def test_the_input_is_never_the_output(how, force, tmp_path):
-    (tmp_path / "parts").mkdir()
-    files = [save(a_table(), path) for path in (tmp_path / "in.parquet", tmp_path / "parts/a.parquet")]
+    for folder in ("parts", "linked"):
+        (tmp_path / folder).mkdir()
+    names = ("in.parquet", "parts/a.parquet", "linked/a.parquet")
+    files = [save(a_table(), tmp_path / name) for name in names]
+    for name in ("link.parquet", "linked/b.parquet"):
+        (tmp_path / name).symlink_to(files[0])
+    (tmp_path / "hard.parquet").hardlink_to(files[0])
     before = [path.read_bytes() for path in files]
-    output, spec = alias(tmp_path, how)
+    output, source = SAME[how]
+    place = Path(os.path.relpath(tmp_path)) if how == "relative" else tmp_path
     with pytest.raises(ParameterError, match="the source"):
-        transform_file(MAP, open_source(f"{spec}:embedding"), output, force=force)
+        transform_file(MAP, open_source(f"{tmp_path / source}:embedding"), place / output, force=force)
     assert [path.read_bytes() for path in files] == before
 
 
@@ -381,9 +338,8 @@ def test_nor_is_the_file_of_the_ids(tmp_path):
 
 def test_wide_columns_do_not_fill_the_memory(tmp_path):
     """Blocks are cut by the bytes of whole rows, not of the vectors alone."""
-    table = pa.table(
-        {"v": pa.array(P.X.tolist(), pa.list_(pa.float64(), 4)), "photo": [os.urandom(400_000) for _ in range(N)]}
-    )
+    photos = [os.urandom(400_000) for _ in range(N)]
+    table = pa.table({"v": pa.array(P.X.tolist(), pa.list_(pa.float64(), 4)), "photo": photos})
     save(table, tmp_path / "in.parquet", 10)
     seen = []
     transform_file(MAP, open_source(tmp_path / "in.parquet"), tmp_path / "out.parquet", callback=seen.append)

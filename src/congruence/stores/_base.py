@@ -255,8 +255,11 @@ class Sink(ABC):
         with ExitStack() as stack:
             place, described = self.path, sidecar(self.path)
             if self.atomic:
-                ours = described.is_file() and has_marker(described, lambda facts: {*facts} <= _SPACE_FIELDS)
-                if self.sidecar and os.path.lexists(described) and (described.is_symlink() or not ours):
+                if (
+                    self.sidecar  # for other formats this name may even be too long
+                    and os.path.lexists(described)
+                    and (described.is_symlink() or not has_marker(described, lambda facts: {*facts} <= _SPACE_FIELDS))
+                ):
                     raise OutputExistsError(
                         f"The file {described} is not a space description, and would be read together with "
                         f"{self.path}.",

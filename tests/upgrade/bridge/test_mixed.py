@@ -1,7 +1,5 @@
 """One query over an index of two models' rows: standardized scores put both parts onto one scale."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 
@@ -27,10 +25,6 @@ def world():
     return bridge, queries, old[100:], new[100:]
 
 
-def found_rows(result, half):
-    return np.where(result.new, result.ids + half, result.ids)
-
-
 def test_standardized_scores_let_both_parts_be_found(world):
     bridge, queries, old, new = world
     half = len(old) // 2
@@ -41,7 +35,7 @@ def test_standardized_scores_let_both_parts_be_found(world):
     assert raw.new.mean() > 0.9  # what the default is for: hardly an old row is seen
     for result in (standardized, paired):
         assert 0.3 < result.new.mean() < 0.7
-        hit = (found_rows(result, half) == own).any(axis=1)
+        hit = (np.where(result.new, result.ids + half, result.ids) == own).any(axis=1)
         assert hit.mean() > 0.95
         assert (np.diff(result.scores, axis=1) <= 0).all()
 

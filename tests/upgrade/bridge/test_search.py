@@ -1,23 +1,14 @@
 """Search with bridged queries: what is found, in which order, and what an index may be."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
+from bridge_data import two_models, unit
 
 from congruence import Bridge, Embeddings, OrthogonalMap
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.metrics import class_retrieval
-from congruence.synthetic import rigid_problem
 
-P = rigid_problem(260, 8, 12, noise=0.1, random_state=1)
-
-
-def unit(X):
-    return (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
-
-
-NEW, OLD = unit(P.X), unit(P.Y)
+NEW, OLD = two_models(260, 8, 12, noise=0.1, random_state=1)
 BRIDGE = Bridge(OrthogonalMap().fit(NEW[:200], OLD[:200]))
 QUERIES, ITEMS = NEW[200:], NEW[60:]
 INDEX = OLD[60:]
@@ -52,9 +43,6 @@ def test_two_stages_give_the_new_models_own_order_of_the_candidates():
         assert found.ids[row].tolist() == candidates[row][np.argsort(-cosines, kind="stable")][:4].tolist()
         np.testing.assert_allclose(found.scores[row], np.sort(cosines)[::-1][:4], atol=1e-6)
     assert found.reranked.all()
-
-
-def test_with_all_rows_as_candidates_two_stages_are_the_new_model():
     found = BRIDGE.search(QUERIES, INDEX, k=10, candidates=len(INDEX), rerank=ITEMS)
     assert np.array_equal(found.ids, brute(QUERIES, ITEMS, 10)[0])
 
@@ -151,9 +139,10 @@ def test_what_a_search_cannot_be_is_refused():
             BRIDGE.search(QUERIES, INDEX, **options)
     with pytest.raises(ShapeError, match=r"width 8, that of the queries' model.*old model"):
         BRIDGE.search(QUERIES, ITEMS)
-    with pytest.raises(ParameterError, match="search index takes"):
-        BRIDGE.search(QUERIES, lambda v, n: None, center=True)
-    with pytest.raises(InputError, match="Return .scores, ids."):
-        BRIDGE.search(QUERIES, lambda v, n: None)
-    with pytest.raises(InputError, match="shape"):
-        BRIDGE.search(QUERIES, lambda v, n: (np.ones(3), np.ones(3)))
+    for found, options, error, says in (
+        (None, {"center": True}, ParameterError, "search index takes"),
+        (None, {}, InputError, "Return .scores, ids."),
+        ((np.ones(3), np.ones(3)), {}, InputError, "shape"),
+    ):
+        with pytest.raises(error, match=says):
+            BRIDGE.search(QUERIES, lambda v, n, found=found: found, **options)

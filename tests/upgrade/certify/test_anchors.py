@@ -1,7 +1,5 @@
 """Anchors are drawn from the rows that both models have, however few of the store's these are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -44,14 +42,11 @@ def test_captions_must_be_known_too():
     source = {"image": embed(300), "text": embed(300, first=100)}
     target = {"image": embed(250), "text": embed(300, first=50)}  # in common: 100 … 249
     anchors, queries = split_anchors(source, target, 90)
-    assert [len(part[k][m]) for part in (anchors, queries) for k in (0, 1) for m in ("image", "text")] == [90] * 4 + [
-        60
-    ] * 4
+    for part, n in ((anchors, 90), (queries, 60)):
+        assert {len(side[m]) for side in part for m in ("image", "text")} == {n}
 
-
-def test_a_target_without_images_is_split_by_captions():
-    source = {"image": embed(100), "text": embed(100)}
-    anchors, queries = split_anchors(source, {"text": embed(40)}, 30)
+    # A target without images is split by captions.
+    anchors, queries = split_anchors({"image": embed(100), "text": embed(100)}, {"text": embed(40)}, 30)
     assert (len(anchors[0]["image"]), len(queries[0]["image"]), len(queries[1]["text"])) == (30, 10, 10)
 
 
@@ -71,11 +66,6 @@ def test_rows_without_ids_pair_by_position():
     assert not set(anchors[0]["image"].ids) & set(queries[0]["image"].ids)
 
 
-def test_no_item_in_common_is_said():
-    with pytest.raises(IdError, match="no id in common"):
-        split_anchors({"image": embed(50)}, {"image": embed(50, prefix="other")}, 10)
-
-
 def test_texts_are_captions_or_queries():
     images, captions, queries = embed(50), embed(50), embed(20, prefix="query")
     kept = split_texts({"image": images, "text": captions}, {"image": images, "text": captions})
@@ -89,14 +79,13 @@ def test_texts_are_captions_or_queries():
     assert split_texts(sides, sides)[2] is not None  # row 3 of twenty texts is not the caption of image 3
 
 
-@pytest.mark.parametrize("anchors", [0, -3, 40])
-def test_a_number_of_anchors_that_cannot_be_is_refused_with_one_that_can(anchors):
-    sides = {"image": embed(40)}
-    with pytest.raises(ParameterError, match=r"at least 1, and some left to score. Pass anchors=20"):
-        split_anchors(sides, sides, anchors)
-
-
-def test_one_item_in_common_suggests_no_number():
+def test_what_cannot_be_split_is_refused_with_a_number_that_can_be():
+    sides, one = {"image": embed(40)}, {"image": embed(1)}
+    for anchors in (0, -3, 40):
+        with pytest.raises(ParameterError, match=r"at least 1, and some left to score. Pass anchors=20"):
+            split_anchors(sides, sides, anchors)
     with pytest.raises(ParameterError, match="Both models have 1 items") as caught:
-        split_anchors({"image": embed(1)}, {"image": embed(1)}, 10)
+        split_anchors(one, one, 10)
     assert "anchors=" not in str(caught.value)
+    with pytest.raises(IdError, match="no id in common"):
+        split_anchors(sides, {"image": embed(50, prefix="other")}, 10)

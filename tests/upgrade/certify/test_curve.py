@@ -1,7 +1,5 @@
 """A power law is found again, and what it says of more anchors is what it is."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import t
@@ -15,15 +13,12 @@ def law(n, best=0.8, drop=2.0, exponent=0.9):
     return best - drop * np.asarray(n, float) ** -exponent
 
 
-def test_an_exact_law_is_recovered():
+def test_an_exact_law_is_recovered_and_most_is_one_last_rise_a_doubling():
     curve = LearningCurve.through(SIZES, np.stack([law(SIZES)] * 3), 400)
     assert curve.exponent == pytest.approx(0.9)
     assert curve.best == pytest.approx(0.8, abs=1e-6)
     assert curve.at(1000) == pytest.approx(law(1000), abs=1e-6)
     assert curve.gain(600) == pytest.approx(law(1000) - law(400), abs=1e-6)
-
-
-def test_most_is_one_last_rise_a_doubling():
     curve = LearningCurve.through(SIZES, np.stack([law(SIZES)] * 3), 320)
     rise = float(law(320) - law(160))
     assert curve.most(320) == pytest.approx(rise)
@@ -64,10 +59,8 @@ def test_lifting_and_redrawing():
     assert np.std(gains) > 0
     assert abs(np.mean(gains) - curve.gain(320)) < 0.02
 
-
-def test_redrawn_curves_differ_in_shape_where_the_scores_do_not():
+    # Redrawn curves differ in shape where the scores do not.
     curve = LearningCurve.through(SIZES, np.stack([law(SIZES)] * 8), 320)
-    rng = np.random.default_rng(0)
     gains = [curve.redraw(rng).gain(640) for _ in range(40)]
     assert min(gains) < 0.6 * curve.gain(640) < 1.2 * curve.gain(640) < max(gains)
 
@@ -80,8 +73,6 @@ def test_noise_and_a_steep_start_promise_no_more_than_comes():
     def score(n):
         return 0.8 - 0.5 * np.exp(-n / 20.0) - 0.5 / n
 
-    expected = [
-        LearningCurve.through(sizes, score(sizes) + 0.03 * rng.standard_normal((10, 8)), 250).gain(250)
-        for _ in range(50)
-    ]
+    scores = [score(sizes) + 0.03 * rng.standard_normal((10, 8)) for _ in range(50)]
+    expected = [LearningCurve.through(sizes, one, 250).gain(250) for one in scores]
     assert np.mean(expected) - (score(500) - score(250)) < 0.008

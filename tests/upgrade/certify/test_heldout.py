@@ -1,93 +1,65 @@
 """Scores of anchors among anchors are what items that are no anchors would score."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
+from certify_data import tables
 
-from congruence import Embeddings
 from congruence.embeddings import normalize_rows
 from congruence.evaluation import Ranking
 from congruence.metrics import CSLS, QBNorm
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify.cross_fit import cross_fit
-from congruence.upgrade.certify.design import EvaluationSet, make_tables
+from congruence.upgrade.certify.design import EvaluationSet
 from congruence.upgrade.certify.recipe import MapRecipe
 from congruence.upgrade.certify.scoring import part_seen, score, vectors_of
 
 
-def tables(p, rows, modalities=("image", "text"), what="anchors"):
-    ids = [str(i) for i in rows]
-    sides = [
-        {m: Embeddings(getattr(p, f"{model}_{m}s")[rows], ids=ids) for m in modalities}
-        for model in ("source", "target")
-    ]
-    return make_tables(*sides, None, what=what)
-
-
 @pytest.mark.filterwarnings("ignore::congruence.errors.ProjectionWarning")
-@pytest.mark.parametrize("facts", [{}, {"d_target": 16}, {"d_target": 40}])
-def test_the_part_that_mapped_queries_meet_has_the_same_products(facts):
-    p = upgrade_problem(60, 24, random_state=0, **facts)
-    t = tables(p, np.arange(15), what="queries")
-    model = MapRecipe(["image"], "orthogonal").fit(t, np.arange(15))
-    queries = model.to_source("text").transform(t.target["text"])
-    np.testing.assert_allclose(
-        queries @ part_seen(model, EvaluationSet(t), np.arange(15)).T,
-        queries @ normalize_rows(t.source["image"]).T,
-        atol=1e-6,
-    )
-
-
-@pytest.mark.parametrize("d_target", [24, 16])
-@pytest.mark.filterwarnings("ignore::congruence.errors.ProjectionWarning")
-def test_centered_mapped_queries_meet_the_same_part(d_target):
+@pytest.mark.parametrize("center", [False, True])
+@pytest.mark.parametrize("d_target", [24, 16, 40])
+def test_the_part_that_mapped_queries_meet_has_the_same_products(d_target, center):
     p = upgrade_problem(60, 24, random_state=0, d_target=d_target)
     t = tables(p, np.arange(15), what="queries")
     model = MapRecipe(["image"], "orthogonal").fit(t, np.arange(15))
-    items = EvaluationSet(t, ranking=Ranking(center=True))
+    items = EvaluationSet(t, ranking=Ranking(center=center))
     queries, store = vectors_of(model, items)["queries"]
     seen = part_seen(model, items, np.arange(15))
     np.testing.assert_allclose(queries @ seen.T, queries @ store.T, atol=1e-6)
-    np.testing.assert_allclose(np.linalg.norm(seen, axis=1) < np.linalg.norm(store, axis=1) + 1e-9, True)
+    assert (np.linalg.norm(seen, axis=1) < np.linalg.norm(store, axis=1) + 1e-9).all()
+    if not center:
+        np.testing.assert_allclose(store, normalize_rows(t.source["image"]))
+        np.testing.assert_allclose(queries, normalize_rows(model.to_source("text").transform(t.target["text"])))
 
 
-@pytest.mark.parametrize("ranking", [Ranking(True), Ranking(False, CSLS()), Ranking(True, QBNorm())])
-def test_anchors_score_what_other_items_score_however_the_store_is_searched(ranking):
-    """Mapped anchors lie nearer to their own queries than other rows do, which a correction would take for hubs."""
-    wrong = {"stored": [], "queries": []}
+BOTH = ("image", "text")
+
+
+@pytest.mark.parametrize(
+    ("modalities", "task", "width", "parts", "ranking"),
+    [
+        (("text",), "own@1", 200, range(40, 840, 40), None),
+        (BOTH, "recall@1", 200, range(40, 840, 40), None),
+        (BOTH, "recall@1", 80, range(40, 440, 80), Ranking(True)),
+        (BOTH, "recall@1", 80, range(40, 440, 80), Ranking(False, CSLS())),
+        (BOTH, "recall@1", 80, range(40, 440, 80), Ranking(True, QBNorm())),
+    ],
+)
+def test_anchors_score_what_other_items_score(modalities, task, width, parts, ranking):
+    """Of few anchors each lies wholly where the map looks, near its own query, and a correction takes it for a hub."""
+    # With the anchors' own rows in the gallery, mapped queries would score 0.25 and 0.57 too low.
+    wrong, own = {"stored": [], "queries": []}, np.arange(40)
+    given = {} if ranking is None else {"ranking": ranking}
     for seed in range(4):
-        p = upgrade_problem(440, 80, decay=0.0, shared=0.95, source_noise=0.9, target_noise=0.9, random_state=seed)
-        t = tables(p, np.arange(40))
-        recipe = MapRecipe(["image", "text"], "orthogonal")
-        got = cross_fit(EvaluationSet(t, ranking=ranking), recipe, folds=10)
-        model = recipe.fit(t, np.arange(40))
-        others = [tables(p, np.arange(k, k + 40), what="queries") for k in range(40, 440, 80)]
-        others = [EvaluationSet(other, ranking=ranking) for other in others]
-        found = [score(vectors_of(model, other), other, np.arange(40)) for other in others]
-        for way, errors in wrong.items():
-            name = f"recall@1/{way}"
-            errors.append(got.scores[name].mean() - np.mean([hits[name].score.mean() for hits in found]))
-    assert abs(np.mean(wrong["queries"])) < 0.06, wrong
-    assert abs(np.mean(wrong["stored"])) < 0.06, wrong
-
-
-@pytest.mark.parametrize(("modalities", "task"), [(("text",), "own@1"), (("image", "text"), "recall@1")])
-def test_anchors_do_not_stand_in_front_of_each_other(modalities, task):
-    """Fewer anchors than dimensions: an anchor lies wholly where the map looks, and other rows do not."""
-    wrong = {"stored": [], "queries": []}
-    for seed in range(4):
-        p = upgrade_problem(840, 200, decay=0.0, shared=0.95, source_noise=0.9, target_noise=0.9, random_state=seed)
-        t = tables(p, np.arange(40), modalities)
-        recipe = MapRecipe(modalities, "orthogonal")
-        got = cross_fit(EvaluationSet(t), recipe, folds=10)
-        model = recipe.fit(t, np.arange(40))
-        others = [EvaluationSet(tables(p, np.arange(k, k + 40), modalities, "queries")) for k in range(40, 840, 40)]
-        found = [score(vectors_of(model, other), other, np.arange(40)) for other in others]
+        facts = {"decay": 0.0, "shared": 0.95, "source_noise": 0.9, "target_noise": 0.9}
+        p = upgrade_problem(parts.stop, width, random_state=seed, **facts)
+        recipe, anchors = MapRecipe(modalities, "orthogonal"), tables(p, own, modalities)
+        got = cross_fit(EvaluationSet(anchors, **given), recipe, folds=10)
+        model = recipe.fit(anchors, own)
+        others = [EvaluationSet(tables(p, own + k, modalities, "queries"), **given) for k in parts]
+        found = [score(vectors_of(model, other), other, own) for other in others]
         for way, errors in wrong.items():
             name = f"{task}/{way}"
             errors.append(got.scores[name].mean() - np.mean([hits[name].score.mean() for hits in found]))
-    # With the anchors' own rows in the gallery, mapped queries would score 0.25 and 0.57 too low.
     assert abs(np.mean(wrong["queries"])) < 0.06, wrong
     assert abs(np.mean(wrong["stored"])) < 0.06, wrong
 
@@ -103,9 +75,7 @@ def test_the_way_back_is_that_of_each_modality():
 
 @pytest.mark.parametrize("folds", [3, 10])
 def test_what_the_anchors_left_out_would_have_added_is_added(folds):
-    """What falls as one over the anchors is exact: a + b/n of maps without one fold and two gives that of the map of
-    all.
-    """
+    """a + b/n of maps without one fold and two gives that of the map of all."""
     p = upgrade_problem(40, 200, decay=0.0, shared=0.95, source_noise=0.9, target_noise=0.9, random_state=0)
     t = tables(p, np.arange(40))
     got = cross_fit(EvaluationSet(t), MapRecipe(["image", "text"], "orthogonal"), folds=folds)

@@ -1,16 +1,15 @@
 """Overlap is what comparing lists by hand gives, and says what finding the same item does not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
+from certify_data import tables
 
 from congruence import Embeddings, Space
 from congruence.errors import InputError, ModalityError
 from congruence.synthetic import random_rotation, upgrade_problem
 from congruence.upgrade.certify import certify, cross_fit
 from congruence.upgrade.certify.cross_fit import score_heldout
-from congruence.upgrade.certify.design import EvaluationSet, make_tables
+from congruence.upgrade.certify.design import EvaluationSet
 from congruence.upgrade.certify.intervals import Measured
 from congruence.upgrade.certify.recipe import MapRecipe
 from congruence.upgrade.certify.scoring import compare_lists
@@ -51,46 +50,32 @@ def test_lists_and_pulls_are_those_found_by_hand(role, k):
     assert 0 < whole[0].mean() < 1
 
 
-def test_copies_in_a_store_count_as_found():
+def test_copies_in_a_store_count_as_found_and_ties_come_lowest_row_first():
     rng = np.random.default_rng(0)
     rows = np.repeat(rng.standard_normal((6, 5)), 8, axis=0)  # every list of 4 is one of many that are as good
     similarity = rows @ rows.T
     shuffled = similarity + 1e-9 * rng.standard_normal(similarity.shape)
     assert compare_lists(shuffled, similarity, 4, "items")["overlap"].score.mean() == 1
-
-
-def test_equal_similarities_are_listed_lowest_row_first():
     near = np.ones((1, 40))
     judge = -np.arange(40.0)[None]
     assert compare_lists(near, judge, 5, "apart")["overlap"].score == 1  # rows 0 to 4, which are the judge's
     assert compare_lists(near, judge[:, ::-1], 5, "apart")["overlap"].score == 0
 
 
-def sides(source, target, text=None):
-    ids = [f"item {i}" for i in range(len(source))]
-    return {"image": Embeddings(source, ids=ids)}, {"image": Embeddings(target, ids=ids)}
-
-
-def near_duplicates(groups, size, apart=0.1, noise=0.15, d=48, seed=0):
-    """Groups of near-duplicates in two models that differ by a rotation and by noise larger than what tells twins
-    apart.
-    """
-    rng = np.random.default_rng(seed)
-    items = np.repeat(rng.standard_normal((groups, d)), size, axis=0)
-    items += apart * rng.standard_normal(items.shape)
-    source, target = (items + noise * rng.standard_normal(items.shape) for _ in range(2))
-    return sides(source, target @ random_rotation(d, d, random_state=seed))
+def images(*models):
+    return [{"image": Embeddings(rows, ids=[f"item {i}" for i in range(len(rows))])} for rows in models]
 
 
 def test_a_store_of_near_duplicates_does_not_mislead():
     """Items do not find themselves but a twin, which is as good: not a reason to encode everything again."""
-    certificate = certify(*near_duplicates(30, 8), **QUICK)
-    own, lists = (
-        certificate.strategies["own@1"]["stored"].value,
-        certificate.strategies["graded_overlap@10"]["stored"].value,
-    )
-    assert own < 0.8
-    assert lists > 0.96
+    rng = np.random.default_rng(0)
+    items = np.repeat(rng.standard_normal((30, 48)), 8, axis=0)
+    items += 0.1 * rng.standard_normal(items.shape)
+    # The models differ by a rotation and by noise larger than what tells twins apart.
+    source, target = (items + 0.15 * rng.standard_normal(items.shape) for _ in range(2))
+    certificate = certify(*images(source, target @ random_rotation(48, 48, random_state=0)), **QUICK)
+    assert certificate.strategies["own@1"]["stored"].value < 0.8
+    assert certificate.strategies["graded_overlap@10"]["stored"].value > 0.96
     assert certificate.verdict.action in ("map", "keep"), certificate.verdict
     assert certificate.verdict.confidence.get("re-embed", 0) < 0.1
     assert any("near-duplicates" in note for note in certificate.notes)
@@ -101,7 +86,7 @@ def test_finding_each_item_does_not_mean_finding_its_neighbors():
     rng = np.random.default_rng(0)
     items = rng.standard_normal((200, 48))
     source, target = (items + 0.65 * rng.standard_normal(items.shape) for _ in range(2))
-    certificate = certify(*sides(source, target), **QUICK)
+    certificate = certify(*images(source, target), **QUICK)
     assert certificate.strategies["own@1"]["stored"].value > 0.97
     assert certificate.strategies["overlap@10"]["stored"].value < 0.6
     assert certificate.verdict.action not in ("map", "queries"), certificate.verdict
@@ -111,7 +96,7 @@ def test_finding_each_item_does_not_mean_finding_its_neighbors():
 def test_a_rotation_returns_the_same_lists_and_a_random_one_chance():
     rng = np.random.default_rng(0)
     source = rng.standard_normal((120, 16))
-    certificate = certify(*sides(source, source @ random_rotation(16, 16, random_state=1)), **QUICK)
+    certificate = certify(*images(source, source @ random_rotation(16, 16, random_state=1)), **QUICK)
     for name in ("overlap@10", "graded_overlap@10"):
         assert certificate.strategies[name]["stored"].value == pytest.approx(1, abs=0.01)
         assert certificate.strategies[name]["keep"].value == pytest.approx(1, abs=1e-6)
@@ -126,10 +111,7 @@ def test_anchors_show_the_overlap_of_items_that_are_none():
     errors = []
     for seed in range(3):
         p = upgrade_problem(540, 100, decay=0.3, shared=0.8, source_noise=0.6, target_noise=0.6, random_state=seed)
-        parts = [
-            make_tables(*sides(p.source_images[k : k + 60], p.target_images[k : k + 60]), None, what="queries")
-            for k in range(0, 540, 60)
-        ]
+        parts = [tables(p, np.arange(k, k + 60), ("image",), "queries") for k in range(0, 540, 60)]
         recipe = MapRecipe(["image"], "orthogonal")
         model = recipe.fit(parts[0], np.arange(60))
         got = Measured()
@@ -147,24 +129,22 @@ def test_what_no_map_changes_is_compared_once_for_all_parts(monkeypatch):
         spy = lambda strategy, *given, real=real: asked.append(strategy) or real(strategy, *given)  # noqa: E731
         monkeypatch.setattr(cross_fit, name, spy)
     p = upgrade_problem(40, 8, random_state=0)
-    tables = make_tables(*sides(p.source_images, p.target_images), None)
-    cross_fit.cross_fit_lists(EvaluationSet(tables, n_neighbors=5), MapRecipe(["image"], "orthogonal"), Measured())
+    items = EvaluationSet(tables(p, np.arange(40), ("image",)), n_neighbors=5)
+    cross_fit.cross_fit_lists(items, MapRecipe(["image"], "orthogonal"), Measured())
     assert (asked.count("keep"), asked.count("re-embed")) == (2, 2)  # for either number of parts
     assert asked.count("stored") == 28 + 6  # once for each two parts
 
 
 def test_texts_of_other_items_search_both_stores():
     p = upgrade_problem(320, 24, source_noise=0.6, target_noise=0.4, shared=0.9, random_state=0)
-    source, target = sides(p.source_images[:240], p.target_images[:240])
+    source, target = images(p.source_images[:240], p.target_images[:240])
     texts = [Embeddings(side[240:], ids=[f"query {i}" for i in range(80)]) for side in (p.source_texts, p.target_texts)]
     certificate = certify(source, target, text_queries=tuple(texts), **QUICK)
     assert certificate.task == "graded_text_overlap@10"
-    assert set(certificate.strategies["text_overlap@10"]) == {"keep", "stored", "queries"}
-    assert certificate.strategies["text_overlap@10"]["stored"].n == 80
-    assert (
-        certificate.strategies["text_overlap@10"]["stored"].value
-        > 5 * certificate.controls["text_overlap@10"]["chance"]
-    )
+    found = certificate.strategies["text_overlap@10"]
+    assert set(found) == {"keep", "stored", "queries"}
+    assert found["stored"].n == 80
+    assert found["stored"].value > 5 * certificate.controls["text_overlap@10"]["chance"]
     # The same, told by ids alone; and by the target's texts alone, which say nothing of the other ways.
     named = Embeddings(texts[0].vectors, ids=texts[0].ids, space=Space("of texts", modality="text"))
     by_id = certify({"text": named} | source, target | {"text": texts[1]}, **QUICK)

@@ -1,7 +1,5 @@
 """The rule, case by case."""
 
-from __future__ import annotations
-
 import pytest
 
 from congruence.errors import ParameterError
@@ -54,20 +52,19 @@ def test_more_anchors_are_asked_for_where_they_help():
     assert asked[1] == pytest.approx(0.79)  # better than the old model is asked as well
 
 
-def test_a_source_model_that_goes_away_is_no_choice():
-    assert decide(case(0.9, 0.79, 0.79, 0.8), never, Thresholds(must_move=True), narrows=False).action == "map"
-    assert decide(case(0.9, 0.1, 0.1), never, Thresholds(must_move=True), narrows=False).action == "map"
-
-
-def test_a_narrower_target_keeps_the_store_at_equal_scores():
-    assert decide(case(0.5, 0.79, 0.785, 0.8), never, Thresholds(), narrows=True).action == "queries"
-    assert decide(case(0.5, 0.80, 0.70, 0.8), never, Thresholds(), narrows=True).action == "map"
-
-
-def test_thresholds_move_the_verdict():
-    ways = case(0.5, 0.6, 0.6, 0.8)
-    assert decide(ways, never, Thresholds(retention=0.7), narrows=False).action == "map"
-    assert decide(case(0.5, 0.79, 0.79, 0.8), never, Thresholds(worth=0.4), narrows=False).action == "keep"
+@pytest.mark.parametrize(
+    ("ways", "thresholds", "narrows", "action"),
+    [
+        (case(0.9, 0.79, 0.79, 0.8), {"must_move": True}, False, "map"),  # the old model goes away
+        (case(0.9, 0.1, 0.1), {"must_move": True}, False, "map"),
+        (case(0.5, 0.79, 0.785, 0.8), {}, True, "queries"),  # a narrower target keeps the store at equal scores
+        (case(0.5, 0.80, 0.70, 0.8), {}, True, "map"),
+        (case(0.5, 0.6, 0.6, 0.8), {"retention": 0.7}, False, "map"),
+        (case(0.5, 0.79, 0.79, 0.8), {"worth": 0.4}, False, "keep"),
+    ],
+)
+def test_thresholds_and_widths_move_the_verdict(ways, thresholds, narrows, action):
+    assert decide(ways, never, Thresholds(**thresholds), narrows=narrows).action == action
 
 
 @pytest.mark.parametrize(
@@ -81,7 +78,6 @@ def test_thresholds_move_the_verdict():
     ],
 )
 def test_overlap_says_how_alike_models_are_and_not_which_is_better(ways, action):
-    ways = {way: value for way, value in ways.items() if value is not None}
     assert decide({**ways, "re-embed": 1.0}, never, Thresholds(), narrows=False, of_lists=True).action == action
 
 

@@ -1,18 +1,17 @@
 """What is certified is the map that fit gives for the same rows, and its choice never sees the rows it is scored on."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
+from certify_data import sides, tables
 
-from congruence import Embeddings, LinearMap, fit
+from congruence import LinearMap, fit
 from congruence.embeddings import normalize_rows
 from congruence.errors import ModalityError, ParameterError
 from congruence.metrics import recall_at_k
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import certify
 from congruence.upgrade.certify.cross_fit import cross_fit, cross_fit_lists
-from congruence.upgrade.certify.design import EvaluationSet, make_tables
+from congruence.upgrade.certify.design import EvaluationSet
 from congruence.upgrade.certify.intervals import Measured
 from congruence.upgrade.certify.recipe import MapRecipe
 from congruence.upgrade.certify.scoring import part_seen, vectors_of
@@ -29,13 +28,6 @@ def problem():
     )
 
 
-def sides(p, rows, modalities=("image", "text")):
-    ids = [str(i) for i in rows]
-    return tuple(
-        {m: Embeddings(getattr(p, f"{side}_{m}s")[rows], ids=ids) for m in modalities} for side in ("source", "target")
-    )
-
-
 @pytest.mark.parametrize("target_has_images", [True, False])
 def test_the_certified_map_is_the_one_that_fit_gives(problem, target_has_images):
     anchors, queries = sides(problem, np.arange(120)), sides(problem, np.arange(120, 220))
@@ -43,13 +35,8 @@ def test_the_certified_map_is_the_one_that_fit_gives(problem, target_has_images)
     if not target_has_images:
         del anchors[1]["image"], queries[1]["image"]
     found = certify(*anchors, fitted=fitted, queries=queries, **QUICK)
-    mapping = fit(
-        anchors[0][fitted],
-        anchors[1][fitted],
-        modality=fitted,
-        means={other: (anchors[0][other], anchors[1].get(other))},
-        check=False,
-    )
+    means = {other: (anchors[0][other], anchors[1].get(other))}
+    mapping = fit(anchors[0][fitted], anchors[1][fitted], modality=fitted, means=means, check=False)
     assert found.choice == mapping.scores_["choice"]
     assert (found.choice["method"] == "linear") == isinstance(mapping, LinearMap)
     store = mapping.for_modality("image").transform(queries[0]["image"].vectors)
@@ -73,20 +60,19 @@ def test_a_linear_map_is_certified_with_the_map_back_that_a_fit_of_exchanged_sid
 
 def test_a_linear_map_covers_the_span_of_its_anchors():
     p = upgrade_problem(60, 24, random_state=0)
-    tables = make_tables(*sides(p, np.arange(15)), None, what="queries")
-    model = MapRecipe(["image"], "linear").fit(tables, np.arange(15))
+    anchors = tables(p, np.arange(15), what="queries")
+    model = MapRecipe(["image"], "linear").fit(anchors, np.arange(15))
     np.testing.assert_allclose(model.covered_share("image", p.source_images[:15]), 1)
     assert model.covered_share("image", p.source_images[15:]).mean() < 0.9
     # What mapped queries meet of the store is in the span as well: the rest of a row changes no product.
-    queries, store = vectors_of(model, EvaluationSet(tables))["queries"]
-    seen = part_seen(model, EvaluationSet(tables), np.arange(15))
-    raw = model.to_source("text").transform(tables.target["text"])
+    queries, store = vectors_of(model, EvaluationSet(anchors))["queries"]
+    seen = part_seen(model, EvaluationSet(anchors), np.arange(15))
+    raw = model.to_source("text").transform(anchors.target["text"])
     np.testing.assert_allclose(raw @ seen.T, raw @ store.T, atol=1e-9)
     np.testing.assert_allclose(queries, normalize_rows(raw))
 
 
 def test_a_choice_sees_no_row_that_its_map_is_scored_on(problem, monkeypatch):
-    tables = make_tables(*sides(problem, np.arange(80)), None)
     chosen, fits, fitted = {}, [], MapRecipe.fit
 
     def choose(self, tables, train):
@@ -101,7 +87,7 @@ def test_a_choice_sees_no_row_that_its_map_is_scored_on(problem, monkeypatch):
     monkeypatch.setattr(MapRecipe, "choose", choose)
     monkeypatch.setattr(MapRecipe, "fit", fit_on)
     recipe = MapRecipe(["image"])
-    items = EvaluationSet(tables, n_neighbors=5)
+    items = EvaluationSet(tables(problem, np.arange(80)), n_neighbors=5)
     measured = cross_fit(items, recipe, folds=10)
     assert len(measured.maps) == 10
     left_out = np.concatenate([np.setdiff1d(np.arange(80), train) for _, train in chosen.values()])
