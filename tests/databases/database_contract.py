@@ -1,7 +1,5 @@
 """The contract that every database fulfills in a migration; a subclass creates and reads it as its users do."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 
@@ -44,7 +42,7 @@ def make_rows(id_type: str, n: int = N, dim: int = DIM, seed: int = 0):
     return ids, vectors, {"kind": kinds, "title": titles}
 
 
-class Killed(Exception):
+class Killed(BaseException):
     """Simulates a kill: no code catches it."""
 
 
@@ -59,6 +57,49 @@ def kill_after(patch, owner, name, calls):
         return call(*arguments, **options)
 
     patch.setattr(owner, name, killed)
+
+
+class Counted:
+    """A client or a cursor that is killed at a statement."""
+
+    def __init__(self, inner, left):
+        self.inner, self.left = inner, left
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def execute(self, statement, *values):
+        if not self.left and statement != "ROLLBACK":
+            raise Killed
+        self.left -= 1
+        return self.inner.execute(statement, *values)
+
+
+def check_kills(database, step, rows, killed, least):
+    """Kill a step at each of its statements, inside ``killed(at)``: rows and stage stay, until an attempt succeeds."""
+    before, stage = rows(), database.stage()
+    for at in range(200):
+        try:
+            with killed(at):
+                getattr(database, step)(*([3] if step == "prepare" else []))
+            break
+        except Killed:
+            assert database.stage() is stage
+            assert rows() == before
+    assert at >= least
+    assert database.stage() is not stage
+
+
+def lists(vectors):
+    """Return an Arrow array of lists of one length."""
+    flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
+
+
+def without_new(database):
+    """Return the ids of the rows that have no new vector of their present content."""
+    found = ((block.ids.to_pylist(), block.has_new) for block in database.scan_pairs(batch=7))
+    return {one for ids, has_new in found for one, has in zip(ids, has_new, strict=True) if not has}
 
 
 def run(database, dim=DIM_NEW):
@@ -519,6 +560,12 @@ class RenamesContract:
         """Create another collection."""
         raise NotImplementedError
 
+    def change(self, where, ids) -> tuple[set[str], str, dict]:
+        """Delete the first of these rows, add the row ``later`` and change others; return the ids of all that are to be
+        written again, and one of them with its other columns.
+        """
+        raise NotImplementedError
+
     def shown(self, where):
         rows = self.user_rows(where)
         return len(rows), len(next(iter(rows.values())).vector) // 4
@@ -568,6 +615,26 @@ class RenamesContract:
             database.discard()
             assert database.stage() is Stage.UNTOUCHED
         assert self.shown(items) == (25, DIM)
+
+    def test_rows_that_changed_meanwhile_are_found(self, items):
+        with self.open(items) as database:
+            run(database)
+            assert not without_new(database)
+            ids = sorted(self.user_rows(items))
+            late, changed, others = self.change(items, ids)
+            assert without_new(database) == late
+            assert [part.to_pylist() for part in database.orphans()] == [[ids[0]]]
+            gone = pa.array([ids[0]], pa.large_string())
+            database.delete(gone)
+            run(database)
+            assert not without_new(database)
+            database.write(gone, np.ones((1, DIM_NEW), np.float32))  # stays gone
+            assert (database.count("new"), list(database.orphans())) == (25, [])
+            database.switch()
+            for step in (database.prepare, lambda dim: database.delete(pa.array(["later"]))):
+                with pytest.raises(MigrationError, match="Roll back first"):
+                    step(DIM_NEW)
+        assert self.user_rows(items)[changed].others == others
 
     def test_rows_that_readers_would_lose_keep_the_names(self, items):
         with self.open(items, rows=self.filter_of_images()) as database:

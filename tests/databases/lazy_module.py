@@ -1,7 +1,5 @@
 """Modules that are imported on first use, because every process collects all tests even if it runs only some."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An in-memory database: the reference implementation of the contract, and the place where tests inject faults."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

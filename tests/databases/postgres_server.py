@@ -1,7 +1,5 @@
 """A PostgreSQL server for the tests, from a wheel that contains its programs; tests can stop and restart it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -29,19 +27,9 @@ class PostgresServer:
             self.user = {"user": "nobody"}
             shutil.chown(self.root, "nobody")
             shutil.chown(self.data, "nobody")
-        command = [
-            self.programs / "initdb",
-            "-D",
-            self.data,
-            "-U",
-            "postgres",
-            "-A",
-            "trust",
-            "-E",
-            "utf8",
-            "--no-sync",
-        ]
-        made = subprocess.run([*command, "--locale=C"], capture_output=True, cwd=self.root, check=False, **self.user)
+        flags = ["-U", "postgres", "-A", "trust", "-E", "utf8", "--no-sync", "--locale=C"]
+        command = [self.programs / "initdb", "-D", self.data, *flags]
+        made = subprocess.run(command, capture_output=True, cwd=self.root, check=False, **self.user)
         if made.returncode:
             raise RuntimeError(f"initdb ended with {made.returncode}: {made.stdout!r} {made.stderr!r}")
         self.start()
@@ -49,14 +37,14 @@ class PostgresServer:
     def start(self) -> None:
         import psycopg
 
-        quick = [
+        quick = (
             "fsync=off",
             "synchronous_commit=off",
             "full_page_writes=off",
             "listen_addresses=",
             "max_connections=40",
-        ]
-        settings = [part for one in quick for part in ("-c", one)]
+        )
+        settings = [part for one in (*quick, "max_connections=40") for part in ("-c", one)]
         with open(self.root / "log", "ab") as log:
             command = [self.programs / "postgres", "-D", self.data, "-k", self.root, *settings]
             self.process = subprocess.Popen(command, cwd=self.root, stdout=log, stderr=log, **self.user)

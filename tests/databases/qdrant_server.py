@@ -6,8 +6,6 @@ request follow the server; settings that the local mode does not store (shards, 
 indexes) are kept and returned as they were sent.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading
@@ -147,14 +145,9 @@ class Server:
                 return client.upsert(name, batch or models.PointsList.model_validate(body).points)
             case "POST", ["scroll"]:
                 asked = models.ScrollRequest.model_validate(body)
-                records, following = client.scroll(
-                    name,
-                    scroll_filter=asked.filter,
-                    limit=asked.limit,
-                    offset=asked.offset,
-                    with_payload=asked.with_payload,
-                    with_vectors=asked.with_vector,
-                )
+                page = {"scroll_filter": asked.filter, "limit": asked.limit, "offset": asked.offset}
+                parts = {"with_payload": asked.with_payload, "with_vectors": asked.with_vector}
+                records, following = client.scroll(name, **page, **parts)
                 found = [one.model_dump(mode="json", exclude_none=True) for one in records]
                 return {"points": found, "next_page_offset": following}
             case "POST", ["count"]:

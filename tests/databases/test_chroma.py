@@ -1,9 +1,6 @@
 """Chroma: the contract on a folder of its client, and interrupted renames."""
 
-from __future__ import annotations
-
 import numpy as np
-import pyarrow as pa
 import pytest
 from database_contract import DIM, DIM_NEW, DatabaseContract, RenamesContract, UserRow, make_rows, run
 from lazy_module import LazyModule
@@ -11,7 +8,7 @@ from lazy_module import LazyModule
 from congruence.databases import Stage, open_database
 from congruence.errors import DatabaseError, DatabaseUnavailableError, FileError, MigrationError, ParameterError
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore:legacy embedding function config")]
 
 chromadb = LazyModule("chromadb")
 
@@ -56,6 +53,14 @@ class TestFolder(RenamesContract, DatabaseContract):
     def create(self, where, name):
         client_of(where).create_collection(name, embedding_function=None)
 
+    def change(self, where, ids):
+        old = client_of(where).get_collection("items")
+        old.delete(ids=[ids[0], ids[1]])
+        old.add(ids=[ids[1], "later"], embeddings=np.eye(2, DIM, dtype=np.float32), metadatas=[{"other": 1}, None])
+        kept = old.get(ids=[ids[2]], include=["embeddings"])["embeddings"]
+        old.update(ids=[ids[2]], embeddings=kept, documents=["another title"])
+        return {ids[1], ids[2], "later"}, ids[1], {"metadata": {"other": 1}, "document": None}
+
     def filter_of_images(self):
         return '{"kind": "image"}'
 
@@ -66,9 +71,6 @@ class TestFolder(RenamesContract, DatabaseContract):
             assert info.columns == ("kind", "document")
             assert info.index == "HNSW (m=16, ef_construction=150)"
             assert database.stage() is Stage.UNTOUCHED
-
-
-pytestmark = pytest.mark.filterwarnings("ignore:legacy embedding function config")
 
 
 @pytest.fixture
@@ -89,37 +91,6 @@ def test_the_new_collection_is_configured_as_the_old_one(items):
         assert "congruence.space" not in new.metadata  # it told of the old vectors
         with pytest.raises(MigrationError, match="already has new vectors"):
             database.prepare(DIM_NEW, "float32", {"map": "another"})
-
-
-def test_rows_that_changed_meanwhile_are_found(items):
-    with open_database(items) as database:
-        run(database)
-        assert all(block.has_new.all() for block in database.scan_pairs(batch=7))
-        old = client_of(items).get_collection("items")
-        ids = sorted(old.get(include=[])["ids"])
-        old.delete(ids=[ids[0], ids[1]])
-        old.add(ids=[ids[1], "later"], embeddings=np.eye(2, DIM, dtype=np.float32), metadatas=[{"other": 1}, None])
-        kept = old.get(ids=[ids[2]], include=["embeddings"])["embeddings"]
-        old.update(ids=[ids[2]], embeddings=kept, documents=["another title"])
-        late = {
-            one
-            for block in database.scan_pairs(batch=7)
-            for one, has in zip(block.ids.to_pylist(), block.has_new, strict=True)
-            if not has
-        }
-        assert late == {ids[1], ids[2], "later"}
-        assert [part.to_pylist() for part in database.orphans()] == [[ids[0]]]
-        database.delete(pa.array([ids[0]], pa.large_string()))
-        run(database)
-        assert all(block.has_new.all() for block in database.scan_pairs(batch=7))
-        database.write(pa.array([ids[0]], pa.large_string()), np.ones((1, DIM_NEW), np.float32))  # stays gone
-        assert (database.count("new"), list(database.orphans())) == (25, [])
-        database.switch()
-        for step in (database.prepare, lambda dim: database.delete(pa.array(["later"]))):
-            with pytest.raises(MigrationError, match="Roll back first"):
-                step(DIM_NEW)
-    shown = client_of(items).get_collection("items").get(ids=[ids[1]], include=["metadatas", "documents"])
-    assert (shown["metadatas"], shown["documents"]) == ([{"other": 1}], [None])
 
 
 @pytest.mark.parametrize(

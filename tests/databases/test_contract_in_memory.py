@@ -1,7 +1,5 @@
 """The contract on a database in memory, which shows tests of the contract that cannot pass, or cannot fail."""
 
-from __future__ import annotations
-
 import numpy as np
 from database_contract import DatabaseContract, UserRow
 from memory_database import MemoryDatabase, Table

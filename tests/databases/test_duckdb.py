@@ -1,7 +1,5 @@
 """DuckDB: the contract on files that its own client writes, and special cases."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -9,7 +7,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
-from database_contract import DatabaseContract, UserRow
+from database_contract import DatabaseContract, UserRow, lists
 
 from congruence.databases import Stage, open_database
 from congruence.errors import CorruptFileError, DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
@@ -32,9 +30,7 @@ class TestDuckDB(DatabaseContract):
                 f"{q(column)} FLOAT[{vectors.shape[1]}])"
             )
             user.execute(f"CREATE INDEX by_kind ON {q(table)} (kind)")
-            lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
-            given = pa.table({"id": ids, **others, "vector": lists})
-            user.register("given", given)
+            user.register("given", pa.table({"id": ids, **others, "vector": lists(vectors)}))
             user.execute(f"INSERT INTO {q(table)} SELECT id, kind, title, vector FROM given")
         return where
 
@@ -99,9 +95,8 @@ def test_each_row_comes_once_although_writing_moves_it(tmp_path, kind):
         database.delete(pa.array(["n03"]))
         assert database.count("new") == 29
     with duckdb.connect(where) as user:
-        assert user.execute("SELECT typeof(v) FROM items LIMIT 1").fetchone() == (
-            "FLOAT[]" if kind == "FLOAT[]" else "FLOAT[2]",
-        )
+        wanted = "FLOAT[]" if kind == "FLOAT[]" else "FLOAT[2]"
+        assert user.execute("SELECT typeof(v) FROM items LIMIT 1").fetchone() == (wanted,)
         rows = dict(user.execute("SELECT name, v FROM items").fetchall())
     assert {k for k, row in rows.items() if row is None} == {"n03"}
     np.testing.assert_array_equal(rows["n29"], 2 * vectors[29, :2])

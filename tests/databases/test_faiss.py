@@ -1,7 +1,5 @@
 """FAISS index files: the contract on each kind of index that stores its vectors exactly, and special cases."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from database_contract import NASTY, DatabaseContract, UserRow
@@ -37,12 +35,9 @@ class TestFaiss(DatabaseContract):
         index = faiss.read_index(where)
         if self.factory.startswith("IVF"):
             index.set_direct_map_type(faiss.DirectMap.Hashtable)
-            ids = np.concatenate(
-                [
-                    faiss.rev_swig_ptr(index.invlists.get_ids(k), index.invlists.list_size(k)).copy()
-                    for k in range(index.nlist)
-                ]
-            )
+            held = index.invlists
+            parts = [faiss.rev_swig_ptr(held.get_ids(k), held.list_size(k)).copy() for k in range(index.nlist)]
+            ids = np.concatenate(parts)
         else:
             ids = faiss.vector_to_array(index.id_map)
         return {one: UserRow(index.reconstruct(one).tobytes(), {}) for one in ids.tolist()}

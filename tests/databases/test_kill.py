@@ -1,9 +1,6 @@
 """A migration of a real file is killed with SIGKILL at steps from the first to the last, and resumed."""
 
-from __future__ import annotations
-
 import importlib
-import multiprocessing
 import os
 import shutil
 import signal
@@ -11,6 +8,8 @@ import signal
 import numpy as np
 import pyarrow as pa
 import pytest
+from database_contract import lists
+from processes import fork
 
 from congruence import OrthogonalMap, load
 from congruence.databases import open_database
@@ -19,9 +18,6 @@ from congruence.upgrade.migrate import verify as checks
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.mapper import RowMapper
 from congruence.upgrade.migrate.quantize import Quantizer
-
-#: Nothing of the database is open in this process when it forks.
-CONTEXT = multiprocessing.get_context("fork")
 
 N, D, E = 400, 6, 8
 
@@ -67,14 +63,6 @@ def step_through(folder, at, seen):
             assert migration.rollback()["identical"]
 
 
-def run(folder, at=-1):
-    seen = CONTEXT.Value("i", 0)
-    process = CONTEXT.Process(target=step_through, args=(folder, at, seen))
-    process.start()
-    process.join(120)
-    return process.exitcode, seen.value
-
-
 def contents(folder, column):
     import duckdb
 
@@ -99,9 +87,7 @@ def test_nothing_is_lost_doubled_wrong_or_changed(tmp_path):
     first.mkdir()
     mapping.save(first / "map")
     ids = rng.permutation(N)
-    rows = pa.table(
-        {"id": ids, "kind": ["image"] * N, "vector": pa.FixedSizeListArray.from_arrays(pa.array(X.reshape(-1)), D)}
-    )
+    rows = pa.table({"id": ids, "kind": ["image"] * N, "vector": lists(X)})
     with duckdb.connect(str(first / "photos.duckdb")) as connection:
         connection.register("rows", rows)
         connection.execute(f"CREATE TABLE items (id BIGINT PRIMARY KEY, kind VARCHAR, vector FLOAT[{D}])")
@@ -109,15 +95,14 @@ def test_nothing_is_lost_doubled_wrong_or_changed(tmp_path):
     order = np.argsort(ids)
     wanted = RowMapper(mapping)(pa.array(ids), X, pa.array(["image"] * N, pa.large_string()))[order]
     whole = shutil.copytree(first, tmp_path / "whole")
-    code, total = run(whole)
+    code, total = fork(step_through, whole, -1)
     assert code == 0
     assert total > 24
     # benchmarks/migrate_faults.py kills at every kind of step.
     for at in np.unique(np.linspace(0, total - 1, 8).astype(int)).tolist():
         folder = shutil.copytree(first, tmp_path / "killed")
-        code, _ = run(folder, at)
-        assert code == -signal.SIGKILL, at
-        assert run(folder)[0] == 0, at
+        assert fork(step_through, folder, at)[0] == -signal.SIGKILL, at
+        assert fork(step_through, folder, -1)[0] == 0, at
         names, old = contents(folder, "vector")
         assert names == sorted(ids.tolist())
         np.testing.assert_array_equal(old, X[order])

@@ -1,7 +1,5 @@
 """Migrations of the in-memory reference database: every step, a fault at every call, and the journal."""
 
-from __future__ import annotations
-
 import json
 import random
 
@@ -10,20 +8,9 @@ import pyarrow as pa
 import pytest
 from memory_database import MemoryDatabase, Table
 
-from congruence import Embeddings, OrthogonalMap
+from congruence import Embeddings, OrthogonalMap, errors
 from congruence.databases import Stage
 from congruence.embeddings import Space
-from congruence.errors import (
-    CorruptFileError,
-    DatabaseUnavailableError,
-    FileError,
-    IdError,
-    MigrationError,
-    ModalityError,
-    NotFiniteError,
-    ParameterError,
-    SpaceMismatchError,
-)
 from congruence.upgrade.migrate import Migration
 from congruence.upgrade.migrate.journal import digest_of
 from congruence.upgrade.migrate.passes import Checksum, Retry
@@ -87,9 +74,8 @@ def expected(mapping, made):
 
 
 def begin(made, mapping, folder, fail=None, **options):
-    return Migration(
-        MemoryDatabase(made, fail), mapping, journal=folder / "journal", retry=Retry(sleep=lambda s: None), **options
-    )
+    database, retry = MemoryDatabase(made, fail), Retry(sleep=lambda s: None)
+    return Migration(database, mapping, journal=folder / "journal", retry=retry, **options)
 
 
 @pytest.mark.parametrize("ids", ["int", "text"])
@@ -109,7 +95,7 @@ def test_the_whole_way_and_back(mapping, tmp_path, ids):
         assert set(made.new) == set(wanted)
         for one, row in wanted.items():
             np.testing.assert_allclose(made.new[one], row, atol=2e-6)
-        with pytest.raises(MigrationError, match=r"migration is filled; to switch, .*verified"):
+        with pytest.raises(errors.MigrationError, match=r"migration is filled; to switch, .*verified"):
             migration.switch()
         found = migration.verify()
         assert found.passed
@@ -123,7 +109,7 @@ def test_the_whole_way_and_back(mapping, tmp_path, ids):
         assert migration.verify().passed
         migration.switch()
         migration.drop_old()
-        with pytest.raises(MigrationError, match="dropped"):
+        with pytest.raises(errors.MigrationError, match="dropped"):
             migration.rollback()
     saved = json.loads((tmp_path / "journal" / "summary.json").read_text())
     digest = saved.pop("sha256")
@@ -136,9 +122,7 @@ def test_each_modality_has_its_own_means_and_a_constant_stands_in_for_a_column(m
     begin(made, mapping, tmp_path).run()
     plain = table(modality=False)
     begin(plain, mapping, tmp_path / "other", modality="text").run()
-    image, text = (
-        one for kind in ("image", "text") for one in [next(k for k, r in made.rows.items() if r["kind"] == kind)]
-    )
+    image, text = (next(one for one, row in made.rows.items() if row["kind"] == kind) for kind in ("image", "text"))
     assert not np.allclose(made.new[image], plain.new[image], atol=0.05)
     np.testing.assert_allclose(made.new[text], plain.new[text], atol=2e-6)
 
@@ -190,13 +174,11 @@ def test_what_does_not_answer_is_asked_again_and_in_the_end_given_up(mapping, tm
     def busy(step):
         if left.get(step, 0):
             left[step] -= 1
-            raise DatabaseUnavailableError("Got no answer; expected one. Wait.")
+            raise errors.DatabaseUnavailableError("Got no answer; expected one. Wait.")
 
     made = table()
-    migration = Migration(
-        MemoryDatabase(made, busy), mapping, journal=tmp_path / "a", retry=Retry(sleep=waits.append, first=0.5)
-    )
-    migration.run()
+    retry = Retry(sleep=waits.append, first=0.5)
+    Migration(MemoryDatabase(made, busy), mapping, journal=tmp_path / "a", retry=retry).run()
     assert len(made.new) == N
     assert len(waits) == 6
     assert waits.count(0.5) >= 2
@@ -238,7 +220,7 @@ def test_a_table_that_never_rests_is_said(mapping, tmp_path):
         if step == "scan old":
             made.old[name] = -made.old[name]
 
-    with pytest.raises(MigrationError, match="still changed in pass 5"):
+    with pytest.raises(errors.MigrationError, match="still changed in pass 5"):
         begin(made, mapping, tmp_path, turn).run()
 
 
@@ -256,7 +238,7 @@ def test_wrong_vectors_do_not_verify(mapping, tmp_path):
         made.new[one] = good
         del made.new[one]
         assert "rows have an old vector" in migration.verify().problems[0]
-        with pytest.raises(MigrationError):
+        with pytest.raises(errors.MigrationError):
             migration.switch()
         migration.run(resume=True)
         assert migration.verify().passed
@@ -274,12 +256,8 @@ def test_held_out_vectors_of_the_new_model_find_their_rows(mapping, tmp_path):
         assert good.heldout["chance@10"] == pytest.approx(10 / N)
         bad = migration.verify(heldout=Embeddings(unit(RNG.normal(size=(50, E))), ids=names))
         assert not bad.passed
-        with pytest.raises(IdError, match="ids"):
+        with pytest.raises(errors.IdError, match="ids"):
             migration.verify(heldout=Embeddings(target))
-
-
-# ---- int8, bits, and what a plan measures
-# ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "least"), [("float16", 0.99), ("int8", 0.9), ("binary", 0.1)])
@@ -362,9 +340,9 @@ def test_ranges_that_are_given_are_used_and_what_lies_outside_is_counted(mapping
     assert found.clipped == pytest.approx(0.1, abs=0.02)
     stored = np.array([made.new[one] for one in expected(mapping, made)])
     assert (stored.min(), stored.max()) == (-128, 127)
-    with pytest.raises(ParameterError, match="ranges of shape"):
+    with pytest.raises(errors.ParameterError, match="ranges of shape"):
         begin(table(), mapping, tmp_path / "b", element_type="int8", ranges=ranges[:, :3])
-    with pytest.raises(ParameterError, match="old_ranges for float32 vectors"):
+    with pytest.raises(errors.ParameterError, match="old_ranges for float32 vectors"):
         begin(table(), mapping, tmp_path / "b", old_ranges=ranges)
 
 
@@ -373,10 +351,8 @@ def test_codes_without_their_scale_need_a_map_of_unit_rows(tmp_path):
     free = OrthogonalMap(center=False).fit(3 * old, 2 * new, modality="image")
     assert not free.source_space_.normalized
     wide = {k: row for k, row in enumerate(np.rint(100 * old))}
-    for kind, error, match in (
-        ("int8", ParameterError, "old_ranges"),
-        ("binary", SpaceMismatchError, "have no norms"),
-    ):
+    refused = ("int8", errors.ParameterError, "old_ranges"), ("binary", errors.SpaceMismatchError, "have no norms")
+    for kind, error, match in refused:
         made = Table({k: {"title": ""} for k in wide}, dict(wide), element_type=kind)
         with pytest.raises(error, match=match):
             begin(made, free, tmp_path, modality="image", element_type="float32").run()
@@ -414,7 +390,7 @@ def test_the_minutes_of_a_plan_are_those_of_the_slower_half(mapping, tmp_path, m
         assert plan.minutes == pytest.approx(N / plan.rows_per_second / 60)
 
         def refuse(*words):
-            raise ParameterError("Got no right to make temporary tables; expected it. Grant it.")
+            raise errors.ParameterError("Got no right to make temporary tables; expected it. Grant it.")
 
         monkeypatch.setattr(MemoryDatabase, "time_write", refuse)
         assert migration.plan().written_per_second is None
@@ -423,18 +399,15 @@ def test_the_minutes_of_a_plan_are_those_of_the_slower_half(mapping, tmp_path, m
     assert len(tried) == 1  # a run measures nothing
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------------
-
-
 def test_maps_that_do_not_belong_here_are_refused_before_anything_is_written(mapping, tmp_path):
     for space, match in [(Space("new", dim=D), "this map's target"), (Space("third", dim=D), "third")]:
         made = table(space=space)
-        with pytest.raises(SpaceMismatchError, match=match):
+        with pytest.raises(errors.SpaceMismatchError, match=match):
             begin(made, mapping, tmp_path).run()
         assert made.made is None
     other = OrthogonalMap().fit(*pairs("image", 50, 1), modality="image")
     made = table()
-    with pytest.raises(ModalityError):
+    with pytest.raises(errors.ModalityError):
         begin(made, other, tmp_path).run()
     assert made.made is None
     assert not (tmp_path / "journal").exists()
@@ -449,57 +422,43 @@ def test_rows_of_the_new_model_are_recognized_by_their_mean(tmp_path):
     found = OrthogonalMap().fit(old[:200], new[:200], modality="image")
     rows = {k: {"title": ""} for k in range(200)}
     wrong = Table(rows, {k: new[200 + k] for k in range(200)})
-    with pytest.raises(SpaceMismatchError, match="look like the new model's"):
+    with pytest.raises(errors.SpaceMismatchError, match="look like the new model's"):
         begin(wrong, found, tmp_path, modality="image").run()
     right = Table(rows, {k: old[200 + k] for k in range(200)})
     begin(right, found, tmp_path, modality="image").run()
 
 
 def test_a_certificate_against_mapping_needs_anyway(mapping, tmp_path):
-    certificate = {
-        "verdict": {"action": "re-embed", "headline": "re-embed", "reason": "it loses too much"},
-        "facts": {},
-    }
+    verdict = {"action": "re-embed", "headline": "re-embed", "reason": "it loses too much"}
+    certificate = {"verdict": verdict, "facts": {}}
     made = table()
     with begin(made, mapping, tmp_path) as migration:
-        with pytest.raises(MigrationError, match="it loses too much"):
+        with pytest.raises(errors.MigrationError, match="it loses too much"):
             migration.run(certificate=certificate)
         assert made.made is None
         migration.run(certificate=certificate, anyway=True)
-        assert (
-            migration.plan(certificate={**certificate, "verdict": {**certificate["verdict"], "action": "map"}}).verdict[
-                "action"
-            ]
-            == "map"
-        )
-        with pytest.raises(ParameterError, match="certify --json"):
-            migration.plan(certificate={"verdict": 3})
-
-
-def test_a_certificate_for_progressive_re_embedding_speaks_for_mapping_and_for_more(mapping, tmp_path):
-    verdict = {
-        "action": "progressive",
-        "headline": "map now, re-embed 8% progressively",
-        "reason": "a little is missing.",
-    }
-    with begin(table(), mapping, tmp_path) as migration:
-        plan = migration.plan(certificate={"verdict": verdict, "facts": {}})
+        other = {**certificate, "verdict": {**certificate["verdict"], "action": "map"}}
+        assert migration.plan(certificate=other).verdict["action"] == "map"
+        progressive = {"action": "progressive", "headline": "re-embed 8% progressively", "reason": "a bit is missing."}
+        plan = migration.plan(certificate={"verdict": progressive, "facts": {}})
         result = next(one for one in plan.checks if one["check"] == "certificate")
         assert result["outcome"] == "good"
         assert "re-embed 8%" in result["detail"]
         assert "--progressive" in result["detail"]
+        with pytest.raises(errors.ParameterError, match="certify --json"):
+            migration.plan(certificate={"verdict": 3})
 
 
 def test_a_second_migration_and_another_map_are_refused(mapping, tmp_path):
     made = table()
     begin(made, mapping, tmp_path).run()
-    with pytest.raises(MigrationError, match="already begun.*discard it first"):
+    with pytest.raises(errors.MigrationError, match="already begun.*discard it first"):
         begin(made, mapping, tmp_path).run()
-    with pytest.raises(SpaceMismatchError, match="another map"):
+    with pytest.raises(errors.SpaceMismatchError, match="another map"):
         begin(made, OrthogonalMap().fit(*pairs("image", 50, 1), modality="image"), tmp_path)
-    with pytest.raises(MigrationError, match="without the journal"):
+    with pytest.raises(errors.MigrationError, match="without the journal"):
         begin(made, mapping, tmp_path / "elsewhere").run()
-    with pytest.raises(ParameterError, match="no map, and no journal"):
+    with pytest.raises(errors.ParameterError, match="no map, and no journal"):
         begin(made, None, tmp_path / "elsewhere")
     assert begin(made, None, tmp_path).status()["state"] == "filled"
     begin(made, None, tmp_path).discard()
@@ -511,12 +470,12 @@ def test_rows_that_cannot_be_mapped_are_named_and_nothing_is_switched(mapping, t
     made = table(modality=False)
     one = sorted(made.old)[-1]
     made.old[one] = np.full(D, np.nan, np.float32)
-    with pytest.raises(NotFiniteError, match=str(one)):
+    with pytest.raises(errors.NotFiniteError, match=str(one)):
         begin(made, mapping, tmp_path, modality="image").run()
     assert not made.switched
     made = table()
     made.rows[one]["kind"] = "smell"
-    with pytest.raises(ModalityError, match="smell"):
+    with pytest.raises(errors.ModalityError, match="smell"):
         begin(made, mapping, tmp_path / "b").run()
 
 
@@ -527,14 +486,11 @@ def test_two_runs_at_a_time_are_refused(mapping, tmp_path):
     def look(step):
         if step == "write" and not second:
             second.append(1)
-            with pytest.raises(FileError, match="Another run"):
+            with pytest.raises(errors.FileError, match="Another run"):
                 begin(made, mapping, tmp_path).run(resume=True)
 
     begin(made, mapping, tmp_path, look).run()
     assert second
-
-
-# ---- the journal -----------------------------------------------------------------------------------------------------
 
 
 def test_damaged_and_hostile_journals_give_one_error_and_touch_nothing(mapping, tmp_path):
@@ -545,26 +501,13 @@ def test_damaged_and_hostile_journals_give_one_error_and_touch_nothing(mapping, 
     result = json.loads(good)
     before = bits(made.new)
     rng = random.Random(0)
-    hostile = [
-        b"",
-        b"[]",
-        b"{}",
-        b"null",
-        b"[" * 100_000,
-        b"\xff" * 50,
-        good + b"x",
-        json.dumps({**result, "state": "switched"}).encode(),
-    ]
+    hostile = [b"", b"[]", b"{}", b"null", b"[" * 100_000, b"\xff" * 50, good + b"x"]
+    hostile.append(json.dumps({**result, "state": "switched"}).encode())
     del result["digest"]
-    for change in (
-        {"state": "gone"},
-        {"dim": "3"},
-        {"rows": -1},
-        {"extra": 1},
-        {"events": [1]},
-        {"sample": None},
-        {"dim": True},
-    ):
+    wrong = {"state": ["gone"], "extra": [1], "dim": ["3", True], "rows": [-1, 2**63], "resumed": [-1]}
+    wrong |= {"events": [[1], [{"at": 1, "what": "x"}]], "cursor": [{"a": 1}, [[1]]], "passes": [[3], [{"rows": 1}]]}
+    wrong |= {"sample": [None, [{}], [True], [2**64]], "place": ["x" * 5000]}
+    for change in ({key: value} for key, values in wrong.items() for value in values):
         body = {**result, **change}
         hostile.append(json.dumps({**body, "digest": digest_of(body)}).encode())
     for _ in range(300):
@@ -581,7 +524,7 @@ def test_damaged_and_hostile_journals_give_one_error_and_touch_nothing(mapping, 
                 continue
         except (ValueError, RecursionError):
             pass
-        with pytest.raises(CorruptFileError, match="damaged or was edited"):
+        with pytest.raises(errors.CorruptFileError, match="damaged or was edited"):
             begin(made, None, tmp_path)
         refused += 1
     assert refused > 500

@@ -1,7 +1,5 @@
 """``congruence migrate`` as a user types it, on the in-memory reference database."""
 
-from __future__ import annotations
-
 import json
 import shlex
 
@@ -85,12 +83,8 @@ def test_json_is_all_that_is_printed(run, made):
 
 def test_a_plan_says_what_a_type_costs_and_a_run_how_queries_are_to_be_quantized(run, made, tmp_path):
     planned = run("--map", "map", "--element-type", "int8", "--dry-run")
-    for words in (
-        "float32 to int8",
-        "int8: round(x /",
-        "of the 10 nearest rows in float32",
-        "this database has no scratch table",
-    ):
+    costs = ("float32 to int8", "int8: round(x /", "of the 10 nearest rows in float32", "no scratch table")
+    for words in costs:
         assert words in planned.out
     done = run("--map", "map", "--element-type", "int8", "--yes", "--journal", "j")
     assert done.code == 0, done.err
@@ -183,11 +177,9 @@ def test_a_place_that_is_no_database_is_refused_without_its_password():
 def test_an_address_shows_no_secret():
     from congruence.databases import Address
 
+    words = "me:hun%40ter2@host:5432/db?sslmode=require&password=second1"
     for text, secrets in [
-        (
-            "postgresql://me:hun%40ter2@host:5432/db?sslmode=require&password=second1",
-            ("hun%40ter2", "hun@ter2", "second1"),
-        ),
+        (f"postgresql://{words}", ("hun%40ter2", "hun@ter2", "second1")),
         ("https://host:6333?api_key=k3yk3y", ("k3yk3y",)),
         ("postgres://me:p[w@host/db", ("p[w",)),
     ]:
@@ -199,11 +191,6 @@ def test_an_address_shows_no_secret():
         assert "host" in address.shown or "***" in address.shown
     plain = Address.parse("postgresql://me@host/db?sslmode=require")
     assert plain.shown == "postgresql://me@host/db?sslmode=require"
-    for text in (
-        "milvus:///a/my.db",
-        "qdrant:///folder",
-        "sqlite:////abs/x.db",
-        "chroma://./folder",
-        "postgresql:///db",
-    ):
+    local = ("milvus:///a/my.db", "qdrant:///folder", "sqlite:////abs/x.db", "chroma://./folder", "postgresql:///db")
+    for text in local:
         assert Address.parse(text).shown == text  # the next command is printed with it

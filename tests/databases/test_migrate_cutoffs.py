@@ -1,7 +1,5 @@
 """Cut-offs of an application before and after a migration: the share of irrelevant pairs above them stays the same."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,8 +1,5 @@
 """Faults of a whole migration on files: a full disk, repeated ids, an interrupted switch, edited journals."""
 
-from __future__ import annotations
-
-import json
 import random
 import resource
 import sys
@@ -12,38 +9,35 @@ from pkgutil import resolve_name
 import numpy as np
 import pyarrow as pa
 import pytest
+from database_contract import Killed, lists
 
 from congruence import OrthogonalMap
 from congruence.databases import open_database
+from congruence.embeddings import normalize_rows
 from congruence.errors import CorruptFileError, IdError, StorageError
 from congruence.upgrade.migrate import Migration
-from congruence.upgrade.migrate.journal import Journal, digest_of
+from congruence.upgrade.migrate.journal import Journal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 N, D = 60, 8
 
 
-def unit(X):
-    return (X / np.linalg.norm(X, axis=1, keepdims=True)).astype(np.float32)
-
-
 @pytest.fixture(scope="module")
 def rows():
-    return unit(np.random.default_rng(0).normal(size=(N, D)) + 1)
+    return normalize_rows((np.random.default_rng(0).normal(size=(N, D)) + 1).astype(np.float32))
 
 
 @pytest.fixture(scope="module")
 def mapping(rows):
     """Both models have the same width, so columns can be told apart only by their names."""
-    target = unit(rows @ np.linalg.qr(np.random.default_rng(1).normal(size=(D, D)))[0] + 0.3)
-    return OrthogonalMap().fit(rows, target, modality="image")
+    rotation = np.linalg.qr(np.random.default_rng(1).normal(size=(D, D)))[0].astype(np.float32)
+    return OrthogonalMap().fit(rows, normalize_rows(rows @ rotation + 0.3), modality="image")
 
 
 def lance_table(folder, rows, ids=None):
     lancedb = pytest.importorskip("lancedb")
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), D)
-    table = pa.table({"id": pa.array(range(N) if ids is None else ids), "embedding": lists})
+    table = pa.table({"id": pa.array(range(N) if ids is None else ids), "embedding": lists(rows)})
     lancedb.connect(folder / "photos").create_table("items", table)
     return folder / "photos" / "items.lance"
 
@@ -85,7 +79,7 @@ def test_a_disk_that_takes_no_more_is_one_error_and_the_run_is_resumed(tmp_path,
         migration.run(resume=True)
         assert migration.verify().passed
         migration.switch()
-        np.testing.assert_allclose(embeddings(where), unit(mapping.transform(rows)), atol=2e-6)
+        np.testing.assert_allclose(embeddings(where), normalize_rows(mapping.transform(rows)), atol=2e-6)
         assert migration.rollback()["identical"]
     np.testing.assert_array_equal(embeddings(where), rows)
 
@@ -118,19 +112,21 @@ def test_a_full_disk_is_said_so_whatever_the_client_calls_it(tmp_path):
     assert isinstance(found, StorageError)
 
 
-class Killed(BaseException):
-    pass
-
-
 @pytest.mark.parametrize("step", ["switch", "rollback"])
 def test_what_a_kill_between_two_commits_left_is_completed(tmp_path, rows, mapping, monkeypatch, step):
     """A kill after the columns were renamed, before a search without a column name finds the other one."""
     where = lance_table(tmp_path, rows)
     lance, lancedb = pytest.importorskip("lance"), pytest.importorskip("lancedb")
-    new = unit(mapping.transform(rows))
+    new = normalize_rows(mapping.transform(rows))
 
     def killed(*arguments, **options):
         raise Killed
+
+    def found(wanted, *column):
+        table = lancedb.connect(tmp_path / "photos").open_table("items")
+        nearest = [table.search(row, *column).limit(1).to_list()[0] for row in wanted[:3]]
+        assert max(one["_distance"] for one in nearest) < 1e-6
+        return [one["id"] for one in nearest]
 
     with begin(where, mapping, tmp_path) as migration:
         migration.run()
@@ -141,29 +137,13 @@ def test_what_a_kill_between_two_commits_left_is_completed(tmp_path, rows, mappi
             patch.setattr(lance.LanceDataset, "update_field_metadata", killed)
             with pytest.raises(Killed):
                 getattr(migration, step)()
+    # A search that names no column still finds what it found before, one that names it what comes.
+    assert found(rows if step == "switch" else new) == [0, 1, 2]
+    assert found(new if step == "switch" else rows, "embedding") == [0, 1, 2]
     with begin(where, None, tmp_path) as migration:
         assert migration.status()["state"] == ("switched" if step == "switch" else "rolled back")
         getattr(migration, step)()
-    found = lancedb.connect(tmp_path / "photos").open_table("items")
-    wanted = new if step == "switch" else rows
-    nearest = [found.search(row).limit(1).to_list()[0] for row in wanted[:3]]
-    assert [one["id"] for one in nearest] == [0, 1, 2]
-    assert max(one["_distance"] for one in nearest) < 1e-6
-
-
-HOSTILE = (
-    {"sample": [{}]},
-    {"sample": [True]},
-    {"sample": [2**64]},
-    {"cursor": {"a": 1}},
-    {"cursor": [[1]]},
-    {"passes": [3]},
-    {"passes": [{"rows": 1}]},
-    {"events": [{"at": 1, "what": "x"}]},
-    {"place": "x" * 5000},
-    {"rows": 2**63},
-    {"resumed": -1},
-)
+    assert found(new if step == "switch" else rows) == [0, 1, 2]
 
 
 @pytest.fixture
@@ -176,17 +156,6 @@ def damaged(tmp_path):
         migration.run()
         assert migration.verify().passed
     return table, folder
-
-
-@pytest.mark.parametrize("change", HOSTILE, ids=str)
-def test_a_journal_with_values_that_none_has_is_refused_though_its_seal_is_right(damaged, change):
-    _, folder = damaged
-    result = json.loads((folder / "journal.json").read_text())
-    result.pop("digest")
-    result |= change
-    (folder / "journal.json").write_text(json.dumps({**result, "digest": digest_of(result)}))
-    with pytest.raises(CorruptFileError, match="damaged or was edited"):
-        Journal.read(folder)
 
 
 def test_a_sample_of_other_ids_is_said(damaged):

@@ -1,7 +1,5 @@
 """.npy files: the contract on matrices that NumPy saves, and special cases."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Parquet and Arrow data sets: the contract on files that pyarrow writes, and special cases."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from uuid import UUID
@@ -11,7 +9,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
-from database_contract import NASTY, DatabaseContract, UserRow
+from database_contract import NASTY, DatabaseContract, UserRow, lists
 
 from congruence import Space
 from congruence.databases import open_database
@@ -24,14 +22,9 @@ def as_table(ids, vectors, others, column, id_column, missing=()):
     names = pa.array(ids, kind)
     if kind != pa.int64() and len(ids[0]) == 36:
         names = pa.array([UUID(one).bytes for one in ids], pa.uuid())
-    return pa.table(
-        {
-            id_column: names,
-            "kind": pa.array(others["kind"]).dictionary_encode(),
-            column: pa.array(lists, pa.list_(pa.float32(), vectors.shape[1])),
-            "title": others["title"],
-        }
-    )
+    column_of_vectors = pa.array(lists, pa.list_(pa.float32(), vectors.shape[1]))
+    kinds = pa.array(others["kind"]).dictionary_encode()
+    return pa.table({id_column: names, "kind": kinds, column: column_of_vectors, "title": others["title"]})
 
 
 class TestParquet(DatabaseContract):
@@ -124,15 +117,10 @@ def migrate(where, dim=3, element_type="float32", note=None, **options):
 
 def test_codecs_row_groups_metadata_and_permissions_are_kept(tmp_path):
     where, table, _ = small(tmp_path)
-    table = table.replace_schema_metadata(
-        {
-            "mine": "kept",
-            "congruence.space": json.dumps({"model": "old", "dim": 4}),
-            "huggingface": json.dumps(
-                {"info": {"features": {"v": {"feature": {"dtype": "float32"}, "length": 4, "_type": "Sequence"}}}}
-            ),
-        }
-    )
+    features = {"v": {"feature": {"dtype": "float32"}, "length": 4, "_type": "Sequence"}}
+    metadata = {"mine": "kept", "congruence.space": json.dumps({"model": "old", "dim": 4})}
+    metadata["huggingface"] = json.dumps({"info": {"features": features}})
+    table = table.replace_schema_metadata(metadata)
     codecs = {"id": "none", "kind": "zstd", "title": "gzip", "v.list.element": "snappy"}
     pq.write_table(table, where, row_group_size=4, compression=codecs, use_dictionary=["title"])
     where.chmod(0o640)
@@ -161,14 +149,8 @@ def test_codecs_row_groups_metadata_and_permissions_are_kept(tmp_path):
 
 def test_one_of_several_columns_of_lists_of_any_length_without_ids(tmp_path):
     vectors = [[1.0, 2.0], None, [3.0, 4.0]]
-    table = pa.table(
-        {
-            "a": pa.array(vectors, pa.large_list(pa.float64())),
-            "b": pa.array([[1.0]] * 3, pa.list_(pa.float32())),
-            "tags": [["x"], [], None],
-            "thing": [{"q": 1}, None, {"q": 3}],
-        }
-    )
+    a, b = pa.array(vectors, pa.large_list(pa.float64())), pa.array([[1.0]] * 3, pa.list_(pa.float32()))
+    table = pa.table({"a": a, "b": b, "tags": [["x"], [], None], "thing": [{"q": 1}, None, {"q": 3}]})
     pq.write_table(table, tmp_path / "s.parquet")
     with pytest.raises(ParameterError, match=r"2 columns of vectors .*\('a', 'b'\)"):
         open_database(tmp_path / "s.parquet")
@@ -187,7 +169,7 @@ def test_one_of_several_columns_of_lists_of_any_length_without_ids(tmp_path):
 
 def test_a_table_of_vectors_alone(tmp_path):
     vectors = np.arange(12, dtype=np.float32).reshape(4, 3)
-    table = pa.table({"v": pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), 3)})
+    table = pa.table({"v": lists(vectors)})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=3)
     pa.feather.write_feather(table, tmp_path / "a.feather", compression="lz4")
     for name in ("a.parquet", "a.feather"):

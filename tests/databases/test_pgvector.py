@@ -1,7 +1,5 @@
 """PostgreSQL with pgvector: the contract, and the application's use of its table throughout."""
 
-from __future__ import annotations
-
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from database_contract import DatabaseContract, UserRow
+from database_contract import Counted, DatabaseContract, UserRow, check_kills
 
 from congruence.databases import Stage, open_database
 from congruence.errors import DatabaseError, DatabaseUnavailableError, MigrationError, ParameterError
@@ -38,6 +36,11 @@ def connect(where):
     return psycopg.connect(where, autocommit=True, cursor_factory=psycopg.RawCursor)
 
 
+def execute(connection, text, quoted, *values):
+    """Run a statement with quoted names."""
+    return connection.execute(sql.SQL(text).format(**quoted), *values)
+
+
 def shown(vector):
     return "[" + ",".join(map(repr, vector.tolist())) + "]"
 
@@ -60,24 +63,14 @@ class TestPgVector(DatabaseContract):
             connection.execute("CREATE SCHEMA shop")
         where = self.server.url(options="-csearch_path=shop,public")
         quoted = names(table, column, id_column)
-        dim = vectors.shape[1]
         with connect(where) as connection:
-            connection.execute(
-                sql.SQL(
-                    f"CREATE TABLE {{t}} ({{i}} {type_} PRIMARY KEY, kind text, {{v}} vector({dim}), title text)"
-                ).format(**quoted)
-            )
+            columns = f"{{i}} {type_} PRIMARY KEY, kind text, {{v}} vector({vectors.shape[1]}), title text"
+            execute(connection, f"CREATE TABLE {{t}} ({columns})", quoted)
             with connection.cursor() as cursor, cursor.copy(sql.SQL("COPY {t} FROM STDIN").format(**quoted)) as copy:
-                for k, one in enumerate(ids):
-                    copy.write_row(
-                        (uuid.UUID(one) if is_uuid else one, others["kind"][k], shown(vectors[k]), others["title"][k])
-                    )
-            connection.execute(
-                sql.SQL(
-                    "CREATE INDEX items_hnsw ON {t} USING hnsw ({v} vector_cosine_ops) WITH (m = 8, "
-                    "ef_construction = 32)"
-                ).format(**quoted)
-            )
+                for one, kind, vector, title in zip(ids, others["kind"], vectors, others["title"], strict=True):
+                    copy.write_row((uuid.UUID(one) if is_uuid else one, kind, shown(vector), title))
+            options = "({v} vector_cosine_ops) WITH (m = 8, ef_construction = 32)"
+            execute(connection, "CREATE INDEX items_hnsw ON {t} USING hnsw " + options, quoted)
         return where
 
     def user_rows(self, where, *, table="items", column="embedding", id_column="id"):
@@ -95,20 +88,15 @@ class TestPgVector(DatabaseContract):
 
     def user_add(self, where, one, vector, others, *, table="items", column="embedding", id_column="id"):
         with connect(where) as connection:
-            connection.execute(
-                sql.SQL(
-                    "INSERT INTO {t} ({i}, {v}, kind, title) VALUES ($1, $2, $3, $4) "
-                    "ON CONFLICT ({i}) DO UPDATE SET {v} = EXCLUDED.{v}, kind = EXCLUDED.kind, title = EXCLUDED.title"
-                ).format(**names(table, column, id_column)),
-                [one, None if vector is None else shown(vector), others["kind"], others["title"]],
-            )
+            insert = "INSERT INTO {t} ({i}, {v}, kind, title) VALUES ($1, $2, $3, $4) ON CONFLICT ({i}) DO UPDATE "
+            update = "SET {v} = EXCLUDED.{v}, kind = EXCLUDED.kind, title = EXCLUDED.title"
+            given = [one, None if vector is None else shown(vector), others["kind"], others["title"]]
+            execute(connection, insert + update, names(table, column, id_column), given)
 
     def user_delete(self, where, one, *, table="items", id_column="id"):
         with connect(where) as connection:
-            connection.execute(sql.SQL("DELETE FROM {t} WHERE {i} = $1").format(**names(table, "x", id_column)), [one])
+            execute(connection, "DELETE FROM {t} WHERE {i} = $1", names(table, "x", id_column), [one])
 
-
-# ---- what an application needs of its table --------------------------------------------------------------------------
 
 SHOP = """
     CREATE TABLE items (
@@ -125,11 +113,7 @@ SHOP = """
     INSERT INTO likes VALUES (2), (3);
 """
 
-NEW = [
-    "SELECT set_config('search_path', 'shop,public', false)",
-    "DROP SCHEMA IF EXISTS shop CASCADE",
-    "CREATE SCHEMA shop",
-]
+NEW = "SELECT set_config('search_path', 'shop,public', false); DROP SCHEMA IF EXISTS shop CASCADE; CREATE SCHEMA shop"
 
 
 @pytest.fixture
@@ -139,7 +123,7 @@ def shop(server):
     with psycopg.connect(where, autocommit=True) as connection:
 
         def make(script=SHOP):
-            for one in (*NEW, script):
+            for one in (NEW, script):
                 connection.execute(one)
             return where, connection
 
@@ -219,12 +203,11 @@ def test_a_rollback_without_writes_restores_the_schema(shop):
 
     def schema():
         attributes = (
-            "SELECT attname, atttypid, atttypmod, attnotnull, attacl::text FROM pg_attribute WHERE attrelid = "
-            "'items'::regclass AND attnum > 0"
+            "SELECT attname, atttypid, atttypmod, attnotnull, attacl::text FROM pg_attribute "
+            "WHERE attrelid = 'items'::regclass AND attnum > 0"
         )
-        indexes = (
-            "SELECT indexrelid, pg_get_indexdef(indexrelid) FROM pg_index WHERE indrelid = 'items'::regclass ORDER BY 1"
-        )
+        definitions = "SELECT indexrelid, pg_get_indexdef(indexrelid) FROM pg_index"
+        indexes = f"{definitions} WHERE indrelid = 'items'::regclass ORDER BY 1"
         files = "SELECT oid, relfilenode, relkind, relacl::text FROM pg_class WHERE oid = 'items'::regclass"
         return [connection.execute(one).fetchall() for one in (attributes, indexes, files)]
 
@@ -318,30 +301,6 @@ def test_two_updates_of_a_row_at_once_do_not_overwrite_each_other(shop):
         assert rows(connection, "title, kind")[0] == ("first", "image")
 
 
-# ---- faults ----------------------------------------------------------------------------------------------------------
-
-
-class Killed(Exception):
-    """Simulates a kill: no code of this library may catch it."""
-
-
-class Counted:
-    """A cursor that is killed at a statement."""
-
-    def __init__(self, cursor, at):
-        self.cursor, self.left = cursor, at
-
-    def __getattr__(self, name):
-        return getattr(self.cursor, name)
-
-    def execute(self, *statement):
-        if not self.left:
-            raise Killed
-        self.left -= 1
-        self.cursor.execute(*statement)
-        return self.cursor
-
-
 @pytest.mark.parametrize("step", ["prepare", "switch", "rollback", "drop_old", "discard"])
 def test_a_kill_at_any_statement_changes_nothing(shop, monkeypatch, step):
     where, connection = shop()
@@ -350,25 +309,20 @@ def test_a_kill_at_any_statement_changes_nothing(shop, monkeypatch, step):
             fill(database)
         if step in ("rollback", "drop_old"):
             database.switch()
-        before, stage = rows(connection), database.stage()
         writing = database._client.writing
-        for at in range(60):
 
+        @contextmanager
+        def killed(at):
             @contextmanager
-            def killed(at=at, **options):
+            def counted(**options):
                 with writing(**options) as cursor:
                     yield Counted(cursor, at)
 
-            monkeypatch.setattr(database._client, "writing", killed)
-            try:
-                getattr(database, step)(*([3] if step == "prepare" else []))
-            except Killed:
-                assert rows(connection) == before
-                assert database.stage() is stage
-            else:
-                break
-        assert at >= 2
-        assert database.stage() is not stage
+            with monkeypatch.context() as patch:
+                patch.setattr(database._client, "writing", counted)
+                yield
+
+        check_kills(database, step, lambda: rows(connection), killed, 2)
 
 
 def test_a_long_query_makes_the_switch_try_again_later(shop, monkeypatch):
@@ -416,9 +370,6 @@ def test_a_password_is_never_shown(server, monkeypatch):
         text = "".join(traceback.format_exception(caught.value))
         assert "s3cret" not in text
         assert "topsecret" not in text
-
-
-# ---- types, widths, names --------------------------------------------------------------------------------------------
 
 
 def test_wide_vectors_are_indexed_as_halves_and_a_view_uses_the_index(shop):

@@ -1,7 +1,5 @@
 """Qdrant: the contract over its REST API and on a folder, and special cases of collections and aliases."""
 
-from __future__ import annotations
-
 import json
 import time
 import warnings
@@ -10,24 +8,17 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
-from database_contract import DIM, DIM_NEW, DatabaseContract, N, UserRow, make_rows
+from database_contract import DIM, DIM_NEW, DatabaseContract, UserRow, make_rows, run, without_new
 from qdrant_client import QdrantClient, models
 from qdrant_client.local.persistence import CollectionPersistence
 from qdrant_server import KEY, Server
 
+from congruence import errors
 from congruence.databases import Stage, _base, open_database, qdrant
-from congruence.errors import (
-    CorruptFileError,
-    DatabaseError,
-    DatabaseUnavailableError,
-    FileError,
-    MigrationError,
-    ParameterError,
-    StorageError,
-)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Api key is used with an insecure connection")
 
+FULL = "No space left on device: WAL buffer size exceeds available disk space"
 IMAGES = '{"must": [{"key": "kind", "match": {"value": "image"}}]}'
 
 
@@ -55,6 +46,11 @@ def fill_collection(client, name, ids, vectors, others, column="", distance="Dot
     client.upsert(name, batch)
 
 
+def alias(client, name, collection):
+    operation = models.CreateAlias(alias_name=name, collection_name=collection)
+    client.update_collection_aliases([models.CreateAliasOperation(create_alias=operation)])
+
+
 class Contract(DatabaseContract):
     """Readers use the alias ``items``, which points to the collection ``items_v1``."""
 
@@ -67,8 +63,7 @@ class Contract(DatabaseContract):
         where = self.place(folder)
         client = self.client(where)
         fill_collection(client, f"{table}_v1", ids, vectors, others, column, **config)
-        operation = models.CreateAlias(alias_name=table, collection_name=f"{table}_v1")
-        client.update_collection_aliases([models.CreateAliasOperation(create_alias=operation)])
+        alias(client, table, f"{table}_v1")
         client.close()
         return where
 
@@ -145,20 +140,20 @@ class TestFolder(Contract):
         with self.open(where) as database:
             assert not database.capabilities.concurrent_writes
             assert database.info().free_bytes > 0
-            with pytest.raises(DatabaseUnavailableError, match="Another process"):
+            with pytest.raises(errors.DatabaseUnavailableError, match="Another process"):
                 self.open(where)
 
     def test_a_folder_that_is_none_or_broken(self, tmp_path):
-        with pytest.raises(FileError, match="no meta.json"):
+        with pytest.raises(errors.FileError, match="no meta.json"):
             self.open(f"qdrant://{tmp_path}")
         assert not list(tmp_path.iterdir())  # the client would have made a new database
         where = self.make(tmp_path, *make_rows("int", 5))
         storage = next((tmp_path / "db" / "collection").glob("*/storage.sqlite"))
         storage.write_bytes(b"no database at all" * 300)
-        with pytest.raises(CorruptFileError, match="damaged"):
+        with pytest.raises(errors.CorruptFileError, match="damaged"):
             self.open(where)
         (tmp_path / "db" / "meta.json").write_text('{"collections": ')
-        with pytest.raises(CorruptFileError, match="damaged"):
+        with pytest.raises(errors.CorruptFileError, match="damaged"):
             self.open(where)
 
 
@@ -172,29 +167,14 @@ def items(server):
     client.close()
 
 
-def alias(client, name, collection):
-    operation = models.CreateAlias(alias_name=name, collection_name=collection)
-    client.update_collection_aliases([models.CreateAliasOperation(create_alias=operation)])
-
-
-def run(database, dim=DIM_NEW):
-    database.prepare(dim, "float32", {"map": "abc"})
-    for block in database.scan("old", batch=10):
-        database.write(block.ids, np.ascontiguousarray(block.vectors[:, :dim]))
-    database.flush()
-
-
 def names(client):
     return {one.name for one in client.get_collections().collections}
-
-
-# ------------------------------------------------------------------ which collection
 
 
 def test_readers_of_the_collections_own_name_are_not_switched(server, items):
     with open_database(server.url) as database:
         run(database)
-        with pytest.raises(MigrationError, match=r"only aliases.*Create an alias of 'items_v1'.*table=ALIAS"):
+        with pytest.raises(errors.MigrationError, match=r"only aliases.*Create an alias of 'items_v1'.*table=ALIAS"):
             database.switch()
         assert database.stage() is Stage.PREPARED
     alias(items, "items", "items_v1")
@@ -204,11 +184,11 @@ def test_readers_of_the_collections_own_name_are_not_switched(server, items):
     with open_database(server.url, table="items_v1") as database:
         assert database.stage() is Stage.SWITCHED
         for step in (database.rollback, database.drop_old):
-            with pytest.raises(MigrationError, match="only aliases"):
+            with pytest.raises(errors.MigrationError, match="only aliases"):
                 step()
-        with pytest.raises(MigrationError, match="Roll back first"):
+        with pytest.raises(errors.MigrationError, match="Roll back first"):
             database.discard()
-    with pytest.raises(ParameterError, match=r"a migration of 'items_v1' writes.*Pass table='items_v1'"):
+    with pytest.raises(errors.ParameterError, match=r"a migration of 'items_v1' writes.*Pass table='items_v1'"):
         open_database(server.url, table="items_v1__congruence_new")
 
 
@@ -229,9 +209,9 @@ def test_a_second_migration_has_names_of_its_own(server, items):
     with open_database(server.url) as database:
         run(database)
         database.switch()
-        with pytest.raises(MigrationError, match="Roll back first"):
+        with pytest.raises(errors.MigrationError, match="Roll back first"):
             database.prepare(DIM_NEW)
-        with pytest.raises(MigrationError, match="Roll back first"):
+        with pytest.raises(errors.MigrationError, match="Roll back first"):
             database.delete(pa.array([1], pa.uint64()))
         database.drop_old()
         assert names(items) == {"items_v1__congruence_new"}
@@ -249,22 +229,22 @@ def test_a_second_migration_has_names_of_its_own(server, items):
 def test_collections_of_others_are_left_alone(server, items):
     alias(items, "items", "items_v1")
     fill_collection(items, "items_v1__congruence_new", *make_rows("int", 3))
-    with pytest.raises(DatabaseError, match="not created by a migration"):
+    with pytest.raises(errors.DatabaseError, match="not created by a migration"):
         open_database(server.url, table="items")
     items.delete_collection("items_v1__congruence_new")
     alias(items, "staging", "items_v1")
-    with pytest.raises(ParameterError, match=r"2 aliases and collections \('items', 'staging'\)"):
+    with pytest.raises(errors.ParameterError, match=r"2 aliases and collections \('items', 'staging'\)"):
         open_database(server.url)
     with open_database(server.url, table="items") as database:
         run(database)
         database.switch()
-        with pytest.raises(MigrationError, match="alias 'staging' is on 'items_v1', which is to be deleted"):
+        with pytest.raises(errors.MigrationError, match="alias 'staging' is on 'items_v1', which is to be deleted"):
             database.drop_old()
         database.rollback()
     alias(items, "staging", "items_v1__congruence_new")  # somebody looks at the new vectors
     with open_database(server.url, table="items") as database:
         assert database.stage() is Stage.PREPARED
-        with pytest.raises(MigrationError, match="alias 'staging' is on 'items_v1__congruence_new'"):
+        with pytest.raises(errors.MigrationError, match="alias 'staging' is on 'items_v1__congruence_new'"):
             database.discard()
     assert len(names(items)) == 2
 
@@ -273,14 +253,15 @@ def test_rows_that_readers_would_lose_keep_the_alias_where_it_is(server, items):
     alias(items, "items", "items_v1")
     with open_database(server.url, rows=IMAGES) as database:
         run(database)
-        with pytest.raises(MigrationError, match="10 rows .*readers would lose them"):
+        with pytest.raises(errors.MigrationError, match="10 rows .*readers would lose them"):
             database.switch()
+        found = database.search(np.eye(DIM, dtype=np.float32)[:2], 25, "old")
+        assert [len(one) for one in found] == [20, 20]
+        with pytest.raises(errors.ParameterError, match="element_type='int8'"):
+            database.prepare(DIM_NEW, "int8")
     with open_database(server.url) as database:
         run(database)
         database.switch()
-
-
-# ------------------------------------------------------------------ what is copied
 
 
 def test_the_new_collection_is_configured_as_the_old_one(server, items):
@@ -319,9 +300,9 @@ def test_the_new_collection_is_configured_as_the_old_one(server, items):
     for key in ("hnsw_config", "optimizers_config"):
         assert old[key].items() <= new[key].items()
     assert server.indexes["tuned__congruence_new"] == server.indexes["tuned"]
-    with pytest.raises(ParameterError, match=r"2 dense vectors per point \('image', 'text'\).*Pass column="):
+    with pytest.raises(errors.ParameterError, match=r"2 dense vectors per point \('image', 'text'\).*Pass column="):
         open_database(server.url, table="tuned")
-    with pytest.raises(MigrationError, match="one migration at a time"):
+    with pytest.raises(errors.MigrationError, match="one migration at a time"):
         open_database(server.url, table="tuned", column="text")
 
 
@@ -329,7 +310,7 @@ def test_a_preparation_that_was_cut_short_is_completed(server, items):
     items.create_payload_index("items_v1", "kind", "keyword")
     with open_database(server.url, table="items_v1") as database:
         server.faults.append(("PUT /collections/items_v1__congruence_new/index", 503))
-        with pytest.raises(DatabaseUnavailableError):
+        with pytest.raises(errors.DatabaseUnavailableError):
             database.prepare(DIM_NEW)
         assert database.stage() is Stage.PREPARED
         database.prepare(DIM_NEW)
@@ -362,18 +343,12 @@ def test_other_vectors_and_later_payloads_are_copied(server, items):
     before = {one.id: one for one in items.scroll("shown", limit=100, with_vectors=True)[0]}
     with open_database(server.url, table="shown", column="image") as database:
         run(database)
-        assert all(block.has_new.all() for block in database.scan_pairs(batch=7))
+        assert not without_new(database)
         items.set_payload("many", {"kind": "text"}, points=[ids[2]])
         items.update_vectors("many", [models.PointVectors(id=ids[5], vector={"text": [0.0, 0.0, 1.0]})])
-        late = {
-            one
-            for block in database.scan_pairs(batch=7)
-            for one, has in zip(block.ids.to_pylist(), block.has_new, strict=True)
-            if not has
-        }
-        assert late == {ids[2], ids[5]}
+        assert without_new(database) == {ids[2], ids[5]}
         run(database)
-        assert all(block.has_new.all() for block in database.scan_pairs(batch=7))
+        assert not without_new(database)
         database.switch()
     after = {one.id: one for one in items.scroll("shown", limit=100, with_vectors=True)[0]}
     assert after.keys() == before.keys()
@@ -404,22 +379,6 @@ def test_cosine_collections_hold_unit_vectors(server, items):
         assert database.as_stored(long) is long
 
 
-def test_halves_are_rounded(server, items):
-    with open_database(server.url, table="items_v1") as database:
-        block = next(iter(database.scan()))
-        database.prepare(DIM, "float16")
-        database.write(block.ids, block.vectors)
-        found = database.fetch(block.ids, "new")
-        np.testing.assert_array_equal(found.vectors, block.vectors.astype(np.float16).astype(np.float32))
-        with pytest.raises(MigrationError, match=r"8 × float16.*8 × float32"):
-            database.prepare(DIM, "float32")
-        with pytest.raises(ParameterError, match="element_type='int8'"):
-            database.prepare(DIM, "int8")
-
-
-# ------------------------------------------------------------------ ids and fields
-
-
 def test_numbers_and_uuids_in_one_collection(server, items):
     uuid = "00000000-0000-4000-8000-000000000001"
     large = 2**64 - 1
@@ -443,7 +402,7 @@ def test_numbers_and_uuids_in_one_collection(server, items):
         assert database.info().id_type == "int"
         assert next(iter(database.scan())).ids.to_pylist()[-1] == large
         items.upsert("items_v1", models.Batch(ids=[uuid], vectors=[[1.0] * DIM]))
-        with pytest.raises(DatabaseError, match="both numbers and UUIDs"):
+        with pytest.raises(errors.DatabaseError, match="both numbers and UUIDs"):
             list(database.scan())
 
 
@@ -459,11 +418,8 @@ def test_numbers_and_uuids_in_one_collection(server, items):
     ],
 )
 def test_options_that_cannot_be(server, items, options, said):
-    with pytest.raises(ParameterError, match=said):
+    with pytest.raises(errors.ParameterError, match=said):
         open_database(server.url, **options)
-
-
-# ------------------------------------------------------------------ faults and secrets
 
 
 def test_requests_stay_under_the_servers_limit(server, items, monkeypatch):
@@ -472,17 +428,17 @@ def test_requests_stay_under_the_servers_limit(server, items, monkeypatch):
     with open_database(server.url, table="items_v1") as database:
         run(database)
         assert database.count("new") == 30
-        assert all(block.has_new.all() for block in database.scan_pairs())
+        assert not without_new(database)
 
 
 @pytest.mark.parametrize(
     ("fault", "error", "said"),
     [
-        (503, DatabaseUnavailableError, "Got no answer from"),
-        (429, DatabaseUnavailableError, "Got no answer from"),
-        (403, DatabaseError, "Set the environment variable QDRANT_API_KEY"),
-        (422, DatabaseError, "Got an error from"),
-        ("No space left on device: WAL buffer size exceeds available disk space", StorageError, "Free disk space"),
+        (503, errors.DatabaseUnavailableError, "Got no answer from"),
+        (429, errors.DatabaseUnavailableError, "Got no answer from"),
+        (403, errors.DatabaseError, "Set the environment variable QDRANT_API_KEY"),
+        (422, errors.DatabaseError, "Got an error from"),
+        (FULL, errors.StorageError, "Free disk space"),
     ],
 )
 def test_faults_of_the_server(server, items, fault, error, said):
@@ -492,7 +448,7 @@ def test_faults_of_the_server(server, items, fault, error, said):
         server.faults.append(("PUT /collections/items_v1__congruence_new/points", fault))
         with pytest.raises(error, match=said) as caught:
             database.write(block.ids, np.ascontiguousarray(block.vectors[:, :DIM_NEW]))
-        assert isinstance(caught.value, DatabaseUnavailableError) == (error is DatabaseUnavailableError)
+        assert isinstance(caught.value, errors.DatabaseUnavailableError) == (error is errors.DatabaseUnavailableError)
         assert KEY not in str(caught.value)
         database.write(block.ids, np.ascontiguousarray(block.vectors[:, :DIM_NEW]))  # the next attempt does it
         assert database.count("new") == 30
@@ -502,10 +458,10 @@ def test_a_server_that_does_not_answer(server, items, monkeypatch):
     monkeypatch.setattr(qdrant, "TIMEOUT", 1)
     with open_database(server.url, table="items_v1") as database:
         server.faults.append(("/points/count", 1.3))
-        with pytest.raises(DatabaseUnavailableError, match=r"Timeout"):
+        with pytest.raises(errors.DatabaseUnavailableError, match=r"Timeout"):
             database.count()
         assert database.count() == 30
-    with pytest.raises(DatabaseUnavailableError, match=r"Got no answer from http://127\.0\.0\.1:9 \(ConnectError"):
+    with pytest.raises(errors.DatabaseUnavailableError, match=r"Got no answer from http://127\.0\.0\.1:9 \(Connect"):
         open_database("http://127.0.0.1:9")
 
 
@@ -514,18 +470,18 @@ def test_the_key_comes_from_the_environment_only(server, items, monkeypatch):
         assert KEY not in json.dumps(database.info().to_dict())
     host = server.url.removeprefix("http://")
     for address in (f"http://me:hunter22@{host}", f"{server.url}/?api_key=hunter22"):
-        with pytest.raises(ParameterError, match="Set the environment variable QDRANT_API_KEY") as caught:
+        with pytest.raises(errors.ParameterError, match="Set the environment variable QDRANT_API_KEY") as caught:
             open_database(address)
         assert "hunter22" not in str(caught.value)
     monkeypatch.setenv("QDRANT_API_KEY", "wrong-key-of-mine")
-    with pytest.raises(DatabaseError, match="Got no access") as caught:
+    with pytest.raises(errors.DatabaseError, match="Got no access") as caught:
         open_database(server.url)
     assert "wrong-key-of-mine" not in str(caught.value)
 
 
 def test_something_else_than_qdrant(server, monkeypatch):
     monkeypatch.setattr(server, "do", lambda *a: {"hello": "world"})
-    with pytest.raises(DatabaseError, match="not Qdrant's"):
+    with pytest.raises(errors.DatabaseError, match="not Qdrant's"):
         open_database(server.url)
 
 
@@ -544,19 +500,9 @@ def test_an_index_is_waited_for(server, items, monkeypatch):
         assert database.build_index() == "HNSW (m=16, ef_construct=100)"
         assert len(looks) == 3
         server.status = "red"
-        with pytest.raises(DatabaseError, match="status red"):
+        with pytest.raises(errors.DatabaseError, match="status red"):
             database.build_index()
         server.status = "yellow"
         monkeypatch.setattr(_base, "INDEX_SECONDS", -1.0)
-        with pytest.raises(DatabaseUnavailableError, match="still being indexed"):
+        with pytest.raises(errors.DatabaseUnavailableError, match="still being indexed"):
             database.build_index()
-
-
-def test_rows_are_counted_once(server, items):
-    assert N > 30  # the contract's table is another one
-    with open_database(server.url, table="items_v1", rows=IMAGES) as database:
-        info = database.info()
-        assert (info.rows, info.rows_without) == (20, 0)
-        assert info.columns == ("kind", "title")
-        found = database.search(np.eye(DIM, dtype=np.float32)[:2], 25, "old")
-        assert [len(one) for one in found] == [20, 20]

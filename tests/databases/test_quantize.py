@@ -1,7 +1,5 @@
 """int8 and bits: stored values, the vectors they represent, rejected ranges, and the effect on searches."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -100,25 +98,10 @@ def test_what_does_not_fit_is_refused(element_type, dim, ranges, match):
         Quantizer(element_type, dim, ranges)
 
 
-@pytest.mark.parametrize(
-    "result",
-    [
-        [1],
-        {"a": 1},
-        [1, 0],
-        [1.0, True],
-        [float("nan"), 1],
-        [0, float("inf")],
-        [0, 10**400],
-        [[], []],
-        [[0, 0], [1]],
-        [[0] * 3, 1],
-        ["0", "1"],
-        [[0] * 4, [1, 1, 1, None]],
-    ],
-)
-def test_ranges_that_no_journal_holds_are_refused(result):
-    with pytest.raises(ValueError, match="ranges"):
-        check_ranges(result, 4)
+def test_ranges_that_no_journal_holds_are_refused():
+    one_number = [[1], {"a": 1}, [1, 0], [1.0, True], [float("nan"), 1], [0, float("inf")], [0, 10**400], ["0", "1"]]
+    for result in (*one_number, [[], []], [[0, 0], [1]], [[0] * 3, 1], [[0] * 4, [1, 1, 1, None]]):
+        with pytest.raises(ValueError, match="ranges"):
+            check_ranges(result, 4)
     check_ranges([0, 1], 4)
     check_ranges([[0] * 4, 1], 4)

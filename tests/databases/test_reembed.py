@@ -1,28 +1,17 @@
 # ruff: noqa: F811  # fixtures of another module
 """Progressive re-embedding of a database: the vector of each row at each stage, and kills at every step."""
 
-from __future__ import annotations
-
 import errno
 import json
 import sys
 
 import numpy as np
 import pytest
+from database_contract import Killed
 from memory_database import MemoryDatabase
 from test_migrate import begin, bits, mapping, table, unit  # noqa: F401  # a fixture
 
-from congruence import Embeddings, Space
-from congruence.errors import (
-    CorruptFileError,
-    FileError,
-    IdError,
-    MigrationError,
-    NotFiniteError,
-    ParameterError,
-    ShapeError,
-    StorageError,
-)
+from congruence import Embeddings, Space, errors
 from congruence.upgrade.migrate import stages
 from congruence.upgrade.migrate.encode import CommandEncoder, FileEncoder, ItemsEncoder
 from congruence.upgrade.migrate.passes import Executor
@@ -50,7 +39,7 @@ class Model:
 
     def __call__(self, ids):
         if self.fail is not None and len(self.asked) >= self.fail:
-            raise FileError("Got no answer of the model; expected one. Start it.")
+            raise errors.FileError("Got no answer of the model; expected one. Start it.")
         self.asked += ids
         return np.stack([self.truth[one] for one in ids])
 
@@ -118,31 +107,13 @@ def test_a_further_call_goes_on_where_it_was(switched, mapping, truth, tmp_path)
         check(made, plan, truth, before)
 
 
-def test_old_vectors_in_a_file_give_the_same_store(mapping, truth, tmp_path, monkeypatch):
-    """Above IN_MEMORY rows are read from a file, which is gone afterwards."""
-    stores = []
-    for name, size in (("memory", 2**26), ("file", 0)):
-        monkeypatch.setattr(stages, "IN_MEMORY", size)
-        made = table()
-        (tmp_path / name).mkdir()
-        with begin(made, mapping, tmp_path / name) as migration:
-            migration.run()
-            plan = reembed(migration, Model(truth), among="image", size=20, budget=60)
-            assert migration.verify().passed
-        assert (plan._sums is None) == (name == "memory")
-        assert not list((tmp_path / name / "journal").glob("*.tmp"))
-        assert plan.forecast().verdict  # it goes on without the file
-        stores.append(np.stack([made.new[one] for one in sorted(made.new)]))
-    np.testing.assert_allclose(stores[0], stores[1], atol=2e-6)
-
-
 def test_a_full_disk_is_named_and_leaves_no_copy(switched, mapping, truth, tmp_path, monkeypatch):
     monkeypatch.setattr(stages, "IN_MEMORY", 0)
 
     def full(self, vectors):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with begin(switched, mapping, tmp_path) as migration, pytest.raises(StorageError, match="No space left"):
+    with begin(switched, mapping, tmp_path) as migration, pytest.raises(errors.StorageError, match="No space left"):
         monkeypatch.setattr(type(migration.mapper), "rows", full)
         reembed(migration, Model(truth), among="image", size=20, budget=20)
     assert not list((tmp_path / "journal").glob("*.tmp"))
@@ -151,9 +122,6 @@ def test_a_full_disk_is_named_and_leaves_no_copy(switched, mapping, truth, tmp_p
 def test_a_run_that_goes_on_writes_no_row_again(switched, mapping, truth, tmp_path):
     """Between two batches each row holds what the map that wrote it gives: the next call has nothing to repair."""
     made = switched
-
-    class Killed(BaseException):
-        pass
 
     def run(stop):
         asked, written = [], []
@@ -188,9 +156,8 @@ def test_texts_choose_and_stay_known(switched, mapping, truth, tmp_path):
     texts = unit(rng.normal(size=(30, 20)))
     new_texts = unit(mapping.for_modality("text").transform(texts))
     with begin(switched, mapping, tmp_path) as migration:
-        first = reembed(
-            migration, Model(truth), among="image", size=30, budget=30, texts=texts, new_texts=new_texts, random_state=4
-        )
+        sides = {"texts": texts, "new_texts": new_texts, "random_state": 4}
+        first = reembed(migration, Model(truth), among="image", size=30, budget=30, **sides)
     with begin(switched, mapping, tmp_path) as migration:
         again = reembed(migration, Model(truth), size=30, budget=60)
     assert set(again.meter().store) == {"agreement", "overlap@10", "cosine"}
@@ -199,16 +166,11 @@ def test_texts_choose_and_stay_known(switched, mapping, truth, tmp_path):
 
 @pytest.mark.parametrize("step", ["write", "flush", "encode", "journal", "save"])
 @pytest.mark.parametrize(("nth", "in_memory"), [(0, 2**26), (3, 0)])
-def test_killed_at_any_step_nothing_is_lost_and_nothing_encoded_twice(
-    switched, mapping, truth, tmp_path, step, nth, in_memory, monkeypatch
-):
+def test_killed_at_any_step(switched, mapping, truth, tmp_path, step, nth, in_memory, monkeypatch):
     made, before = switched, bits(switched.new)
     model = Model(truth)
     monkeypatch.setattr(stages, "CHUNK", 8)
     monkeypatch.setattr(stages, "IN_MEMORY", in_memory)
-
-    class Killed(BaseException):
-        pass
 
     count = 0
 
@@ -250,7 +212,7 @@ def test_killed_at_any_step_nothing_is_lost_and_nothing_encoded_twice(
 def test_an_encoder_that_fails_loses_nothing(switched, mapping, truth, tmp_path, monkeypatch):
     monkeypatch.setattr(stages, "CHUNK", 8)
     model = Model(truth, fail=32)
-    with begin(switched, mapping, tmp_path) as migration, pytest.raises(FileError, match="no answer of the model"):
+    with begin(switched, mapping, tmp_path) as migration, pytest.raises(errors.FileError, match="no answer of the"):
         reembed(migration, model, among="image", size=40, budget=80)
     assert len(model.asked) == 32
     model.fail = None
@@ -259,9 +221,7 @@ def test_an_encoder_that_fails_loses_nothing(switched, mapping, truth, tmp_path,
     assert len(model.asked) == len(set(model.asked)) == 80
 
 
-def test_rows_that_others_change_meanwhile_begin_a_new_plan_that_knows_what_was_paid_for(
-    switched, mapping, truth, tmp_path
-):
+def test_a_new_plan_for_changed_rows_knows_what_was_paid_for(switched, mapping, truth, tmp_path):
     made, model = switched, Model(truth)
     with begin(made, mapping, tmp_path) as migration:
         reembed(migration, model, among="image", size=20, budget=40)
@@ -298,18 +258,18 @@ def test_bad_input_is_named_and_nothing_written(switched, mapping, truth, tmp_pa
     made, before = switched, bits(switched.new)
     short = lambda ids: Model(truth)(ids)[:-1]  # noqa: E731
     for error, words, encode, options in (
-        (ParameterError, "table has rows of image, text", Model(truth), {}),
-        (ParameterError, "Got 0 rows of video", Model(truth), {"among": "video"}),
-        (ShapeError, r"from encode; expected \(20, 24\)", short, {"among": "image"}),
-        (NotFiniteError, "encode", lambda ids: np.full((len(ids), 24), np.nan), {"among": "image"}),
-        (ParameterError, "budget", Model(truth), {"among": "image", "share": 0.5}),
+        (errors.ParameterError, "table has rows of image, text", Model(truth), {}),
+        (errors.ParameterError, "Got 0 rows of video", Model(truth), {"among": "video"}),
+        (errors.ShapeError, r"from encode; expected \(20, 24\)", short, {"among": "image"}),
+        (errors.NotFiniteError, "encode", lambda ids: np.full((len(ids), 24), np.nan), {"among": "image"}),
+        (errors.ParameterError, "budget", Model(truth), {"among": "image", "share": 0.5}),
     ):
         with begin(made, mapping, tmp_path) as migration, pytest.raises(error, match=words):
             reembed(migration, encode, size=20, budget=40, **options)
     assert bits(made.new) == before
     fresh = table()
     (tmp_path / "b").mkdir()
-    with begin(fresh, mapping, tmp_path / "b") as migration, pytest.raises(MigrationError, match="No migration"):
+    with begin(fresh, mapping, tmp_path / "b") as migration, pytest.raises(errors.MigrationError, match="No migration"):
         reembed(migration, Model(truth), among="image", budget=4)
 
 
@@ -318,7 +278,7 @@ def test_after_a_rollback_it_goes_on_beside_and_is_verified_and_switched_again(s
     with begin(made, mapping, tmp_path) as migration:
         migration.rollback()
         reembed(migration, model, among="image", size=20, budget=20)
-        with pytest.raises(MigrationError, match="migration is filled; to switch"):
+        with pytest.raises(errors.MigrationError, match="migration is filled; to switch"):
             migration.switch()
         assert migration.verify().passed
         migration.switch()
@@ -356,13 +316,9 @@ def test_a_damaged_folder_is_refused_and_nothing_touched(switched, mapping, trut
     result = json.loads(path.read_text())
     for change in ({"kind": "orthogonal"}, {"facts": None}, {"among": 7}):
         path.write_text(json.dumps(result | change))
-        with pytest.raises(CorruptFileError):
+        with pytest.raises(errors.CorruptFileError):
             begin(made, mapping, tmp_path)
     assert bits(made.new) == held
-
-
-# ---- what encodes
-# ----------------------------------------------------------------------------------------------------------
 
 
 SCRIPT = """
@@ -380,25 +336,25 @@ def test_a_command_gets_ids_and_gives_rows(tmp_path):
 
 def test_commands_that_fail_are_named(tmp_path):
     for command, words in (("python x.py {ids}", "has no {out}"), ("a 'b {ids} {out}", "quotation")):
-        with pytest.raises(ParameterError, match=words):
+        with pytest.raises(errors.ParameterError, match=words):
             CommandEncoder(command)
-    with pytest.raises(ParameterError, match="line break"):
+    with pytest.raises(errors.ParameterError, match="line break"):
         CommandEncoder("true {ids} {out}")(["a\nb"])
     for command, words in (
         ("no-such-command {ids} {out}", "cannot be run"),
         ("true {ids} {out}", "true wrote no array"),
         ("cat {ids} {out}", r"(?s)cat ended with exit status 1 .*No such file"),
     ):
-        with pytest.raises(FileError, match=words):
+        with pytest.raises(errors.FileError, match=words):
             CommandEncoder(command)(["a"])
 
 
 def test_a_file_and_items_are_asked_by_id():
     rows = Embeddings(np.eye(3, dtype=np.float32), ids=["a", "b", "c"])
     np.testing.assert_array_equal(FileEncoder(rows)(["c", "a"]), np.eye(3)[[2, 0]])
-    with pytest.raises(IdError, match="'x' for one"):
+    with pytest.raises(errors.IdError, match="'x' for one"):
         FileEncoder(rows)(["c", "x"])
-    with pytest.raises(IdError, match="have no ids"):
+    with pytest.raises(errors.IdError, match="have no ids"):
         FileEncoder(Embeddings(np.eye(3, dtype=np.float32)))
 
     class Encoder:
@@ -409,12 +365,8 @@ def test_a_file_and_items_are_asked_by_id():
 
     items = Items("photos.csv", "text", np.array(["1", "22"], object), ["x", "yyy"].__getitem__, str)
     np.testing.assert_array_equal(ItemsEncoder(Encoder(), items)(["22", "1"]), [[3], [1]])
-    with pytest.raises(IdError, match=r"photos\.csv"):
+    with pytest.raises(errors.IdError, match=r"photos\.csv"):
         ItemsEncoder(Encoder(), items)(["3"])
-
-
-# ---- the command
-# -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -436,12 +388,8 @@ def test_the_command_maps_switches_and_re_embeds(run, tmp_path):
     done = run("--map", "map", "--yes", "--progressive", "--encode", "new.npz", "--among", "image", "--share", 0.3,
                "--batch", 20, "--plot", "p.svg", "--encode-rate", 10, "--price", 0.01)  # fmt: skip
     assert done.code == 0, done.err
-    for words in (
-        "switched: readers see mapped vectors",
-        "10.0 % re-embedded: ",
-        "30.0 % re-embedded: ",
-        "measure first: ",
-    ):
+    said = ("switched: readers see mapped vectors", "10.0 % re-embedded: ", "30.0 % re-embedded: ", "measure first: ")
+    for words in said:
         assert words in done.out
     assert "points" not in done.out  # too few random rows for a forecast
     assert (tmp_path / "p.svg").stat().st_size > 1000

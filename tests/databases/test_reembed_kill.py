@@ -1,8 +1,5 @@
 """A progressive re-embedding of a DuckDB file is killed with SIGKILL repeatedly until it completes."""
 
-from __future__ import annotations
-
-import multiprocessing
 import os
 import shutil
 import signal
@@ -10,6 +7,8 @@ import signal
 import numpy as np
 import pyarrow as pa
 import pytest
+from database_contract import lists
+from processes import fork
 
 from congruence import OrthogonalMap, load, persist
 from congruence.databases import open_database
@@ -17,9 +16,6 @@ from congruence.embeddings import normalize_rows
 from congruence.upgrade.migrate import Migration, stages
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.progressive import refit, state
-
-#: Nothing of the database is open in this process when it forks.
-CONTEXT = multiprocessing.get_context("fork")
 
 N, D, E = 240, 6, 8
 BUDGET, CHUNK = 48, 8
@@ -60,14 +56,6 @@ def go(folder, at, seen):
         assert migration.verify().passed
 
 
-def fork(folder, at=-1):
-    seen = CONTEXT.Value("i", 0)
-    process = CONTEXT.Process(target=go, args=(folder, at, seen))
-    process.start()
-    process.join(120)
-    return process.exitcode, seen.value
-
-
 def contents(folder):
     import duckdb
 
@@ -87,23 +75,18 @@ def switched(tmp_path_factory):
     new = normalize_rows((old @ np.linalg.qr(rng.normal(size=(E, E)))[0][:D] + 0.3).astype(np.float32))
     OrthogonalMap().fit(old[:100], new[:100]).save(folder / "map")
     np.save(folder / "truth.npy", normalize_rows(new + 0.2 * rng.normal(size=new.shape).astype(np.float32)))
-    vectors = pa.FixedSizeListArray.from_arrays(pa.array(old.reshape(-1)), D)
-    rows = pa.table({"id": np.arange(N), "vector": vectors})
+    rows = pa.table({"id": np.arange(N), "vector": lists(old)})
     with duckdb.connect(str(folder / "photos.duckdb")) as connection:
         connection.register("rows", rows)
         connection.execute(f"CREATE TABLE items (id BIGINT PRIMARY KEY, vector FLOAT[{D}])")
         connection.execute("INSERT INTO items SELECT * FROM rows")
-    process = CONTEXT.Process(target=migrate, args=(folder,))
-    process.start()
-    process.join(120)
-    assert process.exitcode == 0
+    assert fork(migrate, folder)[0] == 0
     return folder
 
 
-def migrate(folder):
-    with Migration(
-        open_database(folder / "photos.duckdb"), load(folder / "map"), journal=folder / "journal"
-    ) as migration:
+def migrate(folder, _):
+    database = open_database(folder / "photos.duckdb")
+    with Migration(database, load(folder / "map"), journal=folder / "journal") as migration:
         migration.run()
         assert migration.verify().passed
         migration.switch()
@@ -111,7 +94,7 @@ def migrate(folder):
 
 def test_killed_again_and_again_it_ends_as_an_unbroken_run(switched, tmp_path):
     copy, folder = shutil.copytree(switched, tmp_path / "copy"), switched  # a journal is of one place
-    code, total = fork(folder)
+    code, total = fork(go, folder, -1)
     assert code == 0
     assert total > 30
     wanted, truth = contents(folder), np.load(switched / "truth.npy")
@@ -121,8 +104,8 @@ def test_killed_again_and_again_it_ends_as_an_unbroken_run(switched, tmp_path):
     assert len(own) == BUDGET
     kills = np.linspace(0, total // 2, 5).astype(int).tolist()
     for at in kills:
-        assert fork(folder, at)[0] in (-signal.SIGKILL, 0)  # 0: it had less left to do than the first run
-    assert fork(folder)[0] == 0
+        assert fork(go, folder, at)[0] in (-signal.SIGKILL, 0)  # 0: it had less left to do than the first run
+    assert fork(go, folder, -1)[0] == 0
     np.testing.assert_allclose(contents(folder), wanted, atol=1e-6)
     asked = (folder / "asked.txt").read_text().split()
     assert set(map(int, asked)) == set(own.tolist())

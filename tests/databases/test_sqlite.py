@@ -1,12 +1,11 @@
 """SQLite with sqlite-vec: the contract on vec0 tables, which sqlite-vec itself renames only in part."""
 
-from __future__ import annotations
-
 import sqlite3
+from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
-from database_contract import DatabaseContract, UserRow
+from database_contract import Counted, DatabaseContract, UserRow, check_kills
 
 from congruence.databases import Stage, open_database
 from congruence.errors import CorruptFileError, DatabaseUnavailableError, FileError, MigrationError, ParameterError
@@ -46,21 +45,19 @@ class TestSQLite(DatabaseContract):
         return where
 
     def user_rows(self, where, **names):
-        connection = connect(where)
-        found = connection.execute("SELECT id, embedding, kind, title FROM items").fetchall()
-        connection.close()
+        with closing(connect(where)) as connection:
+            found = connection.execute("SELECT id, embedding, kind, title FROM items").fetchall()
         return {one: UserRow(vector, {"kind": kind, "title": title}) for one, vector, kind, title in found}
 
     def user_add(self, where, one, vector, others, **names):
-        connection = connect(where)
-        connection.execute("DELETE FROM items WHERE id = ?", [one])
-        connection.execute("INSERT INTO items VALUES (?, ?, ?, ?)", [one, vector, others["kind"], others["title"]])
-        connection.close()
+        self.user_delete(where, one)
+        with closing(connect(where)) as connection:
+            given = [one, vector, others["kind"], others["title"]]
+            connection.execute("INSERT INTO items VALUES (?, ?, ?, ?)", given)
 
     def user_delete(self, where, one, **names):
-        connection = connect(where)
-        connection.execute("DELETE FROM items WHERE id = ?", [one])
-        connection.close()
+        with closing(connect(where)) as connection:
+            connection.execute("DELETE FROM items WHERE id = ?", [one])
 
 
 @pytest.fixture
@@ -122,43 +119,22 @@ def test_a_row_added_at_the_last_moment_is_not_lost(items):
 def test_a_kill_at_any_statement_changes_nothing(items, step):
     where, connection = items
 
-    class Killed(Exception):
-        pass
-
-    class Counted:
-        def __init__(self, inner, left):
-            self.inner, self.left = inner, left
-
-        def __getattr__(self, name):
-            return getattr(self.inner, name)
-
-        def execute(self, statement, *values):
-            if not self.left and statement != "ROLLBACK":
-                raise Killed
-            self.left -= 1
-            return self.inner.execute(statement, *values)
-
     with open_database(where, column="embedding") as database:
         if step != "prepare":
             fill(database)
         if step in ("rollback", "drop_old"):
             database.switch()
-        stage = database.stage()
         inner = database._client
-        before = connection.execute("SELECT * FROM items ORDER BY id").fetchall()
-        for at in range(200):
+
+        @contextmanager
+        def killed(at):
             database._client = Counted(inner, at)
             try:
-                getattr(database, step)(*([3] if step == "prepare" else []))
-            except Killed:
+                yield
+            finally:
                 database._client = inner
-                assert database.stage() is stage
-                assert connection.execute("SELECT * FROM items ORDER BY id").fetchall() == before
-            else:
-                break
-        database._client = inner
-        assert at >= 4
-        assert database.stage() is not stage
+
+        check_kills(database, step, lambda: connection.execute("SELECT * FROM items ORDER BY id").fetchall(), killed, 4)
 
 
 def test_another_writer_is_waited_for_and_then_said(items, monkeypatch):

@@ -1,15 +1,12 @@
 """Regressions of speed and memory: what once made migrations slow, or their memory grow with the table."""
 
-from __future__ import annotations
-
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
+from database_contract import lists
 
 from congruence import OrthogonalMap
 from congruence.databases import open_database
-from congruence.databases._base import owned
 from congruence.embeddings import normalize_rows
 from congruence.upgrade.migrate import Migration
 from congruence.upgrade.migrate.mapper import RowMapper
@@ -19,10 +16,6 @@ DIM = 8
 
 def rows(n):
     return normalize_rows(np.random.default_rng(0).normal(size=(n, DIM)).astype(np.float32))
-
-
-def lists(vectors):
-    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), DIM)
 
 
 @pytest.fixture
@@ -59,28 +52,6 @@ def test_what_is_remembered_of_a_scan_keeps_no_vectors_in_memory(tmp_path, monke
         assert len(kept) == 8
         assert not theirs & {buffer.address for ids in kept for buffer in ids.buffers() if buffer}
         assert not any(np.shares_memory(places, one.column(2)) for _, places in database._seen for one in given)
-
-
-def test_owned_ids_are_the_same_ids():
-    for ids in (pa.array([3, 1, 2]), pa.array(["c", "a"], pa.large_string()), pa.array(range(9))[4:]):
-        assert owned(ids).equals(ids)
-        assert owned(ids).type == ids.type
-
-
-def test_numbers_without_a_row_are_passed_over_in_one_step(tmp_path):
-    """An update of a DuckDB table with a key moves its rows to the end of the table."""
-    with duckdb.connect(str(tmp_path / "t.duckdb")) as user:
-        user.execute(f"CREATE TABLE items (id BIGINT PRIMARY KEY, embedding FLOAT[{DIM}])")
-        made = pa.table({"id": np.arange(3000), "embedding": lists(rows(3000))})  # noqa: F841  # read by name
-        user.execute("INSERT INTO items SELECT * FROM made")
-        user.execute("DELETE FROM items WHERE id BETWEEN 5 AND 2900")
-    with open_database(str(tmp_path / "t.duckdb")) as database:
-        queries = []
-        read = database._read
-        database._read = lambda query, *values: queries.append(query) or read(query, *values)
-        seen = [one for block in database.scan(batch=2) for one in block.ids.to_pylist()]
-        assert sorted(seen) == [*range(5), *range(2901, 3000)]
-        assert len(queries) < 80
 
 
 def test_a_search_that_reads_all_rows_is_asked_ten_times_and_an_index_200_times(tmp_path, mapping):
@@ -128,33 +99,13 @@ def test_the_other_columns_that_a_scan_saw_are_not_read_again(tmp_path):
     user.close()
 
 
-def test_pages_of_the_file_are_kept_for_the_next_row(tmp_path):
-    from test_sqlite import connect
-
-    user = connect(str(tmp_path / "empty.db"))
-    user.execute(f"CREATE VIRTUAL TABLE items USING vec0(id integer primary key, embedding float[{DIM}])")
-    user.close()
-    with open_database(str(tmp_path / "empty.db")) as database:
-        (size,) = database._read("PRAGMA cache_size")[0]
-    assert size == -65536
-
-
-def test_mapped_rows_have_unit_norm_whatever_their_size(mapping):
+def test_mapped_rows_have_unit_norm_whatever_their_size_and_given_ones_stay(mapping, monkeypatch):
     mapper = RowMapper(mapping, normalize=True)
-    X = rows(30) * np.float32(3)
-    ids = pa.array(range(30))
-    plain = mapping.transform(X)
+    X, ids = rows(30) * np.float32(3), pa.array(range(30))
     before = X.copy()
-    np.testing.assert_allclose(mapper(ids, X, None), normalize_rows(plain), atol=3e-7)
+    np.testing.assert_allclose(mapper(ids, X, None), normalize_rows(mapping.transform(X)), atol=3e-7)
     huge = X * np.float32(1e25)
     np.testing.assert_allclose(np.linalg.norm(mapper(ids, huge, None).astype(np.float64), axis=1), 1, atol=1e-6)
-    np.testing.assert_array_equal(X, before)
-
-
-def test_a_map_that_returns_its_rows_does_not_change_them(mapping, monkeypatch):
-    mapper = RowMapper(mapping, normalize=True)
-    X = 2 * rows(5)
-    monkeypatch.setattr(mapper, "_function", lambda modality: lambda block: block)
-    before = X.copy()
-    np.testing.assert_allclose(np.linalg.norm(mapper(pa.array(range(5)), X, None), axis=1), 1, atol=1e-6)
+    monkeypatch.setattr(mapper, "_function", lambda modality: lambda block: block)  # a map that returns its rows
+    np.testing.assert_allclose(np.linalg.norm(mapper(ids, X, None), axis=1), 1, atol=1e-6)
     np.testing.assert_array_equal(X, before)

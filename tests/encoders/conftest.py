@@ -1,7 +1,5 @@
 """Tiny models with random weights, saved by the libraries themselves."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -90,14 +88,8 @@ def dinov3(tmp_path_factory, transformers):
     model = transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(**VISION, num_register_tokens=2))
     folder = make(tmp_path_factory.mktemp("dinov3"), model)
     # Its own processor needs torchvision; this is what it saves.
-    facts = {
-        "image_processor_type": "DINOv3ViTImageProcessorFast",
-        "size": {"height": 16, "width": 16},
-        "rescale_factor": 1 / 255,
-        "image_mean": [0.4, 0.5, 0.6],
-        "image_std": [0.2, 0.25, 0.3],
-        "resample": 2,
-    }
+    facts = {"image_processor_type": "DINOv3ViTImageProcessorFast", "size": {"height": 16, "width": 16}, "resample": 2}
+    facts |= {"rescale_factor": 1 / 255, "image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.25, 0.3]}
     (folder / "preprocessor_config.json").write_text(json.dumps(facts))
     return folder
 
@@ -106,6 +98,23 @@ def dinov3(tmp_path_factory, transformers):
 def bert(tmp_path_factory, transformers):
     model = transformers.BertModel(transformers.BertConfig(**text_config()))
     return make(tmp_path_factory.mktemp("bert"), model, None, make_tokenizer())
+
+
+@pytest.fixture(scope="session")
+def sentences(bert, tmp_path_factory):
+    """Return a function that saves BERT and a mean as sentence-transformers does, and returns the folder."""
+
+    def save(**more):
+        import sentence_transformers as library
+        from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+        folder = tmp_path_factory.mktemp("sentences")
+        words = Transformer(str(bert))
+        pooling = Pooling(words.get_embedding_dimension(), "mean")
+        library.SentenceTransformer(modules=[words, pooling], device="cpu", **more).save_pretrained(str(folder))
+        return folder
+
+    return save
 
 
 @pytest.fixture(scope="session")

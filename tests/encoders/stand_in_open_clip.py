@@ -4,8 +4,6 @@ Signatures and meaning follow that version's ``factory.py``, ``pretrained.py`` a
 layers whose activation shows whether QuickGELU was asked for.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """A stand-in for timm 1.0 with the functions that the adapter calls, for machines without torchvision."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 

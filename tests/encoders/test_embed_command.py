@@ -1,7 +1,5 @@
 """``congruence embed`` on real models of the tiny kind."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

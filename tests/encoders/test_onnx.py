@@ -1,14 +1,13 @@
 """Graphs built here, run by onnxruntime, against the same arithmetic in NumPy and in transformers."""
 
-from __future__ import annotations
-
 import json
 import sys
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from graphs import TABLE, save, text_graph, value
+from onnx import helper
 from PIL import Image
 from tiny_models import TEXTS, make_tokenizer
 
@@ -17,21 +16,6 @@ from congruence.errors import CorruptFileError, FileError, MissingExtraError, Pa
 
 RNG = np.random.default_rng(0)
 WEIGHTS = RNG.normal(size=(3 * 6 * 6, 5)).astype(np.float32)
-TABLE = RNG.normal(size=(30, 7)).astype(np.float32)
-
-
-def save(path, nodes, inputs, outputs, **constants):
-    graph = helper.make_graph(
-        nodes, "g", inputs, outputs, [numpy_helper.from_array(value, name) for name, value in constants.items()]
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.checker.check_model(model)
-    onnx.save(model, path)
-    return path
-
-
-def value(name, shape, kind=TensorProto.FLOAT):
-    return helper.make_tensor_value_info(name, kind, shape)
 
 
 def image_graph(path, batch="n", layout="NCHW"):
@@ -39,15 +23,6 @@ def image_graph(path, batch="n", layout="NCHW"):
     nodes = [helper.make_node("Flatten", ["pixels"], ["flat"]), helper.make_node("MatMul", ["flat", "w"], ["vector"])]
     shape = [batch, 3, 6, 6] if layout == "NCHW" else [batch, 6, 6, 3]
     return save(path, nodes, [value("pixels", shape)], [value("vector", [batch, 5])], w=WEIGHTS)
-
-
-def text_graph(path):
-    """A table of token vectors: an output with one vector a token, as exported transformers have."""
-    nodes = [helper.make_node("Gather", ["t", "input_ids"], ["last_hidden_state"])]
-    return save(
-        path, nodes, [value("input_ids", ["n", "s"], TensorProto.INT64)], [value("last_hidden_state", ["n", "s", 7])],
-        t=TABLE,
-    )  # fmt: skip
 
 
 def describe(path, **facts):
@@ -64,7 +39,6 @@ def eyes(tmp_path):
 @pytest.fixture
 def ears(tmp_path):
     path = text_graph(tmp_path / "ears.onnx")
-    make_tokenizer().backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
     describe(path, modality="text", pooling="mean", max_length=12)
     return path
 
@@ -181,20 +155,17 @@ def test_descriptions_that_do_not_fit_are_refused(eyes, facts, error, message):
 
 
 def test_refusals(eyes, ears, tmp_path, monkeypatch):
-    with pytest.raises(FileError, match="No graph"):
-        load_encoder(f"onnx:{tmp_path / 'none.onnx'}")
-    with pytest.raises(ParameterError, match="modality='text'"):
-        load_encoder(f"onnx:{eyes}", "text")
-    with pytest.raises(ParameterError, match="dtype='float16'"):
-        load_encoder(f"onnx:{eyes}", dtype="float16")
-    with pytest.raises(ParameterError, match="device='mps'"):
-        load_encoder(f"onnx:{eyes}", device="mps")
-    with pytest.raises(ParameterError, match="layer=1"):
-        load_encoder(f"onnx:{eyes}", layer=1)
-    with pytest.raises(ShapeError, match="pooling=None"):
-        load_encoder(f"onnx:{ears}", description={"modality": "text"})
-    with pytest.raises(FileError, match="No description"):
-        load_encoder(f"onnx:{eyes}", description=tmp_path / "none.json")
+    for place, options, error, match in (
+        (tmp_path / "none.onnx", {}, FileError, "No graph"),
+        (eyes, {"modality": "text"}, ParameterError, "modality='text'"),
+        (eyes, {"dtype": "float16"}, ParameterError, "dtype='float16'"),
+        (eyes, {"device": "mps"}, ParameterError, "device='mps'"),
+        (eyes, {"layer": 1}, ParameterError, "layer=1"),
+        (ears, {"description": {"modality": "text"}}, ShapeError, "pooling=None"),
+        (eyes, {"description": tmp_path / "none.json"}, FileError, "No description"),
+    ):
+        with pytest.raises(error, match=match):
+            load_encoder(f"onnx:{place}", **options)
     eyes.with_suffix(".json").write_text("{")
     with pytest.raises(CorruptFileError, match="not JSON"):
         load_encoder(f"onnx:{eyes}")

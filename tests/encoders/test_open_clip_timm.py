@@ -1,7 +1,5 @@
 """open_clip and timm need torchvision: here stand-ins of the same interface take their place."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np
@@ -97,12 +95,13 @@ def test_timm_gives_pooled_features_without_a_classifier(timm, images):
 
 
 def test_timm_refuses(timm):
-    with pytest.raises(ParameterError, match="modality='text'"):
-        load_encoder("timm:tiny_net", "text")
-    with pytest.raises(ParameterError, match="layer=2"):
-        load_encoder("timm:tiny_net", layer=2)
-    with pytest.raises(FileError, match="Unknown model"):
-        load_encoder("timm:no_such_net")
+    for name, options, error, match in (
+        ("tiny_net", {"modality": "text"}, ParameterError, "modality='text'"),
+        ("tiny_net", {"layer": 2}, ParameterError, "layer=2"),
+        ("no_such_net", {}, FileError, "Unknown model"),
+    ):
+        with pytest.raises(error, match=match):
+            load_encoder(f"timm:{name}", **options)
 
 
 @pytest.mark.parametrize(("library", "extra"), [("open_clip", "open-clip"), ("timm", "timm")])

@@ -1,7 +1,5 @@
 """A real image encoder, EfficientNet-Lite0 from PyPI, exported to ONNX and run on real pictures."""
 
-from __future__ import annotations
-
 import io
 import json
 import warnings
@@ -44,16 +42,10 @@ def encoder(network, tmp_path_factory):
     folder = tmp_path_factory.mktemp("lite")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own
-        torch.onnx.export(
-            network,
-            (torch.zeros(1, 3, 224, 224),),
-            str(folder / "lite0.onnx"),
-            input_names=["pixels"],
-            output_names=["vectors"],
-            dynamic_axes={"pixels": {0: "n"}, "vectors": {0: "n"}},
-            dynamo=False,
-            opset_version=17,
-        )
+        names = {"input_names": ["pixels"], "output_names": ["vectors"]}
+        axes = {"pixels": {0: "n"}, "vectors": {0: "n"}}
+        pixels, path = torch.zeros(1, 3, 224, 224), str(folder / "lite0.onnx")
+        torch.onnx.export(network, (pixels,), path, **names, dynamic_axes=axes, dynamo=False, opset_version=17)
     (folder / "lite0.json").write_text(json.dumps({"modality": "image", "size": 224, "mean": MEAN, "std": STD}))
     return load_encoder(f"onnx:{folder / 'lite0.onnx'}", "image", device="cpu")
 

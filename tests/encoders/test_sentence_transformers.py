@@ -1,7 +1,5 @@
 """sentence-transformers, on a tiny model that the library saved, and on MiniLM's real weights."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np
@@ -14,26 +12,14 @@ from congruence.errors import FileError, MissingExtraError, ParameterError
 pytestmark = pytest.mark.heavy
 
 
-@pytest.fixture(scope="session")
-def library():
-    """Give the library, imported by the first test that asks for it: collecting imports it in every process."""
-    import sentence_transformers
-
-    return sentence_transformers
+@pytest.fixture(scope="module")
+def tiny(sentences):
+    return sentences()
 
 
-@pytest.fixture(scope="session")
-def tiny(bert, library, tmp_path_factory):
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+def test_vectors_are_the_librarys(tiny):
+    import sentence_transformers as library
 
-    folder = tmp_path_factory.mktemp("sentences")
-    words = Transformer(str(bert))
-    pooling = Pooling(words.get_embedding_dimension(), "mean")
-    library.SentenceTransformer(modules=[words, pooling], device="cpu").save_pretrained(str(folder))
-    return folder
-
-
-def test_vectors_are_the_librarys(tiny, library):
     want = library.SentenceTransformer(str(tiny), device="cpu").encode(TEXTS, batch_size=1)
     encoder = load_encoder(f"sentence-transformers:{tiny}")
     np.testing.assert_allclose(encoder.encode_all(TEXTS, 3), want, atol=1e-5)
@@ -52,15 +38,15 @@ def test_mean_pooling_is_that_of_the_hf_adapter(tiny, bert):
 
 
 def test_refusals(tiny, tmp_path, monkeypatch):
-    with pytest.raises(ParameterError, match="modality='image'"):
-        load_encoder(f"sentence-transformers:{tiny}", "image")
-    with pytest.raises(ParameterError, match="layer=1"):
-        load_encoder(f"sentence-transformers:{tiny}", layer=1)
-    with pytest.raises(FileError, match="No folder"):
-        load_encoder(f"sentence-transformers:{tmp_path / 'nowhere'}")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileError, match="error while loading"):
-        load_encoder(f"sentence-transformers:{tmp_path / 'empty'}")
+    for folder, options, error, match in (
+        (tiny, {"modality": "image"}, ParameterError, "modality='image'"),
+        (tiny, {"layer": 1}, ParameterError, "layer=1"),
+        (tmp_path / "nowhere", {}, FileError, "No folder"),
+        (tmp_path / "empty", {}, FileError, "error while loading"),
+    ):
+        with pytest.raises(error, match=match):
+            load_encoder(f"sentence-transformers:{folder}", **options)
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(MissingExtraError, match=r"congruence\[sentence-transformers\]"):
         load_encoder(f"sentence-transformers:{tiny}")

@@ -1,7 +1,5 @@
 """Parts of tiny models with random weights."""
 
-from __future__ import annotations
-
 import torch
 
 WORDS = ["a", "photo", "of", "the", "cat", "dog", "bird", "red", "blue", "big", "small", "on", "grass", "and", "sky"]

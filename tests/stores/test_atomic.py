@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import errno
 import os
 import subprocess
@@ -22,6 +20,23 @@ def names(folder):
 
 def anything(folder):
     """Treat any folder as one that may be replaced."""
+
+
+def put(path, text, directory=False, **options):
+    """Write a file, or a folder with one file."""
+    with atomic_path(path, directory=directory, foreign=anything, **options) as temporary:
+        (temporary / "part" if directory else temporary).write_text(text)
+
+
+def got(path):
+    return (path / "part" if path.is_dir() else path).read_text()
+
+
+def refuse(path, match=None, **options):
+    """Check that a path is refused before any work, and return the message."""
+    with pytest.raises(OutputExistsError, match=match) as refused, atomic_path(path, foreign=anything, **options):
+        pytest.fail("entered")
+    return str(refused.value)
 
 
 def save(path, number):
@@ -56,27 +71,14 @@ def test_whatever_happens_nothing_stays_behind(directory, error, tmp_path):
 
 @pytest.mark.parametrize("directory", [False, True])
 def test_what_exists_is_refused_before_any_work_and_replaced_by_force(directory, tmp_path):
-    def put(text, force=False):
-        with atomic_path(tmp_path / "a", force=force, directory=directory, foreign=anything) as temporary:
-            (temporary / "part" if directory else temporary).write_text(text)
-
-    def got():
-        return (tmp_path / "a" / "part" if directory else tmp_path / "a").read_text()
-
-    put("one")
-    with (
-        pytest.raises(OutputExistsError, match="force=True"),
-        atomic_path(tmp_path / "a", directory=directory, foreign=anything),
-    ):
-        pytest.fail("entered")
-    with (
-        pytest.raises(KeyboardInterrupt),
-        atomic_path(tmp_path / "a", force=True, directory=directory, foreign=anything),
-    ):
+    path = tmp_path / "a"
+    put(path, "one", directory)
+    refuse(path, "force=True", directory=directory)
+    with pytest.raises(KeyboardInterrupt), atomic_path(path, force=True, directory=directory, foreign=anything):
         raise KeyboardInterrupt
-    assert got() == "one"
-    put("two", force=True)
-    assert got() == "two"
+    assert got(path) == "one"
+    put(path, "two", directory, force=True)
+    assert got(path) == "two"
     assert names(tmp_path) == ["a"]
 
 
@@ -90,12 +92,7 @@ def test_links_pipes_and_things_of_the_other_kind_are_never_replaced(directory, 
     before = {name: os.lstat(tmp_path / name) for name in names(tmp_path)}
     for name in ("nowhere", "link", "pipe", "other"):
         for force in (False, True):
-            with (
-                pytest.raises(OutputExistsError) as refused,
-                atomic_path(tmp_path / name, force=force, directory=directory, foreign=anything),
-            ):
-                pytest.fail("entered")
-            assert "force" not in str(refused.value)
+            assert "force" not in refuse(tmp_path / name, force=force, directory=directory)
     assert {name: os.lstat(tmp_path / name) for name in names(tmp_path)} == before
 
 
@@ -121,11 +118,7 @@ def test_what_comes_during_the_work_is_not_replaced(tmp_path):
 def test_the_folder_itself_is_no_output(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for path in (".", "..", "/"):
-        with pytest.raises(OutputExistsError, match="has no file name"), atomic_path(path, directory=True, force=True):
-            pytest.fail("entered")
-
-
-# ------------------------------------------------------------------ several writers
+        refuse(path, "has no file name", directory=True, force=True)
 
 
 def rename_by(way, monkeypatch):
@@ -160,7 +153,7 @@ def test_of_writers_to_one_path_one_succeeds(way, directory, tmp_path, monkeypat
             path = tmp_path / f"a{number}"
             done = [text for text in pool.map(write, [path] * 4, "ABCD") if text]
             assert len(done) == 1
-            assert (path / "part" if directory else path).read_text() == done[0]
+            assert got(path) == done[0]
     assert names(tmp_path) == [f"a{number}" for number in range(5)]
 
 
@@ -183,9 +176,6 @@ def test_readers_find_a_whole_copy_while_it_is_replaced(way, tmp_path, monkeypat
         reader.result()
     assert len(seen) > 1
     assert loaded(tmp_path / "map") == 24
-
-
-# ------------------------------------------------------------------ a fault at every step
 
 
 class Fault(BaseException):
@@ -259,8 +249,7 @@ def test_a_missing_parent_and_a_folder_in_the_way(tmp_path):
     with pytest.raises(FileError, match="No folder"), atomic_path(tmp_path / "no" / "a"):
         pytest.fail("entered")
     (tmp_path / "d").mkdir()
-    with pytest.raises(OutputExistsError, match="folder"), atomic_path(tmp_path / "d", force=True):
-        pytest.fail("entered")
+    refuse(tmp_path / "d", "folder", force=True)
 
 
 FULL = """
@@ -302,12 +291,9 @@ def test_a_folder_that_cannot_be_synced_is_no_failure(tmp_path, monkeypatch):
         real(path)
 
     monkeypatch.setattr(atomic, "sync", sync)
-    with atomic_path(tmp_path / "a") as temporary:
-        temporary.write_text("x")
+    put(tmp_path / "a", "x")
     assert (tmp_path / "a").read_text() == "x"
 
-
-# ------------------------------------------------------------------ what a kill leaves
 
 KILLED = """
 import os, signal, sys
@@ -327,12 +313,10 @@ def test_what_a_killed_writer_left_goes_with_the_next_run(tmp_path):
     assert run_fresh(KILLED, tmp_path).returncode == -9
     left = names(tmp_path)
     assert len(left) == 2
-    with atomic_path(tmp_path / "file2") as temporary:  # of another output: not its business
-        temporary.write_text("x")
+    put(tmp_path / "file2", "x")  # of another output: not its business
     assert set(left) < set(names(tmp_path))
     for directory in (False, True):
-        with atomic_path(tmp_path / ("folder" if directory else "file"), directory=directory) as temporary:
-            (temporary / "part" if directory else temporary).write_text("whole")
+        put(tmp_path / ("folder" if directory else "file"), "whole", directory)
     assert names(tmp_path) == ["file", "file2", "folder"]
 
 
@@ -345,15 +329,13 @@ def test_what_may_be_in_work_stays(tmp_path):
     elsewhere = dead.replace(place, f"{int(place, 16) ^ 1:08x}")
     for name in (mine.name, dead, elsewhere, ".a.tmp", f"{dead}.txt"):
         (tmp_path / name).write_text("")
-    with atomic_path(tmp_path / "a") as temporary:
-        temporary.write_text("x")
+    put(tmp_path / "a", "x")
     assert set(names(tmp_path)) == {"a", mine.name, elsewhere, ".a.tmp", f"{dead}.txt"}
 
 
 def test_names_may_be_as_long_as_the_system_lets_them(tmp_path):
     for name in ("a" * 255, "é" * 127):
-        with atomic_path(tmp_path / name) as temporary:
-            temporary.write_text("x")
+        put(tmp_path / name, "x")
         assert (tmp_path / name).read_text() == "x"
     with pytest.raises(FileError, match="256 bytes"), atomic_path(tmp_path / ("a" * 256)):
         pytest.fail("entered")

@@ -1,13 +1,12 @@
 """Readers return rows or raise an error of this library's hierarchy, whatever a file contains."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil
 import zipfile
 
 import h5py
+import lance
 import numpy as np
 import pyarrow as pa
 import pyarrow.feather
@@ -15,19 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from written import write
 
-from congruence import Space
+from congruence import Space, errors
 from congruence.embed.inputs import open_items
-from congruence.errors import (
-    CongruenceError,
-    CorruptFileError,
-    DtypeError,
-    FileError,
-    IdError,
-    OutputExistsError,
-    ParameterError,
-    ShapeError,
-)
 from congruence.stores import matrices, open_sink, open_source, parse_spec, read_column, read_embeddings, suffixes
 from congruence.stores.formats import FORMATS
 from congruence.stores.ids import column_texts
@@ -49,19 +39,10 @@ IDS = [f"i{k}" for k in range(40)]
 X = RNG.standard_normal((40, 4)).astype(np.float32)
 
 
-def write(path, X=X, ids=None, **options):
-    with open_sink(path, n=len(X), dim=X.shape[1], dtype=X.dtype, has_ids=ids is not None, **options) as sink:
-        sink.write(None if ids is None else pa.array(ids), X)
-    return path
-
-
-# ------------------------------------------------------------------ damage
-
-
 @pytest.fixture(scope="module")
 def intact(tmp_path_factory):
     home = tmp_path_factory.mktemp("intact")
-    files = {suffix: write(home / f"v{suffix}", ids=IDS).read_bytes() for suffix in FILES}
+    files = {suffix: write(home / f"v{suffix}", X, ids=IDS).read_bytes() for suffix in FILES}
     np.savez_compressed(home / "d.npz", vectors=X, ids=np.array(IDS))
     files["deflated.npz"] = (home / "d.npz").read_bytes()
     pq.write_table(pa.table({"id": IDS, "v": list(X)}), home / "z.parquet", compression="zstd")
@@ -98,13 +79,13 @@ def read_damaged(raw, data, path):
     if data.draw(st.booleans()):
         raw = raw[: data.draw(st.integers(0, len(raw)))]
     path.write_bytes(raw)
-    with contextlib.suppress(CongruenceError):
+    with contextlib.suppress(errors.CongruenceError):
         assert read_embeddings(path).vectors.ndim == 2
 
 
 @pytest.fixture(scope="module")
 def lance_folder(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("intact") / "v.lance", ids=IDS)
+    return write(tmp_path_factory.mktemp("intact") / "v.lance", X, ids=IDS)
 
 
 @settings(max_examples=60)
@@ -123,7 +104,7 @@ def test_damage_of_a_lance_folder(lance_folder, data, tmp_path_factory):
     if data.draw(st.booleans()):
         file.write_bytes(raw)
     for read in (lambda: read_embeddings(path).vectors, lambda: open_source(path).take([39, 0])[1]):
-        with contextlib.suppress(CongruenceError):
+        with contextlib.suppress(errors.CongruenceError):
             assert read().ndim == 2
 
 
@@ -132,7 +113,7 @@ def test_every_truncation_is_noticed(suffix, intact, tmp_path):
     raw, path = intact[suffix], tmp_path / f"v{suffix}"
     for keep in np.linspace(0, len(raw) - 1, 60).astype(int):
         path.write_bytes(raw[:keep])
-        with pytest.raises(CorruptFileError):
+        with pytest.raises(errors.CorruptFileError):
             read_embeddings(path)
 
 
@@ -141,68 +122,69 @@ def test_a_truncated_array_is_refused_before_memory_is_asked_for(tmp_path):
         header = {"descr": "<f4", "fortran_order": False, "shape": (10**12, 768)}
         np.lib.format.write_array_header_1_0(stream, header)
     for read in (open_source, read_embeddings):
-        with pytest.raises(CorruptFileError, match="truncated"):
+        with pytest.raises(errors.CorruptFileError, match="truncated"):
             read(tmp_path / "a.npy")
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.write(tmp_path / "a.npy", "v.npy")
-    with pytest.raises(CorruptFileError, match="truncated"):
+    with pytest.raises(errors.CorruptFileError, match="truncated"):
         open_source(tmp_path / "a.npz")
     header = json.dumps({"v": {"dtype": "F32", "shape": [10**12, 768], "data_offsets": [0, 8]}}).encode()
     (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
-    with pytest.raises(CorruptFileError, match="8 bytes for F32"):
+    with pytest.raises(errors.CorruptFileError, match="8 bytes for F32"):
         open_source(tmp_path / "a.safetensors")
 
 
 def test_a_header_that_python_cannot_even_split_into_words(tmp_path):
-    write(tmp_path / "a.npy")
+    write(tmp_path / "a.npy", X)
     raw = (tmp_path / "a.npy").read_bytes()
     (tmp_path / "a.npy").write_bytes(raw.replace(b"}", b" "))
-    with pytest.raises(CorruptFileError):
+    with pytest.raises(errors.CorruptFileError):
         open_source(tmp_path / "a.npy")
 
 
 def test_folders_and_files_in_each_others_place(tmp_path):
     (tmp_path / "d.txt").mkdir()
-    with pytest.raises(FileError, match="folder"):
+    with pytest.raises(errors.FileError, match="folder"):
         read_column(tmp_path / "d.txt")
-    with pytest.raises(ParameterError, match="no .npy or .parquet parts"):
+    with pytest.raises(errors.ParameterError, match="no .npy or .parquet parts"):
         open_source(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["[1]", "{", '{"dim": "x"}', '{"modality": "smell"}', '{"dim": 9}'])
-def test_a_bad_description_of_the_space(text, tmp_path):
-    write(tmp_path / "a.npy")
-    (tmp_path / "a.npy.space.json").write_text(text)
-    with pytest.raises(CongruenceError, match=r"a\.npy\.space\.json|a space with dim=9"):
+def test_a_bad_description_of_the_space(tmp_path):
+    write(tmp_path / "a.npy", X)
+    facts = [{"dim": "x"}, {"dim": True}, {"modality": "smell"}, {"model": 3}, {"normalized": "yes"}, {"revision": [1]}]
+    for text in ("[1]", "{", *map(json.dumps, facts)):
+        (tmp_path / "a.npy.space.json").write_text(text)
+        with pytest.raises(errors.CorruptFileError, match=r"description of the space.*a\.npy\.space\.json"):
+            read_embeddings(tmp_path / "a.npy")
+    (tmp_path / "a.npy.space.json").write_text('{"dim": 9}')
+    with pytest.raises(errors.CongruenceError, match="a space with dim=9"):
         read_embeddings(tmp_path / "a.npy")
     (tmp_path / "a.npy.space.json").write_bytes(b"\xff\xfe{")
-    with pytest.raises(CorruptFileError):
+    with pytest.raises(errors.CorruptFileError):
         read_embeddings(tmp_path / "a.npy")
-
-
-# ------------------------------------------------------------------ sinks hold callers to their word
 
 
 @pytest.mark.parametrize("suffix", suffixes())
 def test_sinks_refuse_what_was_not_announced(suffix, tmp_path):
     path = tmp_path / f"v{suffix}"
     for block in (X[:, :3], X[:, [0, 1, 2, 3, 0]], X[:, 0], np.vstack([X, X[:1]])):
-        with pytest.raises(ShapeError, match="announced"), open_sink(path, n=40, dim=4) as sink:
+        with pytest.raises(errors.ShapeError, match="announced"), open_sink(path, n=40, dim=4) as sink:
             sink.write(None, block)
     for ids in (None, pa.array(IDS[:3]), pa.array([*IDS[:-1], None])):
-        with pytest.raises(IdError, match="one per row"), open_sink(path, n=40, dim=4, has_ids=True) as sink:
+        with pytest.raises(errors.IdError, match="one per row"), open_sink(path, n=40, dim=4, has_ids=True) as sink:
             sink.write(ids, X)
-    with pytest.raises(DtypeError, match="range of float16"), open_sink(path, n=1, dim=1, dtype="f2") as sink:
+    with pytest.raises(errors.DtypeError, match="range of float16"), open_sink(path, n=1, dim=1, dtype="f2") as sink:
         sink.write(None, np.array([[1e6]]))
     for n, dim in ((0, 4), (4, 0), (-1, 4), (2.5, 4)):
-        with pytest.raises(ParameterError):
+        with pytest.raises(errors.ParameterError):
             open_sink(path, n=n, dim=dim)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("suffix", [s for s in suffixes() if s not in (".npy", ".safetensors")])
 def test_ids_may_be_numbers_and_are_left_out_when_not_announced(suffix, tmp_path):
-    write(tmp_path / f"n{suffix}", ids=list(range(40)))
+    write(tmp_path / f"n{suffix}", X, ids=list(range(40)))
     assert read_embeddings(tmp_path / f"n{suffix}").ids.tolist() == [str(k) for k in range(40)]
     assert not read_embeddings(tmp_path / f"n{suffix}", ids=False).has_ids
     with open_sink(tmp_path / f"o{suffix}", n=40, dim=4) as sink:
@@ -213,40 +195,37 @@ def test_ids_may_be_numbers_and_are_left_out_when_not_announced(suffix, tmp_path
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv", ".jsonl"])
 def test_the_description_beside_a_file_shares_its_fate(suffix, tmp_path):
     path, beside = tmp_path / f"v{suffix}", tmp_path / f"v{suffix}.space.json"
-    write(path, space=Space("one"))
+    write(path, X, space=Space("one"))
     before = beside.read_text()
     with pytest.raises(KeyboardInterrupt), open_sink(path, n=9, dim=4, space=Space("two"), force=True) as sink:
         sink.write(None, X[:5])
         raise KeyboardInterrupt
     assert beside.read_text() == before
-    write(path, space=Space("two"), force=True)
+    write(path, X, space=Space("two"), force=True)
     assert open_source(path).space == Space("two")
     assert sorted(p.name for p in tmp_path.iterdir()) == [path.name, beside.name]
-    write(path, force=True)
+    write(path, X, force=True)
     assert not beside.exists()
 
 
 def test_force_does_not_empty_a_folder_of_other_things(tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "thesis.txt").write_text("years of work")
-    with pytest.raises(OutputExistsError, match=r"thesis\.txt"):
-        write(tmp_path / "home", force=True)
+    with pytest.raises(errors.OutputExistsError, match=r"thesis\.txt"):
+        write(tmp_path / "home", X, force=True)
     assert (tmp_path / "home" / "thesis.txt").read_text() == "years of work"
     assert [p.name for p in tmp_path.iterdir()] == ["home"]
 
 
 def test_parts_must_add_up_and_may_be_taken_from_a_source(tmp_path):
-    with pytest.raises(ParameterError, match="39 rows in total"):
-        write(tmp_path / "o", parts=[("a", 30), ("b", 9)])
+    with pytest.raises(errors.ParameterError, match="39 rows in total"):
+        write(tmp_path / "o", X, parts=[("a", 30), ("b", 9)])
     (tmp_path / "in").mkdir()
     np.save(tmp_path / "in" / "img_emb_0.npy", X)
-    write(tmp_path / "out", like=open_source(tmp_path / "in"))
+    write(tmp_path / "out", X, like=open_source(tmp_path / "in"))
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["img_emb_0.npy", "space.json"]
-    write(tmp_path / "cut", like=open_source(tmp_path / "in" / "img_emb_0.npy"))
+    write(tmp_path / "cut", X, like=open_source(tmp_path / "in" / "img_emb_0.npy"))
     assert sorted(p.name for p in (tmp_path / "cut").iterdir()) == ["part_0.npy", "space.json"]
-
-
-# ------------------------------------------------------------------ keys and ids
 
 
 def test_keys_may_hold_slashes_and_colons(tmp_path):
@@ -260,86 +239,97 @@ def test_keys_may_hold_slashes_and_colons(tmp_path):
     assert parse_spec("no/such.h5:g/v") == ("no/such.h5", "g/v")
     assert parse_spec("C:\\x.npz:k") == ("C:\\x.npz", "k")
     assert parse_spec("x.npy:") == ("x.npy:", None)
+    assert parse_spec("C:\\x.npz") == ("C:\\x.npz", None)
+    assert parse_spec("dir/x.npy") == ("dir/x.npy", None)
+    np.save(tmp_path / "a:b.npy", X)
+    assert parse_spec(tmp_path / "a:b.npy") == (str(tmp_path / "a:b.npy"), None)
+    assert open_source(tmp_path / "a:b.npy").n == 40
 
 
 def test_a_missing_key_lists_what_there_is(tmp_path):
-    write(tmp_path / "a.safetensors")
-    write(tmp_path / "a.h5", ids=IDS)
+    write(tmp_path / "a.safetensors", X)
+    write(tmp_path / "a.h5", X, ids=IDS)
     for suffix in (".safetensors", ".h5"):
-        with pytest.raises(ParameterError, match=r"vectors \(40, 4\)"):
+        with pytest.raises(errors.ParameterError, match=r"vectors \(40, 4\)"):
             open_source(f"{tmp_path}/a{suffix}:z")
-    with pytest.raises(ParameterError, match=r"vector fixed_size_list<.*float.*>\[4\]"):
-        open_source(f"{write(tmp_path / 'a.parquet')}:z")
-    for path in (write(tmp_path / "b.parquet", ids=IDS), write(tmp_path / "b.csv", ids=IDS)):
-        with pytest.raises(ParameterError, match="'z'"):
+    with pytest.raises(errors.ParameterError, match=r"vector fixed_size_list<.*float.*>\[4\]"):
+        open_source(f"{write(tmp_path / 'a.parquet', X)}:z")
+    for path in (write(tmp_path / "b.parquet", X, ids=IDS), write(tmp_path / "b.csv", X, ids=IDS)):
+        with pytest.raises(errors.ParameterError, match="'z'"):
             open_source(path, ids="z")
-        with pytest.raises(ParameterError, match="'z'"):
+        with pytest.raises(errors.ParameterError, match="'z'"):
             read_column(f"{path}:z")
 
 
 def test_ids_that_cannot_be(tmp_path):
-    write(tmp_path / "a.npy")
+    write(tmp_path / "a.npy", X)
     (tmp_path / "n.txt").write_text("\n".join(IDS))
     assert read_embeddings(tmp_path / "a.npy", ids=tmp_path / "n.txt").ids.tolist() == IDS
-    with pytest.raises(ParameterError, match="holds one array"):
+    with pytest.raises(errors.ParameterError, match="holds one array"):
         open_source(tmp_path / "a.npy", ids="names")
-    with pytest.raises(FileError, match=r"No file at nothing\.txt"):
+    with pytest.raises(errors.FileError, match=r"No file at nothing\.txt"):
         open_source(tmp_path / "a.npy", ids="nothing.txt")
-    with pytest.raises(ParameterError, match="ids=True"):
+    with pytest.raises(errors.ParameterError, match="ids=True"):
         open_source(tmp_path / "a.npy", ids=True)
     np.savez(tmp_path / "a.npz", v=X, ids=np.array(IDS, dtype=object))
-    with pytest.raises(DtypeError, match="pickle"):
+    with pytest.raises(errors.DtypeError, match="pickle"):
         open_source(tmp_path / "a.npz")
     assert not open_source(tmp_path / "a.npz", ids=False).has_ids
     np.savez(tmp_path / "b.npz", v=X, ids=np.array([f"ü{k}".encode() for k in range(40)]))
     assert read_embeddings(tmp_path / "b.npz").ids[0] == "ü0"
     pq.write_table(pa.table({"id": [b"\xff"], "v": [[1.0]]}), tmp_path / "c.parquet")
-    with pytest.raises(CorruptFileError):
+    with pytest.raises(errors.CorruptFileError):
         read_embeddings(tmp_path / "c.parquet")
 
 
 def test_columns_that_cannot_be(tmp_path):
     np.save(tmp_path / "a.npy", np.array(IDS))
     for spec, error in (
-        (f"{tmp_path}/a.npy:k", ParameterError),
-        (f"{write(tmp_path / 'b.npy')}", ShapeError),
-        (f"{write(tmp_path / 'c.npz')}:vectors", ParameterError),
-        (f"{tmp_path}/none.csv:k", FileError),
+        (f"{tmp_path}/a.npy:k", errors.ParameterError),
+        (f"{write(tmp_path / 'b.npy', X)}", errors.ShapeError),
+        (f"{write(tmp_path / 'c.npz', X)}:vectors", errors.ParameterError),
+        (f"{tmp_path}/none.csv:k", errors.FileError),
     ):
         with pytest.raises(error):
             read_column(spec)
     (tmp_path / "a.txt").write_text("a\x0cb\nc\u2028d\n\n", encoding="utf-8")
     assert read_column(tmp_path / "a.txt").tolist() == ["a\x0cb", "c\u2028d", ""]
-    with pytest.raises(ParameterError, match="one entry per line"):
+    with pytest.raises(errors.ParameterError, match="one entry per line"):
         read_column(f"{tmp_path}/a.txt:k")
 
 
-def test_a_parquet_row_is_named_by_number_and_id(tmp_path):
+@pytest.mark.parametrize("suffix", [".parquet", ".lance"])
+def test_a_row_of_a_table_is_named_by_number_and_id(suffix, tmp_path):
+    def save(**columns):
+        path, table = tmp_path / f"{len(list(tmp_path.iterdir()))}{suffix}", pa.table(columns)
+        pq.write_table(table, path) if suffix == ".parquet" else lance.write_dataset(table, path)
+        return path
+
     for rows, kind, words in (
         ([[1.0, 2.0], [3.0]], pa.list_(pa.float64()), r"1 numbers in row 1 \(id 'b'\)"),
         ([[1.0, 2.0], None], pa.list_(pa.float32(), 2), r"missing vector in row 1 \(id 'b'\)"),
+        ([[1.0, 2.0], [1.0, None]], pa.list_(pa.float64()), r"missing numbers in row 1 \(id 'b'\)"),
         ([[1.0, 2.0], [1.0, None]], pa.list_(pa.float32(), 2), r"missing numbers in row 1 \(id 'b'\)"),
         ([None, [1.0]], pa.list_(pa.float64()), "missing vector in row 0"),
         ([[], [1.0]], pa.list_(pa.float64()), "empty vector in row 0"),
     ):
-        pq.write_table(pa.table({"id": ["a", "b"], "v": pa.array(rows, kind)}), tmp_path / "a.parquet")
-        with pytest.raises(ShapeError, match=words):
-            read_embeddings(tmp_path / "a.parquet")
-
-
-# ------------------------------------------------------------------ text by hand
+        path = save(id=["a", "b"], v=pa.array(rows, kind))
+        with pytest.raises(errors.ShapeError, match=words):
+            read_embeddings(path)
+    with pytest.raises(errors.DtypeError, match="lists of string"):
+        open_source(save(v=[["a"]]))
 
 
 @pytest.mark.parametrize(
     ("text", "error", "words"),
     [
-        ("1.5,2\n3,4\n", ParameterError, "numbers in the first line"),
-        ("1,2\n3,4\n", ParameterError, "numbers in the first line"),
-        (",a,b\n0,1,2\n", ParameterError, "without a name"),
-        ("id,a\nx,1_0\n", DtypeError, "'1_0' in line 2, column 'a'"),
-        ('id,a\n"x\ny",1\nz,?\n', DtypeError, "'[?]' in line 4"),
-        ("id,a\n", ShapeError, "no vectors"),
-        ("", ShapeError, "is empty"),
+        ("1.5,2\n3,4\n", errors.ParameterError, "numbers in the first line"),
+        ("1,2\n3,4\n", errors.ParameterError, "numbers in the first line"),
+        (",a,b\n0,1,2\n", errors.ParameterError, "without a name"),
+        ("id,a\nx,1_0\n", errors.DtypeError, "'1_0' in line 2, column 'a'"),
+        ('id,a\n"x\ny",1\nz,?\n', errors.DtypeError, "'[?]' in line 4"),
+        ("id,a\n", errors.ShapeError, "no vectors"),
+        ("", errors.ShapeError, "is empty"),
     ],
 )
 def test_a_csv_that_cannot_be(text, error, words, tmp_path):
@@ -356,28 +346,25 @@ def test_a_csv_of_a_spreadsheet_and_of_pandas(tmp_path):
     (tmp_path / "a.csv").write_text("id,a,b\nx,1,2\n")
     assert read_embeddings(tmp_path / "a.csv", ids=False).vectors.tolist() == [[1, 2]]
     (tmp_path / "a.csv").write_text("a,b\n1,2\n3\n")
-    with pytest.raises(ShapeError, match="line 3"):
+    with pytest.raises(errors.ShapeError, match="line 3"):
         read_column(f"{tmp_path}/a.csv:b")
 
 
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        ('{"vector": [true, 1]}', DtypeError),
-        ('{"vector": [1' + "0" * 400 + "]}", DtypeError),
-        ('{"id": null, "vector": [1]}', IdError),
-        ('{"x": [1]}', ParameterError),
-        ('{"vector": ' + "[" * 100_000, CorruptFileError),
-        ('{"vector": []}', ShapeError),
+        ('{"vector": [true, 1]}', errors.DtypeError),
+        ('{"vector": [1' + "0" * 400 + "]}", errors.DtypeError),
+        ('{"id": null, "vector": [1]}', errors.IdError),
+        ('{"x": [1]}', errors.ParameterError),
+        ('{"vector": ' + "[" * 100_000, errors.CorruptFileError),
+        ('{"vector": []}', errors.ShapeError),
     ],
 )
 def test_a_jsonl_that_cannot_be(line, error, tmp_path):
     (tmp_path / "a.jsonl").write_text(line + "\n")
     with pytest.raises(error):
         read_embeddings(tmp_path / "a.jsonl")
-
-
-# ------------------------------------------------------------------ folders
 
 
 def test_metadata_belongs_to_the_part_of_its_number(tmp_path):
@@ -391,19 +378,16 @@ def test_metadata_belongs_to_the_part_of_its_number(tmp_path):
     assert open_source(f"{tmp_path}:img_emb", ids="path").read().ids[40] == "2-i0"
     (tmp_path / "metadata/metadata_2.parquet").unlink()
     pq.write_table(tables[1], tmp_path / "metadata/metadata_1.parquet")
-    with pytest.raises(ParameterError, match="Add the missing part"):
+    with pytest.raises(errors.ParameterError, match="Add the missing part"):
         open_source(f"{tmp_path}:img_emb", ids="path")
 
 
 def test_ids_in_some_parts_only(tmp_path):
     pq.write_table(pa.table({"v": list(X), "id": IDS}), tmp_path / "a_0.parquet")
     pq.write_table(pa.table({"v": list(X)}), tmp_path / "a_1.parquet")
-    with pytest.raises(IdError, match="and none in"):
+    with pytest.raises(errors.IdError, match="and none in"):
         open_source(tmp_path)
     assert open_source(tmp_path, ids=False).n == 80
-
-
-# ------------------------------------------------------------------ HDF5: strings lie in a heap that libhdf5 may walk f
 
 
 @pytest.fixture
@@ -424,9 +408,9 @@ def endless(tmp_path):
 
 def test_strings_that_never_end_are_given_up(endless, monkeypatch):
     monkeypatch.setattr("congruence.stores.hdf5._PATIENCE", 1.0)
-    with pytest.raises(CorruptFileError, match="could not be read within 1 seconds"):
+    with pytest.raises(errors.CorruptFileError, match="could not be read within 1 seconds"):
         read_embeddings(endless)
-    with pytest.raises(CorruptFileError, match="could not be read within"):
+    with pytest.raises(errors.CorruptFileError, match="could not be read within"):
         read_embeddings(f"{endless}:v", ids="ids")
     assert read_embeddings(f"{endless}:v", ids=False).vectors.shape == (40, 4)
 
@@ -450,7 +434,7 @@ def test_values_in_other_files_are_not_followed(tmp_path):
         layout[:] = h5py.VirtualSource(tmp_path / "other.h5", "v", (2, 4))
         file.create_virtual_dataset("v", layout)
     for name in ("outside", "virtual"):
-        with pytest.raises(CorruptFileError, match="are stored in other files"):
+        with pytest.raises(errors.CorruptFileError, match="are stored in other files"):
             read_embeddings(tmp_path / f"{name}.h5")
 
 
@@ -460,15 +444,8 @@ def test_a_name_that_stands_for_several_columns_is_refused(suffix, tmp_path):
     path = tmp_path / f"a{suffix}"
     pq.write_table(table, path) if suffix == ".parquet" else pa.feather.write_feather(table, path, version=2)
     for read in (lambda: read_embeddings(path), lambda: read_column(f"{path}:x")):
-        with pytest.raises(ParameterError, match="several columns named 'x'"):
+        with pytest.raises(errors.ParameterError, match="several columns named 'x'"):
             read()
-
-
-def test_a_long_cell_is_cut_in_the_message(tmp_path):
-    (tmp_path / "a.csv").write_text(f"id,a\nx,{'y' * 9000}\n")
-    with pytest.raises(DtypeError) as error:
-        read_embeddings(tmp_path / "a.csv")
-    assert len(str(error.value)) < 500
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
@@ -477,7 +454,7 @@ def test_text_beyond_unicode_is_damage(order, tmp_path):
     ids.view(f"{order}u4")[8] = 0x7FFFFFFF
     np.savez(tmp_path / "a.npz", vectors=np.eye(5), ids=ids)
     for read, what in ((read_embeddings, ""), (read_column, ":ids")):
-        with pytest.raises(CorruptFileError, match="beyond Unicode"):
+        with pytest.raises(errors.CorruptFileError, match="beyond Unicode"):
             read(f"{tmp_path}/a.npz{what}")
 
 
@@ -486,7 +463,7 @@ def test_labels_that_are_no_text_are_damage(tmp_path):
         pa.string(), 1, [None, pa.py_buffer(np.array([0, 1], np.int32)), pa.py_buffer(b"\xff")]
     )
     pq.write_table(pa.table({"label": broken}), tmp_path / "a.parquet")
-    with pytest.raises(CorruptFileError, match="not text"):
+    with pytest.raises(errors.CorruptFileError, match="not text"):
         read_column(f"{tmp_path}/a.parquet:label")
 
 
@@ -496,24 +473,13 @@ def test_a_message_stays_short_whatever_the_file_says(tmp_path):
         archive.writestr(f"{name}.npy", b"x")
     data = (tmp_path / "a.npz").read_bytes()
     (tmp_path / "a.npz").write_bytes(data.replace(b"n" * 60_000, b"m" * 60_000, 1))  # the two names of an entry differ
-    with pytest.raises(CongruenceError) as caught:
+    with pytest.raises(errors.CongruenceError) as caught:
         read_embeddings(tmp_path / "a.npz")
     assert len(str(caught.value)) < 2000
     (tmp_path / "items.csv").write_text(f"id,{'c' * 60_000}\n1,2\n")
-    with pytest.raises(CongruenceError) as caught:
+    with pytest.raises(errors.CongruenceError) as caught:
         open_items(tmp_path / "items.csv")
     assert len(str(caught.value)) < 2000
-
-
-@pytest.mark.parametrize("facts", [{"model": 3}, {"normalized": "yes"}, {"dim": True}, {"revision": ["x"]}])
-def test_a_space_of_wrong_types_is_damage(facts, tmp_path):
-    np.save(tmp_path / "a.npy", np.eye(3))
-    with open_sink(tmp_path / "b.npy", n=1, dim=2, space=Space("m")) as sink:
-        sink.write(None, np.ones((1, 2)))
-    (beside,) = tmp_path.glob("b.*json")
-    (tmp_path / beside.name.replace("b", "a", 1)).write_text(json.dumps(facts))
-    with pytest.raises(CorruptFileError, match="description of the space"):
-        read_embeddings(tmp_path / "a.npy")
 
 
 def test_a_name_in_hdf5_that_is_no_text(tmp_path):
@@ -526,7 +492,7 @@ def test_a_name_in_hdf5_that_is_no_text(tmp_path):
 
 def test_a_dictionary_whose_numbers_name_no_entry_is_a_damaged_file():
     column = pa.DictionaryArray.from_arrays(pa.array([0, 13], pa.int32()), pa.array(["a"]), safe=False)
-    with pytest.raises(CorruptFileError, match="c are not text"):
+    with pytest.raises(errors.CorruptFileError, match="c are not text"):
         column_texts(column, "c")
 
 
@@ -544,5 +510,5 @@ def test_a_damaged_name_of_a_column_is_a_damaged_file(tmp_path, suffix):
         sink.write(None, np.eye(2, dtype="f4"))
     path.write_bytes(path.read_bytes().replace(b"vector", b"vecto\xe4"))
     for read in (matrices, read_embeddings):
-        with pytest.raises(CorruptFileError, match="damaged"):
+        with pytest.raises(errors.CorruptFileError, match="damaged"):
             read(path)

@@ -1,7 +1,5 @@
 """The table of formats: each entry agrees with its reader and writer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

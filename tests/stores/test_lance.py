@@ -1,24 +1,12 @@
 """Lance data sets written by others, and ours read by Lance; tests of all formats are in other files."""
 
-from __future__ import annotations
-
-import sys
-
 import numpy as np
 import pyarrow as pa
 import pytest
+from written import write
 
-from congruence import Space
-from congruence.errors import (
-    CorruptFileError,
-    FileError,
-    IdError,
-    MissingExtraError,
-    OutputExistsError,
-    ParameterError,
-    ShapeError,
-)
-from congruence.stores import StreamedRows, matrices, open_sink, open_source, read_column, read_embeddings, suffixes
+from congruence import Space, errors
+from congruence.stores import StreamedRows, matrices, open_source, read_column, read_embeddings
 from fresh import run_fresh
 
 lance = pytest.importorskip("lance")
@@ -29,13 +17,6 @@ X = RNG.standard_normal((60, 4)).astype(np.float32)
 
 def lists(X, kind=pa.list_):
     return pa.array([row.tolist() for row in X], kind(pa.float32()))
-
-
-def write(path, X, ids=None, **options):
-    with open_sink(path, n=len(X), dim=X.shape[1], dtype=X.dtype, has_ids=ids is not None, **options) as sink:
-        for start in range(0, len(X), 7):
-            sink.write(None if ids is None else pa.array(ids[start : start + 7]), X[start : start + 7])
-    return path
 
 
 def test_lance_opens_what_we_write(tmp_path):
@@ -92,40 +73,24 @@ def test_several_columns(tmp_path):
     assert matrices(path) == {"layer_2": f"{path}:layer_2", "layer_10": f"{path}:layer_10"}
     assert np.array_equal(open_source(f"{path}:layer_2").read().vectors, 2 * X)
     for spec, words in ((path, r"contains layer_10 list<.*>, layer_2"), (f"{path}:k", "'k'")):
-        with pytest.raises(ParameterError, match=words):
+        with pytest.raises(errors.ParameterError, match=words):
             open_source(spec)
-    with pytest.raises(ParameterError, match="'z'"):
+    with pytest.raises(errors.ParameterError, match="'z'"):
         read_column(f"{path}:z")
 
 
-def test_rows_that_are_none(tmp_path):
-    rows = [[1.0, 2.0]] * 6
-    for spoil, words in (
-        ([1.0], "1 numbers in row 4"),
-        (None, "missing vector in row 4"),
-        ([1.0, None], "missing numbers in row 4"),
-    ):
-        rows[4] = spoil
-        lance.write_dataset(pa.table({"v": pa.array(rows, pa.list_(pa.float64()))}), tmp_path / f"{words}.lance")
-        with pytest.raises(ShapeError, match=words):
-            open_source(tmp_path / f"{words}.lance").read()
-    lance.write_dataset(pa.table({"v": [[1.0], [2.0]], "id": ["a", None]}), tmp_path / "i.lance")
-    with pytest.raises(IdError, match=r"missing in 1 row \(1\)"):
-        open_source(tmp_path / "i.lance").read()
-    lance.write_dataset(pa.table({"v": lists(X)}).slice(0, 0), tmp_path / "e.lance")
-    with pytest.raises(ShapeError, match="no rows"):
-        open_source(tmp_path / "e.lance")
-
-
 def test_what_is_no_data_set(tmp_path):
+    lance.write_dataset(pa.table({"v": lists(X)}).slice(0, 0), tmp_path / "e.lance")
+    with pytest.raises(errors.ShapeError, match="no rows"):
+        open_source(tmp_path / "e.lance")
     (tmp_path / "f.lance").write_text("words")
     (tmp_path / "d.lance").mkdir()
     (tmp_path / "d.lance" / "thesis.txt").write_text("years of work")
-    with pytest.raises(FileError, match="a file"):
+    with pytest.raises(errors.FileError, match="a file"):
         open_source(tmp_path / "f.lance")
-    with pytest.raises(CorruptFileError):
+    with pytest.raises(errors.CorruptFileError):
         open_source(tmp_path / "d.lance")
-    with pytest.raises(OutputExistsError, match="other files than those of a Lance data set"):
+    with pytest.raises(errors.OutputExistsError, match="other files than those of a Lance data set"):
         write(tmp_path / "d.lance", X, force=True)
     assert (tmp_path / "d.lance" / "thesis.txt").exists()
 
@@ -140,17 +105,6 @@ def test_what_is_open_stays_as_it_was(tmp_path):
     assert np.array_equal(rows.take([59]), X[59:])
     assert open_source(path).n < 60
     rows.close()
-
-
-def test_it_needs_its_extra(tmp_path, monkeypatch):
-    path = write(tmp_path / "a.lance", X)
-    assert ".lance" in suffixes()
-    monkeypatch.setitem(sys.modules, "lance", None)
-    with pytest.raises(MissingExtraError, match=r"congruence\[lance\]"):
-        open_source(path)
-    with pytest.raises(MissingExtraError, match=r"congruence\[lance\]"):
-        write(tmp_path / "b.lance", X)
-    assert [p.name for p in tmp_path.iterdir()] == ["a.lance"]
 
 
 def test_a_damaged_header_is_an_error_and_does_not_end_the_process(tmp_path):

@@ -2,40 +2,24 @@
 left running.
 """
 
-from __future__ import annotations
-
 import gc
 import threading
 import time
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from written import write, write_large
 
-from congruence.errors import (
-    CorruptFileError,
-    DtypeError,
-    FileError,
-    NotFiniteError,
-    ParameterError,
-    ShapeError,
-    ZeroRowError,
-)
-from congruence.stores import StreamedRows, open_rows, open_sink, open_source, suffixes
+from congruence import errors
+from congruence.stores import StreamedRows, open_rows, open_source, suffixes
 from congruence.train import ArrayRows, Rows
 from congruence.train.rows import as_rows
 from fresh import run_fresh
 
 RNG = np.random.default_rng(0)
 KEEPS_IDS = [s for s in suffixes() if s not in (".npy", ".safetensors")]
-
-
-def write(path, X, ids=None, **options):
-    with open_sink(path, n=len(X), dim=X.shape[1], dtype=X.dtype, has_ids=ids is not None, **options) as sink:
-        sink.write(None if ids is None else pa.array(ids), X)
-    return path
 
 
 def numbered(n, d=3):
@@ -66,9 +50,6 @@ def stores(tmp_path_factory):
     """Files of 1 to 40 rows, by number."""
     home = tmp_path_factory.mktemp("rows")
     return {n: write(home / f"{n}.npy", numbered(n)) for n in range(1, 41)}
-
-
-# ------------------------------------------------------------------ what a batch is
 
 
 @given(n=st.integers(1, 40), pool=st.integers(1, 45), size=st.integers(1, 60), seed=st.integers(0, 9))
@@ -157,7 +138,7 @@ def test_rows_by_number(suffix, tmp_path, monkeypatch):
         ([[1]], "list of integers"),
         ([0.5], "list of integers"),
     ):
-        with pytest.raises(ParameterError, match=words):
+        with pytest.raises(errors.ParameterError, match=words):
             source.take(wanted)
 
 
@@ -171,12 +152,9 @@ def test_half_precision_is_held_as_such_and_handed_out_as_single(tmp_path):
     wide.close()
 
 
-# ------------------------------------------------------------------ what can go wrong
-
-
 @pytest.mark.parametrize("by_map", [False, True])
 def test_bad_rows_are_named_when_they_are_read(by_map, tmp_path):
-    for value, error in ((np.nan, NotFiniteError), (np.inf, NotFiniteError), (0, ZeroRowError)):
+    for value, error in ((np.nan, errors.NotFiniteError), (np.inf, errors.NotFiniteError), (0, errors.ZeroRowError)):
         X = numbered(50)
         X[33] = value
         path = tmp_path / f"{value}.npy"
@@ -192,7 +170,7 @@ def test_bad_rows_are_named_when_they_are_read(by_map, tmp_path):
     X[33] = 0
     rows = StreamedRows(open_source(write(tmp_path / "a.parquet", X, [f"cat {k}" for k in range(50)])), 10)
     for read in (lambda: rows.take([33]), lambda: rows.batch(0, 50, 0)):
-        with pytest.raises(ZeroRowError, match="'cat 33'"):
+        with pytest.raises(errors.ZeroRowError, match="'cat 33'"):
             read()
 
 
@@ -204,7 +182,7 @@ def test_an_error_met_ahead_is_raised_where_its_rows_are_needed(tmp_path):
     for step in range(2):
         assert np.isfinite(rows.batch(step, 5, seed)).all()
     for _ in range(2):  # and again, when asked again
-        with pytest.raises(NotFiniteError):
+        with pytest.raises(errors.NotFiniteError):
             rows.batch(2, 5, seed)
     assert np.isfinite(rows.batch(0, 5, seed)).all()
     rows.close()
@@ -215,12 +193,12 @@ def test_a_file_cut_while_in_use(suffix, tmp_path):
     path = write(tmp_path / f"v{suffix}", numbered(3000))
     rows = StreamedRows(open_source(path), 500)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(CorruptFileError):
+    with pytest.raises(errors.CorruptFileError):
         rows.batch(0, 3000, 0)
-    with pytest.raises(CorruptFileError):
+    with pytest.raises(errors.CorruptFileError):
         rows.take([2999])
     path.unlink()
-    with pytest.raises(FileError):
+    with pytest.raises(errors.FileError):
         rows.batch(0, 3000, 0)
 
 
@@ -228,27 +206,27 @@ def test_fewer_rows_than_said(tmp_path):
     source = open_source(write(tmp_path / "v.npy", numbered(30)))
     source.n = 35
     source.scan = lambda after=0, batch=9: iter([(None, numbered(30)[after:])] if after < 30 else [])
-    with pytest.raises(CorruptFileError, match="30 rows in .*35"):
+    with pytest.raises(errors.CorruptFileError, match="30 rows in .*35"):
         StreamedRows(source, 20).batch(0, 35, 0)
-    with pytest.raises(CorruptFileError, match="rows in .*35"):
+    with pytest.raises(errors.CorruptFileError, match="rows in .*35"):
         source.take([34])
 
 
 def test_bad_parameters(tmp_path):
     path = write(tmp_path / "v.npy", numbered(30))
     for pool in (0, -1, 2.5):
-        with pytest.raises(ParameterError, match="pool"):
+        with pytest.raises(errors.ParameterError, match="pool"):
             StreamedRows(open_source(path), pool)
     for dtype in (np.float64, np.int32):
-        with pytest.raises(DtypeError, match="float16 or float32"):
+        with pytest.raises(errors.DtypeError, match="float16 or float32"):
             StreamedRows(open_source(path), dtype=dtype)
-    with pytest.raises(ParameterError, match="memory"):
+    with pytest.raises(errors.ParameterError, match="memory"):
         open_rows(path, memory=0)
     write(tmp_path / "w.npy", np.full((4, 2), 1e300))
-    with pytest.raises(DtypeError, match="range of float32"):
+    with pytest.raises(errors.DtypeError, match="range of float32"):
         StreamedRows(open_source(tmp_path / "w.npy")).batch(0, 2, 0)
     write(tmp_path / "x.npy", np.full((4, 2), 1e-300))
-    with pytest.raises(ZeroRowError):
+    with pytest.raises(errors.ZeroRowError):
         StreamedRows(open_source(tmp_path / "x.npy")).batch(0, 2, 0)
 
 
@@ -278,9 +256,6 @@ def test_closing_and_forgetting_end_the_reading(tmp_path):
         assert len(read) <= 2  # of 100 blocks
 
 
-# ------------------------------------------------------------------ open_rows
-
-
 def test_what_a_store_is_opened_as(tmp_path):
     X = numbered(50)
     path = write(tmp_path / "v.npy", X)
@@ -300,9 +275,9 @@ def test_what_a_store_is_opened_as(tmp_path):
         assert isinstance(streamed, StreamedRows)
         assert streamed._size == 240 // (2 * streamed.dim * open_source(other).dtype.itemsize)
         streamed.close()
-    with pytest.raises(NotFiniteError):
+    with pytest.raises(errors.NotFiniteError):
         open_rows(write(tmp_path / "n.npy", X * np.nan))
-    with pytest.raises(ZeroRowError, match="'a'"):
+    with pytest.raises(errors.ZeroRowError, match="'a'"):
         open_rows(write(tmp_path / "n.parquet", X[:2] * 0, list("ab")))
 
 
@@ -315,7 +290,7 @@ def test_training_takes_them_and_refuses_another_width(tmp_path):
     train = SAIL(negatives=True, n_components=2, max_steps=5, batch_size=40, validate_every=5)
     first, again = (train.fit(A, B, unpaired=rows, verbose=False).transform(A) for _ in range(2))
     np.testing.assert_array_equal(first, again)
-    with pytest.raises(ShapeError, match="3"):
+    with pytest.raises(errors.ShapeError, match="3"):
         train.fit(np.ones((20, 4)), B, unpaired=rows, verbose=False)
     for side in rows:
         side.close()
@@ -329,14 +304,12 @@ def test_numbers_beyond_float32_are_never_infinite(given, tmp_path):
     rows = {"array": ArrayRows, "mapped": lambda X: ArrayRows(X, "X"), "read": lambda _: open_rows(tmp_path / "a.npy")}[
         given
     ](X)
-    with pytest.raises(DtypeError, match="range of float32"):
+    with pytest.raises(errors.DtypeError, match="range of float32"):
         rows.take([0])
-    with pytest.raises(DtypeError, match="range of float32"):
+    with pytest.raises(errors.DtypeError, match="range of float32"):
         rows.batch(0, 5, 0)
     np.testing.assert_array_equal(rows.take([1]), np.ones((1, 3)))
 
-
-# ------------------------------------------------------------------ memory
 
 DRAW = """
 import re, sys
@@ -353,16 +326,11 @@ print(n, peak() - before, flush=True)
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".parquet", ".h5", ".lance"])
 def test_an_epoch_needs_two_stretches(suffix, tmp_path):
-    X = np.zeros((4096, 256), dtype=np.float32)
-    X[:] = RNG.standard_normal(256)
     path = tmp_path / f"v{suffix}"
     # Two chunks are 32 MB, two batches 8, a few blocks 4 each; Parquet holds a row group (64 MB) and its pages,
     # and zipfile seeks by reading 16 MB at a time.
     limit = {".parquet": 190_000, ".lance": 250_000, ".npz": 150_000}.get(suffix, 70_000)
-    blocks = limit // 4096 + 5  # of 4 MB: a file larger than what reading it may take
-    with open_sink(path, n=4096 * blocks, dim=256) as sink:
-        for _ in range(blocks):
-            sink.write(None, X)
+    blocks = write_large(path, limit)  # a file larger than what reading it may take
     steps = blocks * 6 // 5
     out = run_fresh(DRAW, path, str(steps)).stdout.split()
     assert int(out[0]) == 4096 * steps

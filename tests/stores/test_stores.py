@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import sys
 import zipfile
@@ -9,23 +7,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from written import write, write_large
 
-from congruence import Space
-from congruence.errors import (
-    CorruptFileError,
-    DtypeError,
-    FileError,
-    IdError,
-    MissingExtraError,
-    OutputExistsError,
-    ParameterError,
-    ShapeError,
-    StorageError,
-    ZeroRowError,
-)
-from congruence.stores import matrices, open_sink, open_source, parse_spec, read_column, read_embeddings, suffixes
+from congruence import Space, errors
+from congruence.stores import matrices, open_sink, open_source, read_column, read_embeddings, suffixes
 from fresh import run_fresh
 
 RNG = np.random.default_rng(0)
@@ -34,27 +21,12 @@ KEEPS_IDS = [s for s in SUFFIXES if s not in (".npy", ".safetensors")]
 SPACE = Space("model/x", "rev", "image")
 
 
-def write(path, X, ids=None, *, space=None, step=7, force=False, parts=None):
-    names = None if ids is None else pa.array(list(ids), pa.string())
-    sink = open_sink(
-        path, n=len(X), dim=X.shape[1], dtype=X.dtype, has_ids=ids is not None, space=space, force=force, parts=parts
-    )
-    with sink:
-        for start in range(0, len(X), step):
-            part = slice(start, start + step)
-            sink.write(None if names is None else names.slice(start, step), X[part])
-    return path
-
-
 def gather(source, after=0, batch=5):
     blocks = list(source.scan(after, batch))
     assert all(len(block) <= batch for _, block in blocks)
     assert all(block.flags.c_contiguous and block.flags.writeable for _, block in blocks)
     ids = [name for names, _ in blocks if names is not None for name in names.to_pylist()]
     return ids, np.concatenate([block for _, block in blocks]) if blocks else np.empty((0, source.dim))
-
-
-# ------------------------------------------------------------------ round trips
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -99,11 +71,11 @@ def test_an_output_is_whole_or_absent(suffix, tmp_path):
         sink.write(None, X[:5])
         raise RuntimeError("half way")
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(StorageError, match="5 of 10 announced"), open_sink(path, n=10, dim=3) as sink:
+    with pytest.raises(errors.StorageError, match="5 of 10 announced"), open_sink(path, n=10, dim=3) as sink:
         sink.write(None, X[:5])
     assert list(tmp_path.iterdir()) == []
     write(path, X)
-    with pytest.raises(OutputExistsError, match="force=True"), open_sink(path, n=10, dim=3):
+    with pytest.raises(errors.OutputExistsError, match="force=True"), open_sink(path, n=10, dim=3):
         pytest.fail("an existing output must be refused before anything is written")
     with pytest.raises(KeyboardInterrupt), open_sink(path, n=10, dim=3, force=True) as sink:
         sink.write(None, X[:5] * 0)
@@ -139,19 +111,11 @@ def test_a_full_disk_leaves_nothing_behind(suffix, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-# ------------------------------------------------------------------ what other libraries write
-
-
 def test_numpys_own_files_in_every_order_and_type(tmp_path):
     X = RNG.standard_normal((17, 5))
-    for name, array in {
-        "c": X,
-        "fortran": np.asfortranarray(X),
-        "big": X.astype(">f4"),
-        "half": X.astype("f2"),
-        "ints": (X * 10).astype(np.int8),
-        "bool": X > 0,
-    }.items():
+    arrays = {"c": X, "fortran": np.asfortranarray(X), "big": X.astype(">f4"), "half": X.astype("f2")}
+    arrays |= {"ints": (X * 10).astype(np.int8), "bool": X > 0}
+    for name, array in arrays.items():
         np.save(tmp_path / f"{name}.npy", array)
         expected = array.astype(float) if array.dtype.kind in "ib" else array
         for after in (0, 4):
@@ -169,9 +133,9 @@ def test_the_only_matrix_needs_no_name(tmp_path):
     assert open_source(tmp_path / "a.npz").n == 4
     assert read_embeddings(tmp_path / "a.npz", ids="names").ids.tolist() == list("abcd")
     np.savez(tmp_path / "b.npz", v=X, w=X, ids=np.array(list("abcd")))
-    with pytest.raises(ParameterError, match=r"contains v \(4, 3\), w \(4, 3\), ids \(4,\)"):
+    with pytest.raises(errors.ParameterError, match=r"contains v \(4, 3\), w \(4, 3\), ids \(4,\)"):
         open_source(tmp_path / "b.npz")
-    with pytest.raises(ParameterError, match="'z'"):
+    with pytest.raises(errors.ParameterError, match="'z'"):
         open_source(f"{tmp_path}/b.npz:z")
     assert read_embeddings(f"{tmp_path}/b.npz:w").ids.tolist() == list("abcd")
     assert not read_embeddings(f"{tmp_path}/b.npz:w", ids=False).has_ids
@@ -209,9 +173,8 @@ def test_our_files_open_elsewhere(tmp_path):
     assert np.array_equal(np.stack(frame["vector"]), X)
     assert frame["id"].tolist() == ids
     assert np.array_equal(pd.read_csv(write(tmp_path / "a.csv", X, ids))["v1"].to_numpy(np.float32), X[:, 1])
-    assert np.array_equal(
-        np.stack(pd.read_json(write(tmp_path / "a.jsonl", X, ids), lines=True)["vector"]).astype("f4"), X
-    )
+    frame = pd.read_json(write(tmp_path / "a.jsonl", X, ids), lines=True)
+    assert np.array_equal(np.stack(frame["vector"]).astype("f4"), X)
     import h5py
 
     with h5py.File(write(tmp_path / "a.h5", X, ids)) as file:
@@ -240,25 +203,6 @@ def test_parquet_lists_of_every_kind_sliced_and_grouped(kind, value, tmp_path):
     assert read_embeddings(tmp_path / "a.parquet", ids="key").ids[0] == 10
 
 
-def test_ragged_and_missing_rows_are_numbered(tmp_path):
-    rows = [[1.0, 2.0]] * 6
-    for spoil, words in (
-        ([1.0], "1 numbers in row 4"),
-        (None, "missing vector in row 4"),
-        ([1.0, None], "missing numbers in row 4"),
-    ):
-        rows[4] = spoil
-        pq.write_table(pa.table({"v": pa.array(rows, pa.list_(pa.float64()))}), tmp_path / "a.parquet")
-        with pytest.raises(ShapeError, match=words):
-            open_source(tmp_path / "a.parquet").read()
-    pq.write_table(pa.table({"v": [[1.0], [2.0]], "id": ["a", None]}), tmp_path / "a.parquet")
-    with pytest.raises(IdError, match=r"missing in 1 row \(1\)"):
-        open_source(tmp_path / "a.parquet").read()
-    pq.write_table(pa.table({"v": [["a"]]}), tmp_path / "a.parquet")
-    with pytest.raises(DtypeError, match="lists of string"):
-        open_source(tmp_path / "a.parquet")
-
-
 def test_csv_and_jsonl_edited_by_hand(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('id,note,v0,v1\n"a, b",x,1,2\nc,y,3,4e-1\n')
@@ -266,28 +210,25 @@ def test_csv_and_jsonl_edited_by_hand(tmp_path):
     assert read_embeddings(f"{path}:v", ids="note").ids.tolist() == ["x", "y"]
     assert read_embeddings(f"{path}:v").vectors.tolist() == [[1, 2], [3, 0.4]]
     assert read_column(f"{path}:note").tolist() == ["x", "y"]
-    with pytest.raises(DtypeError, match="'x' in line 2, column 'note'"):
+    with pytest.raises(errors.DtypeError, match="'x' in line 2, column 'note'"):
         read_embeddings(path)
     path.write_text("v0,v1\n1,2\n3\n")
-    with pytest.raises(ShapeError, match="1 cells in line 3"):
+    with pytest.raises(errors.ShapeError, match="1 cells in line 3"):
         read_embeddings(path)
     path = tmp_path / "a.jsonl"
     path.write_text('{"id": 7, "embedding": [1, 2]}\n\n{"id": 8, "embedding": [3, 4]}\n')
     assert read_embeddings(path).ids.tolist() == [7, 8]
     for line, error, words in (
-        ('{"id": 9, "embedding": [1]}', ShapeError, "1 numbers in line 4"),
-        ('{"id": 9, "embedding": "x"}', DtypeError, "line 4"),
-        ('{"id": 9}', ParameterError, "'embedding'"),
-        ('{"embedding": [1, 2]}', IdError, r"missing in 1 row \(2\)"),
-        ("{", CorruptFileError, "Line 4"),
-        ("[1]", CorruptFileError, "not a JSON object"),
+        ('{"id": 9, "embedding": [1]}', errors.ShapeError, "1 numbers in line 4"),
+        ('{"id": 9, "embedding": "x"}', errors.DtypeError, "line 4"),
+        ('{"id": 9}', errors.ParameterError, "'embedding'"),
+        ('{"embedding": [1, 2]}', errors.IdError, r"missing in 1 row \(2\)"),
+        ("{", errors.CorruptFileError, "Line 4"),
+        ("[1]", errors.CorruptFileError, "not a JSON object"),
     ):
         path.write_text('{"id": 7, "embedding": [1, 2]}\n\n{"id": 8, "embedding": [3, 4]}\n' + line)
         with pytest.raises(error, match=words):
             read_embeddings(path)
-
-
-# ------------------------------------------------------------------ folders
 
 
 def test_parts_come_in_natural_order_and_keep_their_names(tmp_path):
@@ -303,7 +244,7 @@ def test_parts_come_in_natural_order_and_keep_their_names(tmp_path):
     assert sorted(p.name for p in out.iterdir()) == sorted([*(f"part_{k}.npy" for k in range(11)), "space.json"])
     assert np.array_equal(np.load(out / "part_10.npy"), X[30:] * 2)
     np.save(folder / "part_5.npy", X[:3, :2])
-    with pytest.raises(ShapeError, match=r"width 2 in .*part_5"):
+    with pytest.raises(errors.ShapeError, match=r"width 2 in .*part_5"):
         open_source(folder)
 
 
@@ -321,10 +262,10 @@ def test_the_layout_of_clip_retrieval(tmp_path):
     assert np.array_equal(image.vectors, X)
     assert np.array_equal(read_embeddings(tmp_path / "text_emb", ids="image_path").vectors, -X)
     assert gather(open_source(f"{tmp_path}:img_emb", ids="image_path"), 2, 2)[0] == ["2.jpg", "3.jpg", "4.jpg"]
-    with pytest.raises(ParameterError, match="img_emb, metadata, text_emb"):
+    with pytest.raises(errors.ParameterError, match="img_emb, metadata, text_emb"):
         open_source(tmp_path)
     np.save(tmp_path / "img_emb/img_emb_1.npy", X[3:4])
-    with pytest.raises(ShapeError, match="2 rows in .* and 1 in"):
+    with pytest.raises(errors.ShapeError, match="2 rows in .* and 1 in"):
         open_source(f"{tmp_path}:img_emb", ids="image_path")
 
 
@@ -337,19 +278,6 @@ def test_parquet_parts_keep_their_ids(tmp_path):
     assert open_source(out).space == SPACE
 
 
-# ------------------------------------------------------------------ names, ids, spaces
-
-
-def test_specs_split_at_the_last_colon_unless_the_path_exists(tmp_path):
-    odd = tmp_path / "a:b.npy"
-    np.save(odd, np.eye(3))
-    assert parse_spec(odd) == (str(odd), None)
-    assert parse_spec("x.npz:k") == ("x.npz", "k")
-    assert parse_spec("C:\\x.npz") == ("C:\\x.npz", None)
-    assert parse_spec("dir/x.npy") == ("dir/x.npy", None)
-    assert open_source(odd).n == 3
-
-
 def test_ids_may_lie_elsewhere(tmp_path):
     np.save(tmp_path / "v.npy", np.eye(3))
     (tmp_path / "names.txt").write_text("a\nb\nc\n")
@@ -357,7 +285,7 @@ def test_ids_may_lie_elsewhere(tmp_path):
     np.save(tmp_path / "n.npy", np.array([4, 5, 6]))
     assert read_embeddings(tmp_path / "v.npy", ids=str(tmp_path / "n.npy")).ids.tolist() == [4, 5, 6]
     (tmp_path / "names.txt").write_text("a\nb\n")
-    with pytest.raises(IdError, match="2 ids for 3 rows"):
+    with pytest.raises(errors.IdError, match="2 ids for 3 rows"):
         read_embeddings(tmp_path / "v.npy", ids=str(tmp_path / "names.txt"))
 
 
@@ -367,52 +295,14 @@ def test_what_the_caller_knows_of_the_space_wins(tmp_path):
     assert (source.space.model, source.space.modality) == ("other", "image")
     write(tmp_path / "a.npy", np.eye(3), force=True)
     assert open_source(tmp_path / "a.npy").space == Space()  # no description of the file that was replaced
-    (tmp_path / "a.npy.space.json").write_text("{")
-    with pytest.raises(CorruptFileError, match="description of the space"):
-        open_source(tmp_path / "a.npy")
-
-
-# ------------------------------------------------------------------ bad files
-
-
-def valid(tmp_path, suffix):
-    X = RNG.standard_normal((2000, 8)).astype(np.float32)
-    return write(tmp_path / f"v{suffix}", X, step=500)
-
-
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".parquet", ".h5"])
-@pytest.mark.parametrize("keep", [0.0, 0.0005, 0.5, 0.97])
-def test_truncated_files_are_refused(suffix, keep, tmp_path):
-    path = valid(tmp_path, suffix)
-    raw = path.read_bytes()
-    path.write_bytes(raw[: int(len(raw) * keep)])
-    with pytest.raises((CorruptFileError, ShapeError)):
-        read_embeddings(path)
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".parquet", ".h5", ".csv", ".jsonl"])
 def test_rubbish_is_refused(suffix, tmp_path):
     path = tmp_path / f"v{suffix}"
     path.write_bytes(bytes(range(128, 256)) * 40)
-    with pytest.raises((CorruptFileError, ShapeError, DtypeError)):
+    with pytest.raises((errors.CorruptFileError, errors.ShapeError, errors.DtypeError)):
         read_embeddings(path)
-
-
-@settings(max_examples=300)
-@given(seed=st.integers(0, 10**9))
-def test_a_safetensors_header_cannot_be_made_to_lie(seed, tmp_path_factory):
-    """If any byte of the header changes, the reader returns rows or raises an error of this library."""
-    path = tmp_path_factory.mktemp("s") / "v.safetensors"
-    X = RNG.standard_normal((20, 4)).astype(np.float32)
-    write(path, X)
-    raw = bytearray(path.read_bytes())
-    rng = np.random.default_rng(seed)
-    raw[rng.integers(0, 80)] = rng.integers(0, 256)
-    path.write_bytes(bytes(raw))
-    try:
-        gather(open_source(path))
-    except (CorruptFileError, ShapeError, DtypeError, ParameterError):
-        pass
 
 
 def test_a_damaged_npz_member_is_noticed(tmp_path):
@@ -421,7 +311,7 @@ def test_a_damaged_npz_member_is_noticed(tmp_path):
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 255
     path.write_bytes(bytes(raw))
-    with pytest.raises(CorruptFileError):
+    with pytest.raises(errors.CorruptFileError):
         read_embeddings(path)
 
 
@@ -431,69 +321,63 @@ def test_arrays_that_need_pickle_are_never_loaded(tmp_path):
             return (pytest.fail, ("a pickle was executed",))
 
     np.save(tmp_path / "a.npy", np.array([[Bomb()]], dtype=object), allow_pickle=True)
-    with pytest.raises(DtypeError, match="objects"):
+    with pytest.raises(errors.DtypeError, match="objects"):
         read_embeddings(tmp_path / "a.npy")
-    with pytest.raises(DtypeError, match="pickle"):
+    with pytest.raises(errors.DtypeError, match="pickle"):
         read_column(tmp_path / "a.npy")
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.write(tmp_path / "a.npy", "v.npy")
         archive.write(tmp_path / "a.npy", "names.npy")
-    with pytest.raises(DtypeError, match="objects"):
+    with pytest.raises(errors.DtypeError, match="objects"):
         read_embeddings(f"{tmp_path}/a.npz:v")
 
 
-@pytest.mark.parametrize(
-    ("array", "error"),
-    [
-        (np.ones(3), ShapeError),
-        (np.ones((2, 2, 2)), ShapeError),
-        (np.ones((0, 3)), ShapeError),
-        (np.array([["a"]]), DtypeError),
-        (np.ones((2, 2), complex), DtypeError),
-    ],
-)
-def test_arrays_that_are_no_embeddings(array, error, tmp_path):
-    np.save(tmp_path / "a.npy", array)
-    np.savez(tmp_path / "a.npz", v=array)
-    for spec in (f"{tmp_path}/a.npy", f"{tmp_path}/a.npz:v"):
-        with pytest.raises(error):
-            open_source(spec)
+def test_arrays_that_are_no_embeddings(tmp_path):
+    shapes, types = [np.ones(3), np.ones((2, 2, 2)), np.ones((0, 3))], [np.array([["a"]]), np.ones((2, 2), complex)]
+    for array in (*shapes, *types):
+        np.save(tmp_path / "a.npy", array)
+        np.savez(tmp_path / "a.npz", v=array)
+        for spec in (f"{tmp_path}/a.npy", f"{tmp_path}/a.npz:v"):
+            with pytest.raises(errors.ShapeError if array.dtype == np.float64 else errors.DtypeError):
+                open_source(spec)
 
 
 def test_zero_rows_are_named(tmp_path):
     X = np.eye(4)
     X[2] = 0
     write(tmp_path / "a.parquet", X, list("abcd"))
-    with pytest.raises(ZeroRowError, match="'c'"):
+    with pytest.raises(errors.ZeroRowError, match="'c'"):
         read_embeddings(tmp_path / "a.parquet")
     assert len(read_embeddings(tmp_path / "a.parquet", allow_zero_rows=True)) == 4
 
 
 def test_missing_files_and_unknown_kinds(tmp_path):
     for suffix in SUFFIXES[:-1]:
-        with pytest.raises(FileError, match="No file at"):
+        with pytest.raises(errors.FileError, match="No file at"):
             open_source(tmp_path / f"none{suffix}")
-    with pytest.raises(ParameterError, match=r"one of \.npy, \.npz"):
+    with pytest.raises(errors.ParameterError, match=r"one of \.npy, \.npz"):
         open_source(tmp_path / "a.pkl")
-    with pytest.raises(ParameterError):
+    with pytest.raises(errors.ParameterError):
         read_column(tmp_path / "a.pkl")
     np.save(tmp_path / "a.npy", np.eye(3))
-    with pytest.raises(ParameterError, match="holds one array"):
+    with pytest.raises(errors.ParameterError, match="holds one array"):
         open_source(f"{tmp_path}/a.npy:key")
-    with pytest.raises(FileError, match="No folder"), open_sink(tmp_path / "no/where.npy", n=1, dim=1):
+    with pytest.raises(errors.FileError, match="No folder"), open_sink(tmp_path / "no/where.npy", n=1, dim=1):
         pytest.fail("there is no such folder")
-    with pytest.raises(DtypeError):
+    with pytest.raises(errors.DtypeError):
         open_sink(tmp_path / "a.npy", n=1, dim=1, dtype=np.int32)
 
 
-def test_hdf5_needs_its_extra(tmp_path, monkeypatch):
-    write(tmp_path / "a.h5", np.eye(3))
-    monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(MissingExtraError, match=r"congruence\[hdf5\]"):
-        open_source(tmp_path / "a.h5")
+@pytest.mark.parametrize(("suffix", "module", "extra"), [(".h5", "h5py", "hdf5"), (".lance", "lance", "lance")])
+def test_some_formats_need_an_extra(suffix, module, extra, tmp_path, monkeypatch):
+    path = write(tmp_path / f"a{suffix}", np.eye(3))
+    assert suffix in SUFFIXES
+    monkeypatch.setitem(sys.modules, module, None)
+    for call in (lambda: open_source(path), lambda: write(tmp_path / f"b{suffix}", np.eye(3))):
+        with pytest.raises(errors.MissingExtraError, match=rf"congruence\[{extra}\]"):
+            call()
+    assert list(tmp_path.iterdir()) == [path]
 
-
-# ------------------------------------------------------------------ memory
 
 SCAN = """
 import re, sys
@@ -508,16 +392,11 @@ print(rows, peak() - before)
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".parquet", ".h5", ".lance"])
 def test_a_scan_needs_little_memory(suffix, tmp_path):
-    X = np.zeros((4096, 256), dtype=np.float32)
-    X[:] = RNG.standard_normal(256)
     path = tmp_path / f"v{suffix}"
     # Parquet keeps a row group or so (64 MB) and its decoded pages, Lance what it reads ahead; the others hold a block
     # or two.
     limit = {".parquet": 150_000, ".lance": 250_000}.get(suffix, 60_000)
-    blocks = limit // 4096 + 5  # of 4 MB: a file larger than what reading it may take
-    with open_sink(path, n=4096 * blocks, dim=256) as sink:
-        for _ in range(blocks):
-            sink.write(None, X)
+    blocks = write_large(path, limit)  # a file larger than what reading it may take
     out = run_fresh(SCAN, path).stdout.split()
     assert int(out[0]) == 4096 * blocks
     assert int(out[1]) < limit
@@ -556,7 +435,7 @@ def test_matrices_are_named_in_natural_order(tmp_path):
         np.testing.assert_array_equal(read_embeddings(found["layer_2"]).vectors, 2 * X)
         assert list(matrices(f"{tmp_path / name}:layer_1*")) == ["layer_10"]
         assert matrices(f"{tmp_path / name}:layer_2") == {"layer_2": f"{tmp_path / name}:layer_2"}
-        with pytest.raises(ParameterError, match=r"no matrix that matches 'x\*'.*layer_10"):
+        with pytest.raises(errors.ParameterError, match=r"no matrix that matches 'x\*'.*layer_10"):
             matrices(f"{tmp_path / name}:x*")
 
 
@@ -571,9 +450,9 @@ def test_matrices_of_a_folder_are_its_files(tmp_path):
     assert list(matrices(tmp_path)) == ["b9.csv", "b9.npy", "b10"]
     assert list(matrices(f"{tmp_path}:*.npy")) == ["b9.npy"]
     assert matrices(tmp_path / "b10.npy") == {"b10": str(tmp_path / "b10.npy")}
-    with pytest.raises(ParameterError, match="no matrix"):
+    with pytest.raises(errors.ParameterError, match="no matrix"):
         matrices(f"{tmp_path}:none*")
-    with pytest.raises(FileError):
+    with pytest.raises(errors.FileError):
         matrices(tmp_path / "none.npz")
-    with pytest.raises(ParameterError, match="matrices"):
+    with pytest.raises(errors.ParameterError, match="matrices"):
         matrices(tmp_path / "notes.md")
