@@ -40,22 +40,23 @@ browser:
 	&& { apt-get -qq update; DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1; } \
 	|| echo "no chromium: the browser tests will be skipped"
 
-# Lint runs beside the tests, and is printed after them; a failure of either is one of this target. Small matrices: processes pay, threads cost
-# more than they save. Work is stolen from the end of a queue, so that a module's tests, and what they share, mostly stay in one process.
-# A thread that waits sleeps: where tests ask for several, they would spin on the cores of other tests, up to 20 times as long.
+# Small matrices: processes pay, threads cost more than they save, and a thread that waits sleeps: where tests ask for several, they would spin on
+# the cores of other tests. Work is stolen from the end of a queue, so that a module's tests, and what they share, mostly stay in one process.
 # Files are written to memory where there is room (Linux): waiting for a disk to confirm each of thousands took a tenth of the time.
 # Others may pass through that folder, but not list it: as root, PostgreSQL runs as a user of its own.
 # Bytecode is kept, also where the environment says not to: each of many processes would compile all of it anew.
-test: $(VENV)/.test
-	@{ $(LINT); } >$(VENV)/lint.txt 2>&1 & lint=$$!; \
-	memory=$$(df -Pk /dev/shm 2>/dev/null | awk '$$1 == "tmpfs" && $$4 > 4000000 {print $$6}'); \
+PYTEST = memory=$$(df -Pk /dev/shm 2>/dev/null | awk '$$1 == "tmpfs" && $$4 > 4000000 {print $$6}'); \
 	temp=$$(mktemp -d $${memory:+-p $$memory}); chmod 711 "$$temp"; trap 'rm -rf "$$temp"' EXIT; trap 'exit 130' INT TERM HUP; \
-	TMPDIR=$$temp OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m 'not long' -n auto --dist worksteal; tests=$$?; \
+	TMPDIR=$$temp OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
+
+# Lint runs beside the tests, and is printed after them; a failure of either is one of this target.
+test: $(VENV)/.test
+	@{ $(LINT); } >$(VENV)/lint.txt 2>&1 & lint=$$!; $(PYTEST) -m 'not long'; tests=$$?; \
 	wait $$lint; lint=$$?; cat $(VENV)/lint.txt; exit $$((tests | lint))
 
-# The tests marked `long`, more than 20 s of CPU each. pytest ends with 5 if there is none.
+# Trainings and experiments to the end, pages as printed, kills, hostile files, clusters.
 test-long: $(VENV)/.test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long -n auto || test $$? -eq 5
+	@$(PYTEST) -m long
 
 # The pinned versions are asked for in the advisory database of PyPI; without a way to it, that is said, and nothing is claimed.
 audit: constraints.txt

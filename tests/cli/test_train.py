@@ -144,6 +144,7 @@ def jam(captions, *more):
     return ["train", "jam", *rows.split(), "-o", f"{captions}/map", *quick.split(), *more]
 
 
+@pytest.mark.long
 def test_jam_from_files(here, captions):
     done = here(*jam(captions, "--seed", "42", "--source-model", "vision")).ends(0)
     assert "caption before its wrong ones" in done.out
@@ -157,6 +158,7 @@ def test_jam_from_files(here, captions):
     assert json.loads(plain.out)["training"]["loss"] == "con"
 
 
+@pytest.mark.long
 def test_jam_counts_an_image_of_two_captions_once(here, captions):
     rows = np.load(captions / "v.npy")
     np.save(captions / "v.npy", np.repeat(rows[::2], 2, axis=0))

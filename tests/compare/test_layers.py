@@ -78,6 +78,7 @@ def test_kernels_and_features_may_meet():
     np.testing.assert_allclose(np.diag(found.values), 1, atol=1e-12)
 
 
+@pytest.mark.long
 def test_unrelated_layers_fool_the_plain_p_value_and_not_the_corrected_one():
     """Of 60 searches over 12 unrelated pairs the corrected p is ≤ .1 about 6 times (sd 2.3), the plain one far more
     often.

@@ -93,6 +93,7 @@ def test_unrelated_pairs_are_not_told_from_shuffled_ones():
     assert 17 <= np.sum(np.array(p) <= 0.5) <= 43
 
 
+@pytest.mark.long
 def test_a_hard_text_as_good_as_the_right_one_is_not_told_apart():
     """Two captions drawn alike for each image: p is uniform, where a t-test over draws would nearly always see a
     difference.

@@ -52,6 +52,7 @@ def test_the_wrong_pairs_are_named():
     assert min(report.suspect_probability) > 0.5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", ["text_eva02_b16", "text_openai_vitb16"])
 def test_on_real_embeddings(lvis, target):
     X, Y = lvis["text_openai_vitb32"][:900], lvis[target][:900]
@@ -169,6 +170,7 @@ def test_pairs_without_a_partner_are_found(lvis):
     assert accused <= 2
 
 
+@pytest.mark.long
 def test_few_shuffled_pairs_are_not_called_paired():
     """The folds' test alone calls about one set in a hundred paired, by its level."""
     found, passed = [], 0

@@ -40,6 +40,7 @@ def test_related_spaces_stand_out_and_unrelated_ones_do_not():
     assert min(score.adjusted_p_value for score in compare_spaces(X, Y, permutations=99, halves=2)) > 0.01
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", DEFAULT)
 def test_p_values_are_uniform_on_unrelated_rows(name):
     """Forty draws: the share below one half is a binomial with mean 20 and standard deviation 3.2."""
@@ -48,6 +49,7 @@ def test_p_values_are_uniform_on_unrelated_rows(name):
     assert np.sum(np.array(p) <= 0.1) <= 12
 
 
+@pytest.mark.long
 def test_the_adjusted_p_value_pays_for_the_search():
     """Under the null the best of twelve metrics is below .1 more often than one time in ten; corrected it is not."""
     plain, adjusted = [], []

@@ -570,6 +570,7 @@ class RenamesContract:
         rows = self.user_rows(where)
         return len(rows), len(next(iter(rows.values())).vector) // 4
 
+    @pytest.mark.long
     @pytest.mark.parametrize("then", ["switch", "rollback"])
     @pytest.mark.parametrize(
         ("step", "renames", "stage"),

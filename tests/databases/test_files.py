@@ -16,6 +16,8 @@ from processes import fork
 from congruence import OrthogonalMap, errors
 from congruence.databases import Stage, open_database
 
+pytestmark = pytest.mark.long
+
 faiss = LazyModule("faiss")
 
 N, D, E = 23, 4, 3

@@ -19,6 +19,8 @@ from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.mapper import RowMapper
 from congruence.upgrade.migrate.quantize import Quantizer
 
+pytestmark = pytest.mark.long
+
 N, D, E = 400, 6, 8
 
 STEPS = ("prepare", "write", "flush", "build_index", "switch", "rollback")

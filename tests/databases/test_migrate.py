@@ -127,6 +127,7 @@ def test_each_modality_has_its_own_means_and_a_constant_stands_in_for_a_column(m
     np.testing.assert_allclose(made.new[text], plain.new[text], atol=2e-6)
 
 
+@pytest.mark.long
 def test_a_stop_at_any_call_is_resumed_and_nothing_is_lost_or_doubled(mapping, tmp_path):
     """Every call of the steps fails once; the migration then resumes in the same process, or in a new one."""
     calls = MemoryDatabase(table())

@@ -57,6 +57,7 @@ def embeddings(where):
     return table["embedding"].combine_chunks().flatten().to_numpy().reshape(-1, D)
 
 
+@pytest.mark.long
 def test_a_disk_that_takes_no_more_is_one_error_and_the_run_is_resumed(tmp_path, rows, mapping):
     where = lance_table(tmp_path, rows)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -337,6 +337,7 @@ def test_a_long_query_makes_the_switch_try_again_later(shop, monkeypatch):
         database.switch()
 
 
+@pytest.mark.long
 def test_a_server_that_is_started_again_goes_on(shop, server):
     where, _ = shop()
     with open_database(where, table="items") as database:

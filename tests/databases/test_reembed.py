@@ -164,6 +164,7 @@ def test_texts_choose_and_stay_known(switched, mapping, truth, tmp_path):
     assert again.history_[0].to_dict() == first.history_[0].to_dict()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", ["write", "flush", "encode", "journal", "save"])
 @pytest.mark.parametrize(("nth", "in_memory"), [(0, 2**26), (3, 0)])
 def test_killed_at_any_step(switched, mapping, truth, tmp_path, step, nth, in_memory, monkeypatch):

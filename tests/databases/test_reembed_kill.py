@@ -17,6 +17,8 @@ from congruence.upgrade.migrate import Migration, stages
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.progressive import refit, state
 
+pytestmark = pytest.mark.long
+
 N, D, E = 240, 6, 8
 BUDGET, CHUNK = 48, 8
 

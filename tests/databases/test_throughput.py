@@ -54,6 +54,7 @@ def test_what_is_remembered_of_a_scan_keeps_no_vectors_in_memory(tmp_path, monke
         assert not any(np.shares_memory(places, one.column(2)) for _, places in database._seen for one in given)
 
 
+@pytest.mark.long
 def test_a_search_that_reads_all_rows_is_asked_ten_times_and_an_index_200_times(tmp_path, mapping):
     where = in_lance(tmp_path, 400)
     asked = []

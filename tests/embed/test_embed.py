@@ -517,6 +517,7 @@ def _fill(folder, number, barrier):
         assert all(np.array_equal(vector, [k, int(name.split("-")[1])]) for name, vector in got.items())
 
 
+@pytest.mark.long
 def test_four_processes_share_one_cache(tmp_path):
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(4)

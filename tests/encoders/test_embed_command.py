@@ -23,6 +23,7 @@ def folder(tmp_path, images):
     return place
 
 
+@pytest.mark.long
 def test_images_and_texts_of_one_model_meet_in_one_space(here, clip, folder, images, tmp_path):
     (tmp_path / "texts.csv").write_text("id,text\n" + "".join(f"t{k},{text}\n" for k, text in enumerate(TEXTS)))
     common = ["--batch-size", 2, "--device", "cpu", "--json"]

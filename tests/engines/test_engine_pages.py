@@ -15,7 +15,7 @@ from engine_data import FILES, MAP, OUT, ROWS, WIDTH, X, write_parts
 from congruence import Space
 from congruence.upgrade.transform import BlockMap
 
-pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore"), pytest.mark.long]
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -66,7 +66,6 @@ def has_java() -> bool:
     return "jdk.incubator.vector" in subprocess.run([java, "--list-modules"], capture_output=True, text=True).stdout
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not has_java(), reason="no Java 17 with the module that Spark 4 needs")
 def test_spark(run, monkeypatch):
     from pyspark.sql import SparkSession

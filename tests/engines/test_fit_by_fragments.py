@@ -11,6 +11,8 @@ from congruence.engines import LocalEngine, fit_dataset, open_dataset, open_pair
 from congruence.engines.engine import FAN_IN
 from congruence.errors import IdError, NotFiniteError, ParameterError
 
+pytestmark = pytest.mark.long
+
 HERE = LocalEngine()
 
 

@@ -14,6 +14,8 @@ from congruence.upgrade.migrate import Migration
 
 lance = pytest.importorskip("lance")
 
+pytestmark = pytest.mark.long
+
 N = FILES * ROWS
 
 

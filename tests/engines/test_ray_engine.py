@@ -22,7 +22,7 @@ from congruence.stores import open_source
 from congruence.upgrade.migrate import Migration
 from congruence.upgrade.transform import transform_file
 
-pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("ray"), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.heavy, pytest.mark.xdist_group("ray"), pytest.mark.filterwarnings("ignore"), pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,8 @@ from congruence.engines.jobs import MOST_RECEIPTS, SECONDS, FragmentJournal, Rec
 from congruence.engines.locations import Location
 from congruence.engines.planning import DRIVER_BYTES, Machines, Rates, measure_rates, plan_rows
 
+pytestmark = pytest.mark.long
+
 N, WORKERS = 10_000, 64
 
 

@@ -132,6 +132,7 @@ def found(texts, maps):
     return compare_maps(whole, few, *sides, draws=500, permutations=999), sides
 
 
+@pytest.mark.long
 def test_means_are_those_of_evaluate(maps, found):
     comparison, sides = found
     ours, theirs = (evaluate(one, *sides) for one in maps[:2])

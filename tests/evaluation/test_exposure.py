@@ -42,6 +42,7 @@ def test_few_pairs_and_refinement_read_what_the_pairs_alone_do_not(problem):
     assert same[0] is same[1]
 
 
+@pytest.mark.long
 def test_without_pairs_what_unpaired_rows_show_is_read():
     p = unimodal_problem(300, 24, latent=20, noise=0, nuisance=0.05, classes=60, spread=0.3, random_state=0)
     line, none = measure_exposure(p.images, p.texts, pairs=[0], protections=["none", "noise=8"], draws=1)

@@ -10,6 +10,8 @@ from process import CONTEXT, finish, run, said, start
 
 from congruence.cli import app
 
+pytestmark = pytest.mark.long
+
 
 def test_every_command_is_known_as_a_writer_or_a_reader():
     commands = {command.name for command in (*app.registered_commands, *app.registered_groups)}

@@ -10,7 +10,7 @@ from congruence.maps import MAPS
 from congruence.stores import suffixes
 from congruence_papers.image_sets import DATASETS
 
-pytestmark = pytest.mark.heavy  # a child process that takes seconds to start, which one worker then starts for all
+pytestmark = pytest.mark.long
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "image_sets")]

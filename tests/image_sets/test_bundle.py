@@ -114,6 +114,7 @@ def test_names_and_kinds_are_checked(bundle, tmp_path):
         read_bundle(tmp_path / "none.parquet")
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(data=st.data())
 def test_damage_is_an_error_of_ours(bundle, data, tmp_path_factory):

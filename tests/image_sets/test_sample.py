@@ -94,6 +94,7 @@ def mean_cosine(X, Y):
     return ((X * Y).sum(1) / np.linalg.norm(X, axis=1) / np.linalg.norm(Y, axis=1)).mean()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["image", "text"])
 def test_a_map_fitted_on_one_modality_carries_the_other(data, kind):
     """The claim: direction and size of the effect on classes the map has not seen, over three splits."""

@@ -152,6 +152,7 @@ def test_langchain_async_and_batches(bridge):
 # ------------------------------------------------------------------ LlamaIndex
 
 
+@pytest.mark.long
 def test_llama_index_searches_old_vectors(bridge, old_rows, nearest):
     from llama_index.core import VectorStoreIndex
     from llama_index.core.schema import TextNode

@@ -12,7 +12,7 @@ from toy_models import TEXTS, Toy, new_model
 
 from congruence.integrations.server import create_app
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.long]
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 

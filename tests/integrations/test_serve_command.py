@@ -44,6 +44,7 @@ def result(process: subprocess.Popen) -> dict:
     return json.loads("".join(lines))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_requests_in_flight_end(folder, bridge, number):
     process = start(folder, "--api-key-env", "MY_KEY", MY_KEY=KEY, TOY_PAUSE="0.7")

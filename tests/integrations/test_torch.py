@@ -48,6 +48,7 @@ def test_a_zero_row_has_a_finite_gradient():
     assert A.grad.abs().max() < 1e3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "side"), [("mlp", "source"), ("heads", "source"), ("heads", "target")])
 def test_torch_compiles_it_into_one_graph(name, side):
     torch.compiler.reset()

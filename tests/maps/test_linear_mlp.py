@@ -76,6 +76,7 @@ def curved(n, seed):
     return X, X @ A + 2 * np.tanh(2 * X @ B)
 
 
+@pytest.mark.long
 def test_the_perceptron_beats_the_line_where_there_is_a_curve():
     X, Y = curved(3000, 0)
     Xt, Yt = curved(1000, 1)

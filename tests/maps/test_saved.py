@@ -209,6 +209,7 @@ def harm_arrays(data, arrays):
         arrays[name] = np.ascontiguousarray(array)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [*METHODS, "heads"])
 @settings(max_examples=60)
 @given(data=st.data())

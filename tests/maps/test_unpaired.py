@@ -111,6 +111,7 @@ def test_what_is_saved_is_a_plain_rotation_with_its_score(fitted, tmp_path):
     assert again.scores_["alignment"] == fitted.alignment_.to_dict()
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::congruence.errors.CongruenceWarning")
 def test_scikit_learns_own_contract():
     results = check_estimator(UnpairedMap(n_restarts=2), on_fail=None)

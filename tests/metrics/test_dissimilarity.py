@@ -152,6 +152,7 @@ def test_many_rows_are_sampled_only_when_asked(monkeypatch):
     assert rsa(X, Y, max_rows=20, random_state=5) != rsa(X, Y, max_rows=20, random_state=6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compare", ["spearman", "pearson", "cosine"])
 def test_memory_is_two_condensed_vectors_and_a_block(compare):
     n = 3000

@@ -47,6 +47,7 @@ def test_whole_matrices_are_not_asked_for_many_rows(name):
         METRICS[name].prepare(np.ones((5001, 2)), "X")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("shape", "draws", "runs"), [((5,), 19, 4000), ((5,), 200, 2000), ((27, 13), 19, 1000), ((27, 13), 200, 300)]
 )

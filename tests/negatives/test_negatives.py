@@ -237,6 +237,7 @@ def test_what_is_refused(captions, options, error, message):
         generate(captions, **options)
 
 
+@pytest.mark.long
 def test_on_sugarcrepes_captions(shared):
     folder = shared("sugarcrepe/swap_obj.json").parent
     texts = sorted({text.strip() for text in load_sugarcrepe(folder).captions.tolist()})[::7]

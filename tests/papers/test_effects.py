@@ -11,7 +11,7 @@ from congruence_papers.canonical import contrastive_heads, maps, open_sample, sa
 from congruence_papers.canonical.samples import Heads
 
 #: They begin first, and one after another in one worker: tests share the runs of experiments.
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 _heads: dict[tuple[object, ...], Heads] = {}

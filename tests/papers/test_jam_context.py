@@ -11,6 +11,8 @@ from congruence_papers import EXPERIMENTS, panels, run
 from congruence_papers.jam import open_sample
 from congruence_papers.jam.samples import CONTEXTS, synthetic_context
 
+pytestmark = pytest.mark.long
+
 
 def own(pairs):
     training = {"hidden": [16], "latent": 8, "max_epochs": 2, "device": "cpu"}

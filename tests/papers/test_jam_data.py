@@ -15,6 +15,8 @@ from congruence_papers.jam.figures import cases, measure_statistics, paper_seeds
 from congruence_papers.jam.methods import METRICS, fit_baseline, fit_text_only, measure_recall, measure_text_only
 from congruence_papers.jam.samples import CAPTION_FEATURES, caption_features, unrelated_sentences
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def made() -> JAMData:

@@ -13,6 +13,8 @@ from congruence_papers.jam.figures import pareto_front, reconstruction_errors
 from congruence_papers.jam.methods import Fitted, control_data, dual_as_encoders, measure_transfer, noise_like
 from congruence_papers.jam.samples import unrelated_sentences
 
+pytestmark = pytest.mark.long
+
 
 def own(kind: str, **parameters: object) -> Experiment:
     options = {"metrics": ("five_way_recall",), "sample_data": ("synthetic",), "parameters": parameters}

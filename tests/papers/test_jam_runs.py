@@ -24,6 +24,8 @@ from congruence_papers.jam import open_features, open_sample
 from congruence_papers.jam.figures import record_order
 
 pytest.importorskip("torch")
+
+pytestmark = pytest.mark.long
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "encoders"))
 
 NAMES = [one.name for one in PAPERS["jam"].experiments]

@@ -14,6 +14,8 @@ from congruence_papers import run
 from congruence_papers.canonical import open_models, resolve_models
 from congruence_papers.features import SHARD
 
+pytestmark = pytest.mark.long
+
 CLASSES = ("cat", "dog", "owl", "fox", "bee", "cow")
 
 

@@ -5,6 +5,9 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
+
+pytestmark = pytest.mark.long
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reproducing.md"
 

@@ -5,6 +5,8 @@ import pytest
 from congruence_papers import listing, run
 from congruence_papers.canonical.maps import METRICS
 
+pytestmark = pytest.mark.long
+
 #: Figures without a map: gaps and kernels within each model, and tables of the data.
 WITHOUT_A_MAP = {"gap", "kernels", "statistics", "templates"}
 

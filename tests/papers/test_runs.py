@@ -25,6 +25,8 @@ from congruence_papers.core import COLUMNS, Job, judge
 from congruence_papers.figure import draw_experiment, to_csv, write_experiment
 from congruence_papers.running import experiment_of, title_of
 
+pytestmark = pytest.mark.long
+
 SVG = "{http://www.w3.org/2000/svg}"
 
 

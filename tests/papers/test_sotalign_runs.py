@@ -25,7 +25,7 @@ from congruence_papers.sotalign import BASELINES, Heldout, encoder_agreement, fi
 from congruence_papers.sotalign.methods import choose, combinations, method_parameters
 
 #: The fewest iterations and steps that run: whether KLOT's plans converge is the subject of another test.
-pytestmark = pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning"), pytest.mark.long]
 
 pytest.importorskip("torch")
 

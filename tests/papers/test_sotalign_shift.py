@@ -14,7 +14,7 @@ from congruence_papers.sotalign.figures import SHIFTS
 
 pytest.importorskip("torch")
 
-pytestmark = pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore::congruence.errors.ConvergenceWarning"), pytest.mark.long]
 
 SIZES = {"pairs": 60, "unpaired": 150, "validation": 20, "test": 30}
 SIZES |= {"pairs_sweep": [20, 60], "unpaired_sweep": [40, 150]}

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.long
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "encoders"))
 
 

@@ -13,6 +13,8 @@ from congruence.report.examples import data_uri
 from congruence.upgrade.migrate.journal import Journal
 from congruence.upgrade.migrate.journal import summarize as summarize_journal
 
+pytestmark = pytest.mark.long
+
 
 def report(path):
     sample = load_sample("emoji")

@@ -322,5 +322,6 @@ def test_a_file_that_is_no_picture_is_not_shown(bundle):
     assert all(shown[f"c{k}"].startswith("data:image/png;base64,") for k in range(30))
 
 
+@pytest.mark.long
 def test_reports_are_written_atomically(summary, tmp_path):
     check_writing(write_report, summary, tmp_path)

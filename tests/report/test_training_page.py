@@ -482,6 +482,7 @@ def test_the_summary_is_plain_data_and_repeats(data, words, summary):
     assert other["by_task"]["rows"][0]["choice"] != summary["by_task"]["rows"][0]["choice"]
 
 
+@pytest.mark.long
 def test_pages_are_written_atomically(summary, tmp_path):
     check_writing(write_training, summary, tmp_path)
 
@@ -617,6 +618,7 @@ def test_report_from_files(here, files, data, pictures):
     assert "which may include rows that the map was trained on" in (files / "pairs.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_report_with_sugarcrepes_files(here, files, data):
     folder = files / "sugarcrepe"
     folder.mkdir()

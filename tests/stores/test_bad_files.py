@@ -53,6 +53,7 @@ def intact(tmp_path_factory):
     return files
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "suffix", [*(suffix for suffix in FILES if suffix != ".h5"), "deflated.npz", "zstd.parquet", "fixed.h5"]
 )
@@ -406,6 +407,7 @@ def endless(tmp_path):
     return path
 
 
+@pytest.mark.long
 def test_strings_that_never_end_are_given_up(endless, monkeypatch):
     monkeypatch.setattr("congruence.stores.hdf5._PATIENCE", 1.0)
     with pytest.raises(errors.CorruptFileError, match="could not be read within 1 seconds"):

@@ -220,6 +220,7 @@ def test_columns_that_are_no_ids_are_refused(column, words, tmp_path):
         read_ids(f"{tmp_path}/a.parquet:id")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", [*TABLES, ".npz", ".h5"])
 def test_an_endless_id_is_refused_without_the_memory_for_it_in_every_row(suffix, tmp_path, here):
     n, limit = 20_000, 100e6 if suffix in (".csv", ".jsonl") else 40e6  # which hold their lines as Python's objects
@@ -259,6 +260,7 @@ def save_packed(path, ids, vectors=None):
     return f"{path}:v"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", [".npz", ".h5"])
 @pytest.mark.parametrize("kind", ["U", "S"])
 def test_wide_arrays_of_strings_are_read_in_pieces(suffix, kind, tmp_path):

@@ -64,6 +64,7 @@ def test_every_row_once_an_epoch(n, pool, size, seed, stores):
         np.testing.assert_array_equal(part[part[:, 0].argsort()], X)
 
 
+@pytest.mark.long
 @given(
     n=st.integers(2, 40),
     pool=st.integers(1, 45),
@@ -324,6 +325,7 @@ print(n, peak() - before, flush=True)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".parquet", ".h5", ".lance"])
 def test_an_epoch_needs_two_stretches(suffix, tmp_path):
     path = tmp_path / f"v{suffix}"

@@ -390,6 +390,7 @@ print(rows, peak() - before)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors", ".parquet", ".h5", ".lance"])
 def test_a_scan_needs_little_memory(suffix, tmp_path):
     path = tmp_path / f"v{suffix}"

@@ -107,6 +107,7 @@ def test_texts_stay_inside_the_bound_in_hundreds_of_models():
     assert 72 < useful < 600
 
 
+@pytest.mark.long
 def test_projected_texts_stay_inside_the_bound_in_hundreds_of_models():
     rng = np.random.default_rng(3)
     useful = 0

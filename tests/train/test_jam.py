@@ -52,6 +52,7 @@ def right_of_two(mapping, heldout):
     return np.mean(np.sum(v * t, axis=1) > np.sum(v * n, axis=1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss", ["spread", "negcon", "con"])
 def test_every_loss_learns(scenes, heldout, loss):
     mapping = JAM(loss, **QUICK).fit(scenes.X, scenes.Y, negatives=scenes.N, verbose=False)

@@ -151,6 +151,7 @@ def test_a_method_fits_into_a_pipeline(latent, name):
     assert pipeline.score(latent.X_test, latent.Y_test) == method.score(rows, latent.Y_test)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["sail", "procrustes", "jam"])
 @pytest.mark.filterwarnings("ignore::congruence.errors.ProjectionWarning")
 def test_scikit_learns_own_contract(name):

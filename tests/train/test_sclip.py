@@ -92,6 +92,7 @@ def test_a_step_is_the_weighted_sum(latent, pair_loss, space):
     assert fitted.facts_["history"]["losses"]["loss"][0] == pytest.approx(expected.item(), rel=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("assignment", "space"), [("hard", "unimodal"), ("ot", "unimodal"), ("soft", "joint")])
 def test_it_learns(latent, retrieval, assignment, space):
     options = {"n_components": 16, "max_steps": 60, "learning_rate": 5e-3, "device": "cpu", "max_iter": 20}

@@ -34,6 +34,7 @@ def test_sail_learns_from_pairs(world, head, pair_loss):
     assert losses[-1] < 0.5 * losses[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("teacher", ["cca", "procrustes", "contrastive"])
 @pytest.mark.parametrize("divergence", ["klot", "infonce", "cka"])
 def test_every_teacher_with_every_divergence(world, teacher, divergence):
@@ -70,6 +71,7 @@ def test_too_few_iterations_are_recorded_and_warned_of_once(world):
     assert "marginal_error" not in other.facts_["history"]["losses"]
 
 
+@pytest.mark.long
 def test_a_strong_divergence_brings_the_teachers_geometry(world):
     """With all the weight on KLOT the heads rank as the teacher does, on rows neither saw."""
     teacher = ProcrustesHeads(n_components=8).fit(*world.pairs)
@@ -113,6 +115,7 @@ def test_heads_that_begin_at_the_teacher_rank_as_it_does(world, teacher, preproc
     np.testing.assert_allclose(cosines(mapping), cosines(alone), atol=1e-4)
 
 
+@pytest.mark.long
 def test_a_map_that_began_at_the_teacher_is_never_worse_on_what_it_is_chosen_by(world):
     method = SOTAlign(teacher="cca", teacher_n_components=8, init="teacher", ridge=1.0, **QUICK)
     mapping = method.fit(*world.pairs, unpaired=world.unpaired, validation=world.heldout, verbose=False)
@@ -169,6 +172,7 @@ def test_the_automatic_weight_is_ten_times_the_papers_balance(world, pair_loss, 
     assert np.array_equal(*(end.transform(world.heldout[0]) for end in ends))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("batch_size", [64, 32768])
 def test_a_killed_run_goes_on_to_the_bit(world, tmp_path, kill, batch_size):
     method = SOTAlign(**{**QUICK, "max_steps": 30}, batch_size=batch_size, checkpoint_every=8, divergence_weight=0.01)
@@ -192,6 +196,7 @@ def test_the_seed_decides(world):
     assert not np.array_equal(rows(1), rows(2))
 
 
+@pytest.mark.long
 def test_what_is_served_is_what_was_validated(world, tmp_path):
     method = SOTAlign(head="mlp", hidden=32, precision="float32", **QUICK)
     mapping = method.fit(*world.pairs, unpaired=world.unpaired, validation=world.heldout, verbose=False)
@@ -275,6 +280,7 @@ def test_a_batch_larger_than_the_data_is_the_data(world):
     assert np.array_equal(a.transform(world.heldout[0]), b.transform(world.heldout[0]))
 
 
+@pytest.mark.long
 def test_tuning_keeps_the_best(world):
     seen = []
     done = tune(
@@ -357,6 +363,7 @@ def test_without_validation_rows_the_ridge_is_chosen_on_folds_of_the_pairs():
     assert wide.n_components == 39
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rows", [{}, {"batch_size": 64}])
 def test_a_teacher_whose_plan_is_unbalanced(world, rows):
     """At ρ = ∞ the balanced plan, where rows come again each step and where they do not."""

@@ -87,6 +87,7 @@ def test_the_weight_rises_over_the_warmup(latent):
         np.testing.assert_allclose(weights, 2 * np.array(shares), rtol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unpaired", [False, True])
 def test_it_learns_and_keeps_the_geometry(latent, retrieval, unpaired):
     options = {"n_components": 16, "max_steps": 60, "learning_rate": 5e-3, "batch_size": 256, "device": "cpu"}

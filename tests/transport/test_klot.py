@@ -343,6 +343,7 @@ def test_marginal_errors_are_those_of_the_plans(max_iter):
     assert info.difference == pytest.approx(0.05 * slope.abs().sum().item(), rel=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("d", "noise"), [(4, 0.7), (32, 0.7), (32, 2.0)])
 def test_the_gradient_is_off_by_one_to_five_times_what_is_said(d, noise):
     """At 300 rows and the defaults: by 1.6, 18 and 0.3 percent, of which only the second is warned of."""

@@ -70,6 +70,7 @@ def with_threads(n, ask):
         torch.set_num_threads(before)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("way", [dense, features, taught])
 def test_klot_is_the_same_to_the_bit_for_any_number_of_threads(way, dtype):
@@ -140,6 +141,7 @@ def test_also_after_an_error(n_threads, monkeypatch):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("congruence-strips")]
 
 
+@pytest.mark.long
 def test_two_threads_may_ask_at_once():
     expected = with_threads(2, lambda: dense(*vectors()))
     found, counts = [], []

@@ -58,6 +58,7 @@ def test_plans_are_pots(way, n, m, epsilon, rho, small_strips):
     np.testing.assert_allclose(np.asarray(found.column_marginal), P.sum(axis=0), rtol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["dense", "strips", "half held"])
 @pytest.mark.parametrize(("epsilon", "rho"), [(0.05, 0.1), (0.02, 1.0), (0.05, 50.0)])
 def test_float32(way, epsilon, rho):

@@ -61,6 +61,7 @@ POOR = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", POOR)
 @pytest.mark.parametrize("single_modality", [False, True])
 @pytest.mark.filterwarnings("ignore::congruence.errors.CongruenceWarning")

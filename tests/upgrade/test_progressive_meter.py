@@ -44,6 +44,7 @@ def truth(plan, p):
     return {name: float(np.where(done, 1.0, values).mean()) for name, values in kept.items()}
 
 
+@pytest.mark.long
 def test_intervals_of_the_meter_hold_over_many_runs():
     """At least 93 % of nominal 95 %, less two standard errors of so few runs."""
     inside = {"agreement": [], "overlap@10": [], "cosine": []}
@@ -326,6 +327,7 @@ def lumped(rng, n):
     return np.where(rng.random(n) < 0.9, 1.0, np.round(10 * rng.beta(2, 4, n)) / 10)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("draw", "m", "rest"), [(rare, 20, 300), (lumped, 25, 300), (lumped, 60, 20)])
 def test_intervals_hold_of_skewed_shares(draw, m, rest):
     """Wilson's interval with the sample's variance does not."""
@@ -338,6 +340,7 @@ def test_intervals_hold_of_skewed_shares(draw, m, rest):
     assert np.mean(inside) >= 0.93
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lift", [-0.3, 0.0, 0.2])
 def test_weighted_intervals_hold(lift):
     """Rows that are asked for often are kept less often, as often, or more often."""

@@ -133,6 +133,7 @@ def test_memory_is_a_few_bytes_a_row(mapping, problem, tmp_path, monkeypatch):
     assert held < n * 40  # the vectors take 64 bytes a row, and in memory they are there four times
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("stop", [1, 2, 4])
 def test_a_resumed_run_remaps_what_an_unbroken_one_does(problem, mapping, on_disk, tmp_path, stop, stream):

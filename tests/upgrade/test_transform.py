@@ -128,6 +128,7 @@ print(int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) /
 """
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_store(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((200, 256)).astype(np.float32)

@@ -31,6 +31,7 @@ def problem(n=300, d=32, **facts):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("facts", "thresholds", "action"),
     [
@@ -48,6 +49,7 @@ def test_verdicts_on_known_relations(facts, thresholds, action):
     assert sum(certificate.verdict.confidence.values()) == pytest.approx(1)
 
 
+@pytest.mark.long
 def test_few_anchors_of_a_true_rotation_ask_for_more():
     p = problem(n=700, d=64, decay=0.0, target_noise=0.9)
     options = {"queries": sides(p, slice(300, None)), "thresholds": Thresholds(retention=0.93, must_move=True), **QUICK}

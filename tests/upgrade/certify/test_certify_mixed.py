@@ -98,6 +98,7 @@ def test_without_the_stores_size_no_costs_are_made_up():
     assert {(way["minutes"], way["price"]) for way in costs} == {(None, None)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("retention", [0.8, 0.999])
 def test_it_takes_its_draws_from_re_embedding_alone(big, retention, monkeypatch):
     level = Thresholds(retention=retention)

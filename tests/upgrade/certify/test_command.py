@@ -166,6 +166,7 @@ def test_thresholds_and_exit_code(folder):
     assert "keep the old model" in result.stdout
 
 
+@pytest.mark.long
 def test_the_sample_is_certified_by_name():
     data = json.loads(run("sample", "--anchors", "60", "--repeats", "1", "--folds", "4", "--json").stdout)
     assert data["n_anchors"] == 60
@@ -195,6 +196,7 @@ def test_an_existing_report_is_not_replaced(folder, tmp_path):
     assert page.read_text() == "mine"
 
 
+@pytest.mark.long
 def test_the_page_is_whole_and_self_contained(tmp_path):
     p = upgrade_problem(80, 12, random_state=0)
     source, target = sides(p)

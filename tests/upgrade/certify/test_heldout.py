@@ -34,6 +34,7 @@ def test_the_part_that_mapped_queries_meet_has_the_same_products(d_target, cente
 BOTH = ("image", "text")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("modalities", "task", "width", "parts", "ranking"),
     [

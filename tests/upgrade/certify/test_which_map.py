@@ -28,6 +28,7 @@ def problem():
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target_has_images", [True, False])
 def test_the_certified_map_is_the_one_that_fit_gives(problem, target_has_images):
     anchors, queries = sides(problem, np.arange(120)), sides(problem, np.arange(120, 220))
