@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, overload
@@ -62,11 +61,6 @@ def namespace(*arrays: object) -> ArrayNamespace:
 def is_tensor(array: object) -> TypeIs[Tensor]:
     """Return whether ``array`` is a torch tensor, without importing torch."""
     return hasattr(array, "detach")
-
-
-def is_masked(array: object) -> bool:
-    """Return whether an array has masked values, without importing ``numpy.ma``, which takes 30 ms."""
-    return "numpy.ma" in sys.modules and bool(np.ma.is_masked(array))
 
 
 def widen(tensor: Array) -> Array:

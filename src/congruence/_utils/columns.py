@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from congruence._utils.arrays import is_masked, is_tensor, to_numpy
+from congruence._utils.arrays import is_tensor, to_numpy
 from congruence._utils.typing import ArrowStream
 from congruence.errors import DtypeError, IdError, InputError, NotFiniteError, ShapeError
 
@@ -79,7 +79,7 @@ def refuse_sparse(X: object, name: str) -> None:
 
 def _array(A: np.ndarray, name: str) -> np.ndarray:
     # Values under a mask are by convention invalid; np.asarray would return them as data.
-    if is_masked(A):
+    if np.ma.is_masked(A):
         mask = np.atleast_1d(np.ma.getmaskarray(A))
         rows = mask.reshape(len(mask), -1).any(axis=1)
         raise DtypeError(
@@ -104,7 +104,7 @@ def _stack(rows: list[Any], name: str) -> np.ndarray:
     if missing and len(missing) < len(rows) and any(_is_vector(row) for row in rows):
         _refuse_missing(np.array(missing), len(rows), name)
     for k, row in enumerate(rows):
-        if is_masked(row):
+        if np.ma.is_masked(row):
             raise DtypeError(f"Got masked values in row {k} of {name}.", "Drop or fill these rows.")
     if any(is_tensor(row) for row in rows):
         rows = [to_numpy(row) for row in rows]

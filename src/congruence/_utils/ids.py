@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from congruence._utils.arrays import blocks, is_masked, is_tensor, to_numpy
+from congruence._utils.arrays import blocks, is_tensor, to_numpy
 from congruence._utils.typing import Ids
 from congruence._utils.validation import name_rows, shorten
 from congruence.errors import IdError
@@ -144,7 +144,7 @@ def _values(ids: Any, name: str) -> list[Any] | np.ndarray:
         if any(isinstance(value, (list, tuple, np.ndarray)) for value in ids):
             raise _nested(np.shape(ids) if len({np.shape(v) for v in ids}) == 1 else (len(ids), "…"), name)
         return list(ids)
-    masked = np.ma.getmaskarray(ids) if is_masked(ids) else None
+    masked = np.ma.getmaskarray(ids) if isinstance(ids, np.ma.MaskedArray) else None
     array = to_numpy(ids) if is_tensor(ids) else np.asarray(ids)
     if array.ndim != 1:
         raise _nested(array.shape, name)
@@ -170,7 +170,7 @@ def _is_missing(value: object) -> bool:
     """Return whether a value is missing: None, NaN, NaT, NA, masked, or an empty text."""
     if isinstance(value, (str, bytes)):
         return not value
-    if value is None or type(value).__name__ in ("NAType", "MaskedConstant"):
+    if value is None or value is np.ma.masked or type(value).__name__ in ("NAType", "MaskedConstant"):
         return True
     different = value != value  # NaN and NaT differ from themselves
     return isinstance(different, (bool, np.bool_)) and bool(different)
