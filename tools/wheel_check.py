@@ -92,7 +92,7 @@ def check_wheel(wheel: Path) -> list[str]:
             archive.read(next(name for name in names if name.endswith(".dist-info/METADATA")))
         )
     tracked = subprocess.run(
-        ["git", "ls-files", "src/congruence"], cwd=ROOT, check=True, capture_output=True, text=True
+        ["git", "ls-files", "src"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.split("\n")
     expected = {name.removeprefix("src/") for name in tracked if name}
     problems = [f"the wheel lacks {name}" for name in sorted(expected - names)]
