@@ -134,10 +134,6 @@ def run(
     **options
         ``device``, ``dtype``, ``batch_size`` of the encoders; for features the ``device`` to train on.
 
-    Returns
-    -------
-    Outcome
-
     Examples
     --------
     >>> results = run("fig4", quick=True).results

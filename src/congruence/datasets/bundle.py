@@ -46,22 +46,13 @@ class Bundle:
     ``"edit"`` (a caption in which only the class was changed). Ids are unique within a kind. They are strings; integers
     are converted.
 
-    Attributes
-    ----------
-    source, target : dict of str to Embeddings
-        Embeddings by kind.
-    classes : dict of str to dict of str to str
-        By kind: the class of each id. An id that is not listed is its own class.
-    labels : dict of str to str
-        A coarser label of each class.
-    texts : dict of str to dict of str to str
-        By kind: the text of each id (for an image, its caption).
-    before : dict of str to str
-        For each edit, the class named before the edit.
-    thumbnails : dict of str to bytes
-        For each image id, a small PNG, JPEG or WebP.
-    info : dict
-        Title, provenance and licenses, as plain data.
+    - ``source``, ``target``: Embeddings by kind.
+    - ``classes``: By kind: the class of each id. An id that is not listed is its own class.
+    - ``labels``: A coarser label of each class.
+    - ``texts``: By kind: the text of each id (for an image, its caption).
+    - ``before``: For each edit, the class named before the edit.
+    - ``thumbnails``: For each image id, a small PNG, JPEG or WebP.
+    - ``info``: Title, provenance and licenses, as plain data.
     """
 
     source: dict[str, Embeddings]

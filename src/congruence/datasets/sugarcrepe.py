@@ -25,16 +25,10 @@ _FIELDS = ("filename", "caption", "negative_caption")
 class SugarCrepe:
     """Items of SugarCrepe; many share an image.
 
-    Attributes
-    ----------
-    ids : ndarray of str, shape (n,)
-        ``category/key``, with the keys of the files; those of ``swap_obj`` are not contiguous.
-    categories : ndarray of str, shape (n,)
-        One of ``CATEGORIES``.
-    filenames : ndarray of str, shape (n,)
-        Images of COCO's ``val2017``, which are not part of SugarCrepe.
-    captions, negative_captions : ndarray of str, shape (n,)
-        The correct and the wrong caption.
+    - ``ids``, shape (n,): ``category/key``, with the keys of the files; those of ``swap_obj`` are not contiguous.
+    - ``categories``, shape (n,): One of ``CATEGORIES``.
+    - ``filenames``, shape (n,): Images of COCO's ``val2017``, which are not part of SugarCrepe.
+    - ``captions``, ``negative_captions``, shape (n,): The correct and the wrong caption.
     """
 
     ids: np.ndarray

@@ -37,32 +37,19 @@ if TYPE_CHECKING:
 class Difference:
     """One measure of two maps on the same queries.
 
-    Attributes
-    ----------
-    metric : str
-        ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centered"`` and ``"cosine"`` as in
-        ``Score``. ``"recall_at_k"``: whether the query's own counterpart is among the k
-        nearest. ``"overlap_at_k"``: the share of the k nearest target rows of the target model's own vector that the
-        mapped vector finds too, leaving out the item itself.
-    query, against : str
-        Kind of the queries, and of the rows that are searched.
-    first_name, second_name : str
-        Names of the two maps.
-    first, second : float
-        Mean score of each map over the queries.
-    difference : float
-        ``first − second``: positive if the first map is better.
-    low, high : float
-        Confidence interval of the difference, from a bootstrap over the groups.
-    p_value : float
-        For the null hypothesis that the scores of the two maps are exchangeable within each group.
-    adjusted_p_value : float
-        The p-value after Holm's correction over all lines of the comparison.
-    test : {"mcnemar", "sign-flip"}
-    wins, losses : int
-        Number of queries on which the first map, and the second, scores higher.
-    n, n_groups : int
-        Number of queries, and of groups of queries.
+    - ``metric``: ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centered"`` and ``"cosine"`` as
+      in ``Score``. ``"recall_at_k"``: whether the query's own counterpart is among the k nearest. ``"overlap_at_k"``:
+      the share of the k nearest target rows of the target model's own vector that the mapped vector finds too, leaving
+      out the item itself.
+    - ``query``, ``against``: Kind of the queries, and of the rows that are searched.
+    - ``first_name``, ``second_name``: Names of the two maps.
+    - ``first``, ``second``: Mean score of each map over the queries.
+    - ``difference``: ``first − second``: positive if the first map is better.
+    - ``low``, ``high``: Confidence interval of the difference, from a bootstrap over the groups.
+    - ``p_value``: For the null hypothesis that the scores of the two maps are exchangeable within each group.
+    - ``adjusted_p_value``: The p-value after Holm's correction over all lines of the comparison.
+    - ``wins``, ``losses``: Number of queries on which the first map, and the second, scores higher.
+    - ``n``, ``n_groups``: Number of queries, and of groups of queries.
     """
 
     metric: str
@@ -88,14 +75,9 @@ class Difference:
 class Comparison:
     """Result of ``compare_maps``: plain data.
 
-    Attributes
-    ----------
-    rows : list of Difference
-        One line per measure; retrieval and classification first.
-    level : float
-        Confidence level of the intervals.
-    notes : list of str
-        Notes a reader needs to interpret the numbers.
+    - ``rows``: One line per measure; retrieval and classification first.
+    - ``level``: Confidence level of the intervals.
+    - ``notes``: Notes a reader needs to interpret the numbers.
     """
 
     rows: list[Difference]

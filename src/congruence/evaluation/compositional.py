@@ -34,23 +34,15 @@ CATEGORY_NAMES = {
 class TaskRecall:
     """Recall at 1 on the items of one task.
 
-    Attributes
-    ----------
-    task : str
-        ``"replace"``, ``"add"``, ``"swap"``; the two parts of swap, ``"swap, order only"`` (both captions have the same
-        words) and ``"swap, other words"``; and SugarCrepe's categories, such as ``"replace, object"``
-        (``CATEGORY_NAMES``), for tasks with several.
-    n : int
-        Number of items.
-    binary : float
-        Share of images that are nearer to their caption than to the wrong one. Chance: 0.5.
-    choice : float
-        The same with distractors besides the wrong caption; never above ``binary``. Chance: 1 / options.
-    options : int
-        Number of captions to choose from in ``choice``.
-    ties : int
-        Number of items whose caption and wrong caption have the same cosine. Ties are broken at random, and the
-        expectation is reported.
+    - ``task``: ``"replace"``, ``"add"``, ``"swap"``; the two parts of swap, ``"swap, order only"`` (both captions have
+      the same words) and ``"swap, other words"``; and SugarCrepe's categories, such as ``"replace, object"``
+      (``CATEGORY_NAMES``), for tasks with several.
+    - ``n``: Number of items.
+    - ``binary``: Share of images that are nearer to their caption than to the wrong one. Chance: 0.5.
+    - ``choice``: The same with distractors besides the wrong caption; never above ``binary``. Chance: 1 / options.
+    - ``options``: Number of captions to choose from in ``choice``.
+    - ``ties``: Number of items whose caption and wrong caption have the same cosine. Ties are broken at random, and the
+      expectation is reported.
     """
 
     task: str

@@ -33,28 +33,17 @@ _RESAMPLES = 1000
 class Exposure:
     """Share of a store that can be matched under one protection with one number of known pairs.
 
-    Attributes
-    ----------
-    protection : str
-    pairs : int
-        Number of vectors whose texts are known.
-    by_pairs : float
-        Share of the other vectors whose nearest candidate is their own text, with a map fitted on the pairs alone.
-    found : float
-        The same after refitting the map on mutual nearest neighbors; this may be lower.
-    low, high : float
-        95 % interval of ``found``.
-    found_at_k : float
-        Share whose own text is among the k nearest candidates.
-    chance : float
-        Value of ``found`` by chance: 1 / candidates.
-    candidates, n : int
-        Number of candidate texts; number of vectors searched for, averaged over the draws.
-    values : tuple of float
-        ``found`` by draw.
-    search : float
-        Quality of the owner's own search under the protection: the share of the true k nearest stored vectors that are
-        still found.
+    - ``pairs``: Number of vectors whose texts are known.
+    - ``by_pairs``: Share of the other vectors whose nearest candidate is their own text, with a map fitted on the pairs
+      alone.
+    - ``found``: The same after refitting the map on mutual nearest neighbors; this may be lower.
+    - ``low``, ``high``: 95 % interval of ``found``.
+    - ``found_at_k``: Share whose own text is among the k nearest candidates.
+    - ``chance``: Value of ``found`` by chance: 1 / candidates.
+    - ``candidates``, ``n``: Number of candidate texts; number of vectors searched for, averaged over the draws.
+    - ``values``: ``found`` by draw.
+    - ``search``: Quality of the owner's own search under the protection: the share of the true k nearest stored vectors
+      that are still found.
     """
 
     protection: str

@@ -22,14 +22,9 @@ from congruence.errors import FileError, InputError
 class Judgments:
     """The relevant rows of an index for each query.
 
-    Attributes
-    ----------
-    rows : list of ndarray of int
-        For each query the relevant rows of the index, ascending; empty if there are none.
-    grades : list of ndarray of float64
-        Relevance grades of these rows, all positive.
-    notes : list of str
-        Judgments whose query or document does not exist.
+    - ``rows``: For each query the relevant rows of the index, ascending; empty if there are none.
+    - ``grades``: Relevance grades of these rows, all positive.
+    - ``notes``: Judgments whose query or document does not exist.
     """
 
     rows: list[np.ndarray]

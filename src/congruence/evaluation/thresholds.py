@@ -45,20 +45,14 @@ class Translation:
 
     Rates are measured on queries that the translation was not fitted on (cross-validation).
 
-    Attributes
-    ----------
-    threshold : float
-        The old threshold.
-    value : float
-        The threshold to use instead.
-    fpr_old, fpr_unchanged, fpr : float
-        False-positive rate, i.e. the share of irrelevant pairs of a query and a row above the threshold: with the old
-        model; with mapped vectors and the old threshold; with mapped vectors and ``value``.
-    fpr_interval : (float, float)
-        95 % interval of ``fpr``, from resampled queries.
-    recall_old, recall_unchanged, recall : float or None
-        Share of relevant pairs above the threshold; None if no pair is known to be relevant.
-    recall_interval : (float, float) or None
+    - ``threshold``: The old threshold.
+    - ``value``: The threshold to use instead.
+    - ``fpr_old``, ``fpr_unchanged``, ``fpr``: False-positive rate, i.e. the share of irrelevant pairs of a query and a
+      row above the threshold: with the old model; with mapped vectors and the old threshold; with mapped vectors and
+      ``value``.
+    - ``fpr_interval``: 95 % interval of ``fpr``, from resampled queries.
+    - ``recall_old``, ``recall_unchanged``, ``recall``: Share of relevant pairs above the threshold; None if no pair is
+      known to be relevant.
     """
 
     threshold: float

@@ -23,23 +23,14 @@ FARTHEST = 2.0
 class Bound:
     """An inequality of the paper evaluated on embeddings: the bound, and the measured value.
 
-    Attributes
-    ----------
-    theorem : str
-        Its number in Gupta et al. (2026).
-    quantity : str
-        The bounded quantity, in words.
-    value : float
-        The right-hand side; ``inf`` if a condition of the theorem fails.
-    measured : float
-        The left-hand side: the largest error over the given rows.
-    trivial : float
-        The largest possible error of ``baseline``, which needs no knowledge of the models. A fitted map can be worse,
-        so ``measured`` can be larger.
-    conditions : dict of str to float
-        The numbers from which the right-hand side is computed.
-    baseline : str
-        The map, in words, whose error is at most ``trivial`` for any two models.
+    - ``theorem``: Its number in Gupta et al. (2026).
+    - ``quantity``: The bounded quantity, in words.
+    - ``value``: The right-hand side; ``inf`` if a condition of the theorem fails.
+    - ``measured``: The left-hand side: the largest error over the given rows.
+    - ``trivial``: The largest possible error of ``baseline``, which needs no knowledge of the models. A fitted map can
+      be worse, so ``measured`` can be larger.
+    - ``conditions``: The numbers from which the right-hand side is computed.
+    - ``baseline``: The map, in words, whose error is at most ``trivial`` for any two models.
     """
 
     theorem: str

@@ -209,20 +209,14 @@ def sigmoid_loss(S: RowsLike, P: RowsLike, negatives: float = 1.0) -> float:
 class CriticGap:
     """Deviation of scores from the optimal ones for a distribution.
 
-    Attributes
-    ----------
-    loss : float
-        The symmetric InfoNCE loss, in nats.
-    infimum : float
-        The smallest loss that any scores attain: that of the pointwise mutual information.
-    by_image, by_text : float
-        Largest range of S − log r among the texts of one image, and among the images of one text. A score minimizes the
-        loss of its direction if and only if this is 0: a function of the image alone, or for ``by_text`` of the text
-        alone, may be added (Theorem C.4).
-    spread : float
-        Range of S − log r over all pairs: 0 if and only if the score minimizes the symmetric loss (Theorem C.5).
-    constant : float
-        Midpoint of the smallest and the largest S − log r.
+    - ``loss``: The symmetric InfoNCE loss, in nats.
+    - ``infimum``: The smallest loss that any scores attain: that of the pointwise mutual information.
+    - ``by_image``, ``by_text``: Largest range of S − log r among the texts of one image, and among the images of one
+      text. A score minimizes the loss of its direction if and only if this is 0: a function of the image alone, or for
+      ``by_text`` of the text alone, may be added (Theorem C.4).
+    - ``spread``: Range of S − log r over all pairs: 0 if and only if the score minimizes the symmetric loss (Theorem
+      C.5).
+    - ``constant``: Midpoint of the smallest and the largest S − log r.
     """
 
     loss: float
@@ -293,19 +287,13 @@ def _joint_and_scores(S: RowsLike, P: RowsLike) -> tuple[np.ndarray, np.ndarray]
 class CriticRank:
     """The dimension that a dual encoder needs for given scores.
 
-    Attributes
-    ----------
-    shape : (int, int)
-        Numbers of images and texts.
-    rank : int
-        Smallest rank of K − c over all constants c: no encoder of fewer dimensions has these scores, whatever its
-        temperature and bias.
-    constant : float
-        A c at which this rank is reached.
-    singular_values : ndarray, shape (min(n, m),)
-        Singular values of K.
-    max_temperature : float
-        2 / (max K − min K): at a higher temperature, the scores of unit rows cannot differ this much.
+    - ``shape``: Numbers of images and texts.
+    - ``rank``: Smallest rank of K − c over all constants c: no encoder of fewer dimensions has these scores, whatever
+      its temperature and bias.
+    - ``constant``: A c at which this rank is reached.
+    - ``singular_values``, shape (min(n, m),): Singular values of K.
+    - ``max_temperature``: 2 / (max K − min K): at a higher temperature, the scores of unit rows cannot differ this
+      much.
     """
 
     shape: tuple[int, int]
@@ -354,14 +342,8 @@ class CriticRank:
 class DualEncoder:
     """A dual encoder on finitely many items.
 
-    Attributes
-    ----------
-    images : ndarray, shape (n, d)
-        Unit rows.
-    texts : ndarray, shape (m, d)
-        Unit rows.
-    temperature : float
-    bias : float
+    - ``images``, shape (n, d): Unit rows.
+    - ``texts``, shape (m, d): Unit rows.
     """
 
     images: np.ndarray
@@ -482,16 +464,10 @@ def realize_critic(K: RowsLike, *, dim: int | None = None, random_state: int | N
 class Curation:
     """A data set selected from a world by weights of images and of texts, and the effect on the optimal scores.
 
-    Attributes
-    ----------
-    joint : ndarray, shape (n, m)
-        Distribution of the data set.
-    normalizer : float
-        Z = E*[u(X) v(Y)].
-    image_factor : ndarray, shape (n,)
-        E*[v(Y) | X = x]: the average weight of the texts of an image.
-    text_factor : ndarray, shape (m,)
-        E*[u(X) | Y = y]: the average weight of the images of a text.
+    - ``joint``, shape (n, m): Distribution of the data set.
+    - ``normalizer``: Z = E*[u(X) v(Y)].
+    - ``image_factor``, shape (n,): E*[v(Y) | X = x]: the average weight of the texts of an image.
+    - ``text_factor``, shape (m,): E*[u(X) | Y = y]: the average weight of the images of a text.
     """
 
     joint: np.ndarray

@@ -37,17 +37,10 @@ from congruence.theory._base import (
 class AnchorMap:
     """The linear map that the scores against text anchors determine.
 
-    Attributes
-    ----------
-    matrix : ndarray, shape (d, d̃)
-        Aᵀ, acting on rows: ``F @ matrix`` estimates ``F_target``, for images.
-    sigma_min : float
-        Smallest singular value of G̃ on the directions that its rows span.
-    rank : int
-        Number of these directions.
-    full_column_rank : bool
-        Whether A has rank d, which the text half of Theorem 5.3 and Theorem C.23 require.
-    n_anchors : int
+    - ``matrix``, shape (d, d̃): Aᵀ, acting on rows: ``F @ matrix`` estimates ``F_target``, for images.
+    - ``sigma_min``: Smallest singular value of G̃ on the directions that its rows span.
+    - ``rank``: Number of these directions.
+    - ``full_column_rank``: Whether A has rank d, which the text half of Theorem 5.3 and Theorem C.23 require.
     """
 
     matrix: np.ndarray
@@ -61,15 +54,10 @@ class AnchorMap:
 class TextError:
     """Error in the text half of Theorem 5.3; all values are zero if its conditions hold.
 
-    Attributes
-    ----------
-    largest, mean : float
-        Largest and mean ‖Proj_{Im A} g̃(y) − A(AᵀA)⁻¹ g(y)‖ over the texts.
-    quantiles : dict of float to float
-        Quantiles of this error by level.
-    sigma_min, sigma_max : float
-        Smallest and largest singular value of A. Texts are mapped by A^{-⊤}, so a small σ_min(A) amplifies their
-        errors.
+    - ``largest``, ``mean``: Largest and mean ‖Proj_{Im A} g̃(y) − A(AᵀA)⁻¹ g(y)‖ over the texts.
+    - ``quantiles``: Quantiles of this error by level.
+    - ``sigma_min``, ``sigma_max``: Smallest and largest singular value of A. Texts are mapped by A^{-⊤}, so a small
+      σ_min(A) amplifies their errors.
     """
 
     largest: float

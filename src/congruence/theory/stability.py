@@ -46,16 +46,10 @@ if TYPE_CHECKING:
 class PolarRotation:
     """The rotation nearest to a linear map.
 
-    Attributes
-    ----------
-    rotation : ndarray, shape (d, d̃)
-        Qᵀ of A = Q (AᵀA)^{1/2}, acting on rows; its rows are orthonormal.
-    distance : float
-        ‖A − Q‖₂ = max |σᵢ(A) − 1|.
-    gram_distance : float
-        ‖AᵀA − I‖₂ = max |σᵢ(A)² − 1|, never less than ``distance``.
-    unique : bool
-        Whether A has full column rank; otherwise Q is one of several at the same distance.
+    - ``rotation``, shape (d, d̃): Qᵀ of A = Q (AᵀA)^{1/2}, acting on rows; its rows are orthonormal.
+    - ``distance``: ‖A − Q‖₂ = max |σᵢ(A) − 1|.
+    - ``gram_distance``: ‖AᵀA − I‖₂ = max |σᵢ(A)² − 1|, never less than ``distance``.
+    - ``unique``: Whether A has full column rank; otherwise Q is one of several at the same distance.
     """
 
     rotation: np.ndarray
@@ -68,20 +62,14 @@ class PolarRotation:
 class RankTradeOff:
     """The text bound for each number r of leading singular directions of the image anchors.
 
-    Attributes
-    ----------
-    ranks : ndarray of int, shape (R,)
-        1, 2, …, the rank of the anchors.
-    rho : ndarray, shape (R,)
-        ρ(r), which bounds the text error within U_r. Nondecreasing.
-    sharp : ndarray, shape (R,)
-        The tighter bound before the last step of the proof.
-    measured : ndarray, shape (R,)
-        max ‖Proj_{U_r} (g − Qᵀ g̃)‖ over the texts.
-    outside : ndarray, shape (R,)
-        max ‖g − Proj g‖ + ‖Qᵀg̃ − Proj Qᵀg̃‖ over the texts, which bounds the text error outside U_r. Nonincreasing.
-    whole : ndarray, shape (R,)
-        √(sharp² + outside²), which bounds the whole text error ‖g − Qᵀ g̃‖, whatever the rank of the anchors.
+    - ``ranks``, shape (R,): 1, 2, …, the rank of the anchors.
+    - ``rho``, shape (R,): ρ(r), which bounds the text error within U_r. Nondecreasing.
+    - ``sharp``, shape (R,): The tighter bound before the last step of the proof.
+    - ``measured``, shape (R,): max ‖Proj_{U_r} (g − Qᵀ g̃)‖ over the texts.
+    - ``outside``, shape (R,): max ‖g − Proj g‖ + ‖Qᵀg̃ − Proj Qᵀg̃‖ over the texts, which bounds the text error outside
+      U_r. Nonincreasing.
+    - ``whole``, shape (R,): √(sharp² + outside²), which bounds the whole text error ‖g − Qᵀ g̃‖, whatever the rank of
+      the anchors.
     """
 
     ranks: np.ndarray

@@ -201,44 +201,25 @@ class Collection(Data):
 
     See ``congruence_papers.Data`` for the attributes that all data share.
 
-    Attributes
-    ----------
-    models : tuple of Model
-    classes : tuple of str
-    ids : ndarray of str, shape (n,)
-    labels : ndarray of int, shape (n,)
-        Class of each image.
-    train : ndarray of bool, shape (n,)
-        Images a map may be fitted on; the others are the test images.
-    prompt_labels, prompt_templates : ndarray of int, shape (p,)
-        Class and template of each prompt.
-    pairs : tuple of (int, int)
-        Models to align, source and target.
-    chains : tuple of (int, int, int)
-        Chains of three models: source, intermediate, target.
-    text_fit : ndarray of bool, shape (p,)
-        Prompts a map may be fitted on; by default all.
-    heldout_classes : ndarray of bool, shape (k,)
-        Classes to evaluate; by default all. If each class has only one text, the classes fitted on are excluded.
-    domain : ndarray of int, shape (k,), or None
-        Group (0 or 1) of each class. The two groups serve as two data sets.
-    domains : tuple of str
-        Names of the two groups.
-    texts : tuple of str
-        Text of each prompt, for examples.
-    captions : dict of str to str
-        Description of each image, by id, for examples.
-    picture : callable, optional
-        Function of an image id that returns a small PNG, JPEG or WebP as bytes, or None.
-    steps : tuple of int
-        Numbers of classes to fit on that fit these data better than the paper's.
-    evaluation_templates : {"all", "single"}
-        Whether class prototypes for evaluation average all prompts of a class or use its first template only. Fits on
-        text do not use prototypes.
-    kinds : tuple of str
-        Kind of each pair in ``pairs``, if they differ (``"same training data"``).
-    bank : CaptionBank, optional
-        Captions embedded by every model, with edited versions of them.
+    - ``ids``, shape (n,)
+    - ``labels``, shape (n,): Class of each image.
+    - ``train``, shape (n,): Images a map may be fitted on; the others are the test images.
+    - ``prompt_labels``, ``prompt_templates``, shape (p,): Class and template of each prompt.
+    - ``pairs``: Models to align, source and target.
+    - ``chains``: Chains of three models: source, intermediate, target.
+    - ``text_fit``, shape (p,): Prompts a map may be fitted on; by default all.
+    - ``heldout_classes``, shape (k,): Classes to evaluate; by default all. If each class has only one text, the classes
+      fitted on are excluded.
+    - ``domain``, shape (k,): Group (0 or 1) of each class. The two groups serve as two data sets.
+    - ``domains``: Names of the two groups.
+    - ``texts``: Text of each prompt, for examples.
+    - ``captions``: Description of each image, by id, for examples.
+    - ``picture``: Function of an image id that returns a small PNG, JPEG or WebP as bytes, or None.
+    - ``steps``: Numbers of classes to fit on that fit these data better than the paper's.
+    - ``evaluation_templates``: Whether class prototypes for evaluation average all prompts of a class or use its first
+      template only. Fits on text do not use prototypes.
+    - ``kinds``: Kind of each pair in ``pairs``, if they differ (``"same training data"``).
+    - ``bank``: Captions embedded by every model, with edited versions of them.
     """
 
     models: tuple[Model, ...]

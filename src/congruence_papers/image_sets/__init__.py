@@ -34,10 +34,6 @@ def open_dataset(
     complete : bool, default=True
         Require the published number of images and classes; False accepts an incomplete split.
 
-    Returns
-    -------
-    ImageDataset
-
     Raises
     ------
     FileError

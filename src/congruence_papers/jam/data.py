@@ -52,25 +52,18 @@ class JAMData(Data):
     ``validation`` and ``test``, the maximum numbers of items of these parts, and ``training``, parameters of
     ``congruence.train.JAM``.
 
-    Attributes
-    ----------
-    items : SugarCrepe
-        The items: image, caption, wrong caption, and category. The task is the part of the category before ``_``.
-    images : dict of str to dict of str to ndarray, shape (m, d)
-        Embeddings by encoder and layer (``"early"``, ``"mid"``, ``"late"``), one row for each of ``items.images``.
-        ``"late"`` is required.
-    captions, negatives : dict of str to dict of str to ndarray, shape (n, e)
-        Embeddings by encoder and layer, one row per item.
-    encoders : tuple of (str, str)
-        Pairs of encoders to align; by default all pairs.
-    dual : dict of str to tuple of ndarray
-        Images, captions and wrong captions embedded by dual encoders such as CLIP, with rows as above, which are
-        measured for comparison.
-    unrelated : dict of str to ndarray, shape (r, d)
-        White noise by image encoder, and embeddings of unrelated texts by text encoder, for the easy non-matches.
-    labels : ndarray, shape (n,), optional
-        Labels of the items, if a caption is correct for every image with its label (class names). In validation any
-        such caption is then a hit, and wrong captions are left out.
+    - ``items``: The items: image, caption, wrong caption, and category. The task is the part of the category before
+      ``_``.
+    - ``images``, shape (m, d): Embeddings by encoder and layer (``"early"``, ``"mid"``, ``"late"``), one row for each
+      of ``items.images``. ``"late"`` is required.
+    - ``captions``, ``negatives``, shape (n, e): Embeddings by encoder and layer, one row per item.
+    - ``encoders``: Pairs of encoders to align; by default all pairs.
+    - ``dual``: Images, captions and wrong captions embedded by dual encoders such as CLIP, with rows as above, which
+      are measured for comparison.
+    - ``unrelated``, shape (r, d): White noise by image encoder, and embeddings of unrelated texts by text encoder, for
+      the easy non-matches.
+    - ``labels``, shape (n,): Labels of the items, if a caption is correct for every image with its label (class names).
+      In validation any such caption is then a hit, and wrong captions are left out.
     """
 
     items: SugarCrepe

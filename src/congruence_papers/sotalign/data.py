@@ -64,20 +64,14 @@ class SOTAlignData(Data):
     """Images and texts from independent unimodal encoders; see ``congruence_papers.Data`` for the common
     attributes.
 
-    Attributes
-    ----------
-    images, texts : dict of str to ndarray, shape (n, d) and (m, e)
-        Embeddings by encoder.
-    image_labels, text_labels : ndarray of int, shape (n,) and (m,)
-        Rows with equal labels match. If labels are shared by several images they are classes, and the images and texts
-        of a class are distributed over the parts of a split. Otherwise a label is an item, which is assigned to one
-        part together with all its texts.
-    encoders : tuple of (str, str)
-        Pairs of encoders; the first is used unless encoders are compared.
-    image_source, text_source : ndarray of int, shape (n,) and (m,)
-        Collection of each row; by default 0, the collection used for evaluation.
-    sources : tuple of str
-        Names of the collections.
+    - ``images``, ``texts``, shape (n, d) and (m, e): Embeddings by encoder.
+    - ``image_labels``, ``text_labels``, shape (n,) and (m,): Rows with equal labels match. If labels are shared by
+      several images they are classes, and the images and texts of a class are distributed over the parts of a split.
+      Otherwise a label is an item, which is assigned to one part together with all its texts.
+    - ``encoders``: Pairs of encoders; the first is used unless encoders are compared.
+    - ``image_source``, ``text_source``, shape (n,) and (m,): Collection of each row; by default 0, the collection used
+      for evaluation.
+    - ``sources``: Names of the collections.
     """
 
     images: Mapping[str, np.ndarray]
