@@ -276,9 +276,7 @@ class Collection(Data):
         """Class prototypes of each model, shape (k, d): prompt ensembles (eq. 6), or first templates."""
         rows = np.ones(len(self.prompt_labels), bool)
         if self.evaluation_templates == "single":
-            first = np.full(len(self.classes), np.iinfo(int).max)
-            np.minimum.at(first, self.prompt_labels, self.prompt_templates)
-            rows = self.prompt_templates == first[self.prompt_labels]
+            rows = first_templates(self.prompt_labels, self.prompt_templates)
         return tuple(
             None if model.prompts is None else ensemble_prompts(model.prompts[rows], self.prompt_labels[rows])[0]
             for model in self.models
@@ -347,6 +345,13 @@ class Collection(Data):
             )
         first, second = (self.restrict(self.domain == k, self.domains[k]) for k in (0, 1))
         return first, second
+
+
+def first_templates(labels: np.ndarray, templates: np.ndarray) -> np.ndarray:
+    """Return a mask of the prompts whose template is the first of their class."""
+    first = np.full(labels.max(initial=0) + 1, np.iinfo(int).max)
+    np.minimum.at(first, labels, templates)
+    return np.asarray(templates == first[labels])
 
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:
