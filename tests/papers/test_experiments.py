@@ -75,9 +75,9 @@ def test_the_listing_says_what_the_paper_needed():
 @pytest.mark.parametrize(
     ("name", "changed", "message"),
     [
-        ("fig5", {"share": 0.5}, "fig5 has no parameter share: it has fit, methods"),
+        ("fig5", {"share": 0.5}, "fig5 has no parameter share, but fit, methods"),
         ("fig4", {"captions": "c.csv"}, "fig4 has no parameter captions"),
-        ("table1", {"fit": "text"}, "it has none"),
+        ("table1", {"fit": "text"}, "but none"),
         ("fig5", {"classes": [1, 5]}, "whole numbers from 2"),
         ("fig5", {"classes": [2.5]}, "whole numbers from 2"),
         ("fig5", {"classes": 5}, "a list"),
@@ -170,7 +170,7 @@ def test_what_a_paper_describes_is_what_is_run(monkeypatch):
     assert row["values"] == pytest.approx(drawn)
     assert (results["held"]["verdict"], results["resampled"], results["seeds"]) == ("yes", "the throws", [0, 1])
     assert results["words"] == {"eyes": "mean number of eyes"}
-    with pytest.raises(ParameterError, match=r"Got fair for dice-fig1; expected one of loaded"):
+    with pytest.raises(ParameterError, match=r"dice-fig1 runs on loaded, not fair"):
         run(one, models="fair")
     with pytest.raises(InputError, match="Got no data"):
         run(one, models="paper")

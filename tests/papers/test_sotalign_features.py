@@ -79,7 +79,7 @@ def test_what_is_missing_is_named(folder):
     place, made = folder
     with pytest.raises(FileError, match="no texts in .*eye"):
         open_features(["lens/eye"], place)
-    with pytest.raises(ParameterError, match="joined by /"):
+    with pytest.raises(ParameterError, match="no image/text pair"):
         open_features(["eye"], place)
     with pytest.raises(ParameterError, match="expected the folder"):
         open_features(["eye/pen"], place / "eye" / "images.parquet")

@@ -210,7 +210,7 @@ def test_what_is_refused():
         kernel_agreement(F, G, F[:4], G)
     with pytest.raises(ShapeError, match="6 rows of G and 5 rows of G_target"):
         kernel_agreement(F, G, F, G[:5])
-    with pytest.raises(ShapeError, match="images 3-d and texts 2-d of the target model"):
+    with pytest.raises(ShapeError, match="target model has 3-d images, 2-d texts"):
         kernel_agreement(F, G, F, np.eye(2)[[0, 1, 0, 1, 0, 1]])
     with pytest.raises(TooFewAnchorsError):
         gram_agreement(F[:1], F[:1])

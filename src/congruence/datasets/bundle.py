@@ -107,9 +107,7 @@ def write_bundle(path: str | Path, bundle: Bundle, *, dtype: DTypeLike = np.floa
         raise InputError(f"Got {path} for a bundle; expected a name ending in .parquet.", f"Pass {path}.parquet.")
     unknown = sorted({*bundle.source, *bundle.target} - {*KINDS})
     if unknown:
-        raise InputError(
-            f"Got rows of kind {unknown[0]!r}; expected one of {', '.join(KINDS)}.", "Use one of these as the kind."
-        )
+        raise InputError(f"Got the kind {unknown[0]!r}; expected one of {', '.join(KINDS)}.", "Use one of these.")
     columns: dict[str, list[object]] = {name: [] for name in ("kind", "id", *_TEXT_COLUMNS, "thumbnail")}
     vectors: dict[str, list[np.ndarray | None]] = {"source": [], "target": []}
     for kind in KINDS:
@@ -169,9 +167,7 @@ def read_bundle(path: str | Path) -> Bundle:
         kinds = np.array(plain["kind"], dtype=object)
         unknown = sorted({str(kind) for kind in kinds.tolist()} - {*KINDS})
         if unknown:
-            raise InputError(
-                f"Got rows of kind {unknown[0]!r} in {path}; expected {', '.join(KINDS)}.", "Correct the column kind."
-            )
+            raise InputError(f"Got the kind {unknown[0]!r} in {path}.", f"Correct it to one of {', '.join(KINDS)}.")
         source, target = (_side(table, side, kinds, plain["id"], facts.get(side)) for side in ("source", "target"))
     except CongruenceError:
         raise

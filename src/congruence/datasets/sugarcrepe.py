@@ -72,8 +72,7 @@ class SugarCrepe:
         n_rest = len(images) - round(train * len(images))
         if not 0 < n_rest < len(images):
             raise ParameterError(
-                f"Got `train={train!r}` of {len(images)} images; expected some in both parts.",
-                "Pass `train=…` closer to 0.5.",
+                f"Got `train={train!r}`, which leaves one part empty.", "Pass `train=…` closer to 0.5."
             )
         rule = Split.choose(images, n_rest, random_state)
         held_out = np.isin(self.filenames, images[rule.held_out(images)])

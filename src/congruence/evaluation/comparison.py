@@ -214,9 +214,7 @@ def compare_maps(
     missing = [name for name in metrics or () if name not in measured]
     if missing:
         raise ParameterError(
-            f"Got metrics with {missing[0]!r}; expected some of {', '.join(measured)}, which can be measured "
-            "on these rows.",
-            "Pass `metrics=…` with these names only.",
+            f"These rows have no {missing[0]!r}, but {', '.join(measured)}.", "Pass `metrics=…` with these names only."
         )
     rng = np.random.default_rng(random_state)
     lines: list[dict[str, Any]] = []
@@ -354,10 +352,7 @@ def _groups_by_id(
     rows = next((items for items in side.values() if len(items) == len(groups)), None)
     if rows is None:
         sizes = ", ".join(str(len(items)) for items in side.values())
-        raise ShapeError(
-            f"Got {len(groups)} groups for {sizes} rows; expected one per row.",
-            "Pass `groups=…` with a label for each row, or by id.",
-        )
+        raise ShapeError(f"Got {len(groups)} groups for {sizes} rows.", "Pass a label for each row as `groups=…`.")
     return dict(zip(id_texts(rows.ids).tolist(), np.asarray(groups).tolist(), strict=True))
 
 
@@ -373,8 +368,7 @@ def _groups(groups: object, label_of: Mapping[str, object] | None, scores: _Quer
             return None
         if missing:
             raise InputError(
-                f"{len(missing)} queries have no group ({missing[0]!r}, …).",
-                "Pass `groups=…` with the group of every id.",
+                f"{len(missing)} queries have no group ({missing[0]!r}, …).", "Add their ids to `groups=…`."
             )
         labels = np.unique(np.array([str(label_of[name]) for name in scores.ids.tolist()]), return_inverse=True)[1]
     return labels if len(np.unique(labels)) < len(labels) else None
@@ -410,10 +404,7 @@ def _score(maps: list[_MappedRows], sides: Sides, labels: LabelsById, k: int) ->
         if scores is not None:
             scored.append(scores)
     if not scored:
-        raise InputError(
-            "The two sides have no items or classes in common, so nothing can be compared.",
-            "Pass the same items, with the same ids, for both.",
-        )
+        raise InputError("The two sides have no items or classes in common.", "Pass the same ids for both.")
     return scored
 
 

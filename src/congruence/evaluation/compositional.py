@@ -149,9 +149,7 @@ def text_only_recall(
     for side, name in ((right, "caption"), (wrong, "negative")):
         check_same_rows(len(items), len(side), "items", name)
         if not np.isfinite(side).all():
-            raise NotFiniteError(
-                f"Got scores of {name} with NaN or infinity; expected finite ones.", "Score these texts again."
-            )
+            raise NotFiniteError(f"Got scores of {name} with NaN or infinity.", "Score these texts again.")
     return _lines(items, right, wrong, right[distractors(items, options, random_state)])
 
 
@@ -208,9 +206,7 @@ def check_choices(options: int) -> None:
     """Check that there are at least two captions to choose from. Raises ParameterError."""
     check_positive(options, "options", integer=True)
     if options < 2:
-        raise ParameterError(
-            f"Got `options={options}`; expected at least 2, a caption and a wrong one.", "Pass `options=2` or more."
-        )
+        raise ParameterError(f"Got `options={options}`; expected at least 2.", "Pass `options=2` or more.")
 
 
 def same_words(items: SugarCrepe) -> np.ndarray:

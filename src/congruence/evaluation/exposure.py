@@ -149,9 +149,7 @@ def measure_exposure(
     X, Y = (_unit_float32(side.vectors) for side in (rows, candidates))
     for p in pairs:
         if check_positive(p, "pairs", integer=True, zero=True) == 1:
-            raise ParameterError(
-                f"Got `pairs={p}`; expected 0, or at least 2 to fit a rotation.", "Pass `pairs=10`, for example."
-            )
+            raise ParameterError(f"Got `pairs={p}`; expected 0, or at least 2.", "Pass `pairs=10`, for example.")
         if p >= len(X):
             raise TooFewAnchorsError(
                 f"Got `pairs={p}` of {len(X)} vectors; expected fewer pairs than vectors, so that some remain to "
@@ -159,9 +157,7 @@ def measure_exposure(
                 "Pass a smaller `pairs=…`.",
             )
     if len(X) < k + 2:
-        raise TooFewAnchorsError(
-            f"Got {len(X)} vectors for `k={k}`; expected more than k + 1.", f"Pass `k={max(len(X) - 2, 1)}` or less."
-        )
+        raise TooFewAnchorsError(f"Got {len(X)} vectors for `k={k}`.", f"Pass `k={max(len(X) - 2, 1)}` or less.")
     for spec in protections:
         check_protection(spec, X.shape[1])
     asked = None if queries is None else _unit_float32(as_embeddings(queries, "queries").vectors)
@@ -221,10 +217,7 @@ def _own_text(store: Embeddings, texts: Embeddings, labels: Mapping[str, str] | 
     if labels is not None:
         missing = [name for name in names.tolist() if name not in labels]
         if missing:
-            raise IdError(
-                f"Got {len(missing)} vectors without a label ({missing[0]!r}, …); expected one for each.",
-                "Add their ids to `labels=…`.",
-            )
+            raise IdError(f"{len(missing)} vectors have no label ({missing[0]!r}, …).", "Add their ids to `labels=…`.")
         names = id_texts([labels[name] for name in names.tolist()])
     own = id_rows(id_texts(texts.ids), names)
     if (own < 0).any():

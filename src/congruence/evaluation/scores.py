@@ -261,10 +261,7 @@ def read_sides(models: Mapping[str, Map], source: RowsOfSide | None, target: Row
     by_side: Sides
     if source is None:
         if models:
-            raise InputError(
-                f"No source rows for the map {next(iter(models))}.",
-                "Pass `source=…`, or mapped rows instead of the map.",
-            )
+            raise InputError(f"No source rows for the map {next(iter(models))}.", "Pass `source=…`, or mapped rows.")
         if not isinstance(target, Mapping):
             rows = as_embeddings(target, "target")
             target = {modality or rows.space.modality or UNNAMED: rows}

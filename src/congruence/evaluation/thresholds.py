@@ -195,8 +195,7 @@ def fit_thresholds(
     size = len(new[1])
     if folds < 2 or len(order) < 2 * folds:
         raise TooFewAnchorsError(
-            f"Got {len(order)} queries for {folds} folds; expected at least two folds, and two queries per fold.",
-            "Pass more queries, or `folds=2`.",
+            f"Got {len(order)} queries for {folds} folds, each of at least two.", "Pass more queries, or `folds=2`."
         )
     sides = [normalize_rows(queries[order]) for queries, _ in (old, new)]
     sampled = np.arange(size)
@@ -223,10 +222,7 @@ def fit_thresholds(
     pooled = [_pool(side) for side in scores]
     points, values = match_quantiles(*pooled)
     if len(points) < 2:
-        raise ParameterError(
-            f"Got one score for all {len(pooled[0])} irrelevant pairs; expected scores that vary.",
-            "Pass other queries or rows in `queries=…`.",
-        )
+        raise ParameterError(f"All {len(pooled[0])} irrelevant pairs have one score.", "Pass other `queries=…`.")
     fold_of = np.arange(len(order)) % folds  # the order is random already
     counts = {name: np.zeros((len(order), len(points))) for name in ("old", "unchanged", "new")}
     hits = {name: np.zeros((len(order), len(points))) for name in counts}

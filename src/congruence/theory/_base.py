@@ -113,8 +113,8 @@ def dual_encoders(
     for images, texts, which in ((F, G, "source"), (F_target, G_target, "target")):
         if images.shape[1] != texts.shape[1]:
             raise ShapeError(
-                f"Got images {images.shape[1]}-d and texts {texts.shape[1]}-d of the {which} model.",
-                "Pass those of one model together.",
+                f"The {which} model has {images.shape[1]}-d images, {texts.shape[1]}-d texts.",
+                "Pass those of one model.",
             )
     return F, G, F_target, G_target
 
@@ -162,7 +162,5 @@ def check_levels(quantiles: Sequence[float]) -> list[float]:
     """Return the quantile levels as floats between 0 and 1."""
     levels = [float(level) for level in quantiles]
     if not all(0 <= level <= 1 for level in levels):
-        raise ParameterError(
-            f"Got `quantiles={levels}`; expected numbers from 0 to 1.", "Pass `quantiles=(0.5, 0.9)`, for example."
-        )
+        raise ParameterError(f"Got `quantiles={levels}`; expected numbers from 0 to 1.", "Pass `quantiles=(0.5, 0.9)`.")
     return levels

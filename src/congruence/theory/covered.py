@@ -23,7 +23,7 @@ class CoveredSubspace:
 
     - ``rank``: Its dimension r.
     - ``basis``, shape (r, d): Orthonormal rows, in the order of decreasing singular values.
-    - ``singular_values``, shape (min(n, d),): All singular values, descending; a sharp drop makes the choice of r clear.
+    - ``singular_values``, shape (min(n, d),): All, descending; a sharp drop makes the choice of r clear.
     - ``tolerance``: Directions with a singular value above this are counted.
     """
 

@@ -32,10 +32,7 @@ def as_joint(P: RowsLike, name: str = "P") -> np.ndarray:
     joint = as_matrix(P, name, allow_zero_rows=True).astype(np.float64)
     least = float(joint.min())
     if not least > 0:
-        raise InputError(
-            f"Got {least:.3g} in {name}; expected positive entries (Assumption C.1).",
-            "Add a small number to counts of zero.",
-        )
+        raise InputError(f"Got {least:.3g} in {name}, which must be positive (C.1).", "Add a small number to zeros.")
     return np.asarray(joint / joint.sum())
 
 
@@ -92,8 +89,7 @@ def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.nd
     chosen = np.asarray(candidates)
     if not (0 <= image < n) or chosen.ndim != 1 or not len(chosen) or chosen.min() < 0 or chosen.max() >= m:
         raise ParameterError(
-            f"Got `image={image}` and `candidates={list(candidates)}`; expected rows and columns of P.",
-            "Pass numbers from 0.",
+            f"P has no `image={image}` or `candidates={list(candidates)}`.", "Pass rows and columns, from 0."
         )
     own = K[image, chosen]
     return np.asarray(np.exp(own - logsumexp(own)))
@@ -131,9 +127,7 @@ def infonce_loss(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> tuple[float
     joint, scores = _joint_and_scores(S, P)
     check_positive(n_candidates, "n_candidates", integer=True)
     if n_candidates < 2:
-        raise ParameterError(
-            f"Got `n_candidates={n_candidates}`; expected a positive and a negative.", "Pass `n_candidates=2` or more."
-        )
+        raise ParameterError(f"Got `n_candidates={n_candidates}`; expected at least 2.", "Pass `n_candidates=2`, say.")
     return _one_way(scores, joint, n_candidates), _one_way(scores.T, joint.T, n_candidates)
 
 
@@ -142,15 +136,12 @@ def _one_way(S: np.ndarray, joint: np.ndarray, n_candidates: int) -> float:
     count = comb(m + n_candidates - 2, n_candidates - 1)
     if count > _MOST_SETS:
         raise ParameterError(
-            f"Got {count:,} sets of negatives; expected at most {_MOST_SETS:,}.", "Pass a smaller `n_candidates=…`."
+            f"Got {count:,} sets of negatives, above {_MOST_SETS:,}.", "Pass a smaller `n_candidates=…`."
         )
     marginal = joint.sum(axis=0)
     S = S - S.max(axis=1, keepdims=True)
     if (worst := -float(S.min())) > _WIDEST:
-        raise InputError(
-            f"Got scores {worst:.3g} apart; exponentials of more than {_WIDEST:.0f} underflow.",
-            "Divide by a temperature.",
-        )
+        raise InputError(f"Scores {worst:.3g} apart underflow (limit {_WIDEST:.0f}).", "Divide by a temperature.")
     E = np.exp(S)
     expected = 0.0
     for sets, weights in _negatives(m, n_candidates - 1, marginal):
@@ -277,9 +268,7 @@ def _joint_and_scores(S: RowsLike, P: RowsLike) -> tuple[np.ndarray, np.ndarray]
     joint = as_joint(P)
     scores = as_matrix(S, "S", allow_zero_rows=True).astype(np.float64)
     if scores.shape != joint.shape:
-        raise ShapeError(
-            f"Got S of shape {scores.shape} and P of shape {joint.shape}.", "Pass the scores of all pairs."
-        )
+        raise ShapeError(f"Got S of shape {scores.shape}, P of shape {joint.shape}.", "Pass the scores of all pairs.")
     return joint, scores
 
 
@@ -553,9 +542,7 @@ def _weights(weights: Sequence[float] | np.ndarray, name: str, count: int) -> np
         raise ShapeError(f"Got {name} of shape {array.shape}; expected ({count},).", "Pass one weight for each.")
     column = as_matrix(array[:, None], name, allow_zero_rows=True)[:, 0]
     if not float(column.min()) > 0:
-        raise InputError(
-            f"Got {float(column.min()):.3g} in {name}; expected positive numbers.", "Leave out items of weight 0."
-        )
+        raise InputError(f"Got {float(column.min()):.3g} in {name}, which must be positive.", "Leave out such items.")
     return np.asarray(column, dtype=np.float64)
 
 
@@ -598,18 +585,12 @@ def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int
     check_seed(random_state)
     check_positive(strength, "strength")
     if strength >= 1:
-        raise ParameterError(
-            f"Got `strength={strength}`; expected less than 1: weights are positive.",
-            "Pass `strength=0.5`, for example.",
-        )
+        raise ParameterError(f"Got `strength={strength}`; expected less than 1.", "Pass `strength=0.5`, for example.")
     rng = np.random.default_rng(random_state)
     left, s, right = np.linalg.svd(joint)
     rank = numerical_rank(s, joint.shape)
     if rank == max(joint.shape):
-        raise InputError(
-            f"Only constant weights curate independently for P of full rank {rank}.",
-            "Pass a world with fewer latent topics.",
-        )
+        raise InputError(f"Only constant weights are independent for full rank {rank}.", "Pass a P of fewer topics.")
     sides = []
     for null, n in ((left.T[rank:], len(left)), (right[rank:], len(right))):
         # A random vector is projected onto the null space, because the result must not depend on the basis that the SVD

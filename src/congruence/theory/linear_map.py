@@ -181,10 +181,7 @@ def linear_text_error(
     svd = cross_svd(matrix)
     W, s, Vt = svd.U, svd.s, svd.Vt
     if (rank := numerical_rank(s, matrix.shape)) < d:
-        raise InputError(
-            f"Got A of rank {rank}; expected full column rank {d}.",
-            "Compute A from anchors that span the source space.",
-        )
+        raise InputError(f"Got A of rank {rank}; expected full column rank {d}.", "Take anchors that span the source.")
     errors = np.linalg.norm(G_target @ Vt.T - (G @ W) / s, axis=1)
     values = np.quantile(errors, levels, method="inverted_cdf").tolist()
     return TextError(

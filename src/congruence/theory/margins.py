@@ -103,7 +103,7 @@ class Margins:
             rho = self.rho
         if not rho >= self.rho * (1 - 1e-12):
             raise ParameterError(
-                f"Got `rho={rho!r}`, but an error of {self.rho:.6g} is measured.", f"Pass `rho={self.rho}` or more."
+                f"Got `rho={rho!r}`, but {self.rho:.6g} is measured.", f"Pass `rho={self.rho}` or more."
             )
         return self._above(2 * (self.residuals + self.inside * rho))
 

@@ -148,9 +148,7 @@ def orthogonal_bound(F: RowsLike, F_target: RowsLike, A: RowsLike, kappa: float)
     check_upwards(F.shape[1], F_target.shape[1])
     matrix = as_map(A, F.shape[1], F_target.shape[1], "A")
     if not kappa >= 1 - 1e-9:  # also refuses NaN
-        raise ParameterError(
-            f"Got `kappa={kappa!r}`; expected at least 1, since |uᵀMu| ≤ ‖M‖.", "Pass `kappa=1.0` or more."
-        )
+        raise ParameterError(f"Got `kappa={kappa!r}`; κ is at least 1.", "Pass `kappa=1.0` or more.")
     polar = polar_rotation(matrix)
     delta, measured = (
         float(np.linalg.norm(F @ linear - F_target, axis=1).max()) for linear in (matrix, polar.rotation)
@@ -239,10 +237,7 @@ def projected_text_bound(
     errors = _TextErrors(F, G, F_target, G_target, Q, rtol)
     r = errors.rank if rank is None else int(check_positive(rank, "rank", integer=True))
     if r > errors.rank:
-        raise ParameterError(
-            f"Got `rank={r}`, above the rank of the image anchors.",
-            f"Pass `rank={errors.rank}` or less, or more anchors.",
-        )
+        raise ParameterError(f"Got `rank={r}`, above that of the anchors.", f"Pass `rank={errors.rank}` or less.")
     quantity = f"‖Proj (g(y) − Qᵀ g̃(y))‖, the error on texts along {r} directions of the image anchors"
     return errors.bound("Thm C.28", quantity, float(errors.s[r - 1]), r, float(errors.within[r - 1]))
 

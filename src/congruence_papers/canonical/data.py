@@ -42,9 +42,7 @@ class CaptionBank:
             {len(self.origin), len(self.wanted), *map(len, self.edited)},
         )
         if counts != ({n}, {m}):
-            raise ShapeError(
-                f"{n} captions and {m} edited ones do not fit their labels or vectors.", "Pass one of each."
-            )
+            raise ShapeError(f"{n} captions, {m} edited ones, but {counts} labels or vectors.", "Pass one of each.")
 
     def relabel(self, classes: np.ndarray) -> CaptionBank:
         """Return the captions with class k renumbered to ``classes[k]``, −1 for one no longer available."""
@@ -80,16 +78,14 @@ def edit_captions(
         label = label_of.get(i, number.get(normalize_name(i)))
         if label is None:
             raise InputError(
-                f"Got a caption of {i!r} ({caption!r}), which is neither an image nor a class of the data; "
-                "expected one of these.",
+                f"The caption {caption!r} is of {i!r}, no image or class.",
                 "Use the id of an image or the name of a class.",
             )
         labels.append(label)
     for name in (*edits, *edits.values()):
         if normalize_name(name) not in number:
             raise InputError(
-                f"Got {name!r} among the edits; expected a class of the data ({', '.join(list(classes)[:5])}, …).",
-                "Pass `edits=…` with names of classes.",
+                f"{name!r} is no class ({', '.join(list(classes)[:5])}, …).", "Pass `edits=…` with names of classes."
             )
     texts = [caption for _, caption in captions]
     versions = [
@@ -100,9 +96,7 @@ def edit_captions(
     ]
     if not versions:
         named = " or ".join(edits) or "a class to replace"
-        raise InputError(
-            f"Got {len(texts)} captions, none of which contains {named}.", "Pass `edits=…` with a name in them."
-        )
+        raise InputError(f"None of the {len(texts)} captions contains {named}.", "Pass `edits=…` with a name in them.")
     origin, edited, wanted = zip(*versions, strict=True)
     return CaptionBank(tuple(texts), np.array(labels), (), edited, np.array(origin), np.array(wanted), ())
 
@@ -119,17 +113,14 @@ def read_captions(path: str | Path) -> list[tuple[str, str]]:
         captions = readers[path.suffix.lower()](path)
     # ValueError: not UTF-8, invalid JSON, or an integer too long to parse.
     except (ValueError, RecursionError, csv.Error) as error:
-        raise CorruptFileError(
-            f"Got {path}, which cannot be read ({error}); expected captions in UTF-8.", "Check the file."
-        ) from error
+        raise CorruptFileError(f"{path} cannot be read ({error}).", "Save the captions in UTF-8.") from error
     captions = [(i.strip(), caption.strip()) for i, caption in captions]
     if not captions:
         raise InputError(f"No caption in {path}.", "Check the file.")
     for i, caption in captions:
         if not i or not caption:
             raise InputError(
-                f"Got an empty {'caption' if i else 'id'} in {path} (next to {(i or caption)[:80]!r}); expected both.",
-                "Fill it in.",
+                f"An empty {'caption' if i else 'id'} in {path}, beside {(i or caption)[:80]!r}.", "Fill it in."
             )
     return captions
 
@@ -139,9 +130,7 @@ def _table(path: Path) -> list[tuple[str, str]]:
         reader = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
         columns = reader.fieldnames or []
         if not {"id", "caption"} <= set(columns):
-            raise CorruptFileError(
-                f"Got the columns {', '.join(columns)[:80]} in {path}; expected id and caption.", "Rename them."
-            )
+            raise CorruptFileError(f"{path} has the columns {', '.join(columns)[:80]}.", "Name them id and caption.")
         return [(row["id"] or "", row["caption"] or "") for row in reader]
 
 
@@ -258,14 +247,10 @@ class Collection(Data):
             )
         for what, codes in (("images", self.labels), ("prompts", self.prompt_labels)):
             if len(codes) and not (codes.min() >= 0 and codes.max() < k):
-                raise InputError(
-                    f"Some {what} have classes outside 0 to {k - 1}.", "Pass labels that are positions in `classes=…`."
-                )
+                raise InputError(f"Some {what} have classes outside 0 to {k - 1}.", "Pass positions in `classes=…`.")
         missing = np.setdiff1d(np.arange(k), self.prompt_labels)
         if len(missing):
-            raise InputError(
-                f"Got no prompt for {len(missing)} classes ({self.classes[missing[0]]!r}, …).", "Add prompts."
-            )
+            raise InputError(f"No prompt for {len(missing)} classes ({self.classes[missing[0]]!r}, …).", "Add prompts.")
         for model in self.models:
             for what, rows, count in (("images", model.images, n), ("prompts", model.prompts, p)):
                 if rows is not None:
@@ -340,9 +325,7 @@ class Collection(Data):
     def split_domains(self) -> tuple[Collection, Collection]:
         """Return the two groups of classes as two collections."""
         if self.domain is None:
-            raise InputError(
-                f"A transfer needs two data sets, not {self.name} alone.", "Pass `data=…` with another one."
-            )
+            raise InputError(f"A transfer needs two data sets, not {self.name} alone.", "Pass two in `data=…`.")
         first, second = (self.restrict(self.domain == k, self.domains[k]) for k in (0, 1))
         return first, second
 

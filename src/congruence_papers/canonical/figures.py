@@ -362,9 +362,7 @@ def _couples(collections: list[Collection]) -> list[tuple[Collection, Collection
         elif len(same) == 2:
             couples.append((same[0], same[1]))
         else:
-            raise InputError(
-                f"Got {len(same)} data sets for a transfer; expected two.", "Pass `data=…` with two names."
-            )
+            raise InputError(f"A transfer needs two data sets, not {len(same)}.", "Pass two in `data=…`.")
     return couples
 
 
@@ -405,7 +403,7 @@ def composition(job: Job[Collection]) -> None:
     for collection in job.data:
         if len(collection.models) < 3:
             raise InputError(
-                f"Got {len(collection.models)} models for a composition, not three.", "Pass `models='a/b/c'`."
+                f"A composition needs three models, not {len(collection.models)}.", "Pass `models='a/b/c'`."
             )
         for a, b, c in collection.chains:
             case = Case(job, collection, (a, c), fit_modality(job, collection, (a, c)))

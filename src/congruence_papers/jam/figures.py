@@ -142,9 +142,7 @@ def check_layers(job: Job[JAMData]) -> None:
     """Refuse data without early, middle and late layers of every encoder."""
     for data in job.data:
         if data.layers != LAYERS:
-            raise InputError(
-                f"Got {data.name} without early, mid and late of every encoder.", "Embed them with --layer all."
-            )
+            raise InputError(f"{data.name} lacks early, mid or late of an encoder.", "Embed with --layer all.")
 
 
 def add_recalls(
@@ -271,9 +269,7 @@ def pareto_front(cost: ArrayLike, gain: ArrayLike) -> np.ndarray:
     if len(costs) != len(gains):
         raise ShapeError(f"Got {len(costs)} costs and {len(gains)} gains.", "Pass both for the same points.")
     if not (np.isfinite(costs).all() and np.isfinite(gains).all()):
-        raise NotFiniteError(
-            "Got NaN or infinity among the points; expected finite ones.", "Leave out points that failed."
-        )
+        raise NotFiniteError("Got NaN or infinity among the points.", "Leave out points that failed.")
     no_worse = (costs[:, None] <= costs) & (gains[:, None] >= gains)  # of point i, compared with point j
     better = (costs[:, None] < costs) | (gains[:, None] > gains)
     return np.asarray(~(no_worse & better).any(axis=0))
@@ -306,8 +302,8 @@ def pairs(job: Job[JAMData]) -> None:
             parts = cell.split(train=n)
             if len(parts.train) < n:
                 raise TooFewAnchorsError(
-                    f"Got {len(parts.train)} pairs of {cell.data.name} to train on; expected `pairs={n}`.",
-                    "Remove larger numbers from pairs.",
+                    f"Got {len(parts.train)} pairs of {cell.data.name} to train on, not {n}.",
+                    "Leave out this number from pairs.",
                 )
             for method in job["methods"]:
                 fitted, series = cell.fit(method, parts), BASELINES[method]

@@ -95,9 +95,7 @@ def _rows(arrays: Mapping[str, np.ndarray], names: Mapping[str, str]) -> dict[st
 
 def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> SOTAlignData:
     if variant == "classes":
-        raise ParameterError(
-            "imagenet1000 has one photo per class, too few to classify.", "Pass `models='synthetic'`, say."
-        )
+        raise ParameterError("imagenet1000 has one photo per class, too few to classify.", "Pass `models='synthetic'`.")
     items = np.arange(len(arrays["names"]))
     animals = (items < _ANIMALS).astype(int) if variant else np.zeros(len(items), int)
     sizes: dict[str, object] = {
