@@ -174,7 +174,7 @@ def test_what_a_paper_describes_is_what_is_run(monkeypatch):
         run(one, models="fair")
     with pytest.raises(InputError, match="Got no data"):
         run(one, models="paper")
-    with pytest.raises(InputError, match="expected Throws"):
+    with pytest.raises(InputError, match="needs collections of Throws"):
         run(one, collections=[canonical.open_sample("sample")])
 
 

@@ -217,7 +217,7 @@ def test_features_that_are_not_there_are_named(features, tmp_path):
     for models, file, place, error, message in [
         (["dino/gemma"], None, sugar, ParameterError, "Pass file="),
         (["dino/gemma"], folder, None, ParameterError, "and root="),
-        (["dino"], folder, sugar, ParameterError, "joined by /"),
+        (["dino"], folder, sugar, ParameterError, "no image/text pair"),
         (["dino/llama"], folder, sugar, FileError, "Got no captions of llama.*congruence embed"),
         (["clip/clip"], folder, tmp_path, FileError, "annotation files of SugarCrepe"),
     ]:
