@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_texts, text_keys
+from congruence._utils.plain import PlainData
 from congruence._utils.validation import check_choice, check_positive, check_seed
 from congruence.embeddings import Embeddings, Pairs, as_embeddings, normalize_rows
 from congruence.errors import IdError, InputError, ParameterError, ShapeError
@@ -72,7 +73,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(PlainData):
     """Result of ``compare_maps``: plain data.
 
     - ``rows``: One line per measure; retrieval and classification first.
@@ -83,10 +84,6 @@ class Comparison:
     rows: list[Difference]
     level: float
     notes: list[str] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
     def get(self, metric: str, query: str, against: str, second_name: str | None = None) -> Difference:
         """Return one line; if there are several second maps, the line of the one named. KeyError if there is none."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TypedDict
 
 import numpy as np
 
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed, check_width
 from congruence.datasets import SugarCrepe
@@ -31,7 +32,7 @@ CATEGORY_NAMES = {
 
 
 @dataclass(frozen=True)
-class TaskRecall:
+class TaskRecall(PlainData):
     """Recall at 1 on the items of one task.
 
     - ``task``: ``"replace"``, ``"add"``, ``"swap"``; the two parts of swap, ``"swap, order only"`` (both captions have
@@ -51,10 +52,6 @@ class TaskRecall:
     choice: float
     options: int
     ties: int
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
 
 def sugarcrepe_recall(

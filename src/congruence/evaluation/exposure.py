@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_rows, id_texts, text_keys
+from congruence._utils.plain import PlainData
 from congruence._utils.validation import check_positive, check_seed, check_width
 from congruence.embeddings import Embeddings, as_embeddings, normalize_rows
 from congruence.errors import CongruenceWarning, IdError, ParameterError, ShapeError, TooFewAnchorsError
@@ -30,7 +31,7 @@ _RESAMPLES = 1000
 
 
 @dataclass(frozen=True)
-class Exposure:
+class Exposure(PlainData):
     """Share of a store that can be matched under one protection with one number of known pairs.
 
     - ``pairs``: Number of vectors whose texts are known.
@@ -58,10 +59,6 @@ class Exposure:
     n: int
     search: float
     values: tuple[float, ...] = field(default_factory=tuple)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
 
 def measure_exposure(

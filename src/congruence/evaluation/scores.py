@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from congruence._utils.ids import id_texts, text_keys
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_same_rows, name_rows, shorten
 from congruence.embeddings import UNNAMED, Embeddings, Pairs, as_embeddings, by_modality, check_space, normalize_rows
@@ -117,7 +118,7 @@ def rankings(center: bool, hubness: str | Hubness | None) -> list[Ranking]:
 
 
 @dataclass(frozen=True)
-class Scores:
+class Scores(PlainData):
     """Result of ``evaluate``: plain data, ready for a table, JSON or a report.
 
     - ``rows``: Retrieval and classification first, then cosines and distances with their controls.
@@ -140,10 +141,6 @@ class Scores:
         width = max(len(line[0]) for line in table)
         lines = (line[0].ljust(width) + "".join(cell.rjust(8) for cell in line[1:]) for line in table)
         return "\n".join([*lines, *self.notes])
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
         """Draw each score before and after mapping, with the target's own score and those of the controls.

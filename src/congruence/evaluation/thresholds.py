@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from congruence._utils.arrays import normalize_rows
+from congruence._utils.plain import PlainData
 from congruence._utils.validation import check_positive, check_seed
 from congruence.errors import ParameterError, TooFewAnchorsError
 from congruence.evaluation.judgments import Judgments
@@ -40,7 +41,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Translation:
+class Translation(PlainData):
     """A threshold on the old model's scores, and its translation when queries or stored vectors are mapped.
 
     Rates are measured on queries that the translation was not fitted on (cross-validation).
@@ -65,10 +66,6 @@ class Translation:
     recall_unchanged: float | None
     recall: float | None
     recall_interval: tuple[float, float] | None
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, eq=False)
