@@ -8,7 +8,7 @@ import pytest
 from congruence.errors import InputError, ParameterError
 from congruence_papers import EXPERIMENTS, PAPERS, Data, Experiment, canonical, listing, run
 from congruence_papers.commands import _parsed
-from congruence_papers.core import Claim, Job, Kind, Paper, above
+from congruence_papers.core import Claim, Kind, Paper, above
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -176,12 +176,3 @@ def test_what_a_paper_describes_is_what_is_run(monkeypatch):
         run(one, models="paper")
     with pytest.raises(InputError, match="needs collections of Throws"):
         run(one, collections=[canonical.open_sample("sample")])
-
-
-def test_values_of_a_key_are_collected():
-    job = Job(EXPERIMENTS["fig4"], [], [0], {})
-    for value in (1.0, 3.0):
-        job.add({"data": "d", "metric": "m", "quantity": "after", "x": 2}, value)
-    (row,) = job.rows()
-    assert (row["mean"], row["n"], row["x"], row["series"]) == (2.0, 2, 2, None)
-    assert row["sd"] == pytest.approx(2**0.5)

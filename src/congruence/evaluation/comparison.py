@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -214,14 +214,14 @@ def compare_maps(
             f"These rows have no {missing[0]!r}, but {', '.join(measured)}.", "Pass `metrics=…` with these names only."
         )
     rng = np.random.default_rng(random_state)
-    lines: list[dict[str, Any]] = []
+    lines: list[Difference] = []
     for scores in scored:
         chosen = [name for name in scores.scores if metrics is None or name in metrics]
         if chosen:
             group = _groups(groups, label_of, scores)
             lines += _differences(list(compared), scores, chosen, group, (level, draws, permutations), rng)
-    adjusted = holm(np.array([line["p_value"] for line in lines]))
-    rows = [Difference(**line, adjusted_p_value=float(p)) for line, p in zip(lines, adjusted, strict=True)]
+    adjusted = holm(np.array([line.p_value for line in lines]))
+    rows = [replace(line, adjusted_p_value=float(p)) for line, p in zip(lines, adjusted, strict=True)]
     return Comparison(sorted(rows, key=lambda row: row.metric == "cosine"), level, notes)
 
 
@@ -502,11 +502,11 @@ def _differences(
     groups: np.ndarray | None,
     settings: tuple[float, int, int],
     rng: np.random.Generator,
-) -> list[dict[str, object]]:
+) -> list[Difference]:
     """Compare the first map with every other on each measure of the same queries."""
     level, draws, permutations = settings
     scores = np.stack([queries.scores[name] for name in metrics], axis=2)  # (queries, maps, measures)
-    n, lines = len(scores), []
+    n, lines = len(scores), list[Difference]()
     for other in range(1, len(names)):
         first, second = scores[:, 0], scores[:, other]
         sums, sizes = group_sums(first - second, groups)
@@ -516,24 +516,9 @@ def _differences(
             a, b = first[:, q], second[:, q]
             hits = groups is None and bool(np.isin((a, b), (0.0, 1.0)).all()) and name != "cosine"
             p = mcnemar(a, b) if hits else sign_flip(sums[:, q], permutations, rng)
-            lines.append(
-                {
-                    "metric": name,
-                    "query": queries.query,
-                    "against": queries.against,
-                    "first_name": names[0],
-                    "second_name": names[other],
-                    "first": float(a.mean()),
-                    "second": float(b.mean()),
-                    "difference": float((a - b).mean()),
-                    "low": float(ends[0, q]),
-                    "high": float(ends[1, q]),
-                    "p_value": p,
-                    "test": "mcnemar" if hits else "sign-flip",
-                    "wins": int(np.count_nonzero(a > b)),
-                    "losses": int(np.count_nonzero(b > a)),
-                    "n": n,
-                    "n_groups": len(sizes),
-                }
-            )
+            what = (name, queries.query, queries.against, names[0], names[other])
+            means = float(a.mean()), float(b.mean()), float((a - b).mean())
+            ends_of, test = (float(ends[0, q]), float(ends[1, q])), "mcnemar" if hits else "sign-flip"
+            wins = int(np.sum(a > b)), int(np.sum(b > a))
+            lines.append(Difference(*what, *means, *ends_of, p, p, test, *wins, n, len(sizes)))
     return lines

@@ -25,18 +25,8 @@ RESAMPLES, LEVEL = 500, 0.95
 
 #: Rows of the table of thresholds.
 COLUMNS = (
-    "old",
-    "new",
-    "fpr_old",
-    "fpr_unchanged",
-    "fpr",
-    "fpr_low",
-    "fpr_high",
-    "recall_old",
-    "recall_unchanged",
-    "recall",
-    "recall_low",
-    "recall_high",
+    *("old", "new", "fpr_old", "fpr_unchanged", "fpr", "fpr_low", "fpr_high"),
+    *("recall_old", "recall_unchanged", "recall", "recall_low", "recall_high"),
 )
 
 
@@ -91,20 +81,10 @@ class Thresholds:
                 "the old model's scores of irrelevant pairs.",
                 "Fit the thresholds on more pairs, or pass `threshold=…` in this range.",
             )
-        at = {name: float(np.interp(threshold, old, row)) for name, row in zip(COLUMNS, self.table, strict=True)}
-        known = self.n_relevant > 0
-        return Translation(
-            threshold=float(threshold),
-            value=at["new"],
-            fpr_old=at["fpr_old"],
-            fpr_unchanged=at["fpr_unchanged"],
-            fpr=at["fpr"],
-            fpr_interval=(at["fpr_low"], at["fpr_high"]),
-            recall_old=at["recall_old"] if known else None,
-            recall_unchanged=at["recall_unchanged"] if known else None,
-            recall=at["recall"] if known else None,
-            recall_interval=(at["recall_low"], at["recall_high"]) if known else None,
-        )
+        at = [float(np.interp(threshold, old, row)) for row in self.table]
+        fpr = at[2], at[3], at[4], (at[5], at[6])
+        recall = (at[7], at[8], at[9], (at[10], at[11])) if self.n_relevant else (None, None, None, None)
+        return Translation(float(threshold), at[1], *fpr, *recall)
 
     @property
     def lowest(self) -> float:
@@ -192,7 +172,8 @@ def fit_thresholds(
     size = len(new[1])
     if folds < 2 or len(order) < 2 * folds:
         raise TooFewAnchorsError(
-            f"Got {len(order)} queries for {folds} folds, each of at least two.", "Pass more queries, or `folds=2`."
+            f"Got {len(order)} queries for {folds} folds; expected two queries per fold.",
+            "Pass more queries, or `folds=2`.",
         )
     sides = [normalize_rows(queries[order]) for queries, _ in (old, new)]
     sampled = np.arange(size)

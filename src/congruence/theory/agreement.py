@@ -119,12 +119,8 @@ def gram_agreement(
     The paper makes no assumption about them: their agreement follows from its theorems, and does not imply their
     assumptions.
 
-    Parameters
-    ----------
-    F, F_target : array_like, shape (n, d) and (n, d̃)
-        The same items in both models, unit rows, n ≥ 2.
-    relation, quantiles
-        As for ``kernel_agreement``.
+    ``F`` (n, d) and ``F_target`` (n, d̃) are the same items in both models, unit rows, n ≥ 2; the other parameters are
+    those of ``kernel_agreement``.
     """
     F, F_target = paired_models(F, F_target, ("F", "F_target"), min_rows=2)
 

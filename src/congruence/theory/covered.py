@@ -116,14 +116,8 @@ def covered_share(
 
     The anchors determine how a map sends this component; they contain no information about the rest.
 
-    Parameters
-    ----------
-    S : array_like, shape (n, d)
-        Anchors.
-    queries : array_like, shape (m, d)
-        Rows to be mapped, of the same modality or another one.
-    rtol, rank
-        As for ``covered_subspace``.
+    ``queries`` (m, d) are rows to be mapped, of any modality; ``S``, ``rtol`` and ``rank`` are those of
+    ``covered_subspace``.
 
     Examples
     --------

@@ -237,11 +237,7 @@ class CriticGap:
 def critic_gap(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> CriticGap:
     """Compare scores with the optimal ones for a distribution: log r plus any constant (Theorems C.4 and C.5).
 
-    Parameters
-    ----------
-    S, P : array_like, shape (n, m)
-    n_candidates : int, default=2
-        As in ``infonce_loss``.
+    The parameters are those of ``infonce_loss``.
 
     Examples
     --------
@@ -505,14 +501,8 @@ def curate(
 ) -> Curation:
     """Select a data set from a world: p⁽ᵃ⁾(x, y) ∝ u(x) v(y) p*(x, y) (eq. (3), Assumption C.8, Lemma C.9).
 
-    Parameters
-    ----------
-    P : array_like, shape (n, m)
-        The world: joint probabilities or counts, positive.
-    image_weights : array_like, shape (n,)
-        u, the positive weight with which each image is selected.
-    text_weights : array_like, shape (m,)
-        v, the positive weight with which each text is selected.
+    ``P`` (n, m) is the world, positive probabilities or counts; u (n,) and v (m,) are the positive weights with which
+    each image and each text is selected.
 
     Examples
     --------

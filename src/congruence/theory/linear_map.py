@@ -110,12 +110,7 @@ def anchor_map(G: RowsLike, G_target: RowsLike, *, allow_rank_deficient: bool = 
 def linear_bound(F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLike) -> Bound:
     """Bound ‖f̃(x) − A f(x)‖ for images by the disagreement of the kernels, and measure it.
 
-    Parameters
-    ----------
-    F, F_target : array_like, shape (n, d) and (n, d̃)
-        Images in the source and the target model, unit rows.
-    G, G_target : array_like, shape (m, d) and (m, d̃)
-        Text anchors in the source and the target model, unit rows.
+    The rows are those of ``kernel_agreement``, with text anchors in G and G̃.
 
     Returns
     -------
@@ -170,7 +165,6 @@ def linear_text_error(
     A : array_like, shape (d, d̃)
         The linear map for images, acting on rows, e.g. ``anchor_map(…).matrix``.
     quantiles : sequence of float, default=(0.5, 0.9, 0.99)
-        Levels of the quantiles to return, from 0 to 1.
     """
     G, G_target = paired_models(G, G_target, ("G", "G_target"))
     d, d_target = G.shape[1], G_target.shape[1]

@@ -177,10 +177,8 @@ def text_bound(
 
     Parameters
     ----------
-    F, F_target : array_like, shape (n, d) and (n, d̃)
-        Image anchors in the source and the target model, unit rows, n ≥ d, d ≤ d̃.
-    G, G_target : array_like, shape (m, d) and (m, d̃)
-        Texts in the source and the target model, unit rows.
+    F, G, F_target, G_target
+        As in ``kernel_agreement``: n ≥ d image anchors and any texts, d ≤ d̃.
     Q : array_like, shape (d, d̃)
         Any rotation, acting on rows, such as that of ``polar_rotation``, or ``rotation_`` of an ``OrthogonalMap``
         with ``center=False``.
@@ -246,11 +244,6 @@ def rank_trade_off(
     F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLike, Q: RowsLike, *, rtol: float | None = None
 ) -> RankTradeOff:
     """Return the bound of ``projected_text_bound`` for every r, and a bound on the whole text error.
-
-    Parameters
-    ----------
-    F, G, F_target, G_target, Q, rtol
-        As in ``projected_text_bound``.
 
     Notes
     -----

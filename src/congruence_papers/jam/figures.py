@@ -337,7 +337,8 @@ def _add_dual_encoders(job: Job[JAMData], data: JAMData, task: str, seed: int) -
         cell = Cell(job, dual_as_encoders(data, name), task, seed, (name, name))
         for method in job["dual_methods"]:
             parts = cell.split()
-            cell.add(cell.fit(method, parts), parts, **line | {"series": f"{name}, {BASELINES[method]} on its towers"})
+            series = f"{name}, {BASELINES[method]} on its towers"
+            cell.add(cell.fit(method, parts), parts, pair="dual encoders", series=series)
 
 
 def controls(job: Job[JAMData]) -> None:
