@@ -158,8 +158,8 @@ def read_bundle(path: str | Path) -> Bundle:
         missing = [name for name in ("kind", "id", "source", "target") if name not in table.column_names]
         if missing:
             raise InputError(
-                f"Got {path} without the columns {', '.join(missing)}; expected kind, id, source and target.",
-                "Write the file with congruence.datasets.write_bundle.",
+                f"{path} is without the columns {', '.join(missing)}.",
+                "Write it with congruence.datasets.write_bundle.",
             )
         plain = {
             name: table.column(name).to_pylist() for name in table.column_names if name not in ("source", "target")

@@ -107,8 +107,8 @@ def load_sugarcrepe(folder: str | Path, categories: Sequence[str] = CATEGORIES) 
         path = folder / f"{category}.json"
         if not path.is_file():
             raise FileError(
-                f"Got no {path.name} in {folder}; expected the annotation files of SugarCrepe.",
-                "Copy them from the folder data of github.com/RAIVNLab/sugar-crepe.",
+                f"No {path.name} in {folder}, of the annotation files of SugarCrepe.",
+                "Copy it from the folder data of github.com/RAIVNLab/sugar-crepe.",
             )
         rows += _read(path, category)
     return SugarCrepe(*(np.array(column, dtype=str) for column in zip(*rows, strict=True)))
