@@ -322,10 +322,6 @@ class Embeddings:
         which : sequence of str, or boolean or integer array
             Ids as strings, or a boolean mask or row numbers as for a NumPy array.
 
-        Returns
-        -------
-        Embeddings
-
         Raises
         ------
         IdError
@@ -431,10 +427,6 @@ class Pairs:
         missing : {"drop", "error"}, default="drop"
             What to do with ids found in only one of the two. ``"drop"`` leaves them out and records them in
             ``only_source`` and ``only_target``.
-
-        Returns
-        -------
-        Pairs
 
         Raises
         ------

@@ -1,42 +1,4 @@
-"""Every error and warning of congruence, in one tree.
-
-::
-
-    CongruenceError
-    ├── InputError (ValueError)            the vectors or ids passed in cannot be used
-    │   ├── ShapeError                     1-D, empty, or rows or widths that do not match
-    │   ├── DtypeError (TypeError)         text, objects, complex numbers
-    │   ├── NotFiniteError                 NaN or infinity
-    │   ├── ZeroRowError                   a row of zeros: a failed encoding
-    │   ├── TooFewAnchorsError             fewer than two usable pairs
-    │   ├── IdError                        ids are missing, repeated or without a partner
-    │   └── UnpairedError                  anchors that do not look paired at all
-    ├── ParameterError (ValueError)        an option has an invalid value
-    ├── SpaceMismatchError (ValueError)    a map is applied to vectors of another space
-    │   ├── DirectionError                 … to vectors of its own target
-    │   └── ModalityError                  … to a modality whose means it does not know
-    ├── FileError (OSError)                a file cannot be read or written
-    │   ├── CorruptFileError               truncated, edited, or not what its name says
-    │   ├── VersionError                   written by a newer congruence
-    │   ├── OutputExistsError              the output already exists
-    │   └── StorageError                   the disk is full, or a write was refused
-    ├── OutOfMemoryError (MemoryError)     an operation needs more memory than is free
-    ├── MissingExtraError (ImportError)    an optional dependency is not installed
-    ├── TrainingError (RuntimeError)       a training run cannot continue
-    ├── DatabaseError (RuntimeError)       a database rejects a request, or has unexpected content
-    │   └── DatabaseUnavailableError       … does not answer, or is busy
-    └── MigrationError (RuntimeError)      a migration step is not possible in the current state
-
-    CongruenceWarning (UserWarning)
-    ├── PairingWarning                     anchors, or some of them, do not look paired
-    ├── ProjectionWarning                  the map reduces the dimension: it is no isometry
-    ├── DegenerateWarning                  the anchors leave directions uncovered or constant
-    ├── DuplicateWarning                   rows are identical, and are kept in one part of a split
-    ├── TeacherWarning                     trained heads retrieve worse than the linear teacher they learned from
-    ├── AlignmentWarning                   unpaired rows gave no map, or no better one, on held-out evidence
-    ├── ConvergenceWarning                 iterations ended before convergence
-    ├── NormWarning                        whether mapped rows should have unit norm is unknown, or cannot be stored
-    └── ColumnsWarning                     the output cannot hold some of the input table's columns
+"""Every error and warning of congruence, in one tree: ``CongruenceError`` and ``CongruenceWarning`` are the roots.
 
 Errors and warnings carry what is wrong and what to do as data, and each place that shows them spells the arguments in
 its own way.

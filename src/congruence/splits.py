@@ -31,13 +31,8 @@ class Split:
     any file. Items of one group are always on the same side of the split: ids whose own hash would put them on the
     other side are stored as exceptions.
 
-    Attributes
-    ----------
-    random_state : int
-    threshold : int
-        Ids whose hash is below it are held out.
-    exceptions : tuple of int
-        Hashes of ids for which the rule is reversed, ascending.
+    - ``threshold``: Ids whose hash is below it are held out.
+    - ``exceptions``: Hashes of ids for which the rule is reversed, ascending.
     """
 
     random_state: int

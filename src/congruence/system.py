@@ -38,29 +38,18 @@ _DEVELOPMENT = {"test", "docs"}
 class SystemInfo:
     """Versions, extras, threads, memory and devices of this installation. Contains no user name, host name or path.
 
-    Attributes
-    ----------
-    version : str
-        Version of congruence.
-    python : str
-        Implementation and version.
-    platform : str
-        Operating system, its release and the machine's architecture.
-    packages : dict of str to str or None
-        Version of each package that congruence requires; None if it is not installed.
-    outdated : dict of str to str
-        The requirement of each installed package whose version does not satisfy it, including packages required by
-        extras.
-    extras : dict of str to list of str
-        The missing requirements of each extra; an empty list if it is complete.
-    threads : dict of str to int or str
-        ``cpus`` that this process may use, and the number of threads of each native library loaded by NumPy and SciPy.
-    memory : int or None
-        Bytes of memory that this process can still allocate; None if the system does not report it.
-    devices : list of str
-        Devices that torch can compute on: ``cpu``, and each CUDA or MPS device by name. Empty without torch.
-    variables : dict of str to str
-        Environment variables listed in ``VARIABLES`` that are set.
+    - ``version``: Version of congruence.
+    - ``python``: Implementation and version.
+    - ``platform``: Operating system, its release and the machine's architecture.
+    - ``packages``: Version of each package that congruence requires; None if it is not installed.
+    - ``outdated``: The requirement of each installed package whose version does not satisfy it, including packages
+      required by extras.
+    - ``extras``: The missing requirements of each extra; an empty list if it is complete.
+    - ``threads``: ``cpus`` that this process may use, and the number of threads of each native library loaded by NumPy
+      and SciPy.
+    - ``memory``: Bytes of memory that this process can still allocate; None if the system does not report it.
+    - ``devices``: Devices that torch can compute on: ``cpu``, and each CUDA or MPS device by name. Empty without torch.
+    - ``variables``: Environment variables listed in ``VARIABLES`` that are set.
     """
 
     version: str
@@ -105,10 +94,6 @@ def system_info(*, devices: bool = True) -> SystemInfo:
     ----------
     devices : bool, default=True
         List torch's devices, if torch is installed; importing it takes seconds.
-
-    Returns
-    -------
-    SystemInfo
 
     Examples
     --------

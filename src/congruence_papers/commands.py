@@ -316,9 +316,7 @@ def negatives(
     chosen = KINDS if kinds == "all" else tuple(kind.strip() for kind in kinds.split(","))
     items = open_items(captions, modality="text", column=column, id_column=id_column)
     if group_column is not None and captions.lower().endswith(".txt"):
-        raise ParameterError(
-            f"{captions} has no columns.", "Leave out `group_column=…`, or pass a .csv, .jsonl or .parquet."
-        )
+        raise ParameterError(f"{captions} has no columns.", "Leave out `group_column=…`.")
     groups = None if group_column is None else read_column(f"{captions}:{group_column}").tolist()
     texts = [str(items.fetch(row)) for row in range(len(items))]
     found = generate(texts, chosen, per_caption, seed, groups=groups)

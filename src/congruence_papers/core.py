@@ -359,9 +359,7 @@ class Paper:
         for name, value in changed.items():
             if name not in known:
                 among = ", ".join(known) or "none"
-                raise ParameterError(
-                    f"{experiment.name} has no parameter {name}: it has {among}.", "Pass one of these."
-                )
+                raise ParameterError(f"{experiment.name} has no parameter {name}, but {among}.", "Pass one of these.")
             self._check(name, value, self.kinds[experiment.kind].parameters[name])
         return {**known, **changed}
 

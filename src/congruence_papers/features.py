@@ -55,7 +55,7 @@ def open_npz(name: str, file: str | Path | None, build: Callable[[Mapping[str, n
         raise
     except (ValueError, OSError, LookupError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise CorruptFileError(
-            f"{path} cannot be used as {name} ({error}).", f"Pass `file=…` with the path of {FILES[name]}."
+            f"{path} cannot be used as {name} ({error}).", f"Pass the path of {FILES[name]} as `file=…`."
         ) from error
 
 
@@ -65,9 +65,7 @@ def encoder_pairs(models: Sequence[str]) -> list[tuple[str, str]]:
     for spec in models:
         names = spec.split("/")
         if len(names) != 2 or not all(names):
-            raise ParameterError(
-                f"{spec!r} is no image and text encoder joined by /.", "Pass `models='dinov2/minilm'`, say."
-            )
+            raise ParameterError(f"{spec!r} is no image/text pair of encoders.", "Pass `models='dinov2/minilm'`, say.")
         pairs.append((names[0], names[1]))
     return pairs
 
@@ -86,9 +84,7 @@ def embed_rows(
         rows: np.ndarray = encoder.encode_all(items, batch_size)
         return rows
     if not len(items):
-        raise InputError(
-            "This part of the data set has no items.", "Extract the data set again, or pass another split."
-        )
+        raise InputError("This part of the data set has no items.", "Extract it again, or pass another split.")
     digest = hashlib.sha256(f"{encoder.fingerprint}\0".encode())
     for name in names:
         digest.update(f"{name}\0".encode())

@@ -134,10 +134,6 @@ def run(
     **options
         ``device``, ``dtype``, ``batch_size`` of the encoders; for features the ``device`` to train on.
 
-    Returns
-    -------
-    Outcome
-
     Examples
     --------
     >>> results = run("fig4", quick=True).results
@@ -164,8 +160,7 @@ def run(
         raise InputError("Got no data to run on.", "Pass `models=…`, or `collections=…`.")
     if not all(isinstance(each, paper.data_type) for each in opened):
         raise InputError(
-            f"Got collections of another type; expected {paper.data_type.__name__} for {experiment.name}.",
-            "Pass `collections=…` of this type.",
+            f"{experiment.name} needs collections of {paper.data_type.__name__}.", "Pass these as `collections=…`."
         )
     if "evaluation_templates" in experiment.parameters:
         measured = {"evaluation_templates": experiment.parameters["evaluation_templates"]}
@@ -202,18 +197,12 @@ def run(
 def _open_sample(paper: Paper, experiment: Experiment, name: str, data: Sequence[str] | None, **source: Any) -> Data:
     """Open sample data; an option that does not apply to them is refused."""
     if experiment.parameters.get("captions"):
-        raise ParameterError(
-            f"Got captions for {name}, which has no encoders.", "Pass `models=…` by name, or leave out captions."
-        )
+        raise ParameterError(f"{name} has no encoders for captions.", "Pass `models=…` by name, or no captions.")
     if data:
-        raise ParameterError(
-            f"Got data {', '.join(data)} for {name}, which contains its own data.", "Leave out `data=…`."
-        )
+        raise ParameterError(f"{name} contains its own data, not {', '.join(data)}.", "Leave out `data=…`.")
     if name not in experiment.sample_data:
         among = ", ".join(experiment.sample_data) or "none"
-        raise ParameterError(
-            f"Got {name} for {experiment.name}; expected one of {among}.", "Pass one of these as `models=…`."
-        )
+        raise ParameterError(f"{experiment.name} runs on {among}, not {name}.", "Pass one of these as `models=…`.")
     return paper.open_sample(name, experiment.variant, **source)
 
 

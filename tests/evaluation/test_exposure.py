@@ -149,7 +149,7 @@ def test_labels_and_ids_name_the_text(problem):
     assert control.found < 0.05
     with pytest.raises(TooFewAnchorsError, match="the texts of all 180 vectors"):
         measure_exposure(store, texts, pairs=[170], labels=labels, draws=1)
-    with pytest.raises(IdError, match="1 vectors without a label"):
+    with pytest.raises(IdError, match="1 vectors have no label"):
         measure_exposure(store, texts, labels={key: labels[key] for key in list(labels)[1:]})
     with pytest.raises(IdError, match="text is not among the candidates"):
         measure_exposure(store, texts, labels=labels | {"0.jpg": "no class"})

@@ -31,7 +31,7 @@ def test_qrels_are_read_as_trec_writes_them(tmp_path):
         ("q 0 d 1.5", "the grade '1.5'"),
         ("q 0 d ٣", "the grade '٣'"),
         ("q 0 d 1\nq 0 d 0", "'d' judged twice for query 'q' .line 2"),
-        ("\n \n", "no judgments"),
+        ("\n \n", "No judgments"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path, text, says):
@@ -68,7 +68,7 @@ def test_classes_are_judgments_too():
 
 def test_what_cannot_be_judged_is_refused():
     queries, index = rows(2, ["a", "b"]), rows(2, ["c", "d"])
-    with pytest.raises(InputError, match="No query with a relevant row"):
+    with pytest.raises(InputError, match="No query has a relevant row"):
         judge(queries, index)
     with pytest.raises(InputError, match="without ids"):
         judge(rows(2, None), index)

@@ -274,7 +274,7 @@ def test_binary_files_that_are_cut_or_mislabelled(tmp_path):
     home = cifar100(tmp_path / "c")
     whole = (home / "test.bin").read_bytes()
     mislabelled = whole[:1] + b"\x03" + whole[2:], "label 3 .*0 to 2"
-    for content, said in ((whole[:-1], "whole records of 3074"), (b"", "0 bytes"), mislabelled):
+    for content, said in ((whole[:-1], "records of 3074"), (b"", "0 bytes"), mislabelled):
         (home / "test.bin").write_bytes(content)
         with pytest.raises(CorruptFileError, match=said):
             part("cifar100", home)

@@ -62,8 +62,8 @@ def test_templates():
     ("names", "classes", "similarity", "options", "error", "message"),
     [
         (["dog"], CLASSES, None, {}, ParameterError, "'dog'"),
-        (["cat"], ["cat", "cat"], None, {}, ParameterError, "1 different"),
-        (["cat"], ["cat", "dog"], None, {"per_caption": 2}, ParameterError, "2 different"),
+        (["cat"], ["cat", "cat"], None, {}, ParameterError, "1 classes"),
+        (["cat"], ["cat", "dog"], None, {"per_caption": 2}, ParameterError, "2 classes"),
         (["cat"], ["cat", "dog"], None, {"per_caption": 0}, ParameterError, "per_caption"),
         (["cat"], ["cat", "dog"], None, {"random_state": -1}, ParameterError, "random_state"),
         (["cat"], ["cat", "dog"], None, {"template": "a photo"}, ParameterError, "template"),

@@ -45,7 +45,7 @@ def test_captions_are_read_from_tables_and_mappings(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "error", "message"),
     [
-        ("c.csv", "name,caption\na,b\n", CorruptFileError, "expected id and caption"),
+        ("c.csv", "name,caption\na,b\n", CorruptFileError, "Name them id and caption"),
         ("c.csv", "id,caption\n", InputError, "No caption"),
         ("c.csv", "id,caption\na,\n", InputError, "empty caption"),
         ("c.json", "[1]", CorruptFileError, "does not map"),
@@ -66,9 +66,9 @@ def test_files_that_hold_no_captions_are_refused(tmp_path, name, text, error, me
 @pytest.mark.parametrize(
     ("captions", "edits", "message"),
     [
-        ([("nowhere", "a cat")], {"cat": "dog"}, "neither an image nor a class"),
-        ([("cat", "a cat")], {"cat": "wolf"}, "Got 'wolf' among the edits"),
-        ([("cat", "a tabby")], {"cat": "dog"}, "none of which contains cat"),
+        ([("nowhere", "a cat")], {"cat": "dog"}, "no image or class"),
+        ([("cat", "a cat")], {"cat": "wolf"}, "'wolf' is no class"),
+        ([("cat", "a tabby")], {"cat": "dog"}, "contains cat"),
     ],
 )
 def test_edits_that_cannot_be_made_are_named(captions, edits, message):
@@ -114,7 +114,7 @@ def test_one_template_without_captions_is_refused(world):  # noqa: F811
 
 
 def test_captions_are_taken_where_they_can_be_embedded_only(tmp_path):
-    with pytest.raises(ParameterError, match="Got captions for sample"):
+    with pytest.raises(ParameterError, match="sample has no encoders"):
         run("fig55", parameters={"captions": str(write(tmp_path))})
     with pytest.raises(ParameterError, match="fig4 has no parameter captions"):
         run("fig4", parameters={"captions": str(write(tmp_path))})
@@ -132,7 +132,7 @@ def test_class_prompts_are_said_to_be_no_captions():
         (["fig55", "--models", "paper", "--root", "."], "Set the parameter captions"),
         (["fig55", "--set", "edits"], "Got --set edits; expected NAME=VALUE"),
         (["fig4", "--set", "edits={}"], "fig4 has no parameter edits"),
-        (["fig55", "--set", "captions=none.csv"], "Got captions for sample"),
+        (["fig55", "--set", "captions=none.csv"], "sample has no encoders"),
         (["fig4", "--set", "evaluation_templates=some"], "expected one of all, single"),
     ],
 )

@@ -111,7 +111,7 @@ def test_data_that_do_not_fit_are_refused(made):
         ({"images": {image: {"late": made.images[image]["late"][1:]}}}, ShapeError, "Got 199 rows"),
         ({"captions": short, "negatives": short}, ShapeError, "Got 599 rows"),
         ({"captions": {text: {"late": made.captions[text]["late"]}}}, InputError, "other encoders or layers"),
-        ({"images": {image: {"early": made.images[image]["late"]}}}, ParameterError, "expected late"),
+        ({"images": {image: {"early": made.images[image]["late"]}}}, ParameterError, "Name them late"),
         ({"encoders": ((image, "unknown"),)}, ParameterError, "unknown"),
         ({"labels": np.zeros(3)}, ShapeError, "Got 3 labels"),
         ({"unrelated": {"unknown": np.ones((2, 3))}}, ParameterError, "unknown"),

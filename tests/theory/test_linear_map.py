@@ -192,7 +192,7 @@ def test_what_is_refused():
         anchor_map(2 * p.G, p.G_target)
     with pytest.raises(ShapeError, match="20 rows of G and 19 rows of G_target"):
         linear_bound(p.F, p.G, p.F_target, p.G_target[:-1])
-    with pytest.raises(ShapeError, match="images 4-d and texts 6-d of the source"):
+    with pytest.raises(ShapeError, match="source model has 4-d images, 6-d texts"):
         linear_bound(p.F, p.G_target, p.F_target, p.G_target)
     with pytest.raises(NotFiniteError):
         linear_bound(p.F * np.nan, p.G, p.F_target, p.G_target)

@@ -46,22 +46,13 @@ class Bundle:
     ``"edit"`` (a caption in which only the class was changed). Ids are unique within a kind. They are strings; integers
     are converted.
 
-    Attributes
-    ----------
-    source, target : dict of str to Embeddings
-        Embeddings by kind.
-    classes : dict of str to dict of str to str
-        By kind: the class of each id. An id that is not listed is its own class.
-    labels : dict of str to str
-        A coarser label of each class.
-    texts : dict of str to dict of str to str
-        By kind: the text of each id (for an image, its caption).
-    before : dict of str to str
-        For each edit, the class named before the edit.
-    thumbnails : dict of str to bytes
-        For each image id, a small PNG, JPEG or WebP.
-    info : dict
-        Title, provenance and licenses, as plain data.
+    - ``source``, ``target``: Embeddings by kind.
+    - ``classes``: By kind: the class of each id. An id that is not listed is its own class.
+    - ``labels``: A coarser label of each class.
+    - ``texts``: By kind: the text of each id (for an image, its caption).
+    - ``before``: For each edit, the class named before the edit.
+    - ``thumbnails``: For each image id, a small PNG, JPEG or WebP.
+    - ``info``: Title, provenance and licenses, as plain data.
     """
 
     source: dict[str, Embeddings]
@@ -116,9 +107,7 @@ def write_bundle(path: str | Path, bundle: Bundle, *, dtype: DTypeLike = np.floa
         raise InputError(f"Got {path} for a bundle; expected a name ending in .parquet.", f"Pass {path}.parquet.")
     unknown = sorted({*bundle.source, *bundle.target} - {*KINDS})
     if unknown:
-        raise InputError(
-            f"Got rows of kind {unknown[0]!r}; expected one of {', '.join(KINDS)}.", "Use one of these as the kind."
-        )
+        raise InputError(f"Got the kind {unknown[0]!r}; expected one of {', '.join(KINDS)}.", "Use one of these.")
     columns: dict[str, list[object]] = {name: [] for name in ("kind", "id", *_TEXT_COLUMNS, "thumbnail")}
     vectors: dict[str, list[np.ndarray | None]] = {"source": [], "target": []}
     for kind in KINDS:
@@ -169,8 +158,8 @@ def read_bundle(path: str | Path) -> Bundle:
         missing = [name for name in ("kind", "id", "source", "target") if name not in table.column_names]
         if missing:
             raise InputError(
-                f"Got {path} without the columns {', '.join(missing)}; expected kind, id, source and target.",
-                "Write the file with congruence.datasets.write_bundle.",
+                f"{path} is without the columns {', '.join(missing)}.",
+                "Write it with congruence.datasets.write_bundle.",
             )
         plain = {
             name: table.column(name).to_pylist() for name in table.column_names if name not in ("source", "target")
@@ -178,9 +167,7 @@ def read_bundle(path: str | Path) -> Bundle:
         kinds = np.array(plain["kind"], dtype=object)
         unknown = sorted({str(kind) for kind in kinds.tolist()} - {*KINDS})
         if unknown:
-            raise InputError(
-                f"Got rows of kind {unknown[0]!r} in {path}; expected {', '.join(KINDS)}.", "Correct the column kind."
-            )
+            raise InputError(f"Got the kind {unknown[0]!r} in {path}.", f"Correct it to one of {', '.join(KINDS)}.")
         source, target = (_side(table, side, kinds, plain["id"], facts.get(side)) for side in ("source", "target"))
     except CongruenceError:
         raise

@@ -83,9 +83,7 @@ def open_bundle(data: str | Path) -> Bundle:
 @cache
 def _verify(sample: Sample) -> None:
     if not sample.path.is_file():
-        raise FileError(
-            f"Got no sample at {sample.path}; expected it in the installed package.", "Install congruence again."
-        )
+        raise FileError(f"No sample at {sample.path} in the package.", "Install congruence again.")
     digest = hashlib.sha256(sample.path.read_bytes()).hexdigest()
     if digest != sample.sha256:
         raise CorruptFileError(

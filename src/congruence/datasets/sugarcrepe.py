@@ -25,16 +25,10 @@ _FIELDS = ("filename", "caption", "negative_caption")
 class SugarCrepe:
     """Items of SugarCrepe; many share an image.
 
-    Attributes
-    ----------
-    ids : ndarray of str, shape (n,)
-        ``category/key``, with the keys of the files; those of ``swap_obj`` are not contiguous.
-    categories : ndarray of str, shape (n,)
-        One of ``CATEGORIES``.
-    filenames : ndarray of str, shape (n,)
-        Images of COCO's ``val2017``, which are not part of SugarCrepe.
-    captions, negative_captions : ndarray of str, shape (n,)
-        The correct and the wrong caption.
+    - ``ids``, shape (n,): ``category/key``, with the keys of the files; those of ``swap_obj`` are not contiguous.
+    - ``categories``, shape (n,): One of ``CATEGORIES``.
+    - ``filenames``, shape (n,): Images of COCO's ``val2017``, which are not part of SugarCrepe.
+    - ``captions``, ``negative_captions``, shape (n,): The correct and the wrong caption.
     """
 
     ids: np.ndarray
@@ -78,8 +72,7 @@ class SugarCrepe:
         n_rest = len(images) - round(train * len(images))
         if not 0 < n_rest < len(images):
             raise ParameterError(
-                f"Got `train={train!r}` of {len(images)} images; expected some in both parts.",
-                "Pass `train=…` closer to 0.5.",
+                f"Got `train={train!r}`, which leaves one part empty.", "Pass `train=…` closer to 0.5."
             )
         rule = Split.choose(images, n_rest, random_state)
         held_out = np.isin(self.filenames, images[rule.held_out(images)])
@@ -114,8 +107,8 @@ def load_sugarcrepe(folder: str | Path, categories: Sequence[str] = CATEGORIES) 
         path = folder / f"{category}.json"
         if not path.is_file():
             raise FileError(
-                f"Got no {path.name} in {folder}; expected the annotation files of SugarCrepe.",
-                "Copy them from the folder data of github.com/RAIVNLab/sugar-crepe.",
+                f"No {path.name} in {folder}, of the annotation files of SugarCrepe.",
+                "Copy it from the folder data of github.com/RAIVNLab/sugar-crepe.",
             )
         rows += _read(path, category)
     return SugarCrepe(*(np.array(column, dtype=str) for column in zip(*rows, strict=True)))

@@ -46,11 +46,7 @@ def anchor_texts(n: int | None = None) -> list[str]:
     try:
         lines = TEXTS_PATH.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        raise FileError(
-            f"Got no texts at {TEXTS_PATH}; expected them in the installed package.", "Install congruence again."
-        ) from None
+        raise FileError(f"No texts at {TEXTS_PATH} in the package.", "Install congruence again.") from None
     if n is not None and n > len(lines):
-        raise ParameterError(
-            f"Got `n={n:,}`; expected at most {len(lines)}, the number of texts.", f"Pass `n={len(lines)}` or less."
-        )
+        raise ParameterError(f"Got `n={n:,}` of {len(lines)} texts.", f"Pass `n={len(lines)}` or less.")
     return lines[:n]

@@ -85,10 +85,6 @@ def load_encoder(
     description : mapping or path-like, optional
         For ``onnx:``: how to preprocess inputs; by default the JSON file next to the graph.
 
-    Returns
-    -------
-    Encoder
-
     Raises
     ------
     ParameterError

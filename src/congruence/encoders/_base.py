@@ -62,10 +62,7 @@ class EncoderOptions:
         """Raise ParameterError if options are set that an adapter does not support."""
         for name in names:
             if (value := getattr(self, name)) is not None:
-                raise ParameterError(
-                    f"Got `{name}={value!r}` for {self.name!r}, whose adapter does not support {name}.",
-                    f"Leave out `{name}=…`.",
-                )
+                raise ParameterError(f"{self.name!r} does not support `{name}={value!r}`.", f"Leave out `{name}=…`.")
 
     @property
     def path(self) -> str:
@@ -127,10 +124,7 @@ class Encoder(ABC):
         """
         check_positive(batch_size, "batch_size", integer=True)
         if isinstance(items, (str, bytes, os.PathLike)):
-            raise ParameterError(
-                f"Got a single {type(items).__name__} for items; expected a list of them.",
-                "Pass [item] for a single one.",
-            )
+            raise ParameterError(f"Got a single {type(items).__name__} for items; expected a list.", "Pass [item].")
         return self._batches(iter(items), batch_size, callback)
 
     def _batches(
@@ -161,8 +155,7 @@ class Encoder(ABC):
         layers = self.n_layers
         if layers is None:
             raise ParameterError(
-                f"Got an encoder of one layer, {self.space.model!r}; expected one of all layers.",
-                "Pass `layer='all'` when loading it.",
+                f"{self.space.model!r} has one layer here; expected all.", "Load it with `layer='all'`."
             )
         blocks = self.encode(items, batch_size, callback)
         return (block.reshape(len(block), layers, -1) for block in blocks)
@@ -182,8 +175,8 @@ class Encoder(ABC):
             return open_image(item)
         if not isinstance(item, str):
             raise DtypeError(
-                f"Got {type(item).__name__} as a text for {self.space.model!r}; expected str.",
-                "Convert it to str, or pass `modality='image'` to load an image encoder.",
+                f"Got {type(item).__name__} as a text for {self.space.model!r}.",
+                "Pass str, or load with `modality='image'`.",
             )
         return item
 
@@ -258,8 +251,8 @@ def open_image(item: Item) -> Image.Image:
     pil = require("PIL.Image", extra="images")
     if not isinstance(item, (str, os.PathLike, bytes, pil.Image)):
         raise DtypeError(
-            f"Got {type(item).__name__} as an image; expected a path, bytes or a PIL image.",
-            "Convert it to one of these, or pass `modality='text'` to load a text encoder.",
+            f"Got {type(item).__name__} as an image, no path, bytes or PIL image.",
+            "Convert it, or pass `modality='text'`.",
         )
     name = item if isinstance(item, (str, os.PathLike)) else "an image in memory"
     try:
@@ -302,8 +295,7 @@ def check_pooling(options: EncoderOptions) -> None:
         check_choice(options.pooling, POOLINGS, "pooling")
     if options.layer not in (None, "all") and (not isinstance(options.layer, int) or isinstance(options.layer, bool)):
         raise ParameterError(
-            f"Got `layer={options.layer!r}`; expected a whole number or 'all'.",
-            "Pass `layer=0` for the embeddings, or `layer=-1` for the last.",
+            f"Got `layer={options.layer!r}`; expected a whole number or 'all'.", "Pass `layer=-1` for the last."
         )
 
 

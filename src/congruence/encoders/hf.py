@@ -183,8 +183,8 @@ class HfEncoder(TorchEncoder):
             return
         if not -count <= layer < count:
             raise ParameterError(
-                f"Got `layer={layer}` of {self.space.model!r}; expected 0, the embeddings, to {count - 1}, the last.",
-                "Pass a layer in this range.",
+                f"Got `layer={layer}` of {self.space.model!r}; expected 0 to {count - 1}, the last.",
+                "Pass one of these.",
             )
         self._layer = layer % count
 
@@ -287,7 +287,6 @@ def _tower(model: Module, modality: str) -> Module:
     tower = next((getattr(model, name) for name in names if hasattr(model, name)), None)
     if tower is None:
         raise ParameterError(
-            f"Got layer or pooling for {type(model).__name__}, whose {modality} tower has no known name.",
-            "Leave out `layer=…` and `pooling=…`.",
+            f"The {modality} tower of {type(model).__name__} has no known name.", "Leave out `layer=…` and `pooling=…`."
         )
     return tower

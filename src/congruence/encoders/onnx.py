@@ -68,7 +68,7 @@ class OnnxEncoder(Encoder):
         options.refuse("layer", "revision")
         if options.dtype not in ("auto", "float32"):
             raise ParameterError(
-                f"Got `dtype={options.dtype!r}` for {options.name!r}, but the precision is part of the graph.",
+                f"Got `dtype={options.dtype!r}`; the graph has its own precision.",
                 "Leave out `dtype=…`, or convert the graph.",
             )
         graph = Path(options.path).expanduser()
@@ -219,8 +219,7 @@ def _description(options: EncoderOptions, graph: Path) -> dict[str, Any]:
     known = {"modality": None, **_COMMON, **DEFAULTS[modality]}
     if unknown := sorted(set(description) - set(known)):
         raise ParameterError(
-            f"Got {', '.join(unknown)} in the description of {options.name!r}; expected only {', '.join(known)}.",
-            "Remove the other entries.",
+            f"Got {', '.join(unknown)} in the description of {options.name!r}.", f"Leave only {', '.join(known)}."
         )
     facts = {**known, **description}
     if options.pooling is not None:

@@ -42,8 +42,7 @@ class OpenClipEncoder(TorchEncoder):
             arch, tag = f"local-dir:{folder}", ""
         elif not slash or not tag:
             raise ParameterError(
-                f"Got {options.name!r}; expected open_clip:<arch>/<tag>, open_clip:ViT-B-32/openai for example.",
-                "Pass a pair that open_clip.list_pretrained() lists.",
+                f"Got {options.name!r}; expected open_clip:<arch>/<tag>.", "Pass a pair of open_clip.list_pretrained()."
             )
         quick = bool(tag) and bool(open_clip.get_pretrained_cfg(arch, tag).get("quick_gelu"))
         with loading(options):

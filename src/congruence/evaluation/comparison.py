@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_texts, text_keys
+from congruence._utils.plain import PlainData
 from congruence._utils.validation import check_choice, check_positive, check_seed
 from congruence.embeddings import Embeddings, Pairs, as_embeddings, normalize_rows
 from congruence.errors import IdError, InputError, ParameterError, ShapeError
@@ -37,32 +38,19 @@ if TYPE_CHECKING:
 class Difference:
     """One measure of two maps on the same queries.
 
-    Attributes
-    ----------
-    metric : str
-        ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centered"`` and ``"cosine"`` as in
-        ``Score``. ``"recall_at_k"``: whether the query's own counterpart is among the k
-        nearest. ``"overlap_at_k"``: the share of the k nearest target rows of the target model's own vector that the
-        mapped vector finds too, leaving out the item itself.
-    query, against : str
-        Kind of the queries, and of the rows that are searched.
-    first_name, second_name : str
-        Names of the two maps.
-    first, second : float
-        Mean score of each map over the queries.
-    difference : float
-        ``first − second``: positive if the first map is better.
-    low, high : float
-        Confidence interval of the difference, from a bootstrap over the groups.
-    p_value : float
-        For the null hypothesis that the scores of the two maps are exchangeable within each group.
-    adjusted_p_value : float
-        The p-value after Holm's correction over all lines of the comparison.
-    test : {"mcnemar", "sign-flip"}
-    wins, losses : int
-        Number of queries on which the first map, and the second, scores higher.
-    n, n_groups : int
-        Number of queries, and of groups of queries.
+    - ``metric``: ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centered"`` and ``"cosine"`` as
+      in ``Score``. ``"recall_at_k"``: whether the query's own counterpart is among the k nearest. ``"overlap_at_k"``:
+      the share of the k nearest target rows of the target model's own vector that the mapped vector finds too, leaving
+      out the item itself.
+    - ``query``, ``against``: Kind of the queries, and of the rows that are searched.
+    - ``first_name``, ``second_name``: Names of the two maps.
+    - ``first``, ``second``: Mean score of each map over the queries.
+    - ``difference``: ``first − second``: positive if the first map is better.
+    - ``low``, ``high``: Confidence interval of the difference, from a bootstrap over the groups.
+    - ``p_value``: For the null hypothesis that the scores of the two maps are exchangeable within each group.
+    - ``adjusted_p_value``: The p-value after Holm's correction over all lines of the comparison.
+    - ``wins``, ``losses``: Number of queries on which the first map, and the second, scores higher.
+    - ``n``, ``n_groups``: Number of queries, and of groups of queries.
     """
 
     metric: str
@@ -85,26 +73,17 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(PlainData):
     """Result of ``compare_maps``: plain data.
 
-    Attributes
-    ----------
-    rows : list of Difference
-        One line per measure; retrieval and classification first.
-    level : float
-        Confidence level of the intervals.
-    notes : list of str
-        Notes a reader needs to interpret the numbers.
+    - ``rows``: One line per measure; retrieval and classification first.
+    - ``level``: Confidence level of the intervals.
+    - ``notes``: Notes a reader needs to interpret the numbers.
     """
 
     rows: list[Difference]
     level: float
     notes: list[str] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
     def get(self, metric: str, query: str, against: str, second_name: str | None = None) -> Difference:
         """Return one line; if there are several second maps, the line of the one named. KeyError if there is none."""
@@ -232,19 +211,17 @@ def compare_maps(
     missing = [name for name in metrics or () if name not in measured]
     if missing:
         raise ParameterError(
-            f"Got metrics with {missing[0]!r}; expected some of {', '.join(measured)}, which can be measured "
-            "on these rows.",
-            "Pass `metrics=…` with these names only.",
+            f"These rows have no {missing[0]!r}, but {', '.join(measured)}.", "Pass `metrics=…` with these names only."
         )
     rng = np.random.default_rng(random_state)
-    lines: list[dict[str, Any]] = []
+    lines: list[Difference] = []
     for scores in scored:
         chosen = [name for name in scores.scores if metrics is None or name in metrics]
         if chosen:
             group = _groups(groups, label_of, scores)
             lines += _differences(list(compared), scores, chosen, group, (level, draws, permutations), rng)
-    adjusted = holm(np.array([line["p_value"] for line in lines]))
-    rows = [Difference(**line, adjusted_p_value=float(p)) for line, p in zip(lines, adjusted, strict=True)]
+    adjusted = holm(np.array([line.p_value for line in lines]))
+    rows = [replace(line, adjusted_p_value=float(p)) for line, p in zip(lines, adjusted, strict=True)]
     return Comparison(sorted(rows, key=lambda row: row.metric == "cosine"), level, notes)
 
 
@@ -372,10 +349,7 @@ def _groups_by_id(
     rows = next((items for items in side.values() if len(items) == len(groups)), None)
     if rows is None:
         sizes = ", ".join(str(len(items)) for items in side.values())
-        raise ShapeError(
-            f"Got {len(groups)} groups for {sizes} rows; expected one per row.",
-            "Pass `groups=…` with a label for each row, or by id.",
-        )
+        raise ShapeError(f"Got {len(groups)} groups for {sizes} rows.", "Pass a label for each row as `groups=…`.")
     return dict(zip(id_texts(rows.ids).tolist(), np.asarray(groups).tolist(), strict=True))
 
 
@@ -391,8 +365,7 @@ def _groups(groups: object, label_of: Mapping[str, object] | None, scores: _Quer
             return None
         if missing:
             raise InputError(
-                f"{len(missing)} queries have no group ({missing[0]!r}, …).",
-                "Pass `groups=…` with the group of every id.",
+                f"{len(missing)} queries have no group ({missing[0]!r}, …).", "Add their ids to `groups=…`."
             )
         labels = np.unique(np.array([str(label_of[name]) for name in scores.ids.tolist()]), return_inverse=True)[1]
     return labels if len(np.unique(labels)) < len(labels) else None
@@ -428,10 +401,7 @@ def _score(maps: list[_MappedRows], sides: Sides, labels: LabelsById, k: int) ->
         if scores is not None:
             scored.append(scores)
     if not scored:
-        raise InputError(
-            "The two sides have no items or classes in common, so nothing can be compared.",
-            "Pass the same items, with the same ids, for both.",
-        )
+        raise InputError("The two sides have no items or classes in common.", "Pass the same ids for both.")
     return scored
 
 
@@ -532,11 +502,11 @@ def _differences(
     groups: np.ndarray | None,
     settings: tuple[float, int, int],
     rng: np.random.Generator,
-) -> list[dict[str, object]]:
+) -> list[Difference]:
     """Compare the first map with every other on each measure of the same queries."""
     level, draws, permutations = settings
     scores = np.stack([queries.scores[name] for name in metrics], axis=2)  # (queries, maps, measures)
-    n, lines = len(scores), []
+    n, lines = len(scores), list[Difference]()
     for other in range(1, len(names)):
         first, second = scores[:, 0], scores[:, other]
         sums, sizes = group_sums(first - second, groups)
@@ -546,24 +516,9 @@ def _differences(
             a, b = first[:, q], second[:, q]
             hits = groups is None and bool(np.isin((a, b), (0.0, 1.0)).all()) and name != "cosine"
             p = mcnemar(a, b) if hits else sign_flip(sums[:, q], permutations, rng)
-            lines.append(
-                {
-                    "metric": name,
-                    "query": queries.query,
-                    "against": queries.against,
-                    "first_name": names[0],
-                    "second_name": names[other],
-                    "first": float(a.mean()),
-                    "second": float(b.mean()),
-                    "difference": float((a - b).mean()),
-                    "low": float(ends[0, q]),
-                    "high": float(ends[1, q]),
-                    "p_value": p,
-                    "test": "mcnemar" if hits else "sign-flip",
-                    "wins": int(np.count_nonzero(a > b)),
-                    "losses": int(np.count_nonzero(b > a)),
-                    "n": n,
-                    "n_groups": len(sizes),
-                }
-            )
+            what = (name, queries.query, queries.against, names[0], names[other])
+            means = float(a.mean()), float(b.mean()), float((a - b).mean())
+            ends_of, test = (float(ends[0, q]), float(ends[1, q])), "mcnemar" if hits else "sign-flip"
+            wins = int(np.sum(a > b)), int(np.sum(b > a))
+            lines.append(Difference(*what, *means, *ends_of, p, p, test, *wins, n, len(sizes)))
     return lines

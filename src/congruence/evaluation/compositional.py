@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TypedDict
 
 import numpy as np
 
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_same_rows, check_seed, check_width
 from congruence.datasets import SugarCrepe
@@ -31,26 +32,18 @@ CATEGORY_NAMES = {
 
 
 @dataclass(frozen=True)
-class TaskRecall:
+class TaskRecall(PlainData):
     """Recall at 1 on the items of one task.
 
-    Attributes
-    ----------
-    task : str
-        ``"replace"``, ``"add"``, ``"swap"``; the two parts of swap, ``"swap, order only"`` (both captions have the same
-        words) and ``"swap, other words"``; and SugarCrepe's categories, such as ``"replace, object"``
-        (``CATEGORY_NAMES``), for tasks with several.
-    n : int
-        Number of items.
-    binary : float
-        Share of images that are nearer to their caption than to the wrong one. Chance: 0.5.
-    choice : float
-        The same with distractors besides the wrong caption; never above ``binary``. Chance: 1 / options.
-    options : int
-        Number of captions to choose from in ``choice``.
-    ties : int
-        Number of items whose caption and wrong caption have the same cosine. Ties are broken at random, and the
-        expectation is reported.
+    - ``task``: ``"replace"``, ``"add"``, ``"swap"``; the two parts of swap, ``"swap, order only"`` (both captions have
+      the same words) and ``"swap, other words"``; and SugarCrepe's categories, such as ``"replace, object"``
+      (``CATEGORY_NAMES``), for tasks with several.
+    - ``n``: Number of items.
+    - ``binary``: Share of images that are nearer to their caption than to the wrong one. Chance: 0.5.
+    - ``choice``: The same with distractors besides the wrong caption; never above ``binary``. Chance: 1 / options.
+    - ``options``: Number of captions to choose from in ``choice``.
+    - ``ties``: Number of items whose caption and wrong caption have the same cosine. Ties are broken at random, and the
+      expectation is reported.
     """
 
     task: str
@@ -59,10 +52,6 @@ class TaskRecall:
     choice: float
     options: int
     ties: int
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
 
 def sugarcrepe_recall(
@@ -157,9 +146,7 @@ def text_only_recall(
     for side, name in ((right, "caption"), (wrong, "negative")):
         check_same_rows(len(items), len(side), "items", name)
         if not np.isfinite(side).all():
-            raise NotFiniteError(
-                f"Got scores of {name} with NaN or infinity; expected finite ones.", "Score these texts again."
-            )
+            raise NotFiniteError(f"Got scores of {name} with NaN or infinity.", "Score these texts again.")
     return _lines(items, right, wrong, right[distractors(items, options, random_state)])
 
 
@@ -216,9 +203,7 @@ def check_choices(options: int) -> None:
     """Check that there are at least two captions to choose from. Raises ParameterError."""
     check_positive(options, "options", integer=True)
     if options < 2:
-        raise ParameterError(
-            f"Got `options={options}`; expected at least 2, a caption and a wrong one.", "Pass `options=2` or more."
-        )
+        raise ParameterError(f"Got `options={options}`; expected at least 2.", "Pass `options=2` or more.")
 
 
 def same_words(items: SugarCrepe) -> np.ndarray:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from congruence._utils.arrays import blocks
 from congruence._utils.ids import id_rows, id_texts, text_keys
+from congruence._utils.plain import PlainData
 from congruence._utils.validation import check_positive, check_seed, check_width
 from congruence.embeddings import Embeddings, as_embeddings, normalize_rows
 from congruence.errors import CongruenceWarning, IdError, ParameterError, ShapeError, TooFewAnchorsError
@@ -30,31 +31,20 @@ _RESAMPLES = 1000
 
 
 @dataclass(frozen=True)
-class Exposure:
+class Exposure(PlainData):
     """Share of a store that can be matched under one protection with one number of known pairs.
 
-    Attributes
-    ----------
-    protection : str
-    pairs : int
-        Number of vectors whose texts are known.
-    by_pairs : float
-        Share of the other vectors whose nearest candidate is their own text, with a map fitted on the pairs alone.
-    found : float
-        The same after refitting the map on mutual nearest neighbors; this may be lower.
-    low, high : float
-        95 % interval of ``found``.
-    found_at_k : float
-        Share whose own text is among the k nearest candidates.
-    chance : float
-        Value of ``found`` by chance: 1 / candidates.
-    candidates, n : int
-        Number of candidate texts; number of vectors searched for, averaged over the draws.
-    values : tuple of float
-        ``found`` by draw.
-    search : float
-        Quality of the owner's own search under the protection: the share of the true k nearest stored vectors that are
-        still found.
+    - ``pairs``: Number of vectors whose texts are known.
+    - ``by_pairs``: Share of the other vectors whose nearest candidate is their own text, with a map fitted on the pairs
+      alone.
+    - ``found``: The same after refitting the map on mutual nearest neighbors; this may be lower.
+    - ``low``, ``high``: 95 % interval of ``found``.
+    - ``found_at_k``: Share whose own text is among the k nearest candidates.
+    - ``chance``: Value of ``found`` by chance: 1 / candidates.
+    - ``candidates``, ``n``: Number of candidate texts; number of vectors searched for, averaged over the draws.
+    - ``values``: ``found`` by draw.
+    - ``search``: Quality of the owner's own search under the protection: the share of the true k nearest stored vectors
+      that are still found.
     """
 
     protection: str
@@ -69,10 +59,6 @@ class Exposure:
     n: int
     search: float
     values: tuple[float, ...] = field(default_factory=tuple)
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
 
 def measure_exposure(
@@ -160,9 +146,7 @@ def measure_exposure(
     X, Y = (_unit_float32(side.vectors) for side in (rows, candidates))
     for p in pairs:
         if check_positive(p, "pairs", integer=True, zero=True) == 1:
-            raise ParameterError(
-                f"Got `pairs={p}`; expected 0, or at least 2 to fit a rotation.", "Pass `pairs=10`, for example."
-            )
+            raise ParameterError(f"Got `pairs={p}`; expected 0, or at least 2.", "Pass `pairs=10`, for example.")
         if p >= len(X):
             raise TooFewAnchorsError(
                 f"Got `pairs={p}` of {len(X)} vectors; expected fewer pairs than vectors, so that some remain to "
@@ -170,9 +154,7 @@ def measure_exposure(
                 "Pass a smaller `pairs=…`.",
             )
     if len(X) < k + 2:
-        raise TooFewAnchorsError(
-            f"Got {len(X)} vectors for `k={k}`; expected more than k + 1.", f"Pass `k={max(len(X) - 2, 1)}` or less."
-        )
+        raise TooFewAnchorsError(f"Got {len(X)} vectors for `k={k}`.", f"Pass `k={max(len(X) - 2, 1)}` or less.")
     for spec in protections:
         check_protection(spec, X.shape[1])
     asked = None if queries is None else _unit_float32(as_embeddings(queries, "queries").vectors)
@@ -232,10 +214,7 @@ def _own_text(store: Embeddings, texts: Embeddings, labels: Mapping[str, str] | 
     if labels is not None:
         missing = [name for name in names.tolist() if name not in labels]
         if missing:
-            raise IdError(
-                f"Got {len(missing)} vectors without a label ({missing[0]!r}, …); expected one for each.",
-                "Add their ids to `labels=…`.",
-            )
+            raise IdError(f"{len(missing)} vectors have no label ({missing[0]!r}, …).", "Add their ids to `labels=…`.")
         names = id_texts([labels[name] for name in names.tolist()])
     own = id_rows(id_texts(texts.ids), names)
     if (own < 0).any():

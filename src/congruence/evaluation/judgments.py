@@ -22,14 +22,9 @@ from congruence.errors import FileError, InputError
 class Judgments:
     """The relevant rows of an index for each query.
 
-    Attributes
-    ----------
-    rows : list of ndarray of int
-        For each query the relevant rows of the index, ascending; empty if there are none.
-    grades : list of ndarray of float64
-        Relevance grades of these rows, all positive.
-    notes : list of str
-        Judgments whose query or document does not exist.
+    - ``rows``: For each query the relevant rows of the index, ascending; empty if there are none.
+    - ``grades``: Relevance grades of these rows, all positive.
+    - ``notes``: Judgments whose query or document does not exist.
     """
 
     rows: list[np.ndarray]
@@ -54,9 +49,7 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"Got {path}, which is not UTF-8; expected TREC qrels as text.", "Save it as UTF-8."
-        ) from error
+        raise InputError(f"{path} is not UTF-8; expected TREC qrels.", "Save it as UTF-8.") from error
     except OSError as error:
         raise FileError(describe_refusal(error, f"while reading {path}")) from error
     out: dict[str, dict[str, int]] = {}
@@ -85,9 +78,7 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
             )
         known[document] = int(grade)
     if not out:
-        raise InputError(
-            f"Got no judgments in {path}; expected lines of query, 0, document and grade.", "Pass another file."
-        )
+        raise InputError(f"No judgments in {path}.", "Pass a file with lines of query, 0, document and grade.")
     return out
 
 
@@ -139,10 +130,7 @@ def judge(
             notes.append(f"{unasked} judged queries are not among the queries.")
     judged = sum(len(relevant) > 0 for relevant in rows)
     if not judged:
-        raise InputError(
-            f"No query with a relevant row in the index ({m} queries, {len(index)} rows).",
-            "Check that `qrels=…`, queries and index use the same ids.",
-        )
+        raise InputError(f"No query has a relevant row ({m} queries, {len(index)} rows).", "Check that the ids agree.")
     if judged < m:
         notes.append(f"{m - judged} of {m} queries have no relevant row in the index; they were left out.")
     return Judgments(rows, grades, notes)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from congruence._utils.ids import id_texts, text_keys
+from congruence._utils.plain import PlainData
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import check_same_rows, name_rows, shorten
 from congruence.embeddings import UNNAMED, Embeddings, Pairs, as_embeddings, by_modality, check_space, normalize_rows
@@ -44,29 +45,21 @@ LabelsById: TypeAlias = "Mapping[str, str] | None"
 class Score:
     """One line of an evaluation.
 
-    Attributes
-    ----------
-    metric : str
-        ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centered"``, ``"cosine"``, ``"distance"``;
-        for joint-space maps ``"recall_at_1"``, ``"mean_recall_at_1"``, ``"recall_at_5"``, ``"recall_at_10"``,
-        ``"zero_shot"``, ``"cosine"``. If retrieval uses centering or a correction for hubs, the name ends in that
-        variant's suffix (``Ranking``).
-    query, against : str
-        What is compared with what, e.g. ``"aligned image"`` with ``"target text"``; for joint-space maps ``"aligned
-        source image"`` with ``"aligned target text"``.
-    after : float
-        Score with the map.
-    before : float or None
-        Score with the unmapped source vectors; None if the widths differ or the comparison is not meaningful.
-    source, target : float or None
-        Scores of the source model alone and of the target model alone; the target's is the oracle.
-    n : int
-        Number of items (for a joint-space map: pairs, or queries).
-    chance : float or None
-        Score of neighbors drawn at random, for retrieval and classification.
-    control_constant, control_random_rotation : float or None
-        For cosine and distance: the score with every mapped row replaced by the target's mean, and with a random
-        rotation about the correct means (``congruence.evaluation.controls``).
+    - ``metric``: ``"retrieval"``, ``"retrieval_other"``, ``"zero_shot"``, ``"zero_shot_centered"``, ``"cosine"``,
+      ``"distance"``; for joint-space maps ``"recall_at_1"``, ``"mean_recall_at_1"``, ``"recall_at_5"``,
+      ``"recall_at_10"``, ``"zero_shot"``, ``"cosine"``. If retrieval uses centering or a correction for hubs, the name
+      ends in that variant's suffix (``Ranking``).
+    - ``query``, ``against``: What is compared with what, e.g. ``"aligned image"`` with ``"target text"``; for
+      joint-space maps ``"aligned source image"`` with ``"aligned target text"``.
+    - ``after``: Score with the map.
+    - ``before``: Score with the unmapped source vectors; None if the widths differ or the comparison is not meaningful.
+    - ``source``, ``target``: Scores of the source model alone and of the target model alone; the target's is the
+      oracle.
+    - ``n``: Number of items (for a joint-space map: pairs, or queries).
+    - ``chance``: Score of neighbors drawn at random, for retrieval and classification.
+    - ``control_constant``, ``control_random_rotation``: For cosine and distance: the score with every mapped row
+      replaced by the target's mean, and with a random rotation about the correct means
+      (``congruence.evaluation.controls``).
     """
 
     metric: str
@@ -86,12 +79,8 @@ class Score:
 class Ranking:
     """A variant of retrieval.
 
-    Attributes
-    ----------
-    center : bool
-        Whether each side is centered at the mean of its own evaluated rows.
-    hubness : Hubness or None
-        Correction for hubs, computed from the evaluated queries.
+    - ``center``: Whether each side is centered at the mean of its own evaluated rows.
+    - ``hubness``: Correction for hubs, computed from the evaluated queries.
     """
 
     center: bool = False
@@ -129,17 +118,13 @@ def rankings(center: bool, hubness: str | Hubness | None) -> list[Ranking]:
 
 
 @dataclass(frozen=True)
-class Scores:
+class Scores(PlainData):
     """Result of ``evaluate``: plain data, ready for a table, JSON or a report.
 
-    Attributes
-    ----------
-    rows : list of Score
-        Retrieval and classification first, then cosines and distances with their controls.
-    covered_share : dict of str to float
-        By modality, the mean share of the source vectors' variance (norm²) in directions that the anchors cover.
-    notes : list of str
-        Notes a reader needs to interpret the numbers.
+    - ``rows``: Retrieval and classification first, then cosines and distances with their controls.
+    - ``covered_share``: By modality, the mean share of the source vectors' variance (norm²) in directions that the
+      anchors cover.
+    - ``notes``: Notes a reader needs to interpret the numbers.
     """
 
     rows: list[Score]
@@ -156,10 +141,6 @@ class Scores:
         width = max(len(line[0]) for line in table)
         lines = (line[0].ljust(width) + "".join(cell.rjust(8) for cell in line[1:]) for line in table)
         return "\n".join([*lines, *self.notes])
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
         """Draw each score before and after mapping, with the target's own score and those of the controls.
@@ -277,10 +258,7 @@ def read_sides(models: Mapping[str, Map], source: RowsOfSide | None, target: Row
     by_side: Sides
     if source is None:
         if models:
-            raise InputError(
-                f"No source rows for the map {next(iter(models))}.",
-                "Pass `source=…`, or mapped rows instead of the map.",
-            )
+            raise InputError(f"No source rows for the map {next(iter(models))}.", "Pass `source=…`, or mapped rows.")
         if not isinstance(target, Mapping):
             rows = as_embeddings(target, "target")
             target = {modality or rows.space.modality or UNNAMED: rows}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from congruence._utils.arrays import normalize_rows
+from congruence._utils.plain import PlainData
 from congruence._utils.validation import check_positive, check_seed
 from congruence.errors import ParameterError, TooFewAnchorsError
 from congruence.evaluation.judgments import Judgments
@@ -24,41 +25,25 @@ RESAMPLES, LEVEL = 500, 0.95
 
 #: Rows of the table of thresholds.
 COLUMNS = (
-    "old",
-    "new",
-    "fpr_old",
-    "fpr_unchanged",
-    "fpr",
-    "fpr_low",
-    "fpr_high",
-    "recall_old",
-    "recall_unchanged",
-    "recall",
-    "recall_low",
-    "recall_high",
+    *("old", "new", "fpr_old", "fpr_unchanged", "fpr", "fpr_low", "fpr_high"),
+    *("recall_old", "recall_unchanged", "recall", "recall_low", "recall_high"),
 )
 
 
 @dataclass(frozen=True)
-class Translation:
+class Translation(PlainData):
     """A threshold on the old model's scores, and its translation when queries or stored vectors are mapped.
 
     Rates are measured on queries that the translation was not fitted on (cross-validation).
 
-    Attributes
-    ----------
-    threshold : float
-        The old threshold.
-    value : float
-        The threshold to use instead.
-    fpr_old, fpr_unchanged, fpr : float
-        False-positive rate, i.e. the share of irrelevant pairs of a query and a row above the threshold: with the old
-        model; with mapped vectors and the old threshold; with mapped vectors and ``value``.
-    fpr_interval : (float, float)
-        95 % interval of ``fpr``, from resampled queries.
-    recall_old, recall_unchanged, recall : float or None
-        Share of relevant pairs above the threshold; None if no pair is known to be relevant.
-    recall_interval : (float, float) or None
+    - ``threshold``: The old threshold.
+    - ``value``: The threshold to use instead.
+    - ``fpr_old``, ``fpr_unchanged``, ``fpr``: False-positive rate, i.e. the share of irrelevant pairs of a query and a
+      row above the threshold: with the old model; with mapped vectors and the old threshold; with mapped vectors and
+      ``value``.
+    - ``fpr_interval``: 95 % interval of ``fpr``, from resampled queries.
+    - ``recall_old``, ``recall_unchanged``, ``recall``: Share of relevant pairs above the threshold; None if no pair is
+      known to be relevant.
     """
 
     threshold: float
@@ -71,10 +56,6 @@ class Translation:
     recall_unchanged: float | None
     recall: float | None
     recall_interval: tuple[float, float] | None
-
-    def to_dict(self) -> dict[str, object]:
-        """Return all fields as plain data."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,20 +81,10 @@ class Thresholds:
                 "the old model's scores of irrelevant pairs.",
                 "Fit the thresholds on more pairs, or pass `threshold=…` in this range.",
             )
-        at = {name: float(np.interp(threshold, old, row)) for name, row in zip(COLUMNS, self.table, strict=True)}
-        known = self.n_relevant > 0
-        return Translation(
-            threshold=float(threshold),
-            value=at["new"],
-            fpr_old=at["fpr_old"],
-            fpr_unchanged=at["fpr_unchanged"],
-            fpr=at["fpr"],
-            fpr_interval=(at["fpr_low"], at["fpr_high"]),
-            recall_old=at["recall_old"] if known else None,
-            recall_unchanged=at["recall_unchanged"] if known else None,
-            recall=at["recall"] if known else None,
-            recall_interval=(at["recall_low"], at["recall_high"]) if known else None,
-        )
+        at = [float(np.interp(threshold, old, row)) for row in self.table]
+        fpr = at[2], at[3], at[4], (at[5], at[6])
+        recall = (at[7], at[8], at[9], (at[10], at[11])) if self.n_relevant else (None, None, None, None)
+        return Translation(float(threshold), at[1], *fpr, *recall)
 
     @property
     def lowest(self) -> float:
@@ -201,7 +172,7 @@ def fit_thresholds(
     size = len(new[1])
     if folds < 2 or len(order) < 2 * folds:
         raise TooFewAnchorsError(
-            f"Got {len(order)} queries for {folds} folds; expected at least two folds, and two queries per fold.",
+            f"Got {len(order)} queries for {folds} folds; expected two queries per fold.",
             "Pass more queries, or `folds=2`.",
         )
     sides = [normalize_rows(queries[order]) for queries, _ in (old, new)]
@@ -229,10 +200,7 @@ def fit_thresholds(
     pooled = [_pool(side) for side in scores]
     points, values = match_quantiles(*pooled)
     if len(points) < 2:
-        raise ParameterError(
-            f"Got one score for all {len(pooled[0])} irrelevant pairs; expected scores that vary.",
-            "Pass other queries or rows in `queries=…`.",
-        )
+        raise ParameterError(f"All {len(pooled[0])} irrelevant pairs have one score.", "Pass other `queries=…`.")
     fold_of = np.arange(len(order)) % folds  # the order is random already
     counts = {name: np.zeros((len(order), len(points))) for name in ("old", "unchanged", "new")}
     hits = {name: np.zeros((len(order), len(points))) for name in counts}

@@ -23,23 +23,14 @@ FARTHEST = 2.0
 class Bound:
     """An inequality of the paper evaluated on embeddings: the bound, and the measured value.
 
-    Attributes
-    ----------
-    theorem : str
-        Its number in Gupta et al. (2026).
-    quantity : str
-        The bounded quantity, in words.
-    value : float
-        The right-hand side; ``inf`` if a condition of the theorem fails.
-    measured : float
-        The left-hand side: the largest error over the given rows.
-    trivial : float
-        The largest possible error of ``baseline``, which needs no knowledge of the models. A fitted map can be worse,
-        so ``measured`` can be larger.
-    conditions : dict of str to float
-        The numbers from which the right-hand side is computed.
-    baseline : str
-        The map, in words, whose error is at most ``trivial`` for any two models.
+    - ``theorem``: Its number in Gupta et al. (2026).
+    - ``quantity``: The bounded quantity, in words.
+    - ``value``: The right-hand side; ``inf`` if a condition of the theorem fails.
+    - ``measured``: The left-hand side: the largest error over the given rows.
+    - ``trivial``: The largest possible error of ``baseline``, which needs no knowledge of the models. A fitted map can
+      be worse, so ``measured`` can be larger.
+    - ``conditions``: The numbers from which the right-hand side is computed.
+    - ``baseline``: The map, in words, whose error is at most ``trivial`` for any two models.
     """
 
     theorem: str
@@ -122,8 +113,8 @@ def dual_encoders(
     for images, texts, which in ((F, G, "source"), (F_target, G_target, "target")):
         if images.shape[1] != texts.shape[1]:
             raise ShapeError(
-                f"Got images {images.shape[1]}-d and texts {texts.shape[1]}-d of the {which} model.",
-                "Pass those of one model together.",
+                f"The {which} model has {images.shape[1]}-d images, {texts.shape[1]}-d texts.",
+                "Pass those of one model.",
             )
     return F, G, F_target, G_target
 
@@ -171,7 +162,5 @@ def check_levels(quantiles: Sequence[float]) -> list[float]:
     """Return the quantile levels as floats between 0 and 1."""
     levels = [float(level) for level in quantiles]
     if not all(0 <= level <= 1 for level in levels):
-        raise ParameterError(
-            f"Got `quantiles={levels}`; expected numbers from 0 to 1.", "Pass `quantiles=(0.5, 0.9)`, for example."
-        )
+        raise ParameterError(f"Got `quantiles={levels}`; expected numbers from 0 to 1.", "Pass `quantiles=(0.5, 0.9)`.")
     return levels

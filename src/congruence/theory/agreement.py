@@ -32,27 +32,16 @@ _Pairs = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]
 class KernelAgreement:
     """Deviation of the source model's kernel from a function of the target's kernel.
 
-    Attributes
-    ----------
-    relation : str
-        ``"raw"``: K = K̃. ``"constant"``: K = K̃ + c. ``"affine"``: K = a·K̃ + c.
-    pairs : int
-        Number of entries compared.
-    epsilon : float
-        max |K − line(K̃)| for the line that minimizes it, ``minimax``; with ``"raw"`` the ε of Assumptions C.20 and
-        C.24.
-    minimax : Line
-    least_squares : Line
-        The line that minimizes the mean square; ``rmse`` and ``quantiles`` refer to it, since the minimax line
-        is determined by two or three pairs.
-    rmse : float
-        Root mean square of K − line(K̃).
-    quantiles : dict of float to float
-        Quantiles of |K − line(K̃)|: the smallest value that this share of the pairs does not exceed.
-    resolution : float
-        Largest error by which ``quantiles`` may be too large; 0 if they are exact.
-    correlation : float or None
-        Pearson correlation of K and K̃; None if one of them is constant.
+    - ``relation``: ``"raw"``: K = K̃. ``"constant"``: K = K̃ + c. ``"affine"``: K = a·K̃ + c.
+    - ``pairs``: Number of entries compared.
+    - ``epsilon``: max |K − line(K̃)| for the line that minimizes it, ``minimax``; with ``"raw"`` the ε of Assumptions
+      C.20 and C.24.
+    - ``least_squares``: The line that minimizes the mean square; ``rmse`` and ``quantiles`` refer to it, since the
+      minimax line is determined by two or three pairs.
+    - ``rmse``: Root mean square of K − line(K̃).
+    - ``quantiles``: Quantiles of |K − line(K̃)|: the smallest value that this share of the pairs does not exceed.
+    - ``resolution``: Largest error by which ``quantiles`` may be too large; 0 if they are exact.
+    - ``correlation``: Pearson correlation of K and K̃; None if one of them is constant.
     """
 
     relation: str
@@ -130,12 +119,8 @@ def gram_agreement(
     The paper makes no assumption about them: their agreement follows from its theorems, and does not imply their
     assumptions.
 
-    Parameters
-    ----------
-    F, F_target : array_like, shape (n, d) and (n, d̃)
-        The same items in both models, unit rows, n ≥ 2.
-    relation, quantiles
-        As for ``kernel_agreement``.
+    ``F`` (n, d) and ``F_target`` (n, d̃) are the same items in both models, unit rows, n ≥ 2; the other parameters are
+    those of ``kernel_agreement``.
     """
     F, F_target = paired_models(F, F_target, ("F", "F_target"), min_rows=2)
 

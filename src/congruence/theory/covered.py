@@ -21,16 +21,10 @@ if TYPE_CHECKING:
 class CoveredSubspace:
     """The span of a set of rows, U_X in Theorems C.16 and C.28.
 
-    Attributes
-    ----------
-    rank : int
-        Its dimension r.
-    basis : ndarray, shape (r, d)
-        Orthonormal rows, in the order of decreasing singular values.
-    singular_values : ndarray, shape (min(n, d),)
-        All singular values, descending; a sharp drop makes the choice of r clear.
-    tolerance : float
-        Directions with a singular value above this are counted.
+    - ``rank``: Its dimension r.
+    - ``basis``, shape (r, d): Orthonormal rows, in the order of decreasing singular values.
+    - ``singular_values``, shape (min(n, d),): All, descending; a sharp drop makes the choice of r clear.
+    - ``tolerance``: Directions with a singular value above this are counted.
     """
 
     rank: int
@@ -58,14 +52,9 @@ class CoveredSubspace:
 class CoveredShare:
     """Share of each query in the subspace that the anchors cover.
 
-    Attributes
-    ----------
-    rank : int
-        Dimension of the anchors' span.
-    shares : ndarray, shape (m,)
-        For each query ‖its projection onto the span‖² / ‖the query‖², from 0 to 1.
-    quantiles : dict of str to float
-        Quantiles of ``shares``: "min", "5%", "25%", "50%", "75%", "95%", "max".
+    - ``rank``: Dimension of the anchors' span.
+    - ``shares``, shape (m,): For each query ‖its projection onto the span‖² / ‖the query‖², from 0 to 1.
+    - ``quantiles``: Quantiles of ``shares``: "min", "5%", "25%", "50%", "75%", "95%", "max".
     """
 
     rank: int
@@ -127,14 +116,8 @@ def covered_share(
 
     The anchors determine how a map sends this component; they contain no information about the rest.
 
-    Parameters
-    ----------
-    S : array_like, shape (n, d)
-        Anchors.
-    queries : array_like, shape (m, d)
-        Rows to be mapped, of the same modality or another one.
-    rtol, rank
-        As for ``covered_subspace``.
+    ``queries`` (m, d) are rows to be mapped, of any modality; ``S``, ``rtol`` and ``rank`` are those of
+    ``covered_subspace``.
 
     Examples
     --------

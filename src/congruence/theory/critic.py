@@ -32,10 +32,7 @@ def as_joint(P: RowsLike, name: str = "P") -> np.ndarray:
     joint = as_matrix(P, name, allow_zero_rows=True).astype(np.float64)
     least = float(joint.min())
     if not least > 0:
-        raise InputError(
-            f"Got {least:.3g} in {name}; expected positive entries (Assumption C.1).",
-            "Add a small number to counts of zero.",
-        )
+        raise InputError(f"Got {least:.3g} in {name}, which must be positive (C.1).", "Add a small number to zeros.")
     return np.asarray(joint / joint.sum())
 
 
@@ -92,8 +89,7 @@ def bayes_posterior(P: RowsLike, image: int, candidates: Sequence[int]) -> np.nd
     chosen = np.asarray(candidates)
     if not (0 <= image < n) or chosen.ndim != 1 or not len(chosen) or chosen.min() < 0 or chosen.max() >= m:
         raise ParameterError(
-            f"Got `image={image}` and `candidates={list(candidates)}`; expected rows and columns of P.",
-            "Pass numbers from 0.",
+            f"P has no `image={image}` or `candidates={list(candidates)}`.", "Pass rows and columns, from 0."
         )
     own = K[image, chosen]
     return np.asarray(np.exp(own - logsumexp(own)))
@@ -131,9 +127,7 @@ def infonce_loss(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> tuple[float
     joint, scores = _joint_and_scores(S, P)
     check_positive(n_candidates, "n_candidates", integer=True)
     if n_candidates < 2:
-        raise ParameterError(
-            f"Got `n_candidates={n_candidates}`; expected a positive and a negative.", "Pass `n_candidates=2` or more."
-        )
+        raise ParameterError(f"Got `n_candidates={n_candidates}`; expected at least 2.", "Pass `n_candidates=2`, say.")
     return _one_way(scores, joint, n_candidates), _one_way(scores.T, joint.T, n_candidates)
 
 
@@ -142,15 +136,12 @@ def _one_way(S: np.ndarray, joint: np.ndarray, n_candidates: int) -> float:
     count = comb(m + n_candidates - 2, n_candidates - 1)
     if count > _MOST_SETS:
         raise ParameterError(
-            f"Got {count:,} sets of negatives; expected at most {_MOST_SETS:,}.", "Pass a smaller `n_candidates=…`."
+            f"Got {count:,} sets of negatives, above {_MOST_SETS:,}.", "Pass a smaller `n_candidates=…`."
         )
     marginal = joint.sum(axis=0)
     S = S - S.max(axis=1, keepdims=True)
     if (worst := -float(S.min())) > _WIDEST:
-        raise InputError(
-            f"Got scores {worst:.3g} apart; exponentials of more than {_WIDEST:.0f} underflow.",
-            "Divide by a temperature.",
-        )
+        raise InputError(f"Scores {worst:.3g} apart underflow (limit {_WIDEST:.0f}).", "Divide by a temperature.")
     E = np.exp(S)
     expected = 0.0
     for sets, weights in _negatives(m, n_candidates - 1, marginal):
@@ -209,20 +200,14 @@ def sigmoid_loss(S: RowsLike, P: RowsLike, negatives: float = 1.0) -> float:
 class CriticGap:
     """Deviation of scores from the optimal ones for a distribution.
 
-    Attributes
-    ----------
-    loss : float
-        The symmetric InfoNCE loss, in nats.
-    infimum : float
-        The smallest loss that any scores attain: that of the pointwise mutual information.
-    by_image, by_text : float
-        Largest range of S − log r among the texts of one image, and among the images of one text. A score minimizes the
-        loss of its direction if and only if this is 0: a function of the image alone, or for ``by_text`` of the text
-        alone, may be added (Theorem C.4).
-    spread : float
-        Range of S − log r over all pairs: 0 if and only if the score minimizes the symmetric loss (Theorem C.5).
-    constant : float
-        Midpoint of the smallest and the largest S − log r.
+    - ``loss``: The symmetric InfoNCE loss, in nats.
+    - ``infimum``: The smallest loss that any scores attain: that of the pointwise mutual information.
+    - ``by_image``, ``by_text``: Largest range of S − log r among the texts of one image, and among the images of one
+      text. A score minimizes the loss of its direction if and only if this is 0: a function of the image alone, or for
+      ``by_text`` of the text alone, may be added (Theorem C.4).
+    - ``spread``: Range of S − log r over all pairs: 0 if and only if the score minimizes the symmetric loss (Theorem
+      C.5).
+    - ``constant``: Midpoint of the smallest and the largest S − log r.
     """
 
     loss: float
@@ -252,11 +237,7 @@ class CriticGap:
 def critic_gap(S: RowsLike, P: RowsLike, n_candidates: int = 2) -> CriticGap:
     """Compare scores with the optimal ones for a distribution: log r plus any constant (Theorems C.4 and C.5).
 
-    Parameters
-    ----------
-    S, P : array_like, shape (n, m)
-    n_candidates : int, default=2
-        As in ``infonce_loss``.
+    The parameters are those of ``infonce_loss``.
 
     Examples
     --------
@@ -283,9 +264,7 @@ def _joint_and_scores(S: RowsLike, P: RowsLike) -> tuple[np.ndarray, np.ndarray]
     joint = as_joint(P)
     scores = as_matrix(S, "S", allow_zero_rows=True).astype(np.float64)
     if scores.shape != joint.shape:
-        raise ShapeError(
-            f"Got S of shape {scores.shape} and P of shape {joint.shape}.", "Pass the scores of all pairs."
-        )
+        raise ShapeError(f"Got S of shape {scores.shape}, P of shape {joint.shape}.", "Pass the scores of all pairs.")
     return joint, scores
 
 
@@ -293,19 +272,13 @@ def _joint_and_scores(S: RowsLike, P: RowsLike) -> tuple[np.ndarray, np.ndarray]
 class CriticRank:
     """The dimension that a dual encoder needs for given scores.
 
-    Attributes
-    ----------
-    shape : (int, int)
-        Numbers of images and texts.
-    rank : int
-        Smallest rank of K − c over all constants c: no encoder of fewer dimensions has these scores, whatever its
-        temperature and bias.
-    constant : float
-        A c at which this rank is reached.
-    singular_values : ndarray, shape (min(n, m),)
-        Singular values of K.
-    max_temperature : float
-        2 / (max K − min K): at a higher temperature, the scores of unit rows cannot differ this much.
+    - ``shape``: Numbers of images and texts.
+    - ``rank``: Smallest rank of K − c over all constants c: no encoder of fewer dimensions has these scores, whatever
+      its temperature and bias.
+    - ``constant``: A c at which this rank is reached.
+    - ``singular_values``, shape (min(n, m),): Singular values of K.
+    - ``max_temperature``: 2 / (max K − min K): at a higher temperature, the scores of unit rows cannot differ this
+      much.
     """
 
     shape: tuple[int, int]
@@ -354,14 +327,8 @@ class CriticRank:
 class DualEncoder:
     """A dual encoder on finitely many items.
 
-    Attributes
-    ----------
-    images : ndarray, shape (n, d)
-        Unit rows.
-    texts : ndarray, shape (m, d)
-        Unit rows.
-    temperature : float
-    bias : float
+    - ``images``, shape (n, d): Unit rows.
+    - ``texts``, shape (m, d): Unit rows.
     """
 
     images: np.ndarray
@@ -482,16 +449,10 @@ def realize_critic(K: RowsLike, *, dim: int | None = None, random_state: int | N
 class Curation:
     """A data set selected from a world by weights of images and of texts, and the effect on the optimal scores.
 
-    Attributes
-    ----------
-    joint : ndarray, shape (n, m)
-        Distribution of the data set.
-    normalizer : float
-        Z = E*[u(X) v(Y)].
-    image_factor : ndarray, shape (n,)
-        E*[v(Y) | X = x]: the average weight of the texts of an image.
-    text_factor : ndarray, shape (m,)
-        E*[u(X) | Y = y]: the average weight of the images of a text.
+    - ``joint``, shape (n, m): Distribution of the data set.
+    - ``normalizer``: Z = E*[u(X) v(Y)].
+    - ``image_factor``, shape (n,): E*[v(Y) | X = x]: the average weight of the texts of an image.
+    - ``text_factor``, shape (m,): E*[u(X) | Y = y]: the average weight of the images of a text.
     """
 
     joint: np.ndarray
@@ -540,14 +501,8 @@ def curate(
 ) -> Curation:
     """Select a data set from a world: p⁽ᵃ⁾(x, y) ∝ u(x) v(y) p*(x, y) (eq. (3), Assumption C.8, Lemma C.9).
 
-    Parameters
-    ----------
-    P : array_like, shape (n, m)
-        The world: joint probabilities or counts, positive.
-    image_weights : array_like, shape (n,)
-        u, the positive weight with which each image is selected.
-    text_weights : array_like, shape (m,)
-        v, the positive weight with which each text is selected.
+    ``P`` (n, m) is the world, positive probabilities or counts; u (n,) and v (m,) are the positive weights with which
+    each image and each text is selected.
 
     Examples
     --------
@@ -577,9 +532,7 @@ def _weights(weights: Sequence[float] | np.ndarray, name: str, count: int) -> np
         raise ShapeError(f"Got {name} of shape {array.shape}; expected ({count},).", "Pass one weight for each.")
     column = as_matrix(array[:, None], name, allow_zero_rows=True)[:, 0]
     if not float(column.min()) > 0:
-        raise InputError(
-            f"Got {float(column.min()):.3g} in {name}; expected positive numbers.", "Leave out items of weight 0."
-        )
+        raise InputError(f"Got {float(column.min()):.3g} in {name}, which must be positive.", "Leave out such items.")
     return np.asarray(column, dtype=np.float64)
 
 
@@ -622,18 +575,12 @@ def independent_weights(P: RowsLike, *, strength: float = 0.5, random_state: int
     check_seed(random_state)
     check_positive(strength, "strength")
     if strength >= 1:
-        raise ParameterError(
-            f"Got `strength={strength}`; expected less than 1: weights are positive.",
-            "Pass `strength=0.5`, for example.",
-        )
+        raise ParameterError(f"Got `strength={strength}`; expected less than 1.", "Pass `strength=0.5`, for example.")
     rng = np.random.default_rng(random_state)
     left, s, right = np.linalg.svd(joint)
     rank = numerical_rank(s, joint.shape)
     if rank == max(joint.shape):
-        raise InputError(
-            f"Only constant weights curate independently for P of full rank {rank}.",
-            "Pass a world with fewer latent topics.",
-        )
+        raise InputError(f"Only constant weights are independent for full rank {rank}.", "Pass a P of fewer topics.")
     sides = []
     for null, n in ((left.T[rank:], len(left)), (right[rank:], len(right))):
         # A random vector is projected onto the null space, because the result must not depend on the basis that the SVD

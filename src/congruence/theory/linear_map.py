@@ -37,17 +37,10 @@ from congruence.theory._base import (
 class AnchorMap:
     """The linear map that the scores against text anchors determine.
 
-    Attributes
-    ----------
-    matrix : ndarray, shape (d, d̃)
-        Aᵀ, acting on rows: ``F @ matrix`` estimates ``F_target``, for images.
-    sigma_min : float
-        Smallest singular value of G̃ on the directions that its rows span.
-    rank : int
-        Number of these directions.
-    full_column_rank : bool
-        Whether A has rank d, which the text half of Theorem 5.3 and Theorem C.23 require.
-    n_anchors : int
+    - ``matrix``, shape (d, d̃): Aᵀ, acting on rows: ``F @ matrix`` estimates ``F_target``, for images.
+    - ``sigma_min``: Smallest singular value of G̃ on the directions that its rows span.
+    - ``rank``: Number of these directions.
+    - ``full_column_rank``: Whether A has rank d, which the text half of Theorem 5.3 and Theorem C.23 require.
     """
 
     matrix: np.ndarray
@@ -61,15 +54,10 @@ class AnchorMap:
 class TextError:
     """Error in the text half of Theorem 5.3; all values are zero if its conditions hold.
 
-    Attributes
-    ----------
-    largest, mean : float
-        Largest and mean ‖Proj_{Im A} g̃(y) − A(AᵀA)⁻¹ g(y)‖ over the texts.
-    quantiles : dict of float to float
-        Quantiles of this error by level.
-    sigma_min, sigma_max : float
-        Smallest and largest singular value of A. Texts are mapped by A^{-⊤}, so a small σ_min(A) amplifies their
-        errors.
+    - ``largest``, ``mean``: Largest and mean ‖Proj_{Im A} g̃(y) − A(AᵀA)⁻¹ g(y)‖ over the texts.
+    - ``quantiles``: Quantiles of this error by level.
+    - ``sigma_min``, ``sigma_max``: Smallest and largest singular value of A. Texts are mapped by A^{-⊤}, so a small
+      σ_min(A) amplifies their errors.
     """
 
     largest: float
@@ -122,12 +110,7 @@ def anchor_map(G: RowsLike, G_target: RowsLike, *, allow_rank_deficient: bool = 
 def linear_bound(F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLike) -> Bound:
     """Bound ‖f̃(x) − A f(x)‖ for images by the disagreement of the kernels, and measure it.
 
-    Parameters
-    ----------
-    F, F_target : array_like, shape (n, d) and (n, d̃)
-        Images in the source and the target model, unit rows.
-    G, G_target : array_like, shape (m, d) and (m, d̃)
-        Text anchors in the source and the target model, unit rows.
+    The rows are those of ``kernel_agreement``, with text anchors in G and G̃.
 
     Returns
     -------
@@ -182,7 +165,6 @@ def linear_text_error(
     A : array_like, shape (d, d̃)
         The linear map for images, acting on rows, e.g. ``anchor_map(…).matrix``.
     quantiles : sequence of float, default=(0.5, 0.9, 0.99)
-        Levels of the quantiles to return, from 0 to 1.
     """
     G, G_target = paired_models(G, G_target, ("G", "G_target"))
     d, d_target = G.shape[1], G_target.shape[1]
@@ -193,10 +175,7 @@ def linear_text_error(
     svd = cross_svd(matrix)
     W, s, Vt = svd.U, svd.s, svd.Vt
     if (rank := numerical_rank(s, matrix.shape)) < d:
-        raise InputError(
-            f"Got A of rank {rank}; expected full column rank {d}.",
-            "Compute A from anchors that span the source space.",
-        )
+        raise InputError(f"Got A of rank {rank}; expected full column rank {d}.", "Take anchors that span the source.")
     errors = np.linalg.norm(G_target @ Vt.T - (G @ W) / s, axis=1)
     values = np.quantile(errors, levels, method="inverted_cdf").tolist()
     return TextError(

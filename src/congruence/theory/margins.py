@@ -28,29 +28,20 @@ _ROUNDING = 1e-12
 class Margins:
     """The statements of Proposition C.19 about each class prompt, and the measured retrieval.
 
-    Attributes
-    ----------
-    rank : int
-        Dimension r of U_X, the anchors' span.
-    gamma, eta : float
-        γ and η of Definition C.18: the smallest margin inside U_X, the largest product of the residuals outside it.
-    rho : float
-        The largest ‖Proj_{QU_X} g̃ − Q Proj_{U_X} g‖ over the classes. The proposition supposes 0 (Assumption C.17);
-        Theorem C.28 bounds it.
-    margins, residuals, errors : ndarray, shape (K,)
-        By class: γ_c = ‖u_c‖² − max ⟨u_c, u_c'⟩ over c' ≠ c, η_c = max |⟨Q w_c, w̃_c'⟩| and s_c = max |⟨Q u_c, e_c'⟩|
-        over all c', where g = u + w, g̃ = Q u + e + w̃ and e = Proj_{QU_X} g̃ − Q u is what the assumption neglects.
-    offsets : ndarray, shape (K,)
-        By class: max over c' ≠ c of r(c, c') − r(c, c), where r(c, c') = ⟨Q u_c, e_c'⟩ + ⟨Q w_c, w̃_c'⟩ are the terms
-        of the score that γ does not include. Terms that all classes share cancel.
-    inside : ndarray, shape (K,)
-        ‖u_c‖.
-    retrieved : ndarray of int, shape (K,)
-        ĉ(y_c) = argmax ⟨Q g(y_c), g̃(y_c')⟩, the class that is retrieved.
-    rounding : float
-        Margins below this count as zero.
-    names : tuple of str, or None
-        Names of the classes.
+    - ``rank``: Dimension r of U_X, the anchors' span.
+    - ``gamma``, ``eta``: γ and η of Definition C.18: the smallest margin inside U_X, the largest product of the
+      residuals outside it.
+    - ``rho``: The largest ‖Proj_{QU_X} g̃ − Q Proj_{U_X} g‖ over the classes. The proposition supposes 0 (Assumption
+      C.17); Theorem C.28 bounds it.
+    - ``margins``, ``residuals``, ``errors``, shape (K,): By class: γ_c = ‖u_c‖² − max ⟨u_c, u_c'⟩ over c' ≠ c, η_c =
+      max |⟨Q w_c, w̃_c'⟩| and s_c = max |⟨Q u_c, e_c'⟩| over all c', where g = u + w, g̃ = Q u + e + w̃ and e =
+      Proj_{QU_X} g̃ − Q u is what the assumption neglects.
+    - ``offsets``, shape (K,): By class: max over c' ≠ c of r(c, c') − r(c, c), where r(c, c') = ⟨Q u_c, e_c'⟩ + ⟨Q w_c,
+      w̃_c'⟩ are the terms of the score that γ does not include. Terms that all classes share cancel.
+    - ``inside``, shape (K,): ‖u_c‖.
+    - ``retrieved``, shape (K,): ĉ(y_c) = argmax ⟨Q g(y_c), g̃(y_c')⟩, the class that is retrieved.
+    - ``rounding``: Margins below this count as zero.
+    - ``names``: Names of the classes.
     """
 
     rank: int
@@ -112,7 +103,7 @@ class Margins:
             rho = self.rho
         if not rho >= self.rho * (1 - 1e-12):
             raise ParameterError(
-                f"Got `rho={rho!r}`, but an error of {self.rho:.6g} is measured.", f"Pass `rho={self.rho}` or more."
+                f"Got `rho={rho!r}`, but {self.rho:.6g} is measured.", f"Pass `rho={self.rho}` or more."
             )
         return self._above(2 * (self.residuals + self.inside * rho))
 

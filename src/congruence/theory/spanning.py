@@ -26,30 +26,21 @@ if TYPE_CHECKING:
 class Spanning:
     """Whether the squares x xᵀ of a set of rows span the symmetric matrices.
 
-    Attributes
-    ----------
-    n, width : int
-        Number of rows, and their width d.
-    dimension : int
-        Dimension of the space of symmetric matrices, d(d + 1)/2. Fewer rows than this cannot span it.
-    rank : int
-        Number of dimensions that the squares span. If ``exact`` is False: a lower bound, or ``dimension`` if the
-        estimate is that they span.
-    spans : bool
-    exact : bool
-        Whether ``rank`` and ``spans`` come from a complete decomposition. If n < dimension, ``spans`` is certain in any
-        case.
-    sigma_min, sigma_max : float
-        The ``dimension``-th and the first singular value of the matrix whose rows are svec(x xᵀ). ``sigma_min`` is 0 if
-        n < dimension, and an upper bound from an iteration if ``exact`` is False.
-    tolerance : float
-        Singular values above this count as nonzero.
-    witness : ndarray, shape (d, d), or None
-        The symmetric M with ‖M‖_F = 1 that minimizes √(Σ (xᵀ M x)²), which is then ``sigma_min``. If the rows do not
-        span, xᵀ M x vanishes on every row, and A = (I + tM)^½ with a small t preserves the length of every anchor
-        without being a rotation. None if there are too many rows to compute it and too few to span.
-    singular_values : ndarray, shape (min(n, dimension),), or None
-        All singular values of that matrix, descending; None if ``exact`` is False.
+    - ``n``, ``width``: Number of rows, and their width d.
+    - ``dimension``: Dimension of the space of symmetric matrices, d(d + 1)/2. Fewer rows than this cannot span it.
+    - ``rank``: Number of dimensions that the squares span. If ``exact`` is False: a lower bound, or ``dimension`` if
+      the estimate is that they span.
+    - ``exact``: Whether ``rank`` and ``spans`` come from a complete decomposition. If n < dimension, ``spans`` is
+      certain in any case.
+    - ``sigma_min``, ``sigma_max``: The ``dimension``-th and the first singular value of the matrix whose rows are
+      svec(x xᵀ). ``sigma_min`` is 0 if n < dimension, and an upper bound from an iteration if ``exact`` is False.
+    - ``tolerance``: Singular values above this count as nonzero.
+    - ``witness``, shape (d, d): The symmetric M with ‖M‖_F = 1 that minimizes √(Σ (xᵀ M x)²), which is then
+      ``sigma_min``. If the rows do not span, xᵀ M x vanishes on every row, and A = (I + tM)^½ with a small t preserves
+      the length of every anchor without being a rotation. None if there are too many rows to compute it and too few to
+      span.
+    - ``singular_values``, shape (min(n, dimension),): All singular values of that matrix, descending; None if ``exact``
+      is False.
     """
 
     n: int
@@ -325,17 +316,12 @@ _STEPS = 50
 class Kappa:
     """Bounds on κ_S = sup over symmetric M ≠ 0 of ‖M‖₂ / max over anchors u of |uᵀ M u|.
 
-    Attributes
-    ----------
-    lower, upper : float
-        κ_S lies between them; both are infinite if the anchors are not Sym(d)-spanning.
-    certified : bool
-        Whether ``upper`` is proven. ``lower`` is always proven, by ``witness``.
-    witness : ndarray, shape (d, d), or None
-        A symmetric M with |uᵀ M u| ≤ 1 on every anchor and ‖M‖₂ = ``lower``. If ``lower`` is infinite, an M with
-        ‖M‖_F = 1 and uᵀ M u = 0 on every anchor, or None if there are too many rows to compute one.
-    direction : ndarray, shape (d,), or None
-        The unit vector v with |vᵀ M v| = ‖M‖₂: the direction whose length the anchors constrain least.
+    - ``lower``, ``upper``: κ_S lies between them; both are infinite if the anchors are not Sym(d)-spanning.
+    - ``certified``: Whether ``upper`` is proven. ``lower`` is always proven, by ``witness``.
+    - ``witness``, shape (d, d): A symmetric M with |uᵀ M u| ≤ 1 on every anchor and ‖M‖₂ = ``lower``. If ``lower`` is
+      infinite, an M with ‖M‖_F = 1 and uᵀ M u = 0 on every anchor, or None if there are too many rows to compute one.
+    - ``direction``, shape (d,): The unit vector v with |vᵀ M v| = ‖M‖₂: the direction whose length the anchors
+      constrain least.
     """
 
     lower: float

@@ -46,16 +46,10 @@ if TYPE_CHECKING:
 class PolarRotation:
     """The rotation nearest to a linear map.
 
-    Attributes
-    ----------
-    rotation : ndarray, shape (d, d̃)
-        Qᵀ of A = Q (AᵀA)^{1/2}, acting on rows; its rows are orthonormal.
-    distance : float
-        ‖A − Q‖₂ = max |σᵢ(A) − 1|.
-    gram_distance : float
-        ‖AᵀA − I‖₂ = max |σᵢ(A)² − 1|, never less than ``distance``.
-    unique : bool
-        Whether A has full column rank; otherwise Q is one of several at the same distance.
+    - ``rotation``, shape (d, d̃): Qᵀ of A = Q (AᵀA)^{1/2}, acting on rows; its rows are orthonormal.
+    - ``distance``: ‖A − Q‖₂ = max |σᵢ(A) − 1|.
+    - ``gram_distance``: ‖AᵀA − I‖₂ = max |σᵢ(A)² − 1|, never less than ``distance``.
+    - ``unique``: Whether A has full column rank; otherwise Q is one of several at the same distance.
     """
 
     rotation: np.ndarray
@@ -68,20 +62,14 @@ class PolarRotation:
 class RankTradeOff:
     """The text bound for each number r of leading singular directions of the image anchors.
 
-    Attributes
-    ----------
-    ranks : ndarray of int, shape (R,)
-        1, 2, …, the rank of the anchors.
-    rho : ndarray, shape (R,)
-        ρ(r), which bounds the text error within U_r. Nondecreasing.
-    sharp : ndarray, shape (R,)
-        The tighter bound before the last step of the proof.
-    measured : ndarray, shape (R,)
-        max ‖Proj_{U_r} (g − Qᵀ g̃)‖ over the texts.
-    outside : ndarray, shape (R,)
-        max ‖g − Proj g‖ + ‖Qᵀg̃ − Proj Qᵀg̃‖ over the texts, which bounds the text error outside U_r. Nonincreasing.
-    whole : ndarray, shape (R,)
-        √(sharp² + outside²), which bounds the whole text error ‖g − Qᵀ g̃‖, whatever the rank of the anchors.
+    - ``ranks``, shape (R,): 1, 2, …, the rank of the anchors.
+    - ``rho``, shape (R,): ρ(r), which bounds the text error within U_r. Nondecreasing.
+    - ``sharp``, shape (R,): The tighter bound before the last step of the proof.
+    - ``measured``, shape (R,): max ‖Proj_{U_r} (g − Qᵀ g̃)‖ over the texts.
+    - ``outside``, shape (R,): max ‖g − Proj g‖ + ‖Qᵀg̃ − Proj Qᵀg̃‖ over the texts, which bounds the text error outside
+      U_r. Nonincreasing.
+    - ``whole``, shape (R,): √(sharp² + outside²), which bounds the whole text error ‖g − Qᵀ g̃‖, whatever the rank of
+      the anchors.
     """
 
     ranks: np.ndarray
@@ -160,9 +148,7 @@ def orthogonal_bound(F: RowsLike, F_target: RowsLike, A: RowsLike, kappa: float)
     check_upwards(F.shape[1], F_target.shape[1])
     matrix = as_map(A, F.shape[1], F_target.shape[1], "A")
     if not kappa >= 1 - 1e-9:  # also refuses NaN
-        raise ParameterError(
-            f"Got `kappa={kappa!r}`; expected at least 1, since |uᵀMu| ≤ ‖M‖.", "Pass `kappa=1.0` or more."
-        )
+        raise ParameterError(f"Got `kappa={kappa!r}`; κ is at least 1.", "Pass `kappa=1.0` or more.")
     polar = polar_rotation(matrix)
     delta, measured = (
         float(np.linalg.norm(F @ linear - F_target, axis=1).max()) for linear in (matrix, polar.rotation)
@@ -191,10 +177,8 @@ def text_bound(
 
     Parameters
     ----------
-    F, F_target : array_like, shape (n, d) and (n, d̃)
-        Image anchors in the source and the target model, unit rows, n ≥ d, d ≤ d̃.
-    G, G_target : array_like, shape (m, d) and (m, d̃)
-        Texts in the source and the target model, unit rows.
+    F, G, F_target, G_target
+        As in ``kernel_agreement``: n ≥ d image anchors and any texts, d ≤ d̃.
     Q : array_like, shape (d, d̃)
         Any rotation, acting on rows, such as that of ``polar_rotation``, or ``rotation_`` of an ``OrthogonalMap``
         with ``center=False``.
@@ -251,10 +235,7 @@ def projected_text_bound(
     errors = _TextErrors(F, G, F_target, G_target, Q, rtol)
     r = errors.rank if rank is None else int(check_positive(rank, "rank", integer=True))
     if r > errors.rank:
-        raise ParameterError(
-            f"Got `rank={r}`, above the rank of the image anchors.",
-            f"Pass `rank={errors.rank}` or less, or more anchors.",
-        )
+        raise ParameterError(f"Got `rank={r}`, above that of the anchors.", f"Pass `rank={errors.rank}` or less.")
     quantity = f"‖Proj (g(y) − Qᵀ g̃(y))‖, the error on texts along {r} directions of the image anchors"
     return errors.bound("Thm C.28", quantity, float(errors.s[r - 1]), r, float(errors.within[r - 1]))
 
@@ -263,11 +244,6 @@ def rank_trade_off(
     F: RowsLike, G: RowsLike, F_target: RowsLike, G_target: RowsLike, Q: RowsLike, *, rtol: float | None = None
 ) -> RankTradeOff:
     """Return the bound of ``projected_text_bound`` for every r, and a bound on the whole text error.
-
-    Parameters
-    ----------
-    F, G, F_target, G_target, Q, rtol
-        As in ``projected_text_bound``.
 
     Notes
     -----

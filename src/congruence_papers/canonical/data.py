@@ -42,9 +42,7 @@ class CaptionBank:
             {len(self.origin), len(self.wanted), *map(len, self.edited)},
         )
         if counts != ({n}, {m}):
-            raise ShapeError(
-                f"{n} captions and {m} edited ones do not fit their labels or vectors.", "Pass one of each."
-            )
+            raise ShapeError(f"{n} captions, {m} edited ones, but {counts} labels or vectors.", "Pass one of each.")
 
     def relabel(self, classes: np.ndarray) -> CaptionBank:
         """Return the captions with class k renumbered to ``classes[k]``, −1 for one no longer available."""
@@ -80,16 +78,14 @@ def edit_captions(
         label = label_of.get(i, number.get(normalize_name(i)))
         if label is None:
             raise InputError(
-                f"Got a caption of {i!r} ({caption!r}), which is neither an image nor a class of the data; "
-                "expected one of these.",
+                f"The caption {caption!r} is of {i!r}, no image or class.",
                 "Use the id of an image or the name of a class.",
             )
         labels.append(label)
     for name in (*edits, *edits.values()):
         if normalize_name(name) not in number:
             raise InputError(
-                f"Got {name!r} among the edits; expected a class of the data ({', '.join(list(classes)[:5])}, …).",
-                "Pass `edits=…` with names of classes.",
+                f"{name!r} is no class ({', '.join(list(classes)[:5])}, …).", "Pass `edits=…` with names of classes."
             )
     texts = [caption for _, caption in captions]
     versions = [
@@ -100,9 +96,7 @@ def edit_captions(
     ]
     if not versions:
         named = " or ".join(edits) or "a class to replace"
-        raise InputError(
-            f"Got {len(texts)} captions, none of which contains {named}.", "Pass `edits=…` with a name in them."
-        )
+        raise InputError(f"None of the {len(texts)} captions contains {named}.", "Pass `edits=…` with a name in them.")
     origin, edited, wanted = zip(*versions, strict=True)
     return CaptionBank(tuple(texts), np.array(labels), (), edited, np.array(origin), np.array(wanted), ())
 
@@ -119,17 +113,14 @@ def read_captions(path: str | Path) -> list[tuple[str, str]]:
         captions = readers[path.suffix.lower()](path)
     # ValueError: not UTF-8, invalid JSON, or an integer too long to parse.
     except (ValueError, RecursionError, csv.Error) as error:
-        raise CorruptFileError(
-            f"Got {path}, which cannot be read ({error}); expected captions in UTF-8.", "Check the file."
-        ) from error
+        raise CorruptFileError(f"{path} cannot be read ({error}).", "Save the captions in UTF-8.") from error
     captions = [(i.strip(), caption.strip()) for i, caption in captions]
     if not captions:
         raise InputError(f"No caption in {path}.", "Check the file.")
     for i, caption in captions:
         if not i or not caption:
             raise InputError(
-                f"Got an empty {'caption' if i else 'id'} in {path} (next to {(i or caption)[:80]!r}); expected both.",
-                "Fill it in.",
+                f"An empty {'caption' if i else 'id'} in {path}, beside {(i or caption)[:80]!r}.", "Fill it in."
             )
     return captions
 
@@ -139,9 +130,7 @@ def _table(path: Path) -> list[tuple[str, str]]:
         reader = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
         columns = reader.fieldnames or []
         if not {"id", "caption"} <= set(columns):
-            raise CorruptFileError(
-                f"Got the columns {', '.join(columns)[:80]} in {path}; expected id and caption.", "Rename them."
-            )
+            raise CorruptFileError(f"{path} has the columns {', '.join(columns)[:80]}.", "Name them id and caption.")
         return [(row["id"] or "", row["caption"] or "") for row in reader]
 
 
@@ -201,44 +190,25 @@ class Collection(Data):
 
     See ``congruence_papers.Data`` for the attributes that all data share.
 
-    Attributes
-    ----------
-    models : tuple of Model
-    classes : tuple of str
-    ids : ndarray of str, shape (n,)
-    labels : ndarray of int, shape (n,)
-        Class of each image.
-    train : ndarray of bool, shape (n,)
-        Images a map may be fitted on; the others are the test images.
-    prompt_labels, prompt_templates : ndarray of int, shape (p,)
-        Class and template of each prompt.
-    pairs : tuple of (int, int)
-        Models to align, source and target.
-    chains : tuple of (int, int, int)
-        Chains of three models: source, intermediate, target.
-    text_fit : ndarray of bool, shape (p,)
-        Prompts a map may be fitted on; by default all.
-    heldout_classes : ndarray of bool, shape (k,)
-        Classes to evaluate; by default all. If each class has only one text, the classes fitted on are excluded.
-    domain : ndarray of int, shape (k,), or None
-        Group (0 or 1) of each class. The two groups serve as two data sets.
-    domains : tuple of str
-        Names of the two groups.
-    texts : tuple of str
-        Text of each prompt, for examples.
-    captions : dict of str to str
-        Description of each image, by id, for examples.
-    picture : callable, optional
-        Function of an image id that returns a small PNG, JPEG or WebP as bytes, or None.
-    steps : tuple of int
-        Numbers of classes to fit on that fit these data better than the paper's.
-    evaluation_templates : {"all", "single"}
-        Whether class prototypes for evaluation average all prompts of a class or use its first template only. Fits on
-        text do not use prototypes.
-    kinds : tuple of str
-        Kind of each pair in ``pairs``, if they differ (``"same training data"``).
-    bank : CaptionBank, optional
-        Captions embedded by every model, with edited versions of them.
+    - ``ids``, shape (n,)
+    - ``labels``, shape (n,): Class of each image.
+    - ``train``, shape (n,): Images a map may be fitted on; the others are the test images.
+    - ``prompt_labels``, ``prompt_templates``, shape (p,): Class and template of each prompt.
+    - ``pairs``: Models to align, source and target.
+    - ``chains``: Chains of three models: source, intermediate, target.
+    - ``text_fit``, shape (p,): Prompts a map may be fitted on; by default all.
+    - ``heldout_classes``, shape (k,): Classes to evaluate; by default all. If each class has only one text, the classes
+      fitted on are excluded.
+    - ``domain``, shape (k,): Group (0 or 1) of each class. The two groups serve as two data sets.
+    - ``domains``: Names of the two groups.
+    - ``texts``: Text of each prompt, for examples.
+    - ``captions``: Description of each image, by id, for examples.
+    - ``picture``: Function of an image id that returns a small PNG, JPEG or WebP as bytes, or None.
+    - ``steps``: Numbers of classes to fit on that fit these data better than the paper's.
+    - ``evaluation_templates``: Whether class prototypes for evaluation average all prompts of a class or use its first
+      template only. Fits on text do not use prototypes.
+    - ``kinds``: Kind of each pair in ``pairs``, if they differ (``"same training data"``).
+    - ``bank``: Captions embedded by every model, with edited versions of them.
     """
 
     models: tuple[Model, ...]
@@ -277,14 +247,10 @@ class Collection(Data):
             )
         for what, codes in (("images", self.labels), ("prompts", self.prompt_labels)):
             if len(codes) and not (codes.min() >= 0 and codes.max() < k):
-                raise InputError(
-                    f"Some {what} have classes outside 0 to {k - 1}.", "Pass labels that are positions in `classes=…`."
-                )
+                raise InputError(f"Some {what} have classes outside 0 to {k - 1}.", "Pass positions in `classes=…`.")
         missing = np.setdiff1d(np.arange(k), self.prompt_labels)
         if len(missing):
-            raise InputError(
-                f"Got no prompt for {len(missing)} classes ({self.classes[missing[0]]!r}, …).", "Add prompts."
-            )
+            raise InputError(f"No prompt for {len(missing)} classes ({self.classes[missing[0]]!r}, …).", "Add prompts.")
         for model in self.models:
             for what, rows, count in (("images", model.images, n), ("prompts", model.prompts, p)):
                 if rows is not None:
@@ -295,9 +261,7 @@ class Collection(Data):
         """Class prototypes of each model, shape (k, d): prompt ensembles (eq. 6), or first templates."""
         rows = np.ones(len(self.prompt_labels), bool)
         if self.evaluation_templates == "single":
-            first = np.full(len(self.classes), np.iinfo(int).max)
-            np.minimum.at(first, self.prompt_labels, self.prompt_templates)
-            rows = self.prompt_templates == first[self.prompt_labels]
+            rows = first_templates(self.prompt_labels, self.prompt_templates)
         return tuple(
             None if model.prompts is None else ensemble_prompts(model.prompts[rows], self.prompt_labels[rows])[0]
             for model in self.models
@@ -361,11 +325,16 @@ class Collection(Data):
     def split_domains(self) -> tuple[Collection, Collection]:
         """Return the two groups of classes as two collections."""
         if self.domain is None:
-            raise InputError(
-                f"A transfer needs two data sets, not {self.name} alone.", "Pass `data=…` with another one."
-            )
+            raise InputError(f"A transfer needs two data sets, not {self.name} alone.", "Pass two in `data=…`.")
         first, second = (self.restrict(self.domain == k, self.domains[k]) for k in (0, 1))
         return first, second
+
+
+def first_templates(labels: np.ndarray, templates: np.ndarray) -> np.ndarray:
+    """Return a mask of the prompts whose template is the first of their class."""
+    first = np.full(labels.max(initial=0) + 1, np.iinfo(int).max)
+    np.minimum.at(first, labels, templates)
+    return np.asarray(templates == first[labels])
 
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:

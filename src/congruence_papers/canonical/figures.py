@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from congruence import metrics
 from congruence.errors import InputError
 from congruence.metrics import cross_kernel_cka, linear_cka, zero_shot_accuracy
-from congruence_papers.canonical.data import CaptionBank, Collection, no_captions, shared_words, unit_rows
+from congruence_papers.canonical.data import (
+    CaptionBank,
+    Collection,
+    first_templates,
+    no_captions,
+    shared_words,
+    unit_rows,
+)
 from congruence_papers.canonical.maps import Means, ModalityMap, View, controls, fit_modality_map, measure, references
 from congruence_papers.core import Job
-
-if TYPE_CHECKING:
-    from congruence_papers.canonical.maps import ModalityMap
 
 #: Maximum number of anchors in a quick run.
 QUICK_ANCHORS = 600
@@ -88,11 +93,8 @@ def draw_anchors(
     if modality == "image":
         return draw(job, rows, share, rng)
     job.resampled = ALL_PROMPTS
-    if "fit_templates" in job.parameters and job["fit_templates"] == "single":
-        templates = collection.prompt_templates[rows]
-        first = np.full(len(collection.classes), np.iinfo(int).max)
-        np.minimum.at(first, collection.prompt_labels[rows], templates)
-        return rows[templates == first[collection.prompt_labels[rows]]]
+    if job.parameters.get("fit_templates") == "single":
+        return rows[first_templates(collection.prompt_labels[rows], collection.prompt_templates[rows])]
     return rows
 
 
@@ -116,13 +118,6 @@ def draw_subset(
 def fitted_once(modality: str, method: str) -> bool:
     """Return whether every draw would give the same map, because the fit has a closed form and uses all prompts."""
     return modality == "text" and method not in ("mlp", "random")
-
-
-def add_references(job: Job[Collection], what: Mapping[str, object], view: View) -> None:
-    """Add the scores before mapping and of each model alone, and the controls where they apply."""
-    job.add_references(what, references(view, job.metrics))
-    random = "random" not in job.parameters.get("methods", [])  # otherwise it is one of the figure's methods
-    job.add_references(what, controls(view, job.metrics, random=random))
 
 
 def means(
@@ -200,16 +195,78 @@ def view(
     return View((source, target), texts, labels, np.flatnonzero(np.isin(labels, queried)), queried, centers)
 
 
-def usable(job: Job[Collection]) -> list[tuple[Collection, Collection, tuple[int, int]]]:
-    """Return (collection, test part, pair) for every pair whose models both have images and texts."""
+@dataclass(frozen=True)
+class Case:
+    """Two models of a collection, and the modality that maps between them are fitted on."""
+
+    job: Job[Collection]
+    data: Collection
+    pair: tuple[int, int]
+    modality: str
+
+    @cached_property
+    def heldout(self) -> Collection:
+        """The collection restricted to the classes to evaluate."""
+        return test_part(self.data)
+
+    def what(self, **more: Any) -> dict[str, Any]:
+        """Return what identifies a measured value of this case."""
+        return {"data": self.data.name, "pair": pair_name(self.data, self.pair), **more}
+
+    def seeds(self) -> list[int]:
+        """Return the seeds whose draws give different rotations."""
+        return self.job.seeds[:1] if fitted_once(self.modality, "orthogonal") else self.job.seeds
+
+    def draw(self, seed: int, stream: int) -> np.ndarray:
+        """Draw the anchors; each figure has its own stream of random numbers."""
+        return draw_anchors(
+            self.job, self.data, self.modality, self.job["share"], np.random.default_rng([seed, stream])
+        )
+
+    def fit(self, anchors: np.ndarray, *more: Any, **options: Any) -> tuple[ModalityMap, dict[str, Means]]:
+        """Fit a map on anchors, as ``fit_on``."""
+        return fit_on(self.job, self.data, self.pair, self.modality, anchors, *more, **options)
+
+    def subset(self, pair: tuple[int, int], seed: int, number: int) -> ModalityMap:
+        """Fit the map of a pair with this number on its own random subset of the anchors."""
+        rng = np.random.default_rng([seed, 17, number])
+        anchors = draw_subset(self.job, self.data, self.modality, self.job["share"], rng)
+        return replace(self, pair=pair).fit(anchors, seed=seed)[0]
+
+    def view(self, centers: dict[str, Means] | None = None) -> View:
+        """Return the test images and classes, by default with the means of all anchors."""
+        if centers is None:
+            centers = means(self.data, self.pair, self.modality, anchor_rows(self.data, self.modality))
+        return view(self.heldout, self.pair, centers)
+
+    def add_fitted(self, what: Mapping[str, Any], anchors: np.ndarray, *more: Any, **options: Any) -> ModalityMap:
+        """Fit a map, and add its scores on the test part."""
+        mapping, centers = self.fit(anchors, *more, **options)
+        self.job.add_all(what, measure(mapping, self.view(centers), self.job.metrics))
+        return mapping
+
+    def add_references(self, what: Mapping[str, Any], view: View) -> None:
+        """Add the scores before mapping and of each model alone, and the controls where they apply."""
+        self.job.add_references(what, references(view, self.job.metrics))
+        random = "random" not in self.job.parameters.get("methods", [])  # otherwise it is one of the figure's methods
+        self.job.add_references(what, controls(view, self.job.metrics, random=random))
+
+
+def cases(job: Job[Collection]) -> Iterator[Case]:
+    """Yield every pair of models of every collection."""
+    for data in job.data:
+        for pair in data.pairs:
+            yield Case(job, data, pair, fit_modality(job, data, pair))
+
+
+def usable(job: Job[Collection]) -> list[Case]:
+    """Return the cases in which both models have images and texts."""
     out = []
-    for collection in job.data:
-        heldout = test_part(collection)
-        for pair in collection.pairs:
-            if any(heldout.models[k].images is None or heldout.models[k].prompts is None for k in pair):
-                job.add_note(f"{pair_name(heldout, pair)}: left out, it needs images and texts of both models.")
-            else:
-                out.append((collection, heldout, pair))
+    for case in cases(job):
+        if any(case.heldout.models[k].images is None or case.heldout.models[k].prompts is None for k in case.pair):
+            job.add_note(f"{case.what()['pair']}: left out, it needs images and texts of both models.")
+        else:
+            out.append(case)
     if not out:
         raise InputError("No pair with images and texts of both models.", "Pass a collection with such a pair.")
     return out
@@ -231,71 +288,44 @@ def main(job: Job[Collection]) -> None:
     if "mlp" in methods and importlib.util.find_spec("torch") is None:
         methods.remove("mlp")
         job.add_note("The MLP was left out: it needs PyTorch (pip install 'congruence[train]').")
-    for collection in job.data:
-        heldout = test_part(collection)
-        for pair in collection.pairs:
-            modality = fit_modality(job, collection, pair)
-            rows = anchor_rows(collection, modality)
-            what = {"data": collection.name, "pair": pair_name(collection, pair), "part": collection.kind_of(pair)}
-            add_references(job, what, view(heldout, pair, means(collection, pair, modality, rows)))
-            for number, seed in enumerate(job.seeds):
-                anchors = draw_anchors(job, collection, modality, job["share"], np.random.default_rng([seed, 11]))
-                for method in methods:
-                    if number and fitted_once(modality, method):
-                        continue
-                    mapping, centers = fit_on(job, collection, pair, modality, anchors, method, seed=seed)
-                    scores = measure(mapping, view(heldout, pair, centers), job.metrics)
-                    job.add_all({**what, "series": method}, scores)
-                if job["fit"] == "text":
-                    _fit_on_images(job, collection, pair, what, seed)
-                job.tick()
-
-
-def _fit_on_images(
-    job: Job[Collection], collection: Collection, pair: tuple[int, int], what: Mapping[str, object], seed: int
-) -> None:
-    """Also fit on images if both models have them, for comparison with the fit on text."""
-    if any(collection.models[k].images is None for k in pair):
-        return
-    anchors = draw_anchors(job, collection, "image", job["share"], np.random.default_rng([seed, 11]))
-    mapping, centers = fit_on(job, collection, pair, "image", anchors, seed=seed)
-    scores = measure(mapping, view(test_part(collection), pair, centers), job.metrics)
-    job.add_all({**what, "series": "orthogonal, fitted on images"}, scores)
+    for case in cases(job):
+        what = case.what(part=case.data.kind_of(case.pair))
+        case.add_references(what, case.view())
+        for number, seed in enumerate(job.seeds):
+            anchors = case.draw(seed, 11)
+            for method in methods:
+                if not (number and fitted_once(case.modality, method)):
+                    case.add_fitted({**what, "series": method}, anchors, method, seed=seed)
+            if job["fit"] == "text" and all(case.data.models[k].images is not None for k in case.pair):
+                on_images = replace(case, modality="image")  # for comparison with the fit on text
+                series = "orthogonal, fitted on images"
+                on_images.add_fitted({**what, "series": series}, on_images.draw(seed, 11), seed=seed)
+            job.tick()
 
 
 def few_anchors(job: Job[Collection]) -> None:
     """Draw N classes, fit on all of their training rows, and evaluate on seen and unseen classes separately."""
-    for collection in job.data:
-        k = len(collection.classes)
-        for pair in collection.pairs:
-            modality = fit_modality(job, collection, pair)
-            labels = collection.labels if modality == "image" else collection.prompt_labels
-            pool = np.unique(labels[anchor_rows(collection, modality)])
-            for n in _steps(job, collection, len(pool)):
-                for seed in job.seeds:
-                    chosen = np.sort(np.random.default_rng([seed, n]).choice(pool, n, replace=False))
-                    anchors = anchor_rows(collection, modality, chosen)
-                    mean_classes = chosen if job["means"] == "seen" else np.arange(k)
-                    parts = {"seen": chosen, "unseen": _unseen(collection, chosen)}
-                    for method in job["methods"]:
-                        mapping, centers = fit_on(
-                            job, collection, pair, modality, anchors, method, classes=mean_classes, seed=seed
-                        )
-                        for part, classes in parts.items():
-                            what = {"data": collection.name, "pair": pair_name(collection, pair), "part": part, "x": n}
-                            if not len(classes):
-                                continue
-                            part_view = view(collection, pair, centers, classes=classes, every_image=modality == "text")
-                            scores = measure(mapping, part_view, job.metrics)
-                            job.add_all({**what, "series": method}, scores)
-                            if method == job["methods"][0]:
-                                add_references(job, what, part_view)
-                    job.tick()
-
-
-def _unseen(collection: Collection, chosen: np.ndarray) -> np.ndarray:
-    """Return the evaluated classes that were not fitted on."""
-    return np.setdiff1d(np.flatnonzero(collection.heldout_classes), chosen)
+    for case in cases(job):
+        data, on_text = case.data, case.modality == "text"
+        labels = data.prompt_labels if on_text else data.labels
+        pool = np.unique(labels[anchor_rows(data, case.modality)])
+        for n in _steps(job, data, len(pool)):
+            for seed in job.seeds:
+                chosen = np.sort(np.random.default_rng([seed, n]).choice(pool, n, replace=False))
+                anchors = anchor_rows(data, case.modality, chosen)
+                mean_classes = chosen if job["means"] == "seen" else np.arange(len(data.classes))
+                parts = {"seen": chosen, "unseen": np.setdiff1d(np.flatnonzero(data.heldout_classes), chosen)}
+                for method in job["methods"]:
+                    mapping, centers = case.fit(anchors, method, classes=mean_classes, seed=seed)
+                    for part, classes in parts.items():
+                        if not len(classes):
+                            continue
+                        what = case.what(part=part, x=n)
+                        shown = view(data, case.pair, centers, classes=classes, every_image=on_text)
+                        job.add_all({**what, "series": method}, measure(mapping, shown, job.metrics))
+                        if method == job["methods"][0]:
+                            case.add_references(what, shown)
+                job.tick()
 
 
 def _steps(job: Job[Collection], collection: Collection, most: int) -> list[int]:
@@ -306,19 +336,18 @@ def _steps(job: Job[Collection], collection: Collection, most: int) -> list[int]
 
 def transfer(job: Job[Collection]) -> None:
     """Fit on each data set and evaluate on both."""
-    for first, second in _couples(job.data):
-        for pair in first.pairs:
-            for fitted in (first, second):
-                modality = fit_modality(job, fitted, pair)
-                for seed in job.seeds[:1] if fitted_once(modality, "orthogonal") else job.seeds:
-                    anchors = draw_anchors(job, fitted, modality, job["share"], np.random.default_rng([seed, 13]))
-                    for evaluated in (first, second):
-                        _add_transferred(job, fitted, evaluated, pair, modality, anchors, seed)
+    for couple in _couples(job.data):
+        for pair in couple[0].pairs:
+            for fitted in couple:
+                case = Case(job, fitted, pair, fit_modality(job, fitted, pair))
+                for seed in case.seeds():
+                    anchors = case.draw(seed, 13)
+                    for evaluated in couple:
+                        _add_transferred(case, replace(case, data=evaluated), anchors, seed)
                     job.tick()
-            for evaluated in (first, second):
-                centers = means(evaluated, pair, modality, anchor_rows(evaluated, modality))
-                what = {"data": evaluated.name, "pair": pair_name(evaluated, pair)}
-                add_references(job, what, view(test_part(evaluated), pair, centers))
+            for evaluated in couple:
+                own = replace(case, data=evaluated)
+                own.add_references(own.what(), own.view())
 
 
 def _couples(collections: list[Collection]) -> list[tuple[Collection, Collection]]:
@@ -333,58 +362,40 @@ def _couples(collections: list[Collection]) -> list[tuple[Collection, Collection
         elif len(same) == 2:
             couples.append((same[0], same[1]))
         else:
-            raise InputError(
-                f"Got {len(same)} data sets for a transfer; expected two.", "Pass `data=…` with two names."
-            )
+            raise InputError(f"A transfer needs two data sets, not {len(same)}.", "Pass two in `data=…`.")
     return couples
 
 
-def _add_transferred(
-    job: Job[Collection],
-    fitted: Collection,
-    evaluated: Collection,
-    pair: tuple[int, int],
-    modality: str,
-    anchors: np.ndarray,
-    seed: int,
-) -> None:
+def _add_transferred(fitted: Case, evaluated: Case, anchors: np.ndarray, seed: int) -> None:
     """Add the scores on one data set of a map fitted on another or the same, with each of the configured means."""
-    evaluated_means = means(evaluated, pair, modality, anchor_rows(evaluated, modality))
-    for which in job["means"]:
-        if fitted is evaluated and which != job["means"][0]:
-            continue
-        if which == "evaluated" and fitted is not evaluated:
-            source, target = both_rows(fitted, pair, modality)
-            mapping = fit_modality_map("orthogonal", source[anchors], target[anchors], evaluated_means, seed=seed)
-            centers = evaluated_means
+    job, same = fitted.job, fitted.data is evaluated.data
+    own_means = means(
+        evaluated.data, evaluated.pair, evaluated.modality, anchor_rows(evaluated.data, evaluated.modality)
+    )
+    for which in job["means"][:1] if same else job["means"]:
+        if which == "evaluated" and not same:
+            source, target = both_rows(fitted.data, fitted.pair, fitted.modality)
+            mapping = fit_modality_map("orthogonal", source[anchors], target[anchors], own_means, seed=seed)
+            centers = own_means
         else:
-            mapping, centers = fit_on(job, fitted, pair, modality, anchors, seed=seed)
-        what = {
-            "data": evaluated.name,
-            "pair": pair_name(evaluated, pair),
-            "series": f"fitted on {fitted.name}",
-            "part": "in domain" if fitted is evaluated else f"means of the data {which}",
-        }
-        scores = measure(mapping, view(test_part(evaluated), pair, centers), job.metrics)
-        job.add_all(what, scores)
+            mapping, centers = fitted.fit(anchors, seed=seed)
+        part = "in domain" if same else f"means of the data {which}"
+        what = evaluated.what(series=f"fitted on {fitted.data.name}", part=part)
+        job.add_all(what, measure(mapping, evaluated.view(centers), job.metrics))
 
 
 def cycle(job: Job[Collection]) -> None:
     """Map from A to B and back with two independently fitted maps, and compare the result with A."""
-    for collection in job.data:
-        heldout = test_part(collection)
-        for a, b in collection.pairs:
-            modality = fit_modality(job, collection, (a, b))
-            what = {"data": collection.name, "pair": pair_name(collection, (a, b, a))}
-            own = means(collection, (a, a), modality, anchor_rows(collection, modality))
-            source_view = view(heldout, (a, a), own)
-            add_references(job, what, source_view)
-            for seed in job.seeds:
-                forward = _fit_subset(job, collection, (a, b), modality, seed, 0)
-                backward = _fit_subset(job, collection, (b, a), modality, seed, 1)
-                scores = measure(_compose(forward, backward), source_view, job.metrics)
-                job.add_all({**what, "series": "round trip"}, scores)
-                job.tick()
+    for case in cases(job):
+        a, b = case.pair
+        what = case.what(pair=pair_name(case.data, (a, b, a)))
+        own = replace(case, pair=(a, a)).view()
+        case.add_references(what, own)
+        for seed in job.seeds:
+            forward, backward = case.subset((a, b), seed, 0), case.subset((b, a), seed, 1)
+            scores = measure(_compose(forward, backward), own, job.metrics)
+            job.add_all({**what, "series": "round trip"}, scores)
+            job.tick()
 
 
 def composition(job: Job[Collection]) -> None:
@@ -392,18 +403,15 @@ def composition(job: Job[Collection]) -> None:
     for collection in job.data:
         if len(collection.models) < 3:
             raise InputError(
-                f"Got {len(collection.models)} models for a composition, not three.", "Pass `models='a/b/c'`."
+                f"A composition needs three models, not {len(collection.models)}.", "Pass `models='a/b/c'`."
             )
-        heldout = test_part(collection)
         for a, b, c in collection.chains:
-            modality = fit_modality(job, collection, (a, c))
-            what = {"data": collection.name, "pair": pair_name(collection, (a, b, c))}
-            ends = view(heldout, (a, c), means(collection, (a, c), modality, anchor_rows(collection, modality)))
-            add_references(job, what, ends)
+            case = Case(job, collection, (a, c), fit_modality(job, collection, (a, c)))
+            what, ends = case.what(pair=pair_name(collection, (a, b, c))), case.view()
+            case.add_references(what, ends)
             for seed in job.seeds:
-                first = _fit_subset(job, collection, (a, b), modality, seed, 0)
-                second = _fit_subset(job, collection, (b, c), modality, seed, 1)
-                direct = _fit_subset(job, collection, (a, c), modality, seed, 2)
+                pairs = ((a, b), (b, c), (a, c))
+                first, second, direct = (case.subset(pair, seed, number) for number, pair in enumerate(pairs))
                 for name, mapping in (("composed", _compose(first, second)), ("direct", direct)):
                     job.add_all({**what, "series": name}, measure(mapping, ends, job.metrics))
                 job.tick()
@@ -412,15 +420,6 @@ def composition(job: Job[Collection]) -> None:
 def _compose(first: ModalityMap, second: ModalityMap) -> Callable[[str, np.ndarray], np.ndarray]:
     """Return the map that applies one map after the other."""
     return lambda modality, rows: second(modality, first(modality, rows))
-
-
-def _fit_subset(
-    job: Job[Collection], collection: Collection, pair: tuple[int, int], modality: str, seed: int, number: int
-) -> ModalityMap:
-    """Fit the map with this number on its own random subset of the anchors."""
-    rng = np.random.default_rng([seed, 17, number])
-    anchors = draw_subset(job, collection, modality, job["share"], rng)
-    return fit_on(job, collection, pair, modality, anchors, seed=seed)[0]
 
 
 def gap(job: Job[Collection]) -> None:
@@ -505,21 +504,12 @@ def kernels(job: Job[Collection]) -> None:
 def clouds(job: Job[Collection]) -> None:
     """Project both models onto two principal directions before and after mapping, and measure the metrics."""
     clouds: list[dict[str, Any]] = []
-    for collection in job.data:
-        heldout = test_part(collection)
-        for pair in collection.pairs:
-            modality = fit_modality(job, collection, pair)
-            rows = anchor_rows(collection, modality)
-            what = {"data": collection.name, "pair": pair_name(collection, pair)}
-            whole = view(heldout, pair, means(collection, pair, modality, rows))
-            add_references(job, what, whole)
-            for seed in job.seeds[:1] if fitted_once(modality, "orthogonal") else job.seeds:
-                anchors = draw_anchors(job, collection, modality, job["share"], np.random.default_rng([seed, 19]))
-                mapping, centers = fit_on(job, collection, pair, modality, anchors, seed=seed)
-                scores = measure(mapping, view(heldout, pair, centers), job.metrics)
-                job.add_all({**what, "series": "orthogonal"}, scores)
-                job.tick()
-            clouds += _before_after(heldout, pair, mapping, job["points"], job.seeds[0])
+    for case in cases(job):
+        case.add_references(case.what(), case.view())
+        for seed in case.seeds():
+            mapping = case.add_fitted(case.what(series="orthogonal"), case.draw(seed, 19), seed=seed)
+            job.tick()
+        clouds += _before_after(case.heldout, case.pair, mapping, job["points"], job.seeds[0])
     job.extra["clouds"] = clouds
 
 
@@ -572,19 +562,17 @@ def _sample_points(a: np.ndarray, b: np.ndarray, most: int, seed: int) -> list[l
 def commuting(job: Job[Collection]) -> None:
     """Compare mapping the image with the path through the nearest text, by the overlap of their top five images."""
     examples: list[dict[str, Any]] = []
-    for collection, heldout, pair in usable(job):
-        test = ~heldout.train
-        source_images, target_images = (side[test] for side in both_rows(heldout, pair, "image"))
-        source_texts, target_texts = both_rows(heldout, pair, "text")
+    for case in usable(job):
+        heldout, what, test = case.heldout, case.what(), ~case.heldout.train
+        source_images, target_images = (side[test] for side in both_rows(heldout, case.pair, "image"))
+        source_texts, target_texts = both_rows(heldout, case.pair, "text")
         ids, labels = heldout.ids[test], heldout.labels[test]
-        modality = fit_modality(job, collection, pair)
-        what = {"data": heldout.name, "pair": pair_name(heldout, pair)}
         for seed in job.seeds:
-            anchors = draw_anchors(job, collection, modality, job["share"], np.random.default_rng([seed, 29]))
+            anchors = case.draw(seed, 29)
             read = nearest(source_images, source_texts, 1)[:, 0]
             used, position = np.unique(read, return_inverse=True)
             for method in ("random", "orthogonal"):
-                mapping, _ = fit_on(job, collection, pair, modality, anchors, method, seed=seed)
+                mapping, _ = case.fit(anchors, method, seed=seed)
                 direct = nearest(unit_rows(mapping("image", source_images)), target_images, 5)
                 mapped = nearest(unit_rows(mapping("text", source_texts[used])), target_texts, 1)[:, 0][position]
                 mediated = nearest(target_texts[mapped], target_images, 5)
@@ -661,22 +649,20 @@ def edits(job: Job[Collection]) -> None:
     is the nearest class prompt, and the edited text is the prompt of another class with the same template.
     """
     examples: list[dict[str, Any]] = []
-    for collection, heldout, pair in usable(job):
+    for case in usable(job):
+        heldout, what, test = case.heldout, case.what(), ~case.heldout.train
         _note_texts(job, heldout)
-        test = ~heldout.train
-        source_images, target_images = (side[test] for side in both_rows(heldout, pair, "image"))
+        source_images, target_images = (side[test] for side in both_rows(heldout, case.pair, "image"))
         ids, labels = heldout.ids[test], heldout.labels[test]
-        modality = fit_modality(job, collection, pair)
-        what = {"data": heldout.name, "pair": pair_name(heldout, pair)}
         for seed in job.seeds:
             rng = np.random.default_rng([seed, 31])
-            anchors = draw_anchors(job, collection, modality, job["share"], rng)
-            mapping, _ = fit_on(job, collection, pair, modality, anchors, seed=seed)
+            anchors = draw_anchors(job, case.data, case.modality, job["share"], rng)
+            mapping, _ = case.fit(anchors, seed=seed)
             most = min(job["swaps"], 100) if job.quick else job["swaps"]
             texts = (
-                _prompts(heldout, pair, source_images, most, rng)
+                _prompts(heldout, case.pair, source_images, most, rng)
                 if heldout.bank is None
-                else _captions(heldout, heldout.bank, pair, source_images, most, rng)
+                else _captions(heldout, heldout.bank, case.pair, source_images, most, rng)
             )
             scores, text, mapped = texts.find(1, unit_rows(mapping("text", texts.edited[0])), target_images, labels)
             job.add_all({**what, "series": "mapped"}, scores)
@@ -684,7 +670,7 @@ def edits(job: Job[Collection]) -> None:
             job.add_all({**what, "series": "target alone"}, alone)
             alone = texts.find(0, texts.edited[0], source_images, labels)[0]
             job.add_all({**what, "series": "source alone"}, {metric: alone[metric] for metric in [_AT_5]})
-            random, _ = fit_on(job, collection, pair, modality, anchors, "random", seed=seed)
+            random, _ = case.fit(anchors, "random", seed=seed)
             scores, other, _ = texts.find(1, unit_rows(random("text", texts.edited[0])), target_images, labels)
             control = {**scores, "rest_kept": _rest_kept(heldout, texts, other)["after"]}
             job.add_all(what, control, "random_rotation")

@@ -101,9 +101,7 @@ def measure(mapping: Callable[[str, np.ndarray], np.ndarray], view: View, metric
             out[metric] = _within(view, modality, what, queries)
     measured = {metric: value for metric, value in out.items() if value is not None}
     if not measured:
-        raise InputError(
-            f"Got rows on which none of {', '.join(metrics)} can be measured.", "Pass both models' images or texts."
-        )
+        raise InputError(f"These rows allow none of {', '.join(metrics)}.", "Pass both models' images or texts.")
     return measured
 
 

@@ -176,9 +176,7 @@ def open_for(
     if not named or not sets:
         raise ParameterError(f"{experiment.name} names no models or data sets.", "Pass `models=…` and `data=…`.")
     if root is None:
-        raise ParameterError(
-            f"Got no folder of data sets for {', '.join(sets)}.", "Pass `root=…` (or `models='sample'`)."
-        )
+        raise ParameterError(f"No folder of {', '.join(sets)}.", "Pass `root=…` (or `models='sample'`).")
     captions = experiment.parameters.get("captions")
     if captions:
         options |= {"captions": captions, "edits": experiment.parameters["edits"]}

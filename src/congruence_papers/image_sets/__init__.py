@@ -34,10 +34,6 @@ def open_dataset(
     complete : bool, default=True
         Require the published number of images and classes; False accepts an incomplete split.
 
-    Returns
-    -------
-    ImageDataset
-
     Raises
     ------
     FileError
@@ -96,9 +92,7 @@ def download_dataset(name: str, root: str | Path, callback: Callable[[int], obje
     """
     entry = DATASETS[check_choice(name, DATASETS, "data set")]
     if not entry.resources:
-        raise ParameterError(
-            f"Got nothing to download for {name}.", "Put the files in a folder, and pass it as `root=…`."
-        )
+        raise ParameterError(f"Got nothing to download for {name}.", "Pass the folder of the files as `root=…`.")
     root = Path(root).expanduser()
     existing = entry.locate(root)
     created = []

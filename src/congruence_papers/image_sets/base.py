@@ -85,16 +85,13 @@ class ImageDataset:
             raise IdError(f"Got the id {str(values[counts > 1][0])!r} twice in {name}.", "Remove the duplicate.")
         for template in self.templates:
             if template.count("{}") != 1:
-                raise InputError(
-                    f"{template!r} needs one {{}} for the class name.", "Write 'a photo of a {}.', for example."
-                )
+                raise InputError(f"{template!r} needs one {{}} for the class name.", "Write 'a photo of a {}.'")
         if isinstance(self._source, Path):
             # Path.is_file raises for names that are too long.
             missing = [i for i in self.ids.tolist() if not os.path.isfile(self._source / i)]
             if missing:
                 raise FileError(
-                    f"Got {len(missing)} of {n} images of {name} missing below {source} (the first is "
-                    f"{missing[0][:80]}); expected all listed images.",
+                    f"{len(missing)} of {n} images of {name} are missing below {source}, {missing[0][:80]} first.",
                     "Extract the archive again.",
                 )
 
@@ -126,7 +123,7 @@ class ImageDataset:
                 return file.convert("RGB")
         except (*_NO_IMAGE, pillow.DecompressionBombError, MemoryError) as error:
             raise CorruptFileError(
-                f"No readable image in {path} ({error or 'too large for memory'}).", "Extract or copy it again."
+                f"No readable image in {path} ({error or 'too large for memory'}).", "Copy it again."
             ) from error
 
     def prompts(self, *, single: bool = False) -> list[tuple[int, int, str]]:

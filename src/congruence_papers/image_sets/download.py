@@ -77,9 +77,7 @@ def install(resource: Resource, root: str | Path, callback: Callable[[int], obje
     if resource.inner is not None:
         install(resource.inner, root)
     if not (root / resource.creates).exists():
-        raise CorruptFileError(
-            f"{target} is without {resource.creates}; expected it.", "Delete it and download it again."
-        )
+        raise CorruptFileError(f"{target} is without {resource.creates}.", "Delete it and download it again.")
     return True
 
 
@@ -185,9 +183,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 def _check_scheme(url: str) -> None:
     scheme = urllib.parse.urlsplit(url).scheme.lower()
     if scheme not in SCHEMES:
-        raise FileError(
-            f"Got the address {url}; expected {' or '.join(SCHEMES)}, safe from changes.", "Use an https address."
-        )
+        raise FileError(f"Got the address {url}; expected {' or '.join(SCHEMES)}.", "Use an https address.")
 
 
 def _receive(resource: Resource, target: Path, part: Path, callback: Callable[[int], object] | None) -> None:
@@ -271,7 +267,7 @@ def _write(
             done += len(block)
             if done > limit:
                 raise CorruptFileError(
-                    f"Got more than {limit} bytes from {url}.", "Check the address, and do not use the file."
+                    f"Got more than {limit} bytes from {url}.", "Check the address; do not use the file."
                 )
             try:
                 file.write(block)

@@ -237,9 +237,7 @@ def open_pets(folder: Path, split: str) -> ImageDataset:
         ids.append(f"{fields[0]}.jpg")
         labels.append(label)
     if sorted(names) != list(range(len(names))):
-        raise _damaged(
-            f"Got classes in {path} that do not run from 1 to {len(names)}; expected no gap.", "annotations.tar.gz"
-        )
+        raise _damaged(f"The classes in {path} do not run from 1 to {len(names)}.", "annotations.tar.gz")
     classes = [names[label] for label in range(len(names))]
     return ImageDataset("pets", split, classes, TEMPLATES["pets"], ids, labels, folder / "images")
 
@@ -398,7 +396,7 @@ def open_cifar100(folder: Path, split: str) -> ImageDataset:
     size = path.stat().st_size
     if size == 0 or size % _CIFAR100_RECORD:
         raise _damaged(
-            f"Got {size} bytes in {path}; expected whole records of {_CIFAR100_RECORD}.", "cifar-100-binary.tar.gz"
+            f"Got {size} bytes in {path}; expected records of {_CIFAR100_RECORD}.", "cifar-100-binary.tar.gz"
         )
     records = np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, _CIFAR100_RECORD)
     labels = records[:, 1].astype(np.int64)

@@ -52,25 +52,18 @@ class JAMData(Data):
     ``validation`` and ``test``, the maximum numbers of items of these parts, and ``training``, parameters of
     ``congruence.train.JAM``.
 
-    Attributes
-    ----------
-    items : SugarCrepe
-        The items: image, caption, wrong caption, and category. The task is the part of the category before ``_``.
-    images : dict of str to dict of str to ndarray, shape (m, d)
-        Embeddings by encoder and layer (``"early"``, ``"mid"``, ``"late"``), one row for each of ``items.images``.
-        ``"late"`` is required.
-    captions, negatives : dict of str to dict of str to ndarray, shape (n, e)
-        Embeddings by encoder and layer, one row per item.
-    encoders : tuple of (str, str)
-        Pairs of encoders to align; by default all pairs.
-    dual : dict of str to tuple of ndarray
-        Images, captions and wrong captions embedded by dual encoders such as CLIP, with rows as above, which are
-        measured for comparison.
-    unrelated : dict of str to ndarray, shape (r, d)
-        White noise by image encoder, and embeddings of unrelated texts by text encoder, for the easy non-matches.
-    labels : ndarray, shape (n,), optional
-        Labels of the items, if a caption is correct for every image with its label (class names). In validation any
-        such caption is then a hit, and wrong captions are left out.
+    - ``items``: The items: image, caption, wrong caption, and category. The task is the part of the category before
+      ``_``.
+    - ``images``, shape (m, d): Embeddings by encoder and layer (``"early"``, ``"mid"``, ``"late"``), one row for each
+      of ``items.images``. ``"late"`` is required.
+    - ``captions``, ``negatives``, shape (n, e): Embeddings by encoder and layer, one row per item.
+    - ``encoders``: Pairs of encoders to align; by default all pairs.
+    - ``dual``: Images, captions and wrong captions embedded by dual encoders such as CLIP, with rows as above, which
+      are measured for comparison.
+    - ``unrelated``, shape (r, d): White noise by image encoder, and embeddings of unrelated texts by text encoder, for
+      the easy non-matches.
+    - ``labels``, shape (n,): Labels of the items, if a caption is correct for every image with its label (class names).
+      In validation any such caption is then a hit, and wrong captions are left out.
     """
 
     items: SugarCrepe
@@ -90,20 +83,16 @@ class JAMData(Data):
             for encoder, known in zip(pair, (self.images, self.captions), strict=True):
                 check_choice(encoder, known, "encoder")
         if not self.encoders and not self.dual:
-            raise InputError(
-                "Got no encoders; expected at least one of images and one of texts.", "Pass the embeddings of both."
-            )
+            raise InputError("Got no encoders of images or of texts.", "Pass the embeddings of both.")
         if {name: set(layers) for name, layers in self.captions.items()} != {
             name: set(layers) for name, layers in self.negatives.items()
         }:
-            raise InputError(
-                f"Wrong captions of {self.name} have other encoders or layers.", "Embed them like the captions."
-            )
+            raise InputError(f"Wrong captions of {self.name} have other encoders or layers.", "Embed them alike.")
         for side, rows in ((self.images, m), (self.captions, n), (self.negatives, n)):
             for encoder, layers in side.items():
                 if "late" not in layers or not set(layers) <= set(LAYERS):
                     raise ParameterError(
-                        f"Got layers {', '.join(layers)} of {encoder}; expected late, early and mid.", "Rename them."
+                        f"Got layers {', '.join(layers)} of {encoder}.", "Name them late, early and mid."
                     )
                 for layer, array in layers.items():
                     check_embedded(array, f"rows of the {layer} layer of {encoder}", rows)
@@ -114,9 +103,7 @@ class JAMData(Data):
             check_choice(encoder, {**self.images, **self.captions}, "encoder of unrelated rows")
             check_embedded(array, f"unrelated rows of {encoder}")
         if self.labels is not None and len(self.labels) != n:
-            raise ShapeError(
-                f"Got {len(self.labels)} labels of {n} items; expected one each.", "Pass a label for each item."
-            )
+            raise ShapeError(f"Got {len(self.labels)} labels of {n} items.", "Pass a label for each item.")
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -324,8 +311,7 @@ def _layers(folder: Path, name: str, kind: str, items: SugarCrepe, several: bool
         missing = [i for i in ids.tolist() if i not in row]
         if missing:
             raise IdError(
-                f"Got no vector for {len(missing)} of {len(ids)} {kind} at {path}, {missing[0]} for example; "
-                "expected all.",
+                f"No vector for {len(missing)} of {len(ids)} {kind} at {path} ({missing[0]}, …).",
                 f"Embed them under {'their file names' if kind == 'images' else 'the ids of SugarCrepe'}.",
             )
         out[depth] = np.asarray(rows.vectors[[row[i] for i in ids.tolist()]], np.float32)

@@ -6,7 +6,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,9 +21,9 @@ from congruence_papers.jam.data import LAYERS, TASKS, JAMData, JAMParts
 from congruence_papers.jam.methods import (
     BASELINES,
     CONTROLS,
+    Fitted,
     control_data,
     dual_as_encoders,
-    fit_baseline,
     fit_method,
     measure_recall,
     measure_transfer,
@@ -31,9 +31,6 @@ from congruence_papers.jam.methods import (
 
 if TYPE_CHECKING:
     from typing import SupportsFloat
-
-    from congruence.maps import Map
-
 
 #: Parameters of training and numbers of items that are replaced in a quick run.
 QUICK_TRAINING = {"hidden": (16,), "latent": 8, "max_epochs": 2, "validate_every": 1}
@@ -64,33 +61,6 @@ def tasks(job: Job[JAMData], data: JAMData) -> list[str]:
     return present
 
 
-def cells(job: Job[JAMData]) -> Iterator[tuple[JAMData, str, int, tuple[str, str]]]:
-    """Yield every combination of data, task, seed and pair of encoders."""
-    for data in job.data:
-        for task in tasks(job, data):
-            yield from itertools.product([data], [task], job.seeds, data.encoders)
-
-
-def check_layers(data: JAMData) -> None:
-    """Raise InputError unless every encoder has early, middle and late layers."""
-    if data.layers != LAYERS:
-        raise InputError(
-            f"Got {data.name} without early, mid and late of every encoder.", "Embed them with --layer all."
-        )
-
-
-def split(
-    job: Job[JAMData],
-    data: JAMData,
-    task: str,
-    seed: int,
-    encoders: tuple[str, str],
-    layer: str | tuple[str, str] = "late",
-) -> JAMParts:
-    """Split a task's items, with the sizes of this run."""
-    return data.split(task, seed, encoders=encoders, layer=layer, most=limits(job, data))
-
-
 def limits(job: Job[JAMData], data: JAMData) -> dict[str, int]:
     """Return the maximum number of items of each part of a split; 0 means no limit."""
     most = {part: job.size(data, part) or 0 for part in ("train", "validation", "test")}
@@ -98,59 +68,113 @@ def limits(job: Job[JAMData], data: JAMData) -> dict[str, int]:
 
 
 def pair_name(data: JAMData, encoders: tuple[str, str]) -> str:
-    """Format a pair of encoders; the image encoder is included only if there are several, to keep bar labels short."""
+    """Name a pair of encoders; the image encoder is included only if there are several, to keep bar labels short."""
     return " – ".join(encoders) if len({image for image, _ in data.encoders}) > 1 else encoders[1]
 
 
-def in_task(task: str, pair: str) -> str:
-    """Prefix a pair of encoders with a task or part of a task."""
-    return f"{task}: {pair}"
+@dataclass(frozen=True)
+class Cell:
+    """What one fit runs on: a task of some data, the seed of a draw, and a pair of encoders."""
+
+    job: Job[JAMData]
+    data: JAMData
+    task: str
+    seed: int
+    encoders: tuple[str, str]
+
+    @property
+    def pair(self) -> str:
+        """Name of the pair of encoders, after the task."""
+        return f"{self.task}: {pair_name(self.data, self.encoders)}"
+
+    def split(self, layer: str | tuple[str, str] = "late", **most: int) -> JAMParts:
+        """Split the task's items, with the sizes of this run."""
+        most = {**limits(self.job, self.data), **most}
+        return self.data.split(self.task, self.seed, encoders=self.encoders, layer=layer, most=most)
+
+    def fit(self, method: str, parts: JAMParts, **options: Any) -> Fitted:
+        """Fit a method with the training of this run."""
+        return fit_method(method, parts, {**training(self.job, self.data), **options}, self.seed)
+
+    def line(self, **more: Any) -> dict[str, Any]:
+        """Return what identifies a measured value of this cell."""
+        return {"data": self.data.name, "pair": self.pair, **more}
+
+    def add(self, fitted: Fitted, parts: JAMParts, at_best: Mapping[str, float] | None = None, **more: Any) -> None:
+        """Add the recalls of the task and its parts, each with its own group of bars."""
+        add_recalls(self.job, fitted.measure(parts.items, parts.test, self.seed), self.task, at_best, self.line(**more))
+
+    def record(self, fitted: Fitted, series: str) -> dict[str, float]:
+        """Record a training run of JAM, and return its best epoch and the α at that epoch."""
+        facts = getattr(fitted.mapping, "facts_", None) or {}
+        if fitted.mapping is None or "reconstruction_error" not in facts:  # not trained by JAM
+            return {}
+        per_epoch = -(-facts["n_pairs"] // facts["training"]["batch_size"])
+        best = facts["best_step"]
+        at_best = {} if best is None else {"epoch_at_best": best / per_epoch}
+        if "spread_mix_at_best" in facts:
+            at_best["alpha_at_best"] = facts["spread_mix_at_best"]
+        self.job.extra.setdefault("runs", []).append(
+            {
+                **self.line(series=series, pair=pair_name(self.data, self.encoders), task=self.task, seed=self.seed),
+                "pairs": facts["n_pairs"],
+                **{key: facts[key] for key in ("steps", "best_step", "reconstruction_error", "training")},
+                **at_best,
+                "validation": fitted.mapping.scores_.get("validation_source_to_target_recall_at_1"),
+            }
+        )
+        return at_best
 
 
-def record_run(job: Job[JAMData], what: Mapping[str, object], mapping: Map) -> dict[str, float]:
-    """Record a training run of JAM, and return its best epoch and the α at that epoch."""
-    facts = getattr(mapping, "facts_", None) or {}
-    if "reconstruction_error" not in facts:  # not trained by JAM
-        return {}
-    per_epoch = -(-facts["n_pairs"] // facts["training"]["batch_size"])
-    best = facts["best_step"]
-    at_best = {} if best is None else {"epoch_at_best": best / per_epoch}
-    if "spread_mix_at_best" in facts:
-        at_best["alpha_at_best"] = facts["spread_mix_at_best"]
-    job.extra.setdefault("runs", []).append(
-        {
-            **what,
-            "pairs": facts["n_pairs"],
-            "steps": facts["steps"],
-            "best_step": best,
-            **at_best,
-            "validation": mapping.scores_.get("validation_source_to_target_recall_at_1"),
-            "reconstruction_error": facts["reconstruction_error"],
-            "training": facts["training"],
-        }
-    )
-    return at_best
+def draws(job: Job[JAMData]) -> Iterator[tuple[JAMData, str, int]]:
+    """Yield every combination of data, task and seed."""
+    for data in job.data:
+        yield from itertools.product([data], tasks(job, data), job.seeds)
+
+
+def cells(job: Job[JAMData]) -> Iterator[Cell]:
+    """Yield every combination of data, task, seed and pair of encoders."""
+    for data, task, seed in draws(job):
+        yield from (Cell(job, data, task, seed, encoders) for encoders in data.encoders)
+
+
+def check_layers(job: Job[JAMData]) -> None:
+    """Refuse data without early, middle and late layers of every encoder."""
+    for data in job.data:
+        if data.layers != LAYERS:
+            raise InputError(f"{data.name} lacks early, mid or late of an encoder.", "Embed with --layer all.")
+
+
+def add_recalls(
+    job: Job[JAMData],
+    recalls: Mapping[str, Mapping[str, float]],
+    task: str,
+    at_best: Mapping[str, float] | None,
+    line: Mapping[str, Any],
+) -> None:
+    """Add the recalls of a task, with the metrics of its best step, and of its parts; the pair names the part."""
+    pair = str(line["pair"]).removeprefix(f"{task}: ")
+    for part, recall in recalls.items():
+        job.add_listed({**line, "pair": f"{part}: {pair}"}, {**recall, **((at_best or {}) if part == task else {})})
 
 
 def record_order(job: Job[JAMData]) -> None:
     """Record for each data, pair, task and metric whether the means follow the paper's order of the losses."""
-    means_by_task: dict[tuple[object, ...], dict[str, float]] = {}
+    found: dict[tuple[str, str, str], dict[str, float]] = {}
     for row in job.rows():
         task = str(row["pair"]).partition(":")[0]
         if row["series"] in PAPER_ORDER and task in TASKS and row["metric"] in ("binary_recall", "five_way_recall"):
-            means_by_task.setdefault((row["data"], row["pair"], row["metric"]), {})[row["series"]] = row["mean"]
+            found.setdefault((row["data"], row["pair"], row["metric"]), {})[row["series"]] = row["mean"]
     lines: list[dict[str, Any]] = []
-    for (data, pair, metric), means in means_by_task.items():
+    for key, means in found.items():
         if set(means) == set(PAPER_ORDER):
             order = sorted(means, key=lambda name: -means[name])
             holds = bool(np.all(np.diff([means[name] for name in PAPER_ORDER]) < 0))
-            lines.append({"data": data, "pair": pair, "metric": metric, "order": order, "as_paper": holds})
+            lines.append({**dict(zip(("data", "pair", "metric"), key, strict=True)), "order": order, "as_paper": holds})
     if lines:
         job.extra["order"] = lines
-        words = " > ".join(PAPER_ORDER)
-        job.add_note(
-            f"{words} for {sum(line['as_paper'] for line in lines)} of {len(lines)} tasks and measures, by the means."
-        )
+        held = sum(line["as_paper"] for line in lines)
+        job.add_note(f"{' > '.join(PAPER_ORDER)} for {held} of {len(lines)} tasks and measures, by the means.")
 
 
 LEVEL = 0.95
@@ -186,10 +210,11 @@ class ItemPairs:
     )
     _images: dict[tuple[str, str], dict[int, np.ndarray]] = field(default_factory=lambda: defaultdict(dict))
 
-    def add(self, where: tuple[str, str], name: str, draw: int, items: SugarCrepe, right: np.ndarray) -> None:
-        """Add the per-item outcomes, shape (n, 2), of one fitted loss."""
-        self._right[where][name][draw] = right
-        self._images[where][draw] = items.filenames
+    def add(self, where: tuple[str, str], name: str, draw: int, items: SugarCrepe, right: np.ndarray | None) -> None:
+        """Add the per-item outcomes, shape (n, 2), of one fitted loss; None has no outcomes."""
+        if right is not None:
+            self._right[where][name][draw] = right
+            self._images[where][draw] = items.filenames
 
     def tests(self, every: bool = False) -> list[ItemTest]:
         """Test adjacent losses in the paper's order, or every two, that were run on the same draws."""
@@ -244,9 +269,7 @@ def pareto_front(cost: ArrayLike, gain: ArrayLike) -> np.ndarray:
     if len(costs) != len(gains):
         raise ShapeError(f"Got {len(costs)} costs and {len(gains)} gains.", "Pass both for the same points.")
     if not (np.isfinite(costs).all() and np.isfinite(gains).all()):
-        raise NotFiniteError(
-            "Got NaN or infinity among the points; expected finite ones.", "Leave out points that failed."
-        )
+        raise NotFiniteError("Got NaN or infinity among the points.", "Leave out points that failed.")
     no_worse = (costs[:, None] <= costs) & (gains[:, None] >= gains)  # of point i, compared with point j
     better = (costs[:, None] < costs) | (gains[:, None] > gains)
     return np.asarray(~(no_worse & better).any(axis=0))
@@ -254,169 +277,124 @@ def pareto_front(cost: ArrayLike, gain: ArrayLike) -> np.ndarray:
 
 def losses(job: Job[JAMData]) -> None:
     """Train with every loss on every task, and measure dual encoders for comparison (tables 2 and 3)."""
-    pairs = ItemPairs()
-    for data in job.data:
-        for task in tasks(job, data):
-            for seed in job.seeds:
-                for encoders in data.encoders:
-                    parts = split(job, data, task, seed, encoders)
-                    for method in job["methods"]:
-                        line = {"data": data.name, "pair": pair_name(data, encoders), "series": BASELINES[method]}
-                        fitted = fit_method(method, parts, training(job, data), seed)
-                        what = {**line, "task": task, "seed": seed}
-                        at_best = {} if fitted.mapping is None else record_run(job, what, fitted.mapping)
-                        _add(job, line, fitted.measure(parts.items, parts.test, seed), at_best, task)
-                        outcomes = fitted.outcomes(parts.items, parts.test, seed)
-                        if outcomes is not None:
-                            where = (data.name, in_task(task, line["pair"]))
-                            pairs.add(where, line["series"], seed, parts.items, outcomes)
-                        job.tick()
-                _add_dual_encoders(job, data, task, seed)
+    tested = ItemPairs()
+    for data, task, seed in draws(job):
+        for encoders in data.encoders:
+            cell = Cell(job, data, task, seed, encoders)
+            parts = cell.split()
+            for method in job["methods"]:
+                fitted, series = cell.fit(method, parts), BASELINES[method]
+                cell.add(fitted, parts, cell.record(fitted, series), series=series)
+                outcomes = fitted.outcomes(parts.items, parts.test, seed)
+                tested.add((data.name, cell.pair), series, seed, parts.items, outcomes)
+                job.tick()
+        _add_dual_encoders(job, data, task, seed)
     record_order(job)
-    record_item_tests(job, pairs)
+    record_item_tests(job, tested)
 
 
 def pairs(job: Job[JAMData]) -> None:
     """Train with every loss on increasing numbers of pairs, and compare the losses item by item at each number."""
-    pairs = ItemPairs()
-    for data, task, seed, encoders in cells(job):
-        name = pair_name(data, encoders)
+    tested = ItemPairs()
+    for cell in cells(job):
+        name = pair_name(cell.data, cell.encoders)
         for n in job["pairs"][:2] if job.quick else job["pairs"]:
-            parts = data.split(task, seed, encoders=encoders, most={**limits(job, data), "train": n})
+            parts = cell.split(train=n)
             if len(parts.train) < n:
                 raise TooFewAnchorsError(
-                    f"Got {len(parts.train)} pairs of {data.name} to train on; expected `pairs={n}`.",
-                    "Remove larger numbers from pairs.",
+                    f"Got {len(parts.train)} pairs of {cell.data.name} to train on, not {n}.",
+                    "Leave out this number from pairs.",
                 )
             for method in job["methods"]:
-                fitted = fit_method(method, parts, training(job, data), seed)
-                line = {"data": data.name, "pair": name, "series": BASELINES[method], "part": name, "x": n}
-                _add(job, line, fitted.measure(parts.items, parts.test, seed), {}, task)
-                outcomes = fitted.outcomes(parts.items, parts.test, seed)
-                if outcomes is not None:
-                    where = (data.name, in_task(task, f"{name}, {n} pairs"))
-                    pairs.add(where, line["series"], seed, parts.items, outcomes)
+                fitted, series = cell.fit(method, parts), BASELINES[method]
+                cell.add(fitted, parts, series=series, part=name, x=n)
+                outcomes = fitted.outcomes(parts.items, parts.test, cell.seed)
+                tested.add((cell.data.name, f"{cell.pair}, {n} pairs"), series, cell.seed, parts.items, outcomes)
         job.tick()
     # One panel per pair of encoders.
     names = dict.fromkeys(pair_name(data, encoders) for data in job.data for encoders in data.encoders)
     job.extra["axes"] = [[name, f"pairs trained on ({name})"] for name in names]
-    record_item_tests(job, pairs, every=True)
+    record_item_tests(job, tested, every=True)
 
 
 def layers(job: Job[JAMData]) -> None:
     """Train with the Spread loss and a linear α schedule, on early, middle and late layers (figures 4 and 5)."""
-    for data in job.data:
-        check_layers(data)
-        for task in tasks(job, data):
-            for layer in LAYERS:
-                for seed in job.seeds:
-                    for encoders in data.encoders:
-                        parts = split(job, data, task, seed, encoders, layer)
-                        options = {**training(job, data), "spread_mix": tuple(job["spread_mix"])}
-                        mapping = fit_baseline("spread", parts, options, seed)
-                        line = {"data": data.name, "pair": pair_name(data, encoders), "series": layer}
-                        at_best = record_run(job, {**line, "task": task, "seed": seed}, mapping)
-                        _add(job, line, measure_recall(mapping, parts.items, parts.test, seed), at_best, task)
-                        job.tick()
-
-
-def _add(
-    job: Job[JAMData], line: dict[str, Any], recalls: dict[str, dict[str, float]], at_best: dict[str, float], task: str
-) -> None:
-    """Add the metrics of a task and its parts; the pair is prefixed by the task, for one group of bars per task."""
-    for part, recall in recalls.items():
-        job.add_listed({**line, "pair": in_task(part, line["pair"])}, {**recall, **(at_best if part == task else {})})
+    check_layers(job)
+    for cell, layer in itertools.product(list(cells(job)), LAYERS):
+        parts = cell.split(layer)
+        fitted = cell.fit("spread", parts, spread_mix=tuple(job["spread_mix"]))
+        cell.add(fitted, parts, cell.record(fitted, layer), series=layer)
+        job.tick()
 
 
 def _add_dual_encoders(job: Job[JAMData], data: JAMData, task: str, seed: int) -> None:
     """Measure dual encoders on the same test items, untrained, and JAM on the embeddings of their towers."""
-    if not data.dual:
-        return
-    rows = data.split(task, seed, most={"test": data.sizes.get("test", 0)}).rows
     for name, (V, P, N) in data.dual.items():
-        line = {"data": data.name, "pair": "dual encoders"}
+        rows = data.split(task, seed, most={"test": data.sizes.get("test", 0)}).rows
+        line = {"data": data.name, "pair": "dual encoders", "series": name}
         recalls = measure_recall(None, data.items.take(rows), (V[data.image_of[rows]], P[rows], N[rows]), seed)
-        _add(job, {**line, "series": name}, recalls, {}, task)
+        add_recalls(job, recalls, task, None, line)
+        cell = Cell(job, dual_as_encoders(data, name), task, seed, (name, name))
         for method in job["dual_methods"]:
-            parts = split(job, dual_as_encoders(data, name), task, seed, (name, name))
-            mapping = fit_baseline(method, parts, training(job, data), seed)
-            recalls = measure_recall(mapping, parts.items, parts.test, seed)
-            _add(job, {**line, "series": f"{name}, {BASELINES[method]} on its towers"}, recalls, {}, task)
+            parts = cell.split()
+            series = f"{name}, {BASELINES[method]} on its towers"
+            cell.add(cell.fit(method, parts), parts, pair="dual encoders", series=series)
 
 
 def controls(job: Job[JAMData]) -> None:
     """Fit and evaluate on the data and on each control, with everything else equal."""
-    for data in job.data:
-        for control in job["controls"]:
-            if control == "unrelated" and any(text not in data.unrelated for _, text in data.encoders):
-                job.add_note(f"{data.name} has no unrelated texts: {CONTROLS[control]} is left out.")
-                continue
-            for seed in job.seeds:
-                own = control_data(data, control, seed)
-                for task in tasks(job, own):
-                    for encoders in own.encoders:
-                        parts = split(job, own, task, seed, encoders)
-                        for method in job["methods"]:
-                            fitted = fit_method(method, parts, training(job, own), seed)
-                            line: dict[str, Any] = {
-                                "data": data.name,
-                                "series": BASELINES[method],
-                                "part": CONTROLS[control],
-                            }
-                            scores = fitted.measure(parts.items, parts.test, seed)[task]
-                            job.add_listed({**line, "pair": in_task(task, pair_name(data, encoders))}, scores)
-                        job.tick()
+    for data, control in itertools.product(job.data, job["controls"]):
+        if control == "unrelated" and any(text not in data.unrelated for _, text in data.encoders):
+            job.add_note(f"{data.name} has no unrelated texts: {CONTROLS[control]} is left out.")
+            continue
+        for seed in job.seeds:
+            own = control_data(data, control, seed)
+            for task, encoders in itertools.product(tasks(job, own), own.encoders):
+                cell = Cell(job, own, task, seed, encoders)
+                parts = cell.split()
+                for method in job["methods"]:
+                    scores = cell.fit(method, parts).measure(parts.items, parts.test, seed)[task]
+                    series, part = BASELINES[method], CONTROLS[control]
+                    job.add_listed(cell.line(data=data.name, series=series, part=part), scores)
+                job.tick()
 
 
 def transfer(job: Job[JAMData]) -> None:
     """Fit on each task and on all tasks together, and evaluate on every task, which gives one matrix per method."""
     for data in job.data:
-        for seed in job.seeds:
-            for encoders in data.encoders:
-                for method in job["methods"]:
-                    transferred = measure_transfer(
-                        data, method, seed, encoders=encoders, training=training(job, data), most=limits(job, data)
+        options = {"training": training(job, data), "most": limits(job, data)}
+        for seed, encoders in itertools.product(job.seeds, data.encoders):
+            for method in job["methods"]:
+                for recall in measure_transfer(data, method, seed, encoders=encoders, **options):
+                    line = Cell(job, data, recall.task, seed, encoders).line(
+                        series=BASELINES[method], part=f"fitted on {recall.fitted_on}"
                     )
-                    for recall in transferred:
-                        line = {
-                            "data": data.name,
-                            "pair": in_task(recall.task, pair_name(data, encoders)),
-                            "series": BASELINES[method],
-                            "part": f"fitted on {recall.fitted_on}",
-                        }
-                        job.add_listed(line, {"binary_recall": recall.binary, "five_way_recall": recall.choice})
-                job.tick()
+                    job.add_listed(line, {"binary_recall": recall.binary, "five_way_recall": recall.choice})
+            job.tick()
 
 
 #: Metric that is traded off against the reconstruction error.
 _GAIN = "five_way_recall"
 
 #: Reconstruction weight in the first step and in the last.
-Span: TypeAlias = tuple[float, float]
+Span = tuple[float, float]
 
 
 def reconstruction(job: Job[JAMData]) -> None:
     """Train with each reconstruction weight, and mark those on the Pareto front of error and recall."""
     draws: dict[tuple[str, str, str], dict[Span, list[list[float]]]] = {}
-    for data, task, seed, encoders in cells(job):
-        parts = split(job, data, task, seed, encoders)
-        for method in job["methods"]:
-            for weight in map(_span, job["weights"]):
-                options = {**training(job, data), "reconstruction": weight}
-                mapping = fit_baseline(method, parts, options, seed)
-                values = {
-                    **measure_recall(mapping, parts.items, parts.test, seed)[task],
-                    **reconstruction_errors(mapping, parts),
-                }
-                pair = in_task(task, pair_name(data, encoders))
-                # A schedule is a series of its own, placed at its mean weight: no constant weight is
-                # equivalent to it.
-                schedule = f", λ {_named(weight)}" * (weight[0] != weight[1])
-                line = {"data": data.name, "pair": pair, "series": BASELINES[method] + schedule, "x": sum(weight) / 2}
-                job.add_listed(line, values)
-                error = (values["image_error"] + values["text_error"]) / 2
-                by_weight = draws.setdefault((data.name, pair, BASELINES[method]), {})
-                by_weight.setdefault(weight, []).append([error, values[_GAIN]])
+    for cell in cells(job):
+        parts = cell.split()
+        for method, weight in itertools.product(job["methods"], map(_span, job["weights"])):
+            fitted = cell.fit(method, parts, reconstruction=weight)
+            values = fitted.measure(parts.items, parts.test, cell.seed)[cell.task]
+            values |= reconstruction_errors(fitted.mapping, parts)
+            # A schedule is a series of its own, placed at its mean weight: no constant weight is equivalent to it.
+            schedule = f", λ {_named(weight)}" * (weight[0] != weight[1])
+            job.add_listed(cell.line(series=BASELINES[method] + schedule, x=sum(weight) / 2), values)
+            error = (values["image_error"] + values["text_error"]) / 2
+            by_weight = draws.setdefault((cell.data.name, cell.pair, BASELINES[method]), {})
+            by_weight.setdefault(weight, []).append([error, values[_GAIN]])
         job.tick()
     job.extra["axes"] = [[None, "weight of the reconstruction, λ"]]
     job.extra["curves"] = [_pareto(job, key, points) for key, points in draws.items()]
@@ -450,36 +428,27 @@ def _named(weight: Span) -> str:
 
 def _pareto(job: Job[JAMData], key: tuple[str, str, str], points: dict[Span, list[list[float]]]) -> dict[str, Any]:
     """Return a panel of recall against reconstruction error, and record which weights are on the Pareto front."""
-    mean = np.array([np.mean(values, axis=0) for values in points.values()])
+    values = np.array(list(points.values()))  # (weights, draws, error and recall)
+    mean = values.mean(axis=1)
+    sd = values[:, :, 1].std(axis=1, ddof=1).tolist() if values.shape[1] > 1 else [None] * len(values)
     front = pareto_front(mean[:, 0], mean[:, 1])
-    weights = list(points)
     job.extra.setdefault("fronts", []).append(
         {
             "of": " | ".join(key),
-            "weights": [first if first == last else [first, last] for first, last in weights],
+            "weights": [first if first == last else [first, last] for first, last in points],
             "error": mean[:, 0].tolist(),
             "recall": mean[:, 1].tolist(),
             "on_front": front.tolist(),
         }
     )
-    on_front = ", ".join(_named(weight) for weight, on in zip(weights, front, strict=True) if on)
+    on_front = ", ".join(_named(weight) for weight, on in zip(points, front, strict=True) if on)
     job.add_note(f"{key[1]}, {key[2]}: λ = {on_front} on the Pareto front of reconstruction error and 5-way recall.")
     series: list[dict[str, Any]] = []
     for name, on, color in (("on the Pareto front", front, "series-0"), ("dominated", ~front, "before")):
         order = [k for k in np.argsort(mean[:, 0]) if on[k]]
+        x, recall = mean[order].T.tolist()
         if order:
-            sd = [
-                float(np.std([v[1] for v in points[weights[k]]], ddof=1)) if len(job.seeds) > 1 else None for k in order
-            ]
-            series.append(
-                {
-                    "name": name,
-                    "color": color,
-                    "x": [float(mean[k, 0]) for k in order],
-                    "mean": [float(mean[k, 1]) for k in order],
-                    "sd": sd,
-                }
-            )
+            series.append({"name": name, "color": color, "x": x, "mean": recall, "sd": [sd[k] for k in order]})
     return {
         "kind": "lines",
         "title": f"Pareto front of {key[2]}, {key[1].partition(':')[0]}: 5-way recall",
@@ -490,21 +459,15 @@ def _pareto(job: Job[JAMData], key: tuple[str, str, str], points: dict[Span, lis
 
 def layer_pairs(job: Job[JAMData]) -> None:
     """Train on every combination of a layer of the image encoder and a layer of the text encoder."""
-    for data in job.data:
-        check_layers(data)
-    for data, task, seed, encoders in cells(job):
+    check_layers(job)
+    for cell in cells(job):
+        pair = f"{pair_name(cell.data, cell.encoders)}, " * (len(cell.data.encoders) > 1)
         for image_layer, text_layer in itertools.product(LAYERS, LAYERS):
-            parts = split(job, data, task, seed, encoders, (image_layer, text_layer))
+            parts = cell.split((image_layer, text_layer))
             for method in job["methods"]:
-                mapping = fit_baseline(method, parts, training(job, data), seed)
-                pair = f"{pair_name(data, encoders)}, " * (len(data.encoders) > 1)
-                line: dict[str, Any] = {
-                    "data": data.name,
-                    "pair": in_task(task, f"{pair}images {image_layer}"),
-                    "series": BASELINES[method],
-                    "part": f"texts {text_layer}",
-                }
-                job.add_listed(line, measure_recall(mapping, parts.items, parts.test, seed)[task])
+                scores = cell.fit(method, parts).measure(parts.items, parts.test, cell.seed)[cell.task]
+                line = cell.line(series=BASELINES[method], part=f"texts {text_layer}")
+                job.add_listed({**line, "pair": f"{cell.task}: {pair}images {image_layer}"}, scores)
         job.tick()
 
 
@@ -515,15 +478,10 @@ _QUICK_ROWS = 120
 
 def statistics(job: Job[JAMData]) -> None:
     """Measure matching pairs, hard non-matches and easy non-matches (figure 1, tables 6 to 8)."""
-    for data in job.data:
-        for encoders in data.encoders:
-            for task in tasks(job, data):
-                for seed in job.seeds:
-                    for case, (V, T) in cases(job, data, encoders, task, seed).items():
-                        line = {"data": data.name, "pair": in_task(task, pair_name(data, encoders)), "part": case}
-                        for metric, value in measure_statistics(V, T, job.metrics).items():
-                            job.add({**line, "metric": metric, "quantity": "after"}, value)
-                    job.tick()
+    for cell in cells(job):
+        for case, (V, T) in cases(job, cell.data, cell.encoders, cell.task, cell.seed).items():
+            job.add_all(cell.line(part=case), measure_statistics(V, T, job.metrics))
+        job.tick()
 
 
 def cases(

@@ -261,9 +261,7 @@ def control_data(data: JAMData, control: str, random_state: int = 0) -> JAMData:
     rng = np.random.default_rng([random_state, 43])
     if control == "others":
         if len(data.items.images) < 2:
-            raise InputError(
-                "Got one image; expected at least two, so that each gets the captions of another.", "Pass more items."
-            )
+            raise InputError("One image cannot get the captions of another.", "Pass more items.")
         # A random cyclic permutation: no image keeps its own captions, and all captions of an image stay together.
         cycle = rng.permutation(len(data.items.images))
         other = np.empty_like(cycle)

@@ -46,9 +46,7 @@ def caption_features(texts: Sequence[Sequence[str]], dim: int = 768, noise: floa
     check_positive(dim, "dim", integer=True)
     check_positive(noise, "noise", zero=True)
     if not len(texts) or not all(len(own) for own in texts):
-        raise ParameterError(
-            "Got an image without a caption; expected at least one for each.", "Add a caption, or leave this image out."
-        )
+        raise ParameterError("Got an image without a caption.", "Add a caption, or leave this image out.")
     counts = np.zeros((len(texts), BUCKETS), np.float32)
     for row, own in enumerate(texts):
         for text in own:
@@ -249,9 +247,7 @@ def open_sample(
         raise ParameterError(f"Got variant 'context' for {name}; expected synthetic.", "Pass `models='synthetic'`.")
     if name == "sugarcrepe":
         if file is None:
-            raise ParameterError(
-                "Got no file for sugarcrepe; expected the path of SugarCrepe's JSON files.", "Pass `file=…`."
-            )
+            raise ParameterError("No folder of SugarCrepe's JSON files.", "Pass `file=…`.")
         return _sugarcrepe(load_sugarcrepe(Path(file).expanduser()), variant, cache, log)
     if variant == "layers":
         raise ParameterError(f"{name} has only one layer of each encoder.", "Pass `models='synthetic'`, for example.")

@@ -67,9 +67,7 @@ def register(name: str, generator: Generator) -> None:
             argument="name", got=name, expected="a name that is not in use", fix="Pass another `name=…`."
         )
     if not callable(generator):
-        raise ParameterError(
-            f"Got {generator!r} for a generator; expected a callable.", "Pass a function (caption, kind, rng)."
-        )
+        raise ParameterError(f"Got {generator!r} for a generator.", "Pass a callable (caption, kind, rng).")
     GENERATORS[name] = generator
 
 
@@ -142,7 +140,7 @@ def generate(
     generator = by_rules if generator is None else generator
     if not callable(generator):
         raise ParameterError(
-            f"Got {generator!r} for a generator.", "Pass a callable, (caption, kind, rng), or a registered name."
+            f"Got {generator!r} for a generator.", "Pass a callable (caption, kind, rng), or its name."
         )
     others, frequencies = _others(texts, groups), _frequencies(texts)
     negatives = []

@@ -70,7 +70,7 @@ def sibling_negatives(
         raise ParameterError(f"The name {missing!r} is not one of the {len(known)} classes.", "Add it to the classes.")
     if len(first) <= per_caption:
         raise ParameterError(
-            f"Got {len(first)} different classes for `per_caption={per_caption}`.", "Pass more, or a smaller one."
+            f"Got {len(first)} classes for `per_caption={per_caption}`.", "Pass more, or a smaller one."
         )
     captions = {name: _fill(template, name) for name in first}
     if similarity is None:

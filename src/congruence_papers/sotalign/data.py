@@ -64,20 +64,14 @@ class SOTAlignData(Data):
     """Images and texts from independent unimodal encoders; see ``congruence_papers.Data`` for the common
     attributes.
 
-    Attributes
-    ----------
-    images, texts : dict of str to ndarray, shape (n, d) and (m, e)
-        Embeddings by encoder.
-    image_labels, text_labels : ndarray of int, shape (n,) and (m,)
-        Rows with equal labels match. If labels are shared by several images they are classes, and the images and texts
-        of a class are distributed over the parts of a split. Otherwise a label is an item, which is assigned to one
-        part together with all its texts.
-    encoders : tuple of (str, str)
-        Pairs of encoders; the first is used unless encoders are compared.
-    image_source, text_source : ndarray of int, shape (n,) and (m,)
-        Collection of each row; by default 0, the collection used for evaluation.
-    sources : tuple of str
-        Names of the collections.
+    - ``images``, ``texts``, shape (n, d) and (m, e): Embeddings by encoder.
+    - ``image_labels``, ``text_labels``, shape (n,) and (m,): Rows with equal labels match. If labels are shared by
+      several images they are classes, and the images and texts of a class are distributed over the parts of a split.
+      Otherwise a label is an item, which is assigned to one part together with all its texts.
+    - ``encoders``: Pairs of encoders; the first is used unless encoders are compared.
+    - ``image_source``, ``text_source``, shape (n,) and (m,): Collection of each row; by default 0, the collection used
+      for evaluation.
+    - ``sources``: Names of the collections.
     """
 
     images: Mapping[str, np.ndarray]
@@ -103,13 +97,10 @@ class SOTAlignData(Data):
                 object.__setattr__(self, f"{modality}_source", np.zeros(len(labels), int))
             source = getattr(self, f"{modality}_source")
             if len(source) != len(labels):
-                raise ShapeError(
-                    f"Got {len(source)} sources of {len(labels)} {modality}s.", "Pass one source for each."
-                )
+                raise ShapeError(f"Got {len(source)} sources of {len(labels)} {modality}s.", "Pass one for each.")
             if not np.isin(source, np.arange(len(self.sources))).all():
                 raise InputError(
-                    f"Got a {modality} whose source is not one of the {len(self.sources)} sources.",
-                    "Add it to `sources=…`.",
+                    f"A {modality} is of none of the {len(self.sources)} sources.", "Add it to `sources=…`."
                 )
             for encoder, array in rows.items():
                 check_embedded(array, f"{modality}s of {encoder}", len(labels))
@@ -265,9 +256,7 @@ def open_features(
     """Open embeddings of images and their texts."""
     folder = Path(file).expanduser()
     if not folder.is_dir():
-        raise ParameterError(
-            f"Got {folder}; expected the folder of {', '.join(models)}.", "Pass `file=…` with its path."
-        )
+        raise ParameterError(f"{folder} is no folder of {', '.join(models)}.", "Pass its path as `file=…`.")
     pairs = encoder_pairs(models)
     images = {name: _read(folder / name, "images") for name in dict.fromkeys(image for image, _ in pairs)}
     texts = {name: _read(folder / name, "texts") for name in dict.fromkeys(text for _, text in pairs)}
@@ -298,9 +287,8 @@ def open_features(
     )
     if variant == "classes" and not data.classes:
         raise ParameterError(
-            f"Got {folder} without classes, but the experiment classifies images; expected labels.csv with the "
-            "columns id and label.",
-            ("Write this file.", "Pass `models='synthetic'`."),
+            f"{folder} has no classes, but the experiment classifies images.",
+            ("Write labels.csv with the columns id and label.", "Pass `models='synthetic'`."),
         )
     return data
 

@@ -34,48 +34,23 @@ _TWO = {"methods": ["sail", "sotalign"], "scatter": False, "pairs": 0, **_SIZES}
 
 KINDS = {
     "sotalign_methods": Kind(figures.methods, _SPLIT, {"methods": ["sotalign", "sail"], "pairs": [], **_SIZES}),
-    "sotalign_teachers": Kind(
-        figures.teachers,
-        _SPLIT,
-        {
-            "teachers": ["procrustes", "cca", "contrastive"],
-            "divergences": ["none", "cka", "infonce", "klot"],
-            "pairs": 0,
-            **_SIZES,
-        },
-    ),
-    "sotalign_sweep": Kind(
-        figures.sweep,
-        _SPLIT,
-        {
-            "methods": ["sotalign", "sail"],
-            "over": ["pairs", "unpaired"],
-            "pairs": 0,
-            "pairs_sweep": [],
-            "unpaired_sweep": [],
-            **_SIZES,
-        },
-    ),
-    "sotalign_unpaired_sources": Kind(
-        figures.unpaired_sources, _SPLIT, {"vary": "both", "scatter": False, "pairs": 0, **_SIZES}
-    ),
+    "sotalign_teachers": Kind(figures.teachers, _SPLIT, {"teachers": ["procrustes", "cca", "contrastive"],
+        "divergences": ["none", "cka", "infonce", "klot"], "pairs": 0, **_SIZES}),
+    "sotalign_sweep": Kind(figures.sweep, _SPLIT, {"methods": ["sotalign", "sail"], "over": ["pairs", "unpaired"],
+        "pairs": 0, "pairs_sweep": [], "unpaired_sweep": [], **_SIZES}),
+    "sotalign_unpaired_sources": Kind(figures.unpaired_sources, _SPLIT, {"vary": "both", "scatter": False, "pairs": 0,
+        **_SIZES}),
     "sotalign_source_distances": Kind(figures.source_distances, "the halves of the sources, and the circles"),
     "sotalign_paired_sources": Kind(figures.paired_sources, _SPLIT, _TWO),
     "sotalign_encoders": Kind(figures.encoders, _SPLIT, _TWO),
-}
+}  # fmt: skip
 
 # ------------------------------------------------------------------ claims
 
 #: The methods of tables 4 and 5 that SOTAlign is compared with: all but the bound that knows all pairs.
-_OTHERS = (
-    "SAIL",
-    "STRUCTURE",
-    "SAIL, unpaired negatives",
-    "STRUCTURE, unpaired too",
-    "NNCLR",
-    "S-CLIP",
-    "CCA",
-    "Procrustes",
+_OTHERS = tuple(
+    BASELINES[name].words
+    for name in ("sail", "structure", "sail_negatives", "structure_unpaired", "nnclr", "sclip", "cca", "procrustes")
 )
 
 
@@ -118,17 +93,8 @@ MLP_OVER_SUE = tuple(beats(metric, "SOTAlign, perceptrons of width 8", "SUE") fo
 # ------------------------------------------------------------------ figures and tables
 
 _METHODS = [
-    "sail_all",
-    "sail",
-    "structure",
-    "sail_negatives",
-    "structure_unpaired",
-    "nnclr",
-    "sclip",
-    "sotalign",
-    "sotalign_teacher",
-    "cca",
-    "procrustes",
+    *("sail_all", "sail", "structure", "sail_negatives", "structure_unpaired", "nnclr", "sclip"),
+    *("sotalign", "sotalign_teacher", "cca", "procrustes"),
 ]
 _ENCODERS = tuple(
     f"{image}/{text}"

@@ -33,6 +33,16 @@ _TRAINING = {
 }
 
 
+def _sizes(
+    pairs: tuple[int, list[int]], unpaired: tuple[int, list[int]], validation: int, test: int, **training: Any
+) -> dict[str, Any]:
+    """Return the sizes of some data: pairs and unpaired rows, each with its sweep, held-out rows, and training."""
+    return {
+        **{"pairs": pairs[0], "pairs_sweep": pairs[1], "unpaired": unpaired[0], "unpaired_sweep": unpaired[1]},
+        **{"validation": validation, "test": test, "training": {**_TRAINING, **training}},
+    }
+
+
 def open_sample(name: str, file: str | Path | None = None, variant: str | None = None) -> SOTAlignData:
     """Open data that replace the paper's encoders and collections."""
     check_choice(name, SAMPLE_DATA, "models")
@@ -50,6 +60,7 @@ def _synthetic(variant: str | None) -> SOTAlignData:
         options |= {"classes": 12, "captions": 2}
     clear = unimodal_problem(500 * sources, 40, 32, noise=0.2, **options)
     noisy = unimodal_problem(500 * sources, 40, 32, noise=0.6, **options)
+    small = {"n_components": 32, "max_steps": 60, "learning_rate": 1e-2, "validate_every": 10, "tol": 1e-2}
     return SOTAlignData(
         "synthetic",
         {"clear": clear.images, "dim": noisy.images},
@@ -59,22 +70,7 @@ def _synthetic(variant: str | None) -> SOTAlignData:
         image_source=clear.source,
         text_source=np.repeat(clear.source, len(clear.texts) // len(clear.images)),
         sources=("home", "away") if sources == 2 else ("all",),
-        sizes={
-            "pairs": 30,
-            "pairs_sweep": [15, 30, 60, 120],
-            "unpaired": 250,
-            "unpaired_sweep": [60, 120, 250],
-            "validation": 60,
-            "test": 100,
-            "training": {
-                **_TRAINING,
-                "n_components": 32,
-                "max_steps": 60,
-                "learning_rate": 1e-2,
-                "validate_every": 10,
-                "tol": 1e-2,
-            },
-        },
+        sizes=_sizes((30, [15, 30, 60, 120]), (250, [60, 120, 250]), 60, 100, **small),
         title="made-up rows",
         stand_in="stand-in: made up of one latent",
         notes=(
@@ -95,20 +91,10 @@ def _rows(arrays: Mapping[str, np.ndarray], names: Mapping[str, str]) -> dict[st
 
 def _imagenet(arrays: Mapping[str, np.ndarray], variant: str | None) -> SOTAlignData:
     if variant == "classes":
-        raise ParameterError(
-            "imagenet1000 has one photo per class, too few to classify.", "Pass `models='synthetic'`, say."
-        )
+        raise ParameterError("imagenet1000 has one photo per class, too few to classify.", "Pass `models='synthetic'`.")
     items = np.arange(len(arrays["names"]))
     animals = (items < _ANIMALS).astype(int) if variant else np.zeros(len(items), int)
-    sizes: dict[str, object] = {
-        "pairs": 100,
-        "pairs_sweep": [50, 100, 200, 400],
-        "unpaired": 600,
-        "unpaired_sweep": [100, 300, 600],
-        "validation": 100,
-        "test": 200,
-        "training": _TRAINING,
-    }
+    sizes = _sizes((100, [50, 100, 200, 400]), (600, [100, 300, 600]), 100, 200)
     if variant:
         sizes |= {"pairs": 100, "unpaired": 200, "validation": 60, "test": 150}
     return SOTAlignData(
@@ -134,15 +120,7 @@ def _caltech(arrays: Mapping[str, np.ndarray], variant: str | None) -> SOTAlignD
     parity = (
         (labels % 2, texts % 2) if variant == "sources" else (np.zeros(len(labels), int), np.zeros(len(texts), int))
     )
-    sizes: dict[str, object] = {
-        "pairs": 200,
-        "pairs_sweep": [50, 200, 800],
-        "unpaired": 2000,
-        "unpaired_sweep": [200, 600, 2000],
-        "validation": 300,
-        "test": 1000,
-        "training": {**_TRAINING, "unpaired_batch": 600},
-    }
+    sizes = _sizes((200, [50, 200, 800]), (2000, [200, 600, 2000]), 300, 1000, unpaired_batch=600)
     if variant == "sources":
         sizes |= {"unpaired": 1000}
     return SOTAlignData(
