@@ -15,6 +15,7 @@ from congruence._utils.validation import check_choice, check_positive, check_see
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.linalg import kernels
 from congruence.metrics._base import (
+    OF_SHAPES,
     Metric,
     as_scalar,
     check_square,
@@ -62,13 +63,6 @@ def linear_cka(
     -------
     float, or 0-d torch tensor for torch input
         In [−1, 1], or [0, 1] if biased. 1 for spaces that are equal up to rotation, translation and isotropic scaling.
-
-    Raises
-    ------
-    TooFewAnchorsError
-        If there are fewer than 4 rows.
-    InputError
-        If one side is constant.
 
     Notes
     -----
@@ -160,13 +154,6 @@ def rbf_cka(
     fraction : float, default=1.0
         Factor of the median distance; Kornblith et al. use 0.2 to 0.8.
 
-    Raises
-    ------
-    TooFewAnchorsError
-        If there are fewer than 4 rows.
-    InputError
-        If one side is constant, or its kernel is, because of the bandwidth.
-
     Notes
     -----
     O(n²·(d + e)) operations, O(n·(d + e)) memory. With a small ``fraction`` every row is similar only to itself.
@@ -218,11 +205,6 @@ def cross_kernel_cka(F: RowsLike, G: RowsLike, F_other: RowsLike, G_other: RowsL
     -------
     float, or 0-d torch tensor for torch input
         In [−1, 1]. Rows and columns of both kernels are centered before the comparison.
-
-    Raises
-    ------
-    InputError
-        If a centered kernel is zero.
 
     Notes
     -----
@@ -320,16 +302,13 @@ def _prepare_rbf(A: np.ndarray, name: str) -> np.ndarray:
     return K / positive(float(np.linalg.norm(K)), name)
 
 
-_INVARIANCES = frozenset({"rotation", "isotropic scaling", "translation", "joint permutation", "symmetry"})
+_KORNBLITH = "Kornblith et al. (2019)"
 
 LINEAR = Metric(
-    "linear_cka",
     linear_cka,
     (-1.0, 1.0),
-    True,
-    _INVARIANCES,
-    "Kornblith et al. (2019), Song et al. (2012)",
-    "n·d²",
+    OF_SHAPES,
+    f"{_KORNBLITH}, Song et al. (2012)",
     _prepare_linear,
     _compare_linear,
     _reorder_linear,
@@ -340,16 +319,5 @@ BIASED = replace(LINEAR, prepare=_prepare_biased, compare=_compare_biased)
 
 METRICS = (
     LINEAR,
-    Metric(
-        "rbf_cka",
-        rbf_cka,
-        (-1.0, 1.0),
-        True,
-        _INVARIANCES,
-        "Kornblith et al. (2019)",
-        "n²·d",
-        _prepare_rbf,
-        inner,
-        reorder_square,
-    ),
+    Metric(rbf_cka, (-1.0, 1.0), OF_SHAPES, _KORNBLITH, _prepare_rbf, inner, reorder_square, cost="n²·d"),
 )

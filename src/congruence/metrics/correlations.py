@@ -26,7 +26,16 @@ from congruence._utils.validation import (
 )
 from congruence.errors import InputError, ParameterError
 from congruence.linalg.canonical import canonical_correlations, canonical_directions, gains, whiten
-from congruence.metrics._base import EPS, Metric, as_scalar, contrasts, equal_rows, float_pair, scaled
+from congruence.metrics._base import (
+    EPS,
+    OF_SHAPES,
+    Metric,
+    as_scalar,
+    contrasts,
+    equal_rows,
+    float_pair,
+    scaled,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -163,13 +172,6 @@ def cca(
         In [0, 1]. Torch input gives torch output, which is differentiable; with reduction or deficient rank only where
         the singular values of the sides are distinct.
 
-    Raises
-    ------
-    TooFewAnchorsError
-        If there are fewer than two rows.
-    InputError
-        If all rows of a side are equal or, for the kernel, more than half of the pairs are.
-
     Notes
     -----
     In-sample correlations saturate: for independent noise, r_x + r_y − (n − 1) of them are exactly 1 if this number
@@ -210,11 +212,6 @@ def svcca(
     float, ndarray of shape (k,), or tensor
         In [0, 1]; torch in, torch out, differentiable where the singular values of the sides are distinct. The number
         of components kept is piecewise constant, so the value jumps where it changes.
-
-    Raises
-    ------
-    InputError
-        If all rows of one side are equal.
 
     Notes
     -----
@@ -274,11 +271,6 @@ def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None, weights: str = "
     float or 0-d tensor
         In [0, 1]; torch in, torch out, differentiable where the correlations, and the singular values of the sides, are
         distinct.
-
-    Raises
-    ------
-    InputError
-        If all rows of one side are equal.
 
     Notes
     -----
@@ -365,13 +357,6 @@ class CCAFit:
         -------
         float or ndarray of shape (k,)
             In [-1, 1]; around 0 if the two sides are unrelated.
-
-        Raises
-        ------
-        TooFewAnchorsError
-            If there are fewer than two rows.
-        InputError
-            If a variate is constant on these rows.
         """
         check_choice(components, COMPONENTS, "components")
         as_matrix(X, "X", min_rows=2, allow_zero_rows=True)
@@ -411,11 +396,6 @@ def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = 
     CCAFit
         With NumPy arrays, whatever the input. Use its ``score``: in-sample correlations reach 1 on noise if
         there are about half as many dimensions as rows (see ``cca``).
-
-    Raises
-    ------
-    InputError
-        If all rows of one side are equal.
 
     Examples
     --------
@@ -511,29 +491,14 @@ def _compare_weighted(first: _Weighted, second: _Weighted) -> float:
     return float((importance * np.clip(s, 0, 1)).sum() / importance.sum())
 
 
-_INVARIANCES = frozenset({"rotation", "isotropic scaling", "translation", "joint permutation", "symmetry"})
-
 METRICS = (
-    Metric("cca", cca, (0.0, 1.0), True, _INVARIANCES, "Hotelling (1936)", "n·d²", _prepare_basis(50), _compare_bases),
+    Metric(cca, (0.0, 1.0), OF_SHAPES, "Hotelling (1936)", _prepare_basis(50), _compare_bases),
+    Metric(svcca, (0.0, 1.0), OF_SHAPES, "Raghu et al. (2017)", _prepare_basis(0.99), _compare_bases),
     Metric(
-        "svcca",
-        svcca,
-        (0.0, 1.0),
-        True,
-        _INVARIANCES,
-        "Raghu et al. (2017)",
-        "n·d²",
-        _prepare_basis(0.99),
-        _compare_bases,
-    ),
-    Metric(
-        "pwcca",
         pwcca,
         (0.0, 1.0),
-        True,
         frozenset({"isotropic scaling", "translation", "joint permutation"}),
         "Morcos et al. (2018)",
-        "n·d²",
         _prepare_weighted,
         _compare_weighted,
         _reorder_weighted,

@@ -220,15 +220,6 @@ def rsa(
         In [-1, 1], for ``"cosine"`` in [0, 1]; a float also for tensors, since ranks have no gradient. Tensors on the
         same GPU are compared there.
 
-    Raises
-    ------
-    TooFewAnchorsError
-        If there are fewer than three rows.
-    ZeroRowError
-        If a row is zero, for ``rdm="cosine"``, or has equal entries, for ``rdm="correlation"``.
-    InputError
-        If all dissimilarities of a side are equal or, for ``compare="cosine"``, zero.
-
     Notes
     -----
     Memory: a condensed vector of n(n − 1)/2 float64 per side and a block; ``"kendall"`` needs several more, in SciPy.
@@ -285,15 +276,13 @@ def _prepare_rsa(A: np.ndarray, name: str) -> np.ndarray:
 
 METRICS = (
     Metric(
-        "rsa",
         rsa,
         (-1.0, 1.0),
-        True,
         frozenset({"row scaling", "joint permutation", "symmetry"}),
         "Kriegeskorte et al. (2008)",
-        "n²·d",
         _prepare_rsa,
         lambda K, L: inner(K, L) / 2,
         reorder_square,
+        cost="n²·d",
     ),
 )

@@ -167,13 +167,6 @@ def cknna(
     float
         ``"huh"``: 1 for ``Y = X``; not bounded by 1 in general; 0 if no neighbor is shared. ``"jam"``: in [−1, 1].
 
-    Raises
-    ------
-    ZeroRowError
-        If there is a row of zeros and ``normalize`` is set.
-    TooFewAnchorsError
-        If n < 4: the unbiased estimate divides by n − 3.
-
     Notes
     -----
     **huh.** With the mask α(i, j) = 1 where j ∈ N_K(i) and j ∈ N_L(i), A = α ∘ K and B = α ∘ L,
@@ -323,25 +316,21 @@ def _of_tables(
 ) -> Metric:
     facts = {"rotation", "isotropic scaling", "joint permutation"} | ({"symmetry"} if fn is not cycle_knn else set())
     reference = "Huh et al. (2024), eq. 11" if fn is mutual_knn else _APPENDIX
-    return Metric(
-        fn.__name__, fn, (0.0, most), True, frozenset(facts), reference, "n²·d", _prepare_table, compare, _reorder_table
-    )
+    return Metric(fn, (0.0, most), frozenset(facts), reference, _prepare_table, compare, _reorder_table, cost="n²·d")
 
 
 _APPENDIX = "Huh et al. (2024), appendix A"
 
 METRICS = (
     Metric(
-        "cknna",
         cknna,
         (float("-inf"), float("inf")),
-        True,
         frozenset({"rotation", "isotropic scaling", "joint permutation"}),
         _APPENDIX,
-        "n²·d",
         prepare_cknna,
         _compare_cknna,
         _reorder_cknna,
+        cost="n²·d",
     ),
     _of_tables(mutual_knn, _common_share),
     _of_tables(cycle_knn, _cycle_share),

@@ -123,10 +123,8 @@ def top1_scores(
 
     Parameters
     ----------
-    queries : array_like, shape (m, d)
-    gallery : array_like, shape (n, d)
-    query_labels : array_like, shape (m,)
-    gallery_labels : array_like, shape (n,)
+    queries, gallery : array_like, shapes (m, d) and (n, d)
+    query_labels, gallery_labels : array_like, shapes (m,) and (n,)
     center : bool or tuple of ndarray, shape (d,), default=False
         Subtract the mean of the queries from the queries and the mean of the gallery from the gallery before the
         cosine. The mean of the queries is that of the bank, if one is given. Or pass the two vectors to subtract, with
@@ -144,11 +142,6 @@ def top1_scores(
     -------
     ndarray of float64, shape (m,)
         1, 0, or a fraction for ties.
-
-    Raises
-    ------
-    ZeroRowError
-        If a row, after centering, is all zeros.
     """
     m, n = len(queries), len(gallery)
     expected = as_labels(query_labels, m, "query_labels")
@@ -200,7 +193,7 @@ def class_retrieval(
     Returns
     -------
     float
-        In [0, 1]. With a single class the value is always 1 and carries no information.
+        In [0, 1]; always 1 with a single class.
 
     References
     ----------
@@ -208,17 +201,8 @@ def class_retrieval(
     """
     if gallery_labels is None:
         gallery_labels = query_labels
-    scores = top1_scores(
-        queries,
-        gallery,
-        query_labels,
-        gallery_labels,
-        exclude_self=exclude_self,
-        center=center,
-        hubness=hubness,
-        bank=bank,
-    )
-    return float(scores.mean())
+    options = {"center": center, "hubness": hubness, "bank": bank, "exclude_self": exclude_self}
+    return float(top1_scores(queries, gallery, query_labels, gallery_labels, **options).mean())  # type: ignore[arg-type]
 
 
 def zero_shot_accuracy(
@@ -235,9 +219,8 @@ def zero_shot_accuracy(
 
     Parameters
     ----------
-    images : array_like, shape (n, d)
-    prototypes : array_like, shape (k, d)
-        One text vector per class; see ``ensemble_prompts``.
+    images, prototypes : array_like, shapes (n, d) and (k, d)
+        A prototype is one text vector per class; see ``ensemble_prompts``.
     labels : array_like, shape (n,)
         Class of each image: a row number of ``prototypes``, or one of ``classes``.
     classes : array_like, shape (k,), optional
@@ -253,11 +236,6 @@ def zero_shot_accuracy(
     -------
     float
         In [0, 1].
-
-    Raises
-    ------
-    InputError
-        If a label has no prototype, or two prototypes have the same class.
 
     References
     ----------
@@ -311,8 +289,7 @@ def recall_at_k(
 
     Parameters
     ----------
-    queries : array_like, shape (m, d)
-    gallery : array_like, shape (n, d)
+    queries, gallery : array_like, shapes (m, d) and (n, d)
     relevant : sequence of length m
         For each query the relevant gallery row, or a sequence of several.
     mode : {"any", "share"}, default="any"
@@ -325,11 +302,6 @@ def recall_at_k(
     -------
     float
         In [0, 1]. Rows tied for the k-th place count with the expected value of breaking the tie at random.
-
-    Raises
-    ------
-    IdError
-        If a query has no relevant row, or one that is not in the gallery.
     """
     check_positive(k, "k", integer=True)
     check_choice(mode, ("any", "share"), "mode")
@@ -409,11 +381,6 @@ def ensemble_prompts(embeddings: RowsLike, classes: Labels | None = None) -> np.
     ndarray, shape (k,)
         Only with ``classes``: the class of each prototype, sorted.
 
-    Raises
-    ------
-    ZeroRowError
-        If a prompt, or the mean of a class, is a row of zeros.
-
     References
     ----------
     Gupta et al. (2026), appendix D.3, eq. (6); Radford et al. (2021), §3.1.4.
@@ -436,24 +403,9 @@ def ensemble_prompts(embeddings: RowsLike, classes: Labels | None = None) -> np.
 
 
 _SOURCE = "Gupta et al. (2026), appendix D.4.2"
+_JOINT = frozenset({"joint rotation", "joint permutation", "symmetry"})
 
 METRICS = (
-    Metric(
-        "paired_cosine",
-        paired_cosine,
-        (-1.0, 1.0),
-        True,
-        frozenset({"joint rotation", "row scaling", "joint permutation", "symmetry"}),
-        _SOURCE,
-        one_space=True,
-    ),
-    Metric(
-        "paired_distance",
-        paired_distance,
-        (0.0, float("inf")),
-        False,
-        frozenset({"joint rotation", "joint permutation", "symmetry"}),
-        _SOURCE,
-        one_space=True,
-    ),
+    Metric(paired_cosine, (-1.0, 1.0), _JOINT | {"row scaling"}, _SOURCE, cost="n·d", one_space=True),
+    Metric(paired_distance, (0.0, float("inf")), _JOINT, _SOURCE, larger_is_closer=False, cost="n·d", one_space=True),
 )

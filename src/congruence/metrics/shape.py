@@ -11,7 +11,7 @@ from congruence._utils.arrays import is_tensor
 from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor, TensorT
 from congruence._utils.validation import check_choice
 from congruence.errors import ParameterError
-from congruence.metrics._base import Metric, as_scalar, contrasts, float_pair, scaled
+from congruence.metrics._base import OF_SHAPES, Metric, as_scalar, contrasts, float_pair, scaled
 
 
 def _detached(A: Array) -> Array:
@@ -78,13 +78,6 @@ def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scal
         Angular in [0, π/2], Euclidean in [0, √2] (≥ 0 if not scaled); 0 for shapes that are equal up to a
         rotation. Torch input gives torch output, which is differentiable once, except where the distance is 0.
 
-    Raises
-    ------
-    TooFewAnchorsError
-        If there are fewer than two rows.
-    InputError
-        If all rows of one side are equal.
-
     Notes
     -----
     Computed from the d_x × d_y product, or from an n × n product if there are fewer rows than columns and it is
@@ -132,14 +125,12 @@ def _compare_shapes(A: np.ndarray, B: np.ndarray) -> float:
 
 METRICS = (
     Metric(
-        "procrustes_distance",
         procrustes_distance,
         (0.0, 1.5707963267948966),
-        False,
-        frozenset({"rotation", "isotropic scaling", "translation", "joint permutation", "symmetry"}),
+        OF_SHAPES,
         "Williams et al. (2021)",
-        "n·d²",
         _prepare_shape,
         _compare_shapes,
+        larger_is_closer=False,
     ),
 )
