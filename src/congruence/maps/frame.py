@@ -50,6 +50,7 @@ PairMoments: TypeAlias = dict[tuple[int, int, str], CrossMoments]
 ModelMeans: TypeAlias = dict[str, tuple[np.ndarray, str]]
 
 
+@dataclass(eq=False, repr=False)
 class CanonicalFrame:
     """One coordinate frame for many models, and a map between any two of them through it.
 
@@ -118,26 +119,15 @@ class CanonicalFrame:
     """
 
     kind: ClassVar[str] = "frame"
-    models_: dict[str, FrameModel]
-    consensus_: dict[str, Consensus]
-
     get_params: ClassVar[Any] = Map.get_params
     set_params: ClassVar[Any] = Map.set_params
     __repr__ = Map.__repr__
 
-    def __init__(
-        self,
-        center: bool = True,
-        shrinkage: str = "auto",
-        shrinkage_strength: float | None = None,
-        max_iter: int = 200,
-        tol: float = 1e-8,
-    ) -> None:
-        self.center = center
-        self.shrinkage = shrinkage
-        self.shrinkage_strength = shrinkage_strength
-        self.max_iter = max_iter
-        self.tol = tol
+    center: bool = True
+    shrinkage: str = "auto"
+    shrinkage_strength: float | None = None
+    max_iter: int = 200
+    tol: float = 1e-8
 
     def fit(self, models: Mapping[str, object], *, modality: str | None = None) -> Self:
         """Fit the frame.
@@ -182,7 +172,8 @@ class CanonicalFrame:
             evidence = evidence if basis is None else basis @ evidence
             widest = max(width for j, width in enumerate(widths) if j != m)
             rotations.append(self._rotation(name, evidence, sizes[m], used, widest))
-        self.models_, self.consensus_ = {}, {}
+        self.models_: dict[str, FrameModel] = {}
+        self.consensus_: dict[str, Consensus] = {}
         self.axes_ = list(items) if self._shrinkage() == "wiener" and self.center else []
         means: list[ModelMeans] = [{} for _ in rows]
         for q, matched in items.items():

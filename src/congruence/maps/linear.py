@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
@@ -17,6 +18,7 @@ from congruence.maps._base import AffineMap
 from congruence.persist import check_arrays, count, number
 
 
+@dataclass(eq=False, repr=False)
 class LinearMap(AffineMap):
     """Ridge regression from source to target rows: the paper's linear alternative (§E.9).
 
@@ -48,9 +50,8 @@ class LinearMap(AffineMap):
     #: Penalties tried under ``ridge="cv"``, relative to the largest eigenvalue of the Gram matrix.
     RELATIVE_GRID: ClassVar[np.ndarray] = np.logspace(-8, 2, 61)
 
-    def __init__(self, ridge: float | str = "cv", center: bool = True) -> None:
-        self.ridge = ridge
-        self.center = center
+    ridge: float | str = "cv"
+    center: bool = True
 
     def fit(self, X: RowsLike, Y: RowsLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the coefficients on rows paired by position.
