@@ -6,13 +6,26 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from congruence.errors import InputError
 from congruence.train._base import Batch, HeadsObjective, HeadTrainer
-from congruence.train._reading import Data
-from congruence.train.loop import Schedule
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+class _Objective(HeadsObjective):
+    trainer: SAIL | Contrastive
+
+    def prepare(self) -> None:
+        if self.trainer.negatives:
+            self.need_unpaired("`negatives=True` uses both")
+
+    def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
+        X, Y = self.heads(batch.source, 0), self.heads(batch.target, 1)
+        if not self.trainer.negatives:
+            return {"loss": self.pair_loss(X, Y)}
+        forth = self.pair_loss(X, Y, self.heads(batch.unpaired_target, 1))
+        back = self.pair_loss(Y, X, self.heads(batch.unpaired_source, 0))
+        return {"loss": (forth + back) / 2}
 
 
 @dataclass(eq=False, repr=False)
@@ -39,11 +52,9 @@ class SAIL(HeadTrainer):
     """
 
     method: ClassVar[str] = "sail"
+    objective = _Objective
 
     negatives: bool = False
-
-    def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
-        return _Objective(self, data, schedule)
 
 
 @dataclass(eq=False, repr=False)
@@ -64,30 +75,9 @@ class Contrastive(HeadTrainer):
     """
 
     method: ClassVar[str] = "contrastive"
+    objective = _Objective
 
     negatives: bool = False
     _: KW_ONLY
     pair_loss: str = "infonce"
     head: str = "mlp"
-
-    def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
-        return _Objective(self, data, schedule)
-
-
-class _Objective(HeadsObjective):
-    trainer: SAIL | Contrastive
-
-    def __init__(self, trainer: SAIL | Contrastive, data: Data, schedule: Schedule):
-        super().__init__(trainer, data, schedule)
-        if trainer.negatives and (data.unpaired_source is None or data.unpaired_target is None):
-            raise InputError(
-                "Got `negatives=True` without unpaired rows of both sides; expected both.", "Pass `unpaired=(U, V)`."
-            )
-
-    def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
-        X, Y = self.heads(batch.source, 0), self.heads(batch.target, 1)
-        if not self.trainer.negatives:
-            return {"loss": self.pair_loss(X, Y)}
-        forth = self.pair_loss(X, Y, self.heads(batch.unpaired_target, 1))
-        back = self.pair_loss(Y, X, self.heads(batch.unpaired_source, 0))
-        return {"loss": (forth + back) / 2}

@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice, check_positive, check_same_rows
-from congruence.errors import InputError
 from congruence.train._base import Batch, HeadsObjective, HeadTrainer
-from congruence.train._reading import Data
-from congruence.train.loop import Schedule
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,6 +54,41 @@ def pseudo_label_loss(
     queries, keys = (torch.nn.functional.normalize(rows.detach().to(U.dtype), dim=1) for rows in (similar, paired))
     scale = torch.as_tensor(logit_scale, dtype=U.dtype, device=U.device)
     return CrossEntropy.apply(U, Y, scale, pseudo_labels(queries, keys, assignment, temperature, max_iter))
+
+
+class _Objective(HeadsObjective):
+    trainer: SCLIP
+
+    def prepare(self) -> None:
+        for side, name in (("source", "image_weight"), ("target", "text_weight")):
+            self.need_unpaired("these rows get pseudo-labels", side, name)
+
+    def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
+        trainer = self.trainer
+        X, Y = self.heads(batch.source, 0), self.heads(batch.target, 1)
+        terms = {"supervised": self.pair_loss(X, Y)}
+        loss = terms["supervised"]
+        sides = (
+            ("image", trainer.image_weight, 0, batch.unpaired_source, batch.source, X, Y),
+            ("text", trainer.text_weight, 1, batch.unpaired_target, batch.target, Y, X),
+        )
+        for name, weight, side, unpaired, paired_rows, paired_joint, partners in sides:
+            if not weight:
+                continue
+            U = self.heads(unpaired, side)
+            similar, paired = (unpaired, paired_rows) if trainer.space == "unimodal" else (U, paired_joint)
+            terms[f"pseudo_{name}"] = pseudo_label_loss(
+                U,
+                partners,
+                similar,
+                paired,
+                self.module.log_scale.exp(),
+                assignment=trainer.assignment,
+                temperature=trainer.assignment_temperature,
+                max_iter=trainer.max_iter,
+            )
+            loss = loss + weight * terms[f"pseudo_{name}"]
+        return {"loss": loss, **terms}
 
 
 @dataclass(eq=False, repr=False)
@@ -107,6 +139,7 @@ class SCLIP(HeadTrainer):
     """
 
     method: ClassVar[str] = "sclip"
+    objective = _Objective
 
     assignment: str = "ot"
     assignment_temperature: float = 0.05
@@ -123,51 +156,3 @@ class SCLIP(HeadTrainer):
         check_positive(self.image_weight, "image_weight", zero=True)
         check_positive(self.text_weight, "text_weight", zero=True)
         check_positive(self.max_iter, "max_iter", integer=True)
-
-    def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
-        return _Objective(self, data, schedule)
-
-
-class _Objective(HeadsObjective):
-    trainer: SCLIP
-
-    def __init__(self, trainer: SCLIP, data: Data, schedule: Schedule):
-        super().__init__(trainer, data, schedule)
-        for side, name, rows in (
-            ("source", "image_weight", data.unpaired_source),
-            ("target", "text_weight", data.unpaired_target),
-        ):
-            weight = getattr(trainer, name)
-            if weight and rows is None:
-                raise InputError(
-                    f"Got no unpaired {side} rows and {name}={weight:g}; expected some, since these rows get "
-                    "pseudo-labels.",
-                    f"Pass `unpaired=(U, V)`, or {name}=0.",
-                )
-
-    def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
-        trainer = self.trainer
-        X, Y = self.heads(batch.source, 0), self.heads(batch.target, 1)
-        terms = {"supervised": self.pair_loss(X, Y)}
-        loss = terms["supervised"]
-        sides = (
-            ("image", trainer.image_weight, 0, batch.unpaired_source, batch.source, X, Y),
-            ("text", trainer.text_weight, 1, batch.unpaired_target, batch.target, Y, X),
-        )
-        for name, weight, side, unpaired, paired_rows, paired_joint, partners in sides:
-            if not weight:
-                continue
-            U = self.heads(unpaired, side)
-            similar, paired = (unpaired, paired_rows) if trainer.space == "unimodal" else (U, paired_joint)
-            terms[f"pseudo_{name}"] = pseudo_label_loss(
-                U,
-                partners,
-                similar,
-                paired,
-                self.module.log_scale.exp(),
-                assignment=trainer.assignment,
-                temperature=trainer.assignment_temperature,
-                max_iter=trainer.max_iter,
-            )
-            loss = loss + weight * terms[f"pseudo_{name}"]
-        return {"loss": loss, **terms}
