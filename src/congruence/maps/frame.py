@@ -85,20 +85,13 @@ class CanonicalFrame:
     objective_ : ndarray, shape (n_iter_ + 1,)
         Alignment over all pairs of models, Σ tr(R_mᵀ C_mj R_j) / Σ √(Σ‖x‖² Σ‖y‖²), from the initial value on. It never
         decreases, and is 1 for noise-free data.
-    n_iter_ : int
-    converged_ : bool
 
     Notes
     -----
     Minimizes Σ_i 1/c_i Σ_{m<j} ‖(x_mi − t_mj) R_m − (x_ji − t_jm) R_j‖² over rotations R and translations t, where c_i
-    is the number of models that have item i. For complete data this is Gower's generalized Procrustes analysis without
-    scaling; for two models it gives their ``OrthogonalMap``. The solver is
-    ``congruence.linalg.generalized.generalized_procrustes``.
-
-    A loop a → b → c → a is the identity, up to rounding, on the directions that all three models have in the frame,
-    under ``"covered"`` and ``"full"`` or where gains are 1. Directions that a model lacks (because it is narrower, or
-    its anchors do not cover them) are lost in a map through it, as in any projection. Gains below 1 shrink the result
-    of a loop but do not rotate it.
+    is the number of models that have item i: for complete data Gower's generalized Procrustes analysis without scaling,
+    for two models their ``OrthogonalMap``. Directions that a model lacks (because it is narrower, or its anchors do not
+    cover them) are lost in a map through it, and gains below 1 shrink the result of a loop (docs/frames.md).
 
     References
     ----------
@@ -209,7 +202,6 @@ class CanonicalFrame:
 
         Parameters
         ----------
-        name : str
         vectors : Embeddings or array_like, shape (n, d), or a mapping of modality to those
             With ids, some of which are in the frame. New items become part of the frame, for models added later.
         modality : str, optional
@@ -262,7 +254,6 @@ class CanonicalFrame:
 
         Parameters
         ----------
-        name : str
         vectors, modality
             As for ``add``.
         """

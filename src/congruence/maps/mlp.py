@@ -46,10 +46,6 @@ class MLPMap(Map):
     ----------
     hidden : int, default=512
         Width of the hidden layer.
-    learning_rate : float, default=3e-3
-    weight_decay : float, default=1e-2
-    batch_size : int, default=256
-    max_epochs : int, default=200
     patience : int, default=30
         Number of epochs without a better held-out loss after which training stops; the best weights are kept.
     validation_share : float, default=0.1

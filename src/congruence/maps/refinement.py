@@ -49,7 +49,6 @@ class Refinement:
         the matches only if True.
     n_pairs, pool_sizes : int, (int, int)
         Pairs given; rows of the pools, without duplicates and without rows that are among the pairs.
-    rounds : int
     source_rows, target_rows : ndarray of int, shape (k,)
         Row numbers of the matches, in the pools as passed.
     matched_share : float
@@ -125,17 +124,12 @@ def refine(
 
     Notes
     -----
-    A round maps the source pool by the current map, centers both pools at their own means, takes the mutual nearest
-    neighbors under CSLS (``congruence.linalg.csls.mutual_neighbors``), and fits an orthogonal map on the pairs and
-    the most confident of these matches. Starting with few matches is what makes ten pairs enough: the most confident
-    matches are correct long before most matches are.
-
-    No pair is used for both fitting and evaluation. For each fold, all rounds are run on the other folds, and each
-    source row of the fold is then searched among the target pool and the fold's own targets. Gains in rank are compared
-    by a sign test (Fisher's randomization test for pairs; exact for up to twelve pairs).
-
-    In the rounds, and so in the evaluation, wide rows are reduced to the 128 leading directions of their pool, which
-    takes a fifth of the time. The matches that are returned come from one more round in all directions.
+    A round maps the source pool by the current map, centers both pools, takes the mutual nearest neighbors under CSLS
+    (``congruence.linalg.csls.mutual_neighbors``), and fits an orthogonal map on the pairs and the most confident
+    matches. For each fold all rounds are run on the other folds, and each source row of the fold is searched among the
+    target pool and the fold's own targets, so that no pair is used for both fitting and evaluation. Gains in rank are
+    compared by a sign test (docs/refine.md). In the rounds, wide rows are reduced to the 128 leading directions of
+    their pool; the matches that are returned come from one more round in all directions.
 
     Time: (folds + 1) · max_iter rounds, each O(p q · 128). Memory: the pools and blocks of similarities.
 

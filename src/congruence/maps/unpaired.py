@@ -113,13 +113,11 @@ class UnpairedMap(OrthogonalMap):
 
     Notes
     -----
-    A restart has three steps. (1) The sorted similarities of each row to its own side
-    (``congruence.transport.gromov.local_distributions``) give an initial plan, randomly perturbed from the second
-    restart on. (2) Entropic Gromov–Wasserstein with decreasing entropy sharpens the plan. (3) The matches of the plan,
-    the most confident first, are refined as in ``congruence.refine``. The final map is fitted on the matches of the
-    restart that agrees best with another one on left-out rows.
-
-    Time is O(n m d) per step with about two dozen steps per restart; memory is a plan of ``max_rows`` × ``max_rows``.
+    A restart couples the sorted similarities of each row to its own side
+    (``congruence.transport.gromov.local_distributions``), sharpens the plan by entropic Gromov–Wasserstein with
+    decreasing entropy, and refines its matches as ``congruence.refine`` does. The final map is fitted on the matches of
+    the restart that agrees best with another one on left-out rows. Time is O(n m d) per step with about two dozen steps
+    per restart; memory is a plan of ``max_rows`` × ``max_rows``.
 
     References
     ----------

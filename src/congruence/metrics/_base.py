@@ -59,7 +59,6 @@ class Metric:
         The same value in steps, so that random re-pairings reuse the first: ``prepare(A, name)`` computes from checked
         rows what depends on one side only (a basis, a Gram matrix, a table of neighbors), ``compare(first, second)``
         is the value, and ``reorder(side, order)`` equals preparing ``A[order]``.
-    larger_is_closer : bool
     cost : str
         Number of operations, up to a constant, for n rows of width d.
     one_space : bool

@@ -324,10 +324,7 @@ class CCAFit:
     correlations: np.ndarray
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw the canonical correlations on the rows of the fit, strongest first.
-
-        On the matplotlib axes ``ax``, by default new ones; ``annotate=False`` leaves out the title and labels.
-        """
+        """Draw the canonical correlations on the rows of the fit, strongest first, on ``ax`` or new axes."""
         from congruence.plotting import draw_correlations
 
         return draw_correlations(self.correlations.tolist(), ax, annotate=annotate)

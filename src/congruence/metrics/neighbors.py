@@ -179,16 +179,7 @@ def cknna(
     changes slightly if X and Y are exchanged. With n − 1 neighbors the masks are symmetric and the value is debiased
     CKA. The published code also adds 10⁻⁶ to the denominator and refuses n_neighbors=1; neither is done here.
 
-    **jam.** The text leaves four points open; this implementation uses the first reading of each.
-
-    - K̄ in eq. (8) is HKH, centered on both sides, as defined before eq. (3). Eq. (7), stated to be equal, subtracts
-      row means only, and differs.
-    - The neighbors of eq. (6) are those of the kernel as first defined, uncentered inner products; centered inner
-      products or distances would give other neighbors.
-    - In the denominator eq. (6) is read with the same space in both places, so each Gram matrix has its own mask, as in
-      ``"huh"``; it could be the mask of the numerator.
-    - Row means are over all n rows, including row i. Because eq. (6) leaves the diagonal out, n − 1 neighbors do not
-      quite give the CKA of eq. (4), contrary to the remark after eq. (9).
+    **jam.** The text leaves four points open; docs/match.md says how they are read here.
 
     O(n² (d + e)) time.
 

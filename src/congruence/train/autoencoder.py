@@ -46,11 +46,8 @@ def autoencoder(
     Notes
     -----
     A stage is a dense layer and a residual block of LayerNorm, SwiGLU, dropout and another dense layer, all of the
-    stage's width. A final dense layer leads to the latent space. The decoder uses the widths in reverse order.
-
-    The paper names these parts but not their arrangement. With LayerNorm and SwiGLU between the dense layers instead,
-    every row would pass through three products of two small numbers, which are nearly even functions at initialization:
-    on real features such encoders learned less in the same number of steps, and reconstructed worse.
+    stage's width; a final dense layer leads to the latent space. The decoder uses the widths in reverse order. The
+    paper names these parts but not their arrangement (docs/jam.md).
 
     References
     ----------

@@ -80,7 +80,6 @@ def split_by_group(
         Label of each row, e.g. the image that a caption belongs to.
     shares : tuple of float, default=(0.7, 0.15)
         Shares of the *groups* for training and for validation. The rest is for testing.
-    random_state : int, default=5
 
     Returns
     -------

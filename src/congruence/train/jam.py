@@ -59,7 +59,6 @@ class JAM(HeadsMap):
         Widths of the hidden stages; see ``congruence.train.autoencoder.autoencoder``.
     latent : int, default=256
         Width of the joint space.
-    dropout : float, default=0.1
     standardize : bool, default=True
         Train on rows minus their mean, divided by their standard deviation (a single number), so that λ has the same
         meaning for every model. The map takes and returns rows in their original scale. The paper does not mention this
@@ -67,8 +66,6 @@ class JAM(HeadsMap):
     mask_same : bool, default=False
         Exclude rows of the same image, and rows with equal captions, from each other's candidates, since such captions
         are not wrong. The paper does not mention this step.
-    max_epochs : int, default=100
-    batch_size : int, default=32
     learning_rate, weight_decay : float, default=1e-3 and 0.01
         Of AdamW; the paper does not report them.
     clip : float or None, default=1.0
@@ -157,13 +154,6 @@ class JAM(HeadsMap):
         Self
             The fitted map, with decoders. Its ``facts_`` hold the losses, the sizes of both autoencoders, and the
             reconstruction error as a share of the variance (1 is no better than the mean).
-
-        Raises
-        ------
-        InputError, ShapeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
-            If rows do not match, cannot be trained on, are too few, or lack the wrong captions that the loss needs.
-        TrainingError
-            If a loss is not finite, or the checkpoint belongs to another run.
         """
         self._check_parameters()
         require("torch", extra="train")

@@ -35,11 +35,9 @@ class Schedule:
 
     Attributes
     ----------
-    max_steps : int
     optimizer : {"lion", "adamw"}
     learning_rate : float
         The highest learning rate.
-    weight_decay : float
     warmup : int
         Number of steps over which the learning rate rises.
     schedule : {"cosine", "constant"}
@@ -58,7 +56,6 @@ class Schedule:
         that have instructions for it; on others it is ten times slower than float32.
     device : str
         ``"auto"`` uses cuda or mps if available.
-    random_state : int
     """
 
     max_steps: int = 2000

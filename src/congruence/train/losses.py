@@ -101,13 +101,10 @@ def negcon_loss(
 
     Parameters
     ----------
-    v : tensor, shape (n, d)
-        Images.
-    pos : tensor, shape (n, d)
-        Row i is the caption of image i.
+    v, pos, temperature
+        As for ``con_loss``.
     neg : tensor, shape (n, d) or (n, k, d)
         Wrong captions of each image.
-    temperature : float or tensor of one number, default=0.07
     labels : tensor of int, shape (n,) or (n, g), optional
         As for ``con_loss``; the wrong captions of such rows are removed, too.
 
@@ -145,15 +142,12 @@ def spread_loss(
 
     Parameters
     ----------
-    v : tensor, shape (n, d)
-        Images.
-    pos : tensor, shape (n, d)
-        Row i is the caption of image i.
+    v, pos, temperature
+        As for ``con_loss``.
     neg : tensor, shape (n, d) or (n, k, d)
         Wrong captions of each image, so that C(i) has two texts or 1 + k.
     alpha : float, default=0.5
         In [0, 1].
-    temperature : float or tensor of one number, default=0.07
     labels : tensor of int, shape (n,) or (n, g), optional
         As for ``con_loss``; C(i) itself is not changed.
 

@@ -118,19 +118,8 @@ class SCLIP(HeadTrainer):
 
     Notes
     -----
-    The logits share the trained scale of the supervised loss. This is the adaptation that SOTAlign describes. The
-    public code of S-CLIP differs:
-
-    - It trains whole encoders, on unpaired images only. Here heads are trained on frozen features, and on unpaired
-      texts too.
-    - Images are compared in the space being trained (``space="joint"``), without stopping the gradient of the
-      assignment. Here no gradient flows through the assignment, and the default space is the encoder's own.
-    - ε of the transport, and τ of the softmax, is one over the trained logit scale, with 10 Sinkhorn iterations. Here
-      it is ``assignment_temperature``, with up to ``max_iter`` iterations (100 by default).
-    - The loss on pseudo-labels has weight 1/2; here ``image_weight``.
-    - Unpaired images are also among the candidates of each caption in the supervised loss. Here that loss uses pairs
-      only.
-    - It adds a loss on pseudo-labels of key words. SOTAlign omits it, and so does this class.
+    The logits share the trained scale of the supervised loss. This is the adaptation that SOTAlign describes;
+    docs/training.md lists how the public code of S-CLIP differs.
 
     References
     ----------

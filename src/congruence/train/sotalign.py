@@ -151,13 +151,10 @@ class SOTAlign(HeadTrainer):
         Fitted on the pairs: canonical correlation analysis, Procrustes analysis, or linear heads trained as in SAIL.
     divergence : {"klot", "infonce", "cka"}, default="klot"
     divergence_weight : float or "auto", default="auto"
-        α, the weight of the divergence. The supervised loss is the mean over all n² logits of a step's n pairs, and
-        KLOT is that of plans of mass 1; for plans of mass n, as in the paper, the same weight is α/n. The paper uses
-        1e-4, within a factor of ten, with 10,000 pairs. That its SigLIP loss is the mean over n² logits is our reading:
-        the paper does not state it, its published code contains KLOT only, and SigLIP's own loss is a sum over n²
-        logits divided by n, with which α would be n times as large. The gradient of a mean over n² logits, of which n
-        belong to pairs, falls as 1/n, so the equivalent balance with n pairs is 1/n. ``"auto"`` is ten times that,
-        10/n, which retrieves better with few pairs (docs/training.md), and 1 for InfoNCE, which is a mean over rows.
+        α, the weight of the divergence of plans of mass 1, beside a supervised loss that is the mean over all n² logits
+        of a step's n pairs; for plans of mass n, as in the paper, the same weight is α/n. The paper uses 1e-4, within a
+        factor of ten, with 10,000 pairs. ``"auto"`` is 10/n, which retrieves better with few pairs, and 1 for InfoNCE,
+        which is a mean over rows (docs/training.md).
     epsilon, epsilon_teacher : float, default=0.05 and 0.01
         ε of the two transport plans, or temperatures of the two softmaxes.
     max_iter : int, default=100

@@ -140,7 +140,6 @@ class STRUCTURE(HeadTrainer):
     weight : float, default=1.0
         λ of ``structure_loss``, the mean of both sides. SOTAlign's authors choose it among 0.1, 1, 10, 100 and
         1000.
-    levels : int, default=1
     structure_temperature : float, default=0.07
         τ of the softmaxes. (``temperature`` belongs to InfoNCE.)
     structure_warmup : int, default=0

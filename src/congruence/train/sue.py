@@ -147,19 +147,8 @@ class SUE(HeadTrainer):
     Notes
     -----
     The widths of the spaces and of the residual network, neighbors, kernels and rates are those of the public code for
-    Flickr30k. Differences from it:
-
-    - The spectral networks have one hidden layer (four times the input's width, unless ``hidden`` is set) with GELU and
-      a linear last layer, on rows preprocessed as for the other methods. In the public code they have three with leaky
-      ReLU and a tanh, on unprocessed rows. Both are networks, so that new rows can be embedded.
-    - Outputs are made orthonormal within each batch, and the gradient accounts for it. In the public code a second
-      batch sets the weights of an orthonormalizing layer. The final such layer is fitted on all rows (at most 100,000
-      unpaired ones).
-    - The constant eigenvector, which carries no information, is removed by centering.
-    - Canonical correlations are regularized, and the residual network is initialized as the identity.
-    - Batches have 2048 and 1024 rows, not 5162 and 32, and no rows are held out to choose weights by the losses of
-      stages 1 and 3; ``validation`` chooses among those of stage 3 by retrieval.
-    - As in the public code, graphs and kernels of a batch are dense: memory grows with the square of the batch sizes.
+    Flickr30k; docs/training.md lists the differences from it. As there, graphs and kernels of a batch are dense: memory
+    grows with the square of the batch sizes.
 
     A resumed run repeats stages 1 and 2, with the same result.
 

@@ -133,10 +133,8 @@ def sinkhorn(
 
     Notes
     -----
-    A stored kernel is read once per iteration, with n·m multiplications and additions twice. A recomputed one costs a
-    matrix product and n·m exponentials per iteration, in O((n + m)·d) memory. If at most one entry in twenty can
-    matter, only those are stored and read. The plan is that of the logarithmic iteration, whatever ε: scalings are
-    absorbed before they overflow.
+    If at most one entry in twenty of the kernel can matter, only those are stored and read. The plan is that of the
+    logarithmic iteration, whatever ε: scalings are absorbed before they overflow.
 
     References
     ----------

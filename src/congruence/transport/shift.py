@@ -41,7 +41,6 @@ class DistributionShift:
 
     Attributes
     ----------
-    image : Distance
     text : Distance or None
         None if no texts were given.
     total : Distance
@@ -95,7 +94,6 @@ def distribution_shift(
         If a collection has more rows, use a random sample of this size, drawn without replacement.
     repeats : int, default=20
         Number of draws of rows and circles.
-    random_state : int, default=0
     callback : callable, optional
         Called with 1 after each draw.
 

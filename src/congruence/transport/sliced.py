@@ -29,10 +29,8 @@ def random_frames(n_projections: int, d: int, random_state: int | np.random.Gene
 
     Parameters
     ----------
-    n_projections : int
     d : int
         Dimension of the space, at least 2.
-    random_state : int or numpy Generator, default=0
 
     Returns
     -------
