@@ -172,10 +172,9 @@ class DriftMonitor:
     The bound concerns the vectors, not the encoder: different content (another topic, language or camera) is also a
     change, and no unpaired test can distinguish the two. ``compare_canaries`` can.
 
-    References
-    ----------
-    Vovk, Gammerman and Shafer (2022), "Algorithmic Learning in a Random World", chapter 8 (conformal test martingales).
-    Shin, Ramdas and Rinaldo (2024), "E-detectors: a nonparametric framework for sequential change detection".
+    Source: Vovk, Gammerman and Shafer (2022), "Algorithmic Learning in a Random World", chapter 8 (conformal test
+    martingales). Shin, Ramdas and Rinaldo (2024), "E-detectors: a nonparametric framework for sequential change
+    detection".
 
     Examples
     --------

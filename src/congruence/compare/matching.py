@@ -129,8 +129,7 @@ def match_test(
 
     Parameters
     ----------
-    images : array_like, shape (n, d)
-    texts : array_like, shape (n, e)
+    images, texts : array_like, shapes (n, d) and (n, e)
         Row i is the text of row i of ``images``.
     hard : array_like of shape (n, e), or "nearest", optional
         Embeddings of a wrong caption for each image. ``"nearest"`` constructs them from ``texts`` if no wrong captions

@@ -135,8 +135,7 @@ def check_pairing(
 
     Parameters
     ----------
-    X : array_like, shape (n, d_source)
-    Y : array_like, shape (n, d_target)
+    X, Y : array_like, shapes (n, d_source) and (n, d_target)
     ids : sequence of str, optional
         Names of the pairs; row numbers by default.
     permutations : int, default=999
@@ -152,9 +151,7 @@ def check_pairing(
     agree; otherwise the state is "cannot tell". Wide rows are first projected on the 256 leading directions of their
     own side. Both tests, the model by which wrong pairs are found, and measured error rates: docs/pairing.md.
 
-    References
-    ----------
-    Gretton et al. (2008), "A kernel statistical test of independence".
+    Source: Gretton et al. (2008), "A kernel statistical test of independence".
     """
     check_seed(random_state)
     check_positive(folds, "folds", integer=True)

@@ -89,8 +89,7 @@ def compare_spaces(
 
     Parameters
     ----------
-    X : Embeddings or array_like, shape (n, d)
-    Y : Embeddings or array_like, shape (n, e)
+    X, Y : Embeddings or array_like, shapes (n, d) and (n, e)
         Row i is the same item as row i of ``X``. Embeddings with ids, and pandas objects with an index, are paired by
         those.
     metrics : sequence of str

@@ -95,8 +95,7 @@ class Map(ABC):
 
         Parameters
         ----------
-        X : array_like, shape (n, d_source)
-        Y : array_like, shape (n, d_target)
+        X, Y : array_like, shapes (n, d_source) and (n, d_target)
         """
 
     @abstractmethod

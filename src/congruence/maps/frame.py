@@ -93,9 +93,8 @@ class CanonicalFrame:
     for two models their ``OrthogonalMap``. Directions that a model lacks (because it is narrower, or its anchors do not
     cover them) are lost in a map through it, and gains below 1 shrink the result of a loop (docs/frames.md).
 
-    References
-    ----------
-    Gower (1975), "Generalized Procrustes analysis". Gower and Dijksterhuis (2004), "Procrustes Problems", chapter 9.
+    Source: Gower (1975), "Generalized Procrustes analysis". Gower and Dijksterhuis (2004), "Procrustes Problems",
+    chapter 9.
 
     Examples
     --------

@@ -58,8 +58,7 @@ class LinearMap(AffineMap):
 
         Parameters
         ----------
-        X : array_like, shape (n, d_source)
-        Y : array_like, shape (n, d_target)
+        X, Y : array_like, shapes (n, d_source) and (n, d_target)
         sample_weight : array_like, shape (n,), optional
             Non-negative. An integer weight has the effect of repeating the row.
         """

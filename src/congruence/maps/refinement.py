@@ -104,8 +104,7 @@ def refine(
 
     Parameters
     ----------
-    X : array_like, shape (n, d_source)
-    Y : array_like, shape (n, d_target)
+    X, Y : array_like, shapes (n, d_source) and (n, d_target)
         Known pairs, n ≥ 5.
     unpaired : (array_like, array_like), shapes (p, d_source) and (q, d_target)
         Further rows of both models, of the same modality as the pairs, in any order. The pools may share all, some or
@@ -133,9 +132,7 @@ def refine(
 
     Time: (folds + 1) · max_iter rounds, each O(p q · 128). Memory: the pools and blocks of similarities.
 
-    References
-    ----------
-    Conneau et al. (2018), "Word translation without parallel data", §2.2 and 2.3 (refinement, CSLS).
+    Source: Conneau et al. (2018), "Word translation without parallel data", §2.2 and 2.3 (refinement, CSLS).
     Artetxe, Labaka and Agirre (2018), "A robust self-learning method for fully unsupervised cross-lingual mappings of
     word embeddings".
     """

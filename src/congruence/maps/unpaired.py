@@ -119,9 +119,7 @@ class UnpairedMap(OrthogonalMap):
     the restart that agrees best with another one on left-out rows. Time is O(n m d) per step with about two dozen steps
     per restart; memory is a plan of ``max_rows`` × ``max_rows``.
 
-    References
-    ----------
-    Alvarez-Melis and Jaakkola (2018), "Gromov–Wasserstein alignment of word embedding spaces".
+    Source: Alvarez-Melis and Jaakkola (2018), "Gromov–Wasserstein alignment of word embedding spaces".
     Conneau et al. (2018), "Word translation without parallel data".
 
     Examples
@@ -159,8 +157,7 @@ class UnpairedMap(OrthogonalMap):
 
         Parameters
         ----------
-        X : array_like, shape (n, d_source)
-        Y : array_like, shape (m, d_target)
+        X, Y : array_like, shapes (n, d_source) and (m, d_target)
             Not paired with X; duplicate rows count once.
         modality : str, optional
             Modality of all rows.

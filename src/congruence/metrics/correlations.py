@@ -149,8 +149,7 @@ def cca(
 
     Parameters
     ----------
-    X : array_like, shape (n, d_x)
-    Y : array_like, shape (n, d_y)
+    X, Y : array_like, shapes (n, d_x) and (n, d_y)
         Row i belongs to row i of X; widths may differ.
     components : {"mean", "first", "all"}, default="mean"
         The mean of the canonical correlations, the largest, or all, descending. There are min(r_x, r_y) of them, where
@@ -178,9 +177,7 @@ def cca(
     is positive, all of them if r ≥ n − 1, and from r ≈ n/2 on the first is always 1. Keep ``rank`` far below n, or
     compute correlations on rows not used in the fit, with ``fit_cca``.
 
-    References
-    ----------
-    Hotelling (1936), "Relations between two sets of variates".
+    Source: Hotelling (1936), "Relations between two sets of variates".
     Björck and Golub (1973), "Numerical methods for computing angles between linear subspaces".
     """
     _check_options(components, rank, reduce, ridge, ("pca", "kernel", None))
@@ -196,8 +193,7 @@ def svcca(
 
     Parameters
     ----------
-    X : array_like, shape (n, d_x)
-    Y : array_like, shape (n, d_y)
+    X, Y : array_like, shapes (n, d_x) and (n, d_y)
     keep : float or int, default=0.99
         A float in (0, 1]: the fewest components whose variances sum to this share, on each side. An int: this number of
         components, or all if there are fewer. So ``1.0`` keeps everything and ``1`` a single component.
@@ -219,10 +215,8 @@ def svcca(
     either side; with ``standardize`` by translations and scaling of columns, and no longer by rotations. Saturates as
     ``cca`` does.
 
-    References
-    ----------
-    Raghu, Gilmer, Yosinski and Sohl-Dickstein (2017), "SVCCA: singular vector canonical correlation analysis for deep
-    learning dynamics and interpretability", NeurIPS.
+    Source: Raghu, Gilmer, Yosinski and Sohl-Dickstein (2017), "SVCCA: singular vector canonical correlation analysis
+    for deep learning dynamics and interpretability", NeurIPS.
     """
     check_choice(components, COMPONENTS, "components")
     check_positive(keep, "keep")
@@ -255,22 +249,18 @@ def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None, weights: str = "
     The weight of variate hᵢ of the weighting side is Σⱼ |⟨hᵢ, zⱼ⟩| over that side's centered columns zⱼ; weights are
     scaled to sum to 1.
 
+    In [0, 1]; torch in, torch out, differentiable where the correlations, and the singular values of the sides, are
+    distinct.
+
     Parameters
     ----------
-    X : array_like, shape (n, d_x)
-    Y : array_like, shape (n, d_y)
+    X, Y : array_like, shapes (n, d_x) and (n, d_y)
     rank : int, optional
         Reduce each side to this many principal components before the CCA, as is necessary if n < 2d; the weights
         are still computed from all columns. By default nothing is reduced.
     weights : {"X", "Y"}, default="X"
         The side from whose variates and columns the weights are computed, hence ``pwcca(X, Y)`` ≠ ``pwcca(Y, X)`` in
         general. The authors' code uses the side with fewer columns instead, and adds the column means to the variates.
-
-    Returns
-    -------
-    float or 0-d tensor
-        In [0, 1]; torch in, torch out, differentiable where the correlations, and the singular values of the sides, are
-        distinct.
 
     Notes
     -----
@@ -279,9 +269,7 @@ def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None, weights: str = "
     their variates are an arbitrary basis of a common subspace, which affects only the total weight of that subspace.
     With n ≤ d all correlations, and so the result, are 1.
 
-    References
-    ----------
-    Morcos, Raghu and Bengio (2018), "Insights on representational similarity in neural networks with canonical
+    Source: Morcos, Raghu and Bengio (2018), "Insights on representational similarity in neural networks with canonical
     correlation", NeurIPS.
     """
     check_choice(weights, ("X", "Y"), "weights")
@@ -345,8 +333,7 @@ class CCAFit:
 
         Parameters
         ----------
-        X : array_like, shape (n, d_x)
-        Y : array_like, shape (n, d_y)
+        X, Y : array_like, shapes (n, d_x) and (n, d_y)
         components : {"mean", "first", "all"}, default="mean"
             "all" returns them in the order of the fit, in which held-out correlations need not be descending.
 
@@ -379,8 +366,7 @@ def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = 
 
     Parameters
     ----------
-    X : array_like, shape (n, d_x)
-    Y : array_like, shape (n, d_y)
+    X, Y : array_like, shapes (n, d_x) and (n, d_y)
     rank : int, default=50
         As for ``cca``.
     ridge : float, default=0.0

@@ -26,20 +26,16 @@ from congruence.metrics.search import NEIGHBORS, check_n_neighbors, neighbor_tab
 def mutual_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
     """Share of a row's nearest neighbors that are the same in both spaces, averaged over rows.
 
+    In [0, 1]. Unrelated spaces agree on n_neighbors / (n − 1) by chance.
+
     Parameters
     ----------
-    X : array_like, shape (n, d)
-    Y : array_like, shape (n, e)
+    X, Y : array_like, shapes (n, d) and (n, e)
         Row i belongs to row i of X; the widths may differ.
     n_neighbors : int, default=10
         From 1 to n − 1.
     metric : {"inner", "cosine", "euclidean"}, default="inner"
         See ``nearest``. The paper uses inner products of unit rows, which is ``"cosine"``.
-
-    Returns
-    -------
-    float
-        In [0, 1]. Unrelated spaces agree on n_neighbors / (n − 1) by chance.
 
     References
     ----------
@@ -148,6 +144,8 @@ def cknna(
     first among equals, see ``nearest``), likewise N_L(i). The value is ``align(K, L) /
     sqrt(align(K, K) · align(L, L))``.
 
+    ``"huh"``: 1 for ``Y = X``; not bounded by 1 in general; 0 if no neighbor is shared. ``"jam"``: in [−1, 1].
+
     Parameters
     ----------
     X : array_like, shape (n, d)
@@ -161,11 +159,6 @@ def cknna(
         JAM paper (Yoon et al.). Both are described below; their values differ.
     normalize : bool, default=False
         Scale rows to unit norm first, as the code of Huh et al. does. The JAM paper does not mention it.
-
-    Returns
-    -------
-    float
-        ``"huh"``: 1 for ``Y = X``; not bounded by 1 in general; 0 if no neighbor is shared. ``"jam"``: in [−1, 1].
 
     Notes
     -----
@@ -183,10 +176,8 @@ def cknna(
 
     O(n² (d + e)) time.
 
-    References
-    ----------
-    Huh et al. (2024), "The Platonic Representation Hypothesis", appendix A, and ``cknna`` of its code. Song et al.
-    (2012), "Feature selection via dependence maximization", JMLR 13, eq. (5). Yoon, Yue and Kim, "Escaping Plato's
+    Source: Huh et al. (2024), "The Platonic Representation Hypothesis", appendix A, and ``cknna`` of its code. Song et
+    al. (2012), "Feature selection via dependence maximization", JMLR 13, eq. (5). Yoon, Yue and Kim, "Escaping Plato's
     Cave: JAM for Aligning Independently Trained Vision and Language Models", appendix B.2.2.
     """
     check_choice(definition, ("huh", "jam"), "definition")

@@ -176,6 +176,8 @@ def class_retrieval(
 ) -> float:
     """Share of queries whose nearest gallery row is of the same class (top-1, cosine).
 
+    In [0, 1]; always 1 with a single class.
+
     Parameters
     ----------
     queries : array_like, shape (m, d)
@@ -190,19 +192,15 @@ def class_retrieval(
     center, hubness, bank
         As for ``top1_scores``.
 
-    Returns
-    -------
-    float
-        In [0, 1]; always 1 with a single class.
-
     References
     ----------
     Gupta et al. (2026), appendix D.4.2, metric (2).
     """
-    if gallery_labels is None:
-        gallery_labels = query_labels
-    options = {"center": center, "hubness": hubness, "bank": bank, "exclude_self": exclude_self}
-    return float(top1_scores(queries, gallery, query_labels, gallery_labels, **options).mean())  # type: ignore[arg-type]
+    labels = query_labels, query_labels if gallery_labels is None else gallery_labels
+    scores = top1_scores(
+        queries, gallery, *labels, exclude_self=exclude_self, center=center, hubness=hubness, bank=bank
+    )
+    return float(scores.mean())
 
 
 def zero_shot_accuracy(
@@ -216,6 +214,8 @@ def zero_shot_accuracy(
     bank: RowsLike | None = None,
 ) -> float:
     """Share of images whose nearest class prototype is that of their own class.
+
+    In [0, 1].
 
     Parameters
     ----------
@@ -231,11 +231,6 @@ def zero_shot_accuracy(
         is unknown.
     hubness, bank
         As for ``top1_scores``; images are the queries.
-
-    Returns
-    -------
-    float
-        In [0, 1].
 
     References
     ----------
@@ -287,6 +282,8 @@ def recall_at_k(
 ) -> float:
     """Recall among the k nearest gallery rows, with any number of relevant rows per query.
 
+    In [0, 1]. Rows tied for the k-th place count with the expected value of breaking the tie at random.
+
     Parameters
     ----------
     queries, gallery : array_like, shapes (m, d) and (n, d)
@@ -297,11 +294,6 @@ def recall_at_k(
         retrieval. ``"share"``: the mean share of relevant rows found, the convention of information retrieval.
     center, hubness, bank
         As for ``top1_scores``.
-
-    Returns
-    -------
-    float
-        In [0, 1]. Rows tied for the k-th place count with the expected value of breaking the tie at random.
     """
     check_positive(k, "k", integer=True)
     check_choice(mode, ("any", "share"), "mode")

@@ -62,30 +62,25 @@ def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scal
     distance is arccos ν, the Euclidean distance √(2 − 2ν). Both are metrics: they are symmetric and satisfy the
     triangle inequality.
 
+    Angular in [0, π/2], Euclidean in [0, √2] (≥ 0 if not scaled); 0 for shapes that are equal up to a
+    rotation. Torch input gives torch output, which is differentiable once, except where the distance is 0.
+
     Parameters
     ----------
-    X : array_like, shape (n, d_x)
-    Y : array_like, shape (n, d_y)
+    X, Y : array_like, shapes (n, d_x) and (n, d_y)
         Row i is the same item as row i of X. Widths may differ: the narrower side is treated as padded with zeros.
     kind : {"angular", "euclidean"}, default="angular"
     scale : bool, default=True
         Scale both sides to unit Frobenius norm. ``False`` keeps the sizes and is for ``kind="euclidean"`` only:
         √(‖X‖² + ‖Y‖² − 2ν), in the units of the vectors.
 
-    Returns
-    -------
-    float or 0-d tensor
-        Angular in [0, π/2], Euclidean in [0, √2] (≥ 0 if not scaled); 0 for shapes that are equal up to a
-        rotation. Torch input gives torch output, which is differentiable once, except where the distance is 0.
-
     Notes
     -----
     Computed from the d_x × d_y product, or from an n × n product if there are fewer rows than columns and it is
     cheaper.
 
-    References
-    ----------
-    Williams, Kunz, Kornblith and Linderman (2021), "Generalized shape metrics on neural representations", NeurIPS.
+    Source: Williams, Kunz, Kornblith and Linderman (2021), "Generalized shape metrics on neural representations",
+    NeurIPS.
     """
     check_choice(kind, ("angular", "euclidean"), "kind")
     if kind == "angular" and not scale:

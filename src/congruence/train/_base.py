@@ -47,8 +47,7 @@ def retrieval_score(
 
     Parameters
     ----------
-    X : array_like, shape (n, d_source)
-    y : array_like, shape (m, d_target)
+    X, y : array_like, shapes (n, d_source) and (m, d_target)
         Target rows; scikit-learn's tools pass them under this name.
     x_labels, y_labels : sequence, shape (n,) and (m,), optional
         Rows with equal labels match, and any matching row counts as a hit. Without labels, rows match by position.
@@ -144,8 +143,7 @@ class HeadTrainer(HeadsMap):
 
         Parameters
         ----------
-        X : Embeddings or array_like, shape (n, d_source)
-        Y : Embeddings or array_like, shape (n, d_target)
+        X, Y : Embeddings or array_like, shapes (n, d_source) and (n, d_target)
             Paired with X by id if both are embeddings with ids, else by position.
         unpaired : tuple of two, optional
             Rows without a partner, of the source and of the target: Embeddings, array_like, Rows, a list of these, or

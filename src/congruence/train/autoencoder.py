@@ -49,10 +49,8 @@ def autoencoder(
     stage's width; a final dense layer leads to the latent space. The decoder uses the widths in reverse order. The
     paper names these parts but not their arrangement (docs/jam.md).
 
-    References
-    ----------
-    Yoon, Yue and Kim (2025), "Escaping Plato's Cave: JAM", section 3 and appendix D.2; Shazeer (2020), "GLU variants
-    improve transformer".
+    Source: Yoon, Yue and Kim (2025), "Escaping Plato's Cave: JAM", section 3 and appendix D.2; Shazeer (2020), "GLU
+    variants improve transformer".
     """
     require("torch", extra="train")
     return (

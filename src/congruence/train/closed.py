@@ -92,10 +92,8 @@ class CSA(CCAMap):
     CSA's similarity is Σ ρ_i u_i v_i/(‖u‖‖v‖). The inner product of mapped rows is its numerator. Their cosine divides
     by the norms of the weighted rows instead, so it equals CSA's similarity only if all correlations are equal.
 
-    References
-    ----------
-    Li, Chinchali and Topcu (2025), "CSA: data-efficient mapping of unimodal features to multimodal features"; SOTAlign,
-    table 6.
+    Source: Li, Chinchali and Topcu (2025), "CSA: data-efficient mapping of unimodal features to multimodal features";
+    SOTAlign, table 6.
     """
 
     method: ClassVar[str] = "csa"

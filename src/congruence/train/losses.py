@@ -83,9 +83,7 @@ def con_loss(v: Tensor, pos: Tensor, temperature: float | Tensor = 0.07, *, labe
     The paper's formula excludes the pair itself from the denominator (j ≠ i); that loss has no lower bound, and is not
     a cross-entropy, as the paper's text describes it. Here the pair is included, as in CLIP.
 
-    References
-    ----------
-    Yoon, Yue and Kim (2025), "Escaping Plato's Cave: JAM", equation 1.
+    Source: Yoon, Yue and Kim (2025), "Escaping Plato's Cave: JAM", equation 1.
     """
     v, pos, scale = _read(v, pos, temperature)
     columns = _labels(labels, v)
@@ -113,9 +111,7 @@ def negcon_loss(
     L_VL is the mean over the n images of a cross-entropy with n(1 + k) candidates. The paper divides the sum over n
     images by 2n and excludes the pair from the denominator.
 
-    References
-    ----------
-    Yoon, Yue and Kim (2025), equation 2; NegCLIP, Yuksekgonul et al. (2023).
+    Source: Yoon, Yue and Kim (2025), equation 2; NegCLIP, Yuksekgonul et al. (2023).
     """
     v, pos, scale = _read(v, pos, temperature)
     columns = _labels(labels, v)
@@ -156,9 +152,7 @@ def spread_loss(
     In ConCon every text of C(i) has its own denominator (equation 18), which excludes the other texts of C(i), so that
     nothing in it pushes the wrong caption away. With α = 0, only L_LV prefers the correct caption.
 
-    References
-    ----------
-    Yoon, Yue and Kim (2025), equations 15 to 20.
+    Source: Yoon, Yue and Kim (2025), equations 15 to 20.
 
     Examples
     --------
@@ -249,8 +243,7 @@ def siglip_loss(
 
     Parameters
     ----------
-    X : tensor, shape (n, d)
-    Y : tensor, shape (m, d)
+    X, Y : tensor, shapes (n, d) and (m, d)
         m ≥ n. Row i is paired with row i of ``X``; rows from n on are unpaired and serve as additional negatives.
     logit_scale, logit_bias : float or tensor of one number, default=20 and −10
         s and b of the logits s⟨x_i, y_j⟩ + b. Gradients flow into them.
@@ -290,8 +283,7 @@ def infonce_loss(X: Tensor, Y: Tensor, temperature: float | Tensor = 0.07) -> Te
 
     Parameters
     ----------
-    X : tensor, shape (n, d)
-    Y : tensor, shape (n, d)
+    X, Y : tensor, shapes (n, d) and (n, d)
         Row i belongs to row i of ``X``.
     temperature : float or tensor of one number, default=0.07
         τ of the logits ⟨x_i, y_j⟩/τ. Gradients flow into it.
@@ -363,9 +355,7 @@ def cka_divergence(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> Tensor:
     With centered rows, ⟨XYᵀ, TX TYᵀ⟩ = Σ (XᵀTX) ∘ (YᵀTY) still holds: O(n·d²) time and no n × m array. Equation 9 of
     the paper has H = I − 11ᵀ instead of I − 11ᵀ/n.
 
-    References
-    ----------
-    SOTAlign, equation 9.
+    Source: SOTAlign, equation 9.
     """
     torch = require("torch", extra="train")
     X, Y, TX, TY = (side - side.mean(0) for side in _student_and_teacher(X, Y, TX, TY))

@@ -118,9 +118,7 @@ class NNCLR(HeadTrainer):
     themselves, at most ``n_neighbors`` rows per pair, are kept in memory. NNCLR draws them from a queue of recent
     batches instead, which is necessary if encoders are trained.
 
-    References
-    ----------
-    Dwibedi et al. (2021), "With a little help from my friends: nearest-neighbor contrastive learning of visual
+    Source: Dwibedi et al. (2021), "With a little help from my friends: nearest-neighbor contrastive learning of visual
     representations"; Li et al. (2022), "Supervision exists everywhere" (DeCLIP); SOTAlign, appendix A.2.
     """
 

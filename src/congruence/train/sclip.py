@@ -121,10 +121,8 @@ class SCLIP(HeadTrainer):
     The logits share the trained scale of the supervised loss. This is the adaptation that SOTAlign describes;
     docs/training.md lists how the public code of S-CLIP differs.
 
-    References
-    ----------
-    Mo et al. (2023), "S-CLIP: semi-supervised vision-language learning using few specialist captions", and its code,
-    https://github.com/alinlab/s-clip (``custom/loss.py``); SOTAlign, appendix A.2.
+    Source: Mo et al. (2023), "S-CLIP: semi-supervised vision-language learning using few specialist captions", and its
+    code, https://github.com/alinlab/s-clip (``custom/loss.py``); SOTAlign, appendix A.2.
     """
 
     method: ClassVar[str] = "sclip"

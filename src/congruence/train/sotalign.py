@@ -194,9 +194,7 @@ class SOTAlign(HeadTrainer):
     If the divergence is KLOT, the history has the terms ``marginal_error``, ``marginal_error_teacher`` and
     ``gradient_error`` besides the losses; see ``congruence.transport.Convergence``.
 
-    References
-    ----------
-    Roschmann et al. (2026), "SOTAlign", algorithm 1, equation 5, sections 4 and 5, appendix A.1.
+    Source: Roschmann et al. (2026), "SOTAlign", algorithm 1, equation 5, sections 4 and 5, appendix A.1.
     """
 
     method: ClassVar[str] = "sotalign"
@@ -220,11 +218,9 @@ class SOTAlign(HeadTrainer):
 
         Parameters
         ----------
-        X : ndarray, shape (n, d_source)
-        Y : ndarray, shape (n, d_target)
+        X, Y : ndarray, shapes (n, d_source) and (n, d_target)
         validation : tuple of four, optional
             Rows of both sides and their labels, by which ``ridge="auto"`` chooses.
-
         """
         if isinstance(self.teacher, HeadsMap):
             check_width(X.shape[1], self.teacher.n_features_in_, "the teacher's source")

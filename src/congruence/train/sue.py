@@ -152,9 +152,7 @@ class SUE(HeadTrainer):
 
     A resumed run repeats stages 1 and 2, with the same result.
 
-    References
-    ----------
-    Yacobi et al. (2025), "Learning shared representations from unpaired data" (SUE). Shaham et al. (2018),
+    Source: Yacobi et al. (2025), "Learning shared representations from unpaired data" (SUE). Shaham et al. (2018),
     "SpectralNet: spectral clustering using deep neural networks". SOTAlign, appendix A.2 and table 11.
     """
 

@@ -136,10 +136,8 @@ def sinkhorn(
     If at most one entry in twenty of the kernel can matter, only those are stored and read. The plan is that of the
     logarithmic iteration, whatever ε: scalings are absorbed before they overflow.
 
-    References
-    ----------
-    Cuturi (2013), "Sinkhorn distances". Schmitzer (2019), "Stabilized sparse scaling algorithms for entropy regularized
-    transport problems", section 3. SOTAlign, equation 11 and appendix C.2.
+    Source: Cuturi (2013), "Sinkhorn distances". Schmitzer (2019), "Stabilized sparse scaling algorithms for entropy
+    regularized transport problems", section 3. SOTAlign, equation 11 and appendix C.2.
 
     Examples
     --------

@@ -159,9 +159,7 @@ def klot(
     One n·m kernel is in memory during the solution and one n·m gradient during the backward pass; nothing of this size
     is kept in between.
 
-    References
-    ----------
-    SOTAlign, equations 11 to 13, theorem 5.1, appendix B.1.
+    Source: SOTAlign, equations 11 to 13, theorem 5.1, appendix B.1.
 
     Examples
     --------
@@ -247,9 +245,7 @@ def klot_features(
     -----
     With G = P − P* the gradients are G Y/ε and Gᵀ X/ε, summed over strips of G in the same pass as the value.
 
-    References
-    ----------
-    SOTAlign, theorem 5.1; the strips are ours.
+    Source: SOTAlign, theorem 5.1; the strips are ours.
 
     Examples
     --------

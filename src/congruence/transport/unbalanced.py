@@ -66,9 +66,7 @@ def sinkhorn_unbalanced(
     affinities multiplies the plan by exp(k/(ε + 2ρ)), so it changes ``log_mass`` only; adding a vector to all rows or
     columns changes the plan (docs/transport.md).
 
-    References
-    ----------
-    Chizat, Peyré, Schmitzer and Vialard (2018), "Scaling algorithms for unbalanced optimal transport problems".
+    Source: Chizat, Peyré, Schmitzer and Vialard (2018), "Scaling algorithms for unbalanced optimal transport problems".
     Séjourné, Vialard and Peyré (2022), "Faster unbalanced optimal transport: translation invariant Sinkhorn and 1-D
     Frank-Wolfe".
 
