@@ -113,6 +113,9 @@ def compare_layers(
     Reporting the best pair of layers, as the code of Huh et al. (2024) does, is a search over L × M scores. The best of
     these is above chance even for unrelated models, so the same search is repeated on randomly re-paired rows.
 
+    Source: Westfall and Young (1993), "Resampling-based multiple testing". Huh et al. (2024), "The Platonic
+    Representation Hypothesis".
+
     Parameters
     ----------
     X_layers, Y_layers : mapping of str to array_like, or sequence of array_like, each of shape (n, d)
@@ -142,11 +145,6 @@ def compare_layers(
     >>> found = compare_layers({"early": first[0], "late": first[1]}, list(second))
     >>> found.best, found.best_adjusted_p_value < 0.01
     (('late', '2'), True)
-
-    References
-    ----------
-    Westfall and Young (1993), "Resampling-based multiple testing". Huh et al. (2024), "The Platonic Representation
-    Hypothesis".
     """
     check_seed(random_state)
     steps = between_spaces(metric)

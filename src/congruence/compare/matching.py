@@ -127,6 +127,9 @@ def match_test(
 ) -> Separations:
     """Score matching pairs, easy non-matches and hard non-matches, and test whether each metric distinguishes them.
 
+    Source: Yoon, Yue and Kim, "Escaping Plato's Cave: JAM for Aligning Independently Trained Vision and Language
+    Models", section 2 and appendix B.3. Edgington and Onghena (2007), "Randomization tests" (paired exchanges).
+
     Parameters
     ----------
     images, texts : array_like, shapes (n, d) and (n, e)
@@ -186,11 +189,6 @@ def match_test(
     >>> found = match_test(images, images @ rng.standard_normal((12, 8)), metrics=["linear_cka"], draws=10)
     >>> [(one.formula, one.against, one.auc) for one in found]
     [('biased', 'noise', 1.0), ('biased', 'shuffled', 1.0), ('debiased', 'noise', 1.0), ('debiased', 'shuffled', 1.0)]
-
-    References
-    ----------
-    Yoon, Yue and Kim, "Escaping Plato's Cave: JAM for Aligning Independently Trained Vision and Language Models",
-    section 2 and appendix B.3. Edgington and Onghena (2007), "Randomization tests" (paired exchanges).
     """
     check_seed(random_state)
     scored = [

@@ -22,6 +22,9 @@ from congruence.persist import check_arrays, count, number
 class LinearMap(AffineMap):
     """Ridge regression from source to target rows: the paper's linear alternative (§E.9).
 
+    Source: Golub, Heath and Wahba (1979), "Generalized cross-validation as a method for choosing a good ridge
+    parameter".
+
     Parameters
     ----------
     ridge : float or "cv", default="cv"
@@ -39,10 +42,6 @@ class LinearMap(AffineMap):
         The penalty used.
     gcv_ridges_, gcv_scores_ : ndarray, shape (61,)
         With ``ridge="cv"``: the grid of penalties, and the generalized cross-validation score of each.
-
-    References
-    ----------
-    Golub, Heath and Wahba (1979), "Generalized cross-validation as a method for choosing a good ridge parameter".
     """
 
     kind: ClassVar[str] = "linear"

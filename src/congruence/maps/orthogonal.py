@@ -63,6 +63,10 @@ class OrthogonalMap(AffineMap):
     Fitted on pairs of one modality, it maps every modality of a dual encoder; each modality has its own means
     (``recenter``, ``for_modality``).
 
+    Source: Gupta et al. (2026), "Canonicalizing Multimodal Contrastive Representation Learning", §6, Thm C.16 and
+    appendix D.4.1 (whose Algorithm 1 deploys the transpose of what it fits; this class does not).
+    Schönemann (1966), "A generalized solution of the orthogonal Procrustes problem".
+
     Parameters
     ----------
     center : bool, default=True
@@ -113,12 +117,6 @@ class OrthogonalMap(AffineMap):
     cv_strength_, cv_scores_ : float, ndarray, shape (len(CV_STRENGTHS),)
         With ``shrinkage="cv"``: the strength chosen, and the mean log-probability of held-out pairs for each strength
         in ``congruence.linalg.shrinkage.CV_STRENGTHS``.
-
-    References
-    ----------
-    Gupta et al. (2026), "Canonicalizing Multimodal Contrastive Representation Learning", §6, Thm C.16 and
-    appendix D.4.1 (whose Algorithm 1 deploys the transpose of what it fits; this class does not).
-    Schönemann (1966), "A generalized solution of the orthogonal Procrustes problem".
 
     Examples
     --------

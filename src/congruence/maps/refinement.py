@@ -154,7 +154,7 @@ def refine(
         )
     base = OrthogonalMap() if base is None else base
     U, V = read_pools(unpaired, A.shape[1], B.shape[1])
-    rows = [_new_rows(U, A, "source"), _new_rows(V, B, "target")]
+    rows = [new_rows(U, "unpaired_source", A), new_rows(V, "unpaired_target", B)]
     U, V = U[rows[0]], V[rows[1]]
     all_directions = _Rounds(base, U, V, 1, n_neighbors)
     bases = leading_directions(U, _DIRECTIONS), leading_directions(V, _DIRECTIONS)
@@ -388,14 +388,12 @@ def read_pools(unpaired: object, d_source: int, d_target: int) -> tuple[np.ndarr
     return pools[0], pools[1]
 
 
-def _new_rows(pool: np.ndarray, known: np.ndarray, side: str) -> np.ndarray:
-    """Return the numbers of the rows of a pool that equal neither a known row nor an earlier row of the pool."""
-    labels = duplicate_groups(np.concatenate([known, pool]))
-    first = np.unique(labels, return_index=True)[1]
-    rows = np.sort(first[first >= len(known)]) - len(known)
+def new_rows(X: np.ndarray, name: str, known: np.ndarray | None = None) -> np.ndarray:
+    """Return the numbers of the rows that equal neither a known row nor an earlier one."""
+    offset = 0 if known is None else len(known)
+    first = np.unique(duplicate_groups(X if known is None else np.concatenate([known, X])), return_index=True)[1]
+    rows = np.sort(first[first >= offset]) - offset
     if len(rows) < 2:
-        raise InputError(
-            f"Got {len(rows)} different rows in unpaired_{side} besides those of the pairs; expected at least 2.",
-            "Pass more unpaired rows.",
-        )
+        besides = "" if known is None else " besides those of the pairs"
+        raise InputError(f"Got {len(rows)} different rows in {name}{besides}; expected at least 2.", "Pass more rows.")
     return rows

@@ -364,6 +364,8 @@ class CCAFit:
 def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = "pca", ridge: float = 0.0) -> CCAFit:
     """Find the canonical directions of paired rows, for correlations on other rows.
 
+    Source: Hotelling (1936), "Relations between two sets of variates".
+
     Parameters
     ----------
     X, Y : array_like, shapes (n, d_x) and (n, d_y)
@@ -388,10 +390,6 @@ def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = 
     >>> fit = fit_cca(X[:50], Y[:50], rank=40)
     >>> bool(fit.correlations.mean() > 0.8), abs(fit.score(X[50:], Y[50:])) < 0.1
     (True, True)
-
-    References
-    ----------
-    Hotelling (1936), "Relations between two sets of variates".
     """
     _check_options("mean", rank, reduce, ridge, ("pca", None))
     A, B = as_matrix(X, "X", min_rows=2, allow_zero_rows=True), as_matrix(Y, "Y", min_rows=2, allow_zero_rows=True)

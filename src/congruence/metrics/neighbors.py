@@ -28,6 +28,8 @@ def mutual_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str
 
     In [0, 1]. Unrelated spaces agree on n_neighbors / (n − 1) by chance.
 
+    Source: Huh et al. (2024), "The Platonic Representation Hypothesis", appendix A; ``mutual_knn`` of its code.
+
     Parameters
     ----------
     X, Y : array_like, shapes (n, d) and (n, e)
@@ -36,10 +38,6 @@ def mutual_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str
         From 1 to n − 1.
     metric : {"inner", "cosine", "euclidean"}, default="inner"
         See ``nearest``. The paper uses inner products of unit rows, which is ``"cosine"``.
-
-    References
-    ----------
-    Huh et al. (2024), "The Platonic Representation Hypothesis", appendix A; ``mutual_knn`` of its code.
     """
     return _common_share(*_tables(X, Y, n_neighbors, metric))
 

@@ -178,6 +178,8 @@ def class_retrieval(
 
     In [0, 1]; always 1 with a single class.
 
+    Source: Gupta et al. (2026), appendix D.4.2, metric (2).
+
     Parameters
     ----------
     queries : array_like, shape (m, d)
@@ -191,10 +193,6 @@ def class_retrieval(
         Exclude gallery row i for query i. The paper does not exclude it.
     center, hubness, bank
         As for ``top1_scores``.
-
-    References
-    ----------
-    Gupta et al. (2026), appendix D.4.2, metric (2).
     """
     labels = query_labels, query_labels if gallery_labels is None else gallery_labels
     scores = top1_scores(
@@ -217,6 +215,8 @@ def zero_shot_accuracy(
 
     In [0, 1].
 
+    Source: Gupta et al. (2026), appendix D.4.2, metrics (3) to (5).
+
     Parameters
     ----------
     images, prototypes : array_like, shapes (n, d) and (k, d)
@@ -231,10 +231,6 @@ def zero_shot_accuracy(
         is unknown.
     hubness, bank
         As for ``top1_scores``; images are the queries.
-
-    References
-    ----------
-    Gupta et al. (2026), appendix D.4.2, metrics (3) to (5).
     """
     scores = zero_shot_scores(images, prototypes, labels, classes, center=center, hubness=hubness, bank=bank)
     return float(scores.mean())
@@ -359,6 +355,8 @@ def ensemble_prompts(embeddings: RowsLike, classes: Labels) -> tuple[np.ndarray,
 def ensemble_prompts(embeddings: RowsLike, classes: Labels | None = None) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
     """Average prompt embeddings into class prototypes: normalize, average, and normalize again.
 
+    Source: Gupta et al. (2026), appendix D.3, eq. (6); Radford et al. (2021), §3.1.4.
+
     Parameters
     ----------
     embeddings : array_like, shape (k, t, d), or (p, d) with ``classes``
@@ -372,10 +370,6 @@ def ensemble_prompts(embeddings: RowsLike, classes: Labels | None = None) -> np.
         Unit rows.
     ndarray, shape (k,)
         Only with ``classes``: the class of each prototype, sorted.
-
-    References
-    ----------
-    Gupta et al. (2026), appendix D.3, eq. (6); Radford et al. (2021), §3.1.4.
     """
     if classes is None:
         array = np.asarray(embeddings)

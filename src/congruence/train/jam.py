@@ -42,6 +42,9 @@ class JAM(HeadsMap):
     """Train an autoencoder of images and one of texts with a shared latent space, by reconstruction and a contrastive
     loss.
 
+    Source: Yoon, Yue and Kim (2025), "Escaping Plato's Cave: JAM for Aligning Independently Trained Vision and Language
+    Models", sections 3 and 4, appendices C and D.
+
     Parameters
     ----------
     loss : {"spread", "negcon", "con"}, default="spread"
@@ -82,11 +85,6 @@ class JAM(HeadsMap):
         See ``congruence.train.Schedule``. ``precision`` defaults to ``"auto"``: recall is the same in bfloat16
         (docs/jam.md). Use ``"float32"`` if results must not depend on the processor. ``random_state`` also determines
         the split of the rows. The paper uses 5, 42 and 55.
-
-    References
-    ----------
-    Yoon, Yue and Kim (2025), "Escaping Plato's Cave: JAM for Aligning Independently Trained Vision and Language
-    Models", sections 3 and 4, appendices C and D.
     """
 
     method: ClassVar[str] = "jam"

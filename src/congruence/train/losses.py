@@ -241,6 +241,8 @@ def siglip_loss(
 ) -> Tensor:
     """Sigmoid loss: each of the n·m combinations is classified as a pair (i = j) or not.
 
+    Source: Zhai et al. (2023), "Sigmoid loss for language image pre-training", section 3.2.
+
     Parameters
     ----------
     X, Y : tensor, shapes (n, d) and (m, d)
@@ -250,10 +252,6 @@ def siglip_loss(
     reduction : {"logits", "rows"}, default="logits"
         Divide the sum by n·m, as in the code of SAIL and SOTAlign and as the weights α of that paper assume, or by n,
         as in SigLIP's paper.
-
-    References
-    ----------
-    Zhai et al. (2023), "Sigmoid loss for language image pre-training", section 3.2.
 
     Examples
     --------
@@ -281,16 +279,14 @@ def siglip_loss(
 def infonce_loss(X: Tensor, Y: Tensor, temperature: float | Tensor = 0.07) -> Tensor:
     """Symmetric InfoNCE: the mean of the cross-entropies of finding y_i among Y and x_i among X.
 
+    Source: SOTAlign, equation 3, in both directions; Radford et al. (2021), figure 3.
+
     Parameters
     ----------
     X, Y : tensor, shapes (n, d) and (n, d)
         Row i belongs to row i of ``X``.
     temperature : float or tensor of one number, default=0.07
         τ of the logits ⟨x_i, y_j⟩/τ. Gradients flow into it.
-
-    References
-    ----------
-    SOTAlign, equation 3, in both directions; Radford et al. (2021), figure 3.
     """
     require("torch", extra="train")
     from congruence.train import _autograd
@@ -312,6 +308,8 @@ def generalized_infonce(
 ) -> Tensor:
     """KL(softmax of the teacher's affinities ‖ softmax of the student's), averaged over rows.
 
+    Source: SOTAlign, equation 10.
+
     Parameters
     ----------
     X, Y : tensor, shape (n, d) and (m, d)
@@ -322,10 +320,6 @@ def generalized_infonce(
         Temperatures of student and teacher.
     symmetric : bool, default=False
         Average this with the same divergence with X and Y exchanged. The paper's equation uses the rows only.
-
-    References
-    ----------
-    SOTAlign, equation 10.
     """
     require("torch", extra="train")
     from congruence.train import _autograd

@@ -32,6 +32,9 @@ class _Objective(HeadsObjective):
 class SAIL(HeadTrainer):
     """Train heads with the supervised loss on pairs.
 
+    Source: Zhang et al. (2025), "Assessing and learning alignment of unimodal vision and language models"; SOTAlign,
+    appendix A.2.
+
     Parameters
     ----------
     negatives : bool, default=False
@@ -39,16 +42,6 @@ class SAIL(HeadTrainer):
         against all source rows, averaged. If False, unpaired rows are not used.
     **parameters
         Parameters of ``HeadTrainer``, with its defaults.
-
-    References
-    ----------
-    Zhang et al. (2025), "Assessing and learning alignment of unimodal vision and language models"; SOTAlign, appendix
-    A.2.
-
-    Examples
-    --------
-    >>> from congruence.synthetic import dual_problem  # doctest: +SKIP
-    >>> mapping = SAIL(n_components=64, max_steps=200).fit(images, texts)  # doctest: +SKIP
     """
 
     method: ClassVar[str] = "sail"
@@ -61,17 +54,15 @@ class SAIL(HeadTrainer):
 class Contrastive(HeadTrainer):
     """``SAIL`` with other defaults: ``pair_loss="infonce"`` and ``head="mlp"``.
 
+    Source: SOTAlign, tables 6 and 11, "Contrastive", after Yacobi et al. (2025), "Learning shared representations from
+    unpaired data".
+
     Parameters
     ----------
     pair_loss : {"siglip", "infonce"}, default="infonce"
     head : {"linear", "mlp"}, default="mlp"
     **parameters
         Parameters of ``SAIL``, with its defaults.
-
-    References
-    ----------
-    SOTAlign, tables 6 and 11, "Contrastive", after Yacobi et al. (2025), "Learning shared representations from unpaired
-    data".
     """
 
     method: ClassVar[str] = "contrastive"

@@ -135,6 +135,9 @@ class _Objective(HeadsObjective):
 class STRUCTURE(HeadTrainer):
     """Train heads with the supervised loss plus λ times the change in the geometry of each side.
 
+    Source: Gröger et al. (2025), "With limited data for multimodal alignment, let the STRUCTURE guide you"; SOTAlign,
+    appendix A.2.
+
     Parameters
     ----------
     weight : float, default=1.0
@@ -153,11 +156,6 @@ class STRUCTURE(HeadTrainer):
     **parameters
         Parameters of ``HeadTrainer``, with its defaults. STRUCTURE's own supervised loss is
         ``"infonce"``.
-
-    References
-    ----------
-    Gröger et al. (2025), "With limited data for multimodal alignment, let the STRUCTURE guide you"; SOTAlign, appendix
-    A.2.
     """
 
     method: ClassVar[str] = "structure"

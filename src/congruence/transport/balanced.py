@@ -156,7 +156,8 @@ def sinkhorn(
     n = A.shape[0]
     solved = iterate(A, float(epsilon), r, c, max_iter, tol, memory)
     xp = A.xp
-    rows, columns = plan_marginals(A, float(epsilon), solved.u, solved.v, memory)
+    with strip_pool_for(A, memory) as pool:
+        rows, columns = kernel_marginals(Kernel(A, float(epsilon), memory, pool), solved.u, solved.v)
     error = float(xp.sum(xp.abs(rows - r)) + xp.sum(xp.abs(columns - c)))
     u = solved.u + math.log(n) if mass == "bistochastic" else solved.u
     converged = error <= (CONVERGED if tol is None else tol)
@@ -404,12 +405,6 @@ def log_domain_pass(
         sums = sums * xp.exp(largest - new_largest) + strip_sums * xp.exp(strip_largest - new_largest)
         largest = new_largest
     return u, largest, xp.log(sums)
-
-
-def plan_marginals(affinity: Affinity, epsilon: float, u: Array, v: Array, memory: int) -> tuple[Array, Array]:
-    """Return the row sums and the column sums of the plan, in float64."""
-    with strip_pool_for(affinity, memory) as pool:
-        return kernel_marginals(Kernel(affinity, epsilon, memory, pool), u, v)
 
 
 def kernel_marginals(kernel: Kernel, u: Array, v: Array) -> tuple[Array, Array]:

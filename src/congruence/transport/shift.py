@@ -80,6 +80,8 @@ def distribution_shift(
 ) -> DistributionShift:
     """Measure the distance of unpaired from paired data: SSW(X, A) + SSW(Y, B), sliced distances on the sphere.
 
+    Source: SOTAlign, equations 14 and 22, appendices B.4 (p = 2, 500 projections, 100,000 rows, 20 seeds) and C.2.
+
     Parameters
     ----------
     X : array_like, shape (n, d)
@@ -101,10 +103,6 @@ def distribution_shift(
     -------
     DistributionShift
         In turns of the circle.
-
-    References
-    ----------
-    SOTAlign, equations 14 and 22, appendices B.4 (p = 2, 500 projections, 100,000 rows, 20 seeds) and C.2.
 
     Examples
     --------
