@@ -226,16 +226,9 @@ class DriftMonitor:
         return self
 
     def update(self, rows: RowsLike) -> DriftReport:
-        """Process further vectors of the stream, in order.
+        """Process further vectors (m, d) of the stream, in order; return the evidence since ``fit``.
 
-        Parameters
-        ----------
-        rows : Embeddings or array_like, shape (m, d)
-
-        Returns
-        -------
-        DriftReport
-            Covers everything since ``fit``. An alarm is never withdrawn.
+        An alarm is never withdrawn.
         """
         if not hasattr(self, "n_seen_"):
             raise ParameterError("Got a DriftMonitor without a reference.", "Call fit(reference) first.")

@@ -127,6 +127,9 @@ def match_test(
 ) -> Separations:
     """Score matching pairs, easy non-matches and hard non-matches, and test whether each metric distinguishes them.
 
+    Returns for each metric and definition (the paper's first): ``"noise"``, ``"unrelated"`` or ``"shuffled"``, and
+    ``"hard"`` if given.
+
     Source: Yoon, Yue and Kim, "Escaping Plato's Cave: JAM for Aligning Independently Trained Vision and Language
     Models", section 2 and appendix B.3. Edgington and Onghena (2007), "Randomization tests" (paired exchanges).
 
@@ -165,12 +168,6 @@ def match_test(
         Number of randomizations for each p-value.
     callback : callable, optional
         Called with 1 after every draw and every randomization.
-
-    Returns
-    -------
-    Separations
-        A list of ``Separation`` with a ``plot`` method. For each metric and definition (the paper's first):
-        ``"noise"``, ``"unrelated"`` or ``"shuffled"``, and ``"hard"`` if given.
 
     Notes
     -----

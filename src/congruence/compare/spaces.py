@@ -104,11 +104,6 @@ def compare_spaces(
     callback : callable, optional
         Called with 1 after each metric.
 
-    Returns
-    -------
-    Similarities
-        A list of ``Similarity``, in the order of ``metrics``, with ``plot``.
-
     Notes
     -----
     Gram matrices, neighbor tables and bases are computed once and reused, so that a re-pairing costs a small part of

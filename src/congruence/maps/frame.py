@@ -272,6 +272,8 @@ class CanonicalFrame:
     def map(self, source: str, target: str, *, modality: str | None = None) -> OrthogonalMap:
         """Return the map from one model to another, through the frame.
 
+        Unlike a map fitted on pairs it has no moments, so it cannot be updated with ``partial_fit``.
+
         Parameters
         ----------
         source, target : str
@@ -279,12 +281,6 @@ class CanonicalFrame:
         modality : str, optional
             Modality whose means the map uses initially; it has the means of every modality that both models know. By
             default the first modality that both have rows of.
-
-        Returns
-        -------
-        OrthogonalMap
-            Can be saved, composed, inverted and recentered like a map fitted on pairs, but not updated with
-            ``partial_fit``, as it has no moments.
         """
         self.check_fitted()
         a, b = (self.models_[check_choice(name, self.models_, "model")] for name in (source, target))

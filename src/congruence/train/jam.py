@@ -129,6 +129,9 @@ class JAM(HeadsMap):
     ) -> Self:
         """Train both autoencoders.
 
+        ``facts_`` then hold the losses, the sizes of both autoencoders, and the reconstruction error as a share of the
+        variance (1 is no better than the mean).
+
         Parameters
         ----------
         X : Embeddings or array_like, shape (n, d_source)
@@ -146,12 +149,6 @@ class JAM(HeadsMap):
             weights with the best score are kept; without validation, the last weights.
         checkpoint, resume, verbose
             As for ``congruence.train.HeadTrainer.fit``.
-
-        Returns
-        -------
-        Self
-            The fitted map, with decoders. Its ``facts_`` hold the losses, the sizes of both autoencoders, and the
-            reconstruction error as a share of the variance (1 is no better than the mean).
         """
         self._check_parameters()
         require("torch", extra="train")
