@@ -24,11 +24,7 @@ def nearest_rows(queries: np.ndarray, rows: Rows, k: int, device: str | torch.de
 
     ``queries`` (n, d); ``rows``: rows to search, which can be read in order. Returns (n, k): row numbers, nearest
     first. Cosines are computed in float32; rows whose cosines differ by no more than rounding may be in either order.
-
-    Notes
-    -----
-    Memory is O(n·k) in addition to the queries and one block. With frozen encoders, neighbors need to be computed only
-    once (SOTAlign, appendix A.2).
+    Memory is O(n·k) in addition to the queries and one block.
     """
     if k > len(rows):
         raise ParameterError(

@@ -326,7 +326,10 @@ def iterate(
 
 def _iterate(kernel: Kernel, r: Array, c: Array, max_iter: int, tol: float | None) -> Potentials:
     xp, affinity = kernel.xp, kernel.affinity
-    u, v = _first(kernel, r, c)
+    u, largest, log_sums = log_domain_pass(
+        kernel, kernel.zeros(len(c)), lambda part, largest, log_sums: xp.log(r[part]) - largest - log_sums
+    )
+    v = xp.log(c) - largest - log_sums
     if max_iter == 1:  # otherwise the next iteration would compute the error anyway
         return Potentials(u, v, 1, float(xp.sum(xp.abs(kernel_marginals(kernel, u, v)[0] - r))))
     kernel.rebase(u, v, (r, c))
@@ -365,15 +368,6 @@ def _iterate(kernel: Kernel, r: Array, c: Array, max_iter: int, tol: float | Non
             kernel.rebase(kernel.u + log_a, kernel.v + log_b, sparse_marginals)
             a, b, growth = xp.exp(kernel.zeros(len(u))), xp.exp(kernel.zeros(len(v))), 0.0
     return Potentials(kernel.u + xp.log(a), kernel.v + xp.log(b), n_iter, error)
-
-
-def _first(kernel: Kernel, r: Array, c: Array) -> tuple[Array, Array]:
-    """Return u and v after the first iteration, in the log domain."""
-    xp = kernel.xp
-    u, largest, log_sums = log_domain_pass(
-        kernel, kernel.zeros(len(c)), lambda part, largest, log_sums: xp.log(r[part]) - largest - log_sums
-    )
-    return u, xp.log(c) - largest - log_sums
 
 
 def log_domain_pass(
