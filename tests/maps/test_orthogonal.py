@@ -400,15 +400,13 @@ def test_composition_keeps_every_mean_right():
         first.then(second)
 
 
-def test_saved_maps_can_be_continued_and_keep_all_means(tmp_path):
+def test_saved_maps_keep_all_means(tmp_path):
     p = rigid_problem(100, 5, noise=0.1, random_state=6)
     m = OrthogonalMap().fit(p.X[:50], p.Y[:50], modality="image").recenter(p.X, modality="text")
     again = load(m.save(tmp_path / "m"))
     assert again.modality_ == "text"
     for name in ("image", "text"):
         np.testing.assert_array_equal(again.for_modality(name).transform(p.X), m.for_modality(name).transform(p.X))
-    again.partial_fit(p.X[50:], p.Y[50:], modality="image")
-    np.testing.assert_allclose(again.rotation_, OrthogonalMap().fit(p.X, p.Y).rotation_, atol=1e-10)
     composed = load(m.then(m).save(tmp_path / "c"))
     np.testing.assert_array_equal(composed.transform(p.X), m.then(m).transform(p.X))
 

@@ -164,21 +164,17 @@ class DriftMonitor:
 
     Notes
     -----
-    Each vector gets three scores (norm, cosine with the reference's mean, Mahalanobis distance of its direction under a
-    Ledoit–Wolf covariance), fitted on one half of the reference. Its rank among the other half and all vectors before
-    it gives a p-value. If the stream's vectors are exchangeable with the reference's, these p-values are independent
-    and uniform, whatever the distribution (conformal prediction). Bets ε p^(ε−1) on them therefore multiply to a
-    martingale. It is averaged over scores, tails, three ε, and the vector at which the bets begin, with weights 1 / (j
-    (j + 1)), so that j vectors without a change cost only 2 log j. By Ville's inequality the average exceeds 1 / alpha
-    with probability at most alpha.
+    Each vector gets three scores: its norm, its cosine with the reference's mean, and the Mahalanobis distance of its
+    direction. Their ranks among the vectors so far give p-values, which are independent and uniform as long as the
+    stream is exchangeable with the reference, whatever the distribution. Bets on them multiply to a martingale, which
+    by Ville's inequality exceeds 1 / alpha with probability at most alpha (docs/drift.md).
 
     The bound concerns the vectors, not the encoder: different content (another topic, language or camera) is also a
     change, and no unpaired test can distinguish the two. ``compare_canaries`` can.
 
-    References
-    ----------
-    Vovk, Gammerman and Shafer (2022), "Algorithmic Learning in a Random World", chapter 8 (conformal test martingales).
-    Shin, Ramdas and Rinaldo (2024), "E-detectors: a nonparametric framework for sequential change detection".
+    Source: Vovk, Gammerman and Shafer (2022), "Algorithmic Learning in a Random World", chapter 8 (conformal test
+    martingales). Shin, Ramdas and Rinaldo (2024), "E-detectors: a nonparametric framework for sequential change
+    detection".
 
     Examples
     --------
@@ -205,11 +201,6 @@ class DriftMonitor:
         reference : Embeddings or array_like, shape (n, d)
             At least 40 rows, with content like that of the stream. With n rows no p-value is below 2 / n, so 1,000 or
             more detect a change sooner.
-
-        Raises
-        ------
-        ParameterError
-            If ``alpha`` is not in (0, 1).
         """
         if not check_positive(self.alpha, "alpha") < 1:
             raise ParameterError(
@@ -235,16 +226,9 @@ class DriftMonitor:
         return self
 
     def update(self, rows: RowsLike) -> DriftReport:
-        """Process further vectors of the stream, in order.
+        """Process further vectors (m, d) of the stream, in order; return the evidence since ``fit``.
 
-        Parameters
-        ----------
-        rows : Embeddings or array_like, shape (m, d)
-
-        Returns
-        -------
-        DriftReport
-            Covers everything since ``fit``. An alarm is never withdrawn.
+        An alarm is never withdrawn.
         """
         if not hasattr(self, "n_seen_"):
             raise ParameterError("Got a DriftMonitor without a reference.", "Call fit(reference) first.")

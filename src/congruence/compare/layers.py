@@ -29,7 +29,6 @@ class LayerComparison:
 
     Attributes
     ----------
-    metric : str
     x_layers, y_layers : tuple of str
         Names of the L and of the M layers.
     values : ndarray, shape (L, M)
@@ -49,10 +48,8 @@ class LayerComparison:
     best_null_mean, best_null_sd : float
         Mean and standard deviation, over re-pairings, of the closest of the L × M scores: the best score expected by
         chance.
-    larger_is_closer : bool
     n : int
         Number of rows.
-    permutations : int
     """
 
     metric: str
@@ -95,10 +92,7 @@ class LayerComparison:
         }
 
     def plot(self, ax: Axes | None = None, *, title: str = "Similarity of layers", annotate: bool = True) -> Axes:
-        """Draw the scores as a heat map; the stronger the color, the further a pair of layers is above chance.
-
-        On the matplotlib axes ``ax``, by default new ones; ``annotate=False`` leaves out the title and labels.
-        """
+        """Draw the scores as a heat map, colored by how far they are above chance, on ``ax`` or new axes."""
         from congruence.plotting import draw_layers
 
         return draw_layers(self.to_dict() | {"strength": self.strength}, ax, title=title, annotate=annotate)
@@ -118,6 +112,9 @@ def compare_layers(
 
     Reporting the best pair of layers, as the code of Huh et al. (2024) does, is a search over L × M scores. The best of
     these is above chance even for unrelated models, so the same search is repeated on randomly re-paired rows.
+
+    Source: Westfall and Young (1993), "Resampling-based multiple testing". Huh et al. (2024), "The Platonic
+    Representation Hypothesis".
 
     Parameters
     ----------
@@ -148,11 +145,6 @@ def compare_layers(
     >>> found = compare_layers({"early": first[0], "late": first[1]}, list(second))
     >>> found.best, found.best_adjusted_p_value < 0.01
     (('late', '2'), True)
-
-    References
-    ----------
-    Westfall and Young (1993), "Resampling-based multiple testing". Huh et al. (2024), "The Platonic Representation
-    Hypothesis".
     """
     check_seed(random_state)
     steps = between_spaces(metric)

@@ -20,9 +20,9 @@ from congruence._utils.validation import (
     check_scale,
     check_seed,
 )
-from congruence.compare.spaces import FEWEST_ROWS
+from congruence.compare.spaces import FEWEST_ROWS, check_metrics
 from congruence.errors import ParameterError, ShapeError
-from congruence.metrics import BETWEEN_SPACES, METRICS, Metric, between_spaces
+from congruence.metrics import METRICS, Metric, between_spaces
 from congruence.metrics.cka import BIASED
 from congruence.metrics.correlations import compare_first
 from congruence.metrics.neighbors import prepare_cknna
@@ -53,7 +53,6 @@ class Separation:
 
     Attributes
     ----------
-    metric : str
     definition : {"jam", "congruence", "both"}
         Source of the definition: the JAM paper, ``congruence.metrics.METRICS``, or both, if they agree.
     formula : str
@@ -74,7 +73,6 @@ class Separation:
     p_value : float
         One-sided p-value of a randomization test on all rows; see ``match_test``. Never below 1 / (permutations +
         1).
-    larger_is_closer : bool
     n, rows, permutations : int
         Total number of rows, rows per subset, and number of randomizations.
     """
@@ -104,10 +102,7 @@ class Separations(list[Separation]):
     """Result of ``match_test``: a list with one entry per metric and kind of non-match, with a ``plot`` method."""
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw the scores of matches and non-matches: means and standard deviations over random subsets of the rows.
-
-        On the matplotlib axes ``ax``, by default new ones; ``annotate=False`` leaves out the title and labels.
-        """
+        """Draw means and standard deviations of matches and non-matches over subsets, on ``ax`` or new axes."""
         from congruence.plotting import draw_separations
 
         return draw_separations([separation.to_dict() for separation in self], ax, annotate=annotate)
@@ -132,10 +127,15 @@ def match_test(
 ) -> Separations:
     """Score matching pairs, easy non-matches and hard non-matches, and test whether each metric distinguishes them.
 
+    Returns for each metric and definition (the paper's first): ``"noise"``, ``"unrelated"`` or ``"shuffled"``, and
+    ``"hard"`` if given.
+
+    Source: Yoon, Yue and Kim, "Escaping Plato's Cave: JAM for Aligning Independently Trained Vision and Language
+    Models", section 2 and appendix B.3. Edgington and Onghena (2007), "Randomization tests" (paired exchanges).
+
     Parameters
     ----------
-    images : array_like, shape (n, d)
-    texts : array_like, shape (n, e)
+    images, texts : array_like, shapes (n, d) and (n, e)
         Row i is the text of row i of ``images``.
     hard : array_like of shape (n, e), or "nearest", optional
         Embeddings of a wrong caption for each image. ``"nearest"`` constructs them from ``texts`` if no wrong captions
@@ -169,30 +169,13 @@ def match_test(
     callback : callable, optional
         Called with 1 after every draw and every randomization.
 
-    Returns
-    -------
-    Separations
-        A list of ``Separation`` with a ``plot`` method. For each metric and definition (the paper's first):
-        ``"noise"``, ``"unrelated"`` or ``"shuffled"``, and ``"hard"`` if given.
-
     Notes
     -----
-    **Non-matches.** ``"noise"``: the texts paired with Gaussian noise with the mean and standard deviation of each
-    image dimension, drawn again each time (the paper encodes white-noise images, which needs the encoder).
-    ``"unrelated"`` or ``"shuffled"``: the images paired with other texts. ``"hard"``: the images paired with ``hard``.
-
-    **Tests.** The paper reports one score per condition and no test. Scores of overlapping subsets are not independent,
-    so a t-test or Mann–Whitney test over them finds a difference in anything, given enough subsets. Instead:
-
-    - Easy non-matches: p is the share of ``permutations`` non-matches of all n rows, including the actual pairing, that
-      score at least as close as it. For ``"shuffled"`` this is the permutation test of similarity, exact whatever the
-      data; for the others it tells whether *such* non-matches reach the score.
-    - Hard non-matches: if a metric does not depend on which caption is the correct one, swapping an image's caption and
-      its hard negative changes nothing. p is the share of random swaps (each row independently with probability 1/2) in
-      which the first set of captions exceeds the second by at least as much as the correct one exceeds the wrong one.
-      With ``"nearest"`` this is an approximation, because a swap can give two images the same caption.
-
-    P-values are not corrected for several metrics and kinds of non-match.
+    Easy non-matches are Gaussian noise with the moments of each image dimension in place of the images (``"noise"``,
+    drawn again each time), and other texts (``"unrelated"`` or ``"shuffled"``). Their p is the share of
+    ``permutations`` non-matches of all rows, including the actual pairing, that score at least as close as it. The p of
+    hard non-matches is the share of random exchanges of each row's two captions with as large a difference. Subsets
+    overlap, so no test compares their scores (docs/match.md). P-values are not corrected for several metrics.
 
     Examples
     --------
@@ -203,22 +186,11 @@ def match_test(
     >>> found = match_test(images, images @ rng.standard_normal((12, 8)), metrics=["linear_cka"], draws=10)
     >>> [(one.formula, one.against, one.auc) for one in found]
     [('biased', 'noise', 1.0), ('biased', 'shuffled', 1.0), ('debiased', 'noise', 1.0), ('debiased', 'shuffled', 1.0)]
-
-    References
-    ----------
-    Yoon, Yue and Kim, "Escaping Plato's Cave: JAM for Aligning Independently Trained Vision and Language Models",
-    section 2 and appendix B.3. Edgington and Onghena (2007), "Randomization tests" (paired exchanges).
     """
     check_seed(random_state)
-    names = list(dict.fromkeys(metrics))
-    if not names:
-        raise ParameterError(
-            f"Got no metric; expected one that compares two spaces: {', '.join(BETWEEN_SPACES)}.",
-            "Pass at least one of these as `metrics=…`.",
-        )
     scored = [
         measure
-        for name in names
+        for name in check_metrics(metrics)
         for measure in measures(name, definition, components=components is not None, normalize=normalize)
     ]
     check_positive(draws, "draws", integer=True)

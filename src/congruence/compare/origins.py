@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -49,23 +49,14 @@ class OriginDetector:
 
     Notes
     -----
-    One half of a model's known rows is used to fit the mean of their directions and a Ledoit–Wolf covariance, with the
-    spread of the norms as one more direction. The squared Mahalanobis distances D of the other half are kept. A row's
-    p-value under a model is its rank among these (conformal: valid if the row is exchangeable with the known ones,
-    whatever their distribution). Beyond the largest tenth, a Pareto tail with Hill's exponent is used, since with a few
-    hundred known rows, ranks alone could never identify one foreign row among a million. A row belongs to no known
-    model if the largest of its p-values is rejected by Benjamini and Hochberg's procedure at ``fdr``; otherwise it is
-    assigned to the model under which it is most likely. Rows are read once, in blocks.
+    A row's p-value under a model is the rank of its Mahalanobis distance among known rows that were not used to fit the
+    model, beyond the largest tenth that of a Pareto tail. A row belongs to no known model if the largest of its
+    p-values is rejected by Benjamini and Hochberg's procedure at ``fdr``; otherwise it is assigned to the model under
+    which it is most likely (docs/doctor.md). Rows are read once, in blocks.
 
     A known model is represented by rows *of one kind*: a model's texts do not represent its images, and if a store has
     other content, some of its rows belong to no known model although the model is the right one (their ``distance`` is
     then near 1, not far above).
-
-    References
-    ----------
-    Ledoit and Wolf (2004), "A well-conditioned estimator for large-dimensional covariance matrices".
-    Bates, Candès, Lei, Romano and Sesia (2023), "Testing for outliers with conformal p-values".
-    Hill (1975), "A simple general approach to inference about the tail of a distribution".
 
     Examples
     --------
@@ -93,11 +84,6 @@ class OriginDetector:
             Rows of each model, of the store's modality: at least 40 per model, preferably a few hundred.
         maps : mapping of str to Map, optional
             Fitted maps, whose means distinguish their two models if no rows are available.
-
-        Raises
-        ------
-        ParameterError
-            If ``fdr`` is not in (0, 1).
         """
         if not check_positive(self.fdr, "fdr") < 1:
             raise ParameterError(f"Got `fdr={self.fdr}`; expected a share below 1.", "Pass `fdr=0.01`, for example.")
@@ -128,11 +114,6 @@ class OriginDetector:
         rows : Embeddings, array_like of shape (n, d), or an opened source
             A source (``congruence.stores.open_source``) is read once, in blocks. Rows with NaN and rows of zeros
             are reported, not refused.
-
-        Raises
-        ------
-        InputError
-            If there are no rows.
         """
         if not hasattr(self, "names_"):
             raise ParameterError(
@@ -260,7 +241,7 @@ class _Examination:
         names = [name for name, _ in self._models]
         odd = np.flatnonzero(p <= _cut(p, self._detector.fdr))
         odd = odd[np.lexsort((odd, -far[odd], p[odd]))]
-        listed: list[OddRow] = [
+        listed: list[dict[str, Any]] = [
             {
                 "row": int(row),
                 "id": self._ids.get(int(row)),
@@ -273,7 +254,7 @@ class _Examination:
         origin[odd] = -1
         counts = [int(np.count_nonzero(origin == k)) for k in range(len(names))]
         count = max(self._finite, 1)
-        by_means: list[NearMean] = [
+        by_means: list[dict[str, Any]] = [
             {"name": mean.name, "nearest": float(n / count), "distance": float(total / n) if n else np.nan}
             for mean, total, n in zip(self._detector._means, *self._sums, strict=True)
             if len(mean.mean) == self.width
@@ -381,24 +362,6 @@ def _take(ids: pa.Array | np.ndarray, rows: np.ndarray) -> pa.Array | np.ndarray
 NEAR = 1.25
 
 
-class OddRow(TypedDict):
-    """A row that fits no known model: its id, the nearest model, its distance (1 is typical) and its p-value."""
-
-    row: int
-    id: object
-    nearest: str
-    p: float
-    distance: float
-
-
-class NearMean(TypedDict):
-    """A mean of a map: the share of rows for which it is the nearest mean, and their distance (1 at the fit)."""
-
-    name: str
-    nearest: float
-    distance: float
-
-
 @dataclass(frozen=True)
 class OriginReport:
     """Result of examining the rows of a store.
@@ -451,9 +414,9 @@ class OriginReport:
     not_finite: list[int]
     zero: list[int]
     unit: float
-    odd: list[OddRow]
+    odd: list[dict[str, Any]]
     fdr: float
-    by_means: list[NearMean]
+    by_means: list[dict[str, Any]]
     mapped: dict[str, int]
     looks_like: str | None
     origin: np.ndarray = field(repr=False)

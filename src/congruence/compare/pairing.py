@@ -51,7 +51,6 @@ class PairingReport:
 
     Attributes
     ----------
-    n_pairs : int
     alignment : float
         Mean cosine of held-out pairs after centering and rotation.
     null_mean, null_sd : float
@@ -90,10 +89,7 @@ class PairingReport:
         return {**asdict(self), "suspects": list(self.suspects), "suspect_probability": list(self.suspect_probability)}
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw the alignment of held-out pairs, and its distribution when they are paired at random.
-
-        On the matplotlib axes ``ax``, by default new ones; ``annotate=False`` leaves out the title and labels.
-        """
+        """Draw the alignment of held-out pairs, and of random re-pairings, on ``ax`` or new axes."""
         from congruence.plotting import draw_pairing
 
         if self.state == "too few":
@@ -139,8 +135,7 @@ def check_pairing(
 
     Parameters
     ----------
-    X : array_like, shape (n, d_source)
-    Y : array_like, shape (n, d_target)
+    X, Y : array_like, shapes (n, d_source) and (n, d_target)
     ids : sequence of str, optional
         Names of the pairs; row numbers by default.
     permutations : int, default=999
@@ -151,26 +146,12 @@ def check_pairing(
     Notes
     -----
     Within a fold the test is exact: the map has not seen the fold, so if the rows are not paired, every re-pairing of
-    the fold is as likely as the given one. Folds share training rows and are not independent, so their p-values are
-    combined by Bonferroni, which does not require independence. ``p_value`` is the larger of this and the p-value of
-    their mean. Below 60 pairs two folds are used whatever ``folds`` is, since smaller folds have too few re-pairings.
+    the fold is as likely as the given one. ``p_value`` is the larger of the folds' p-values combined by Bonferroni and
+    that of their mean. Up to one set of unrelated rows in a hundred passes at the default level, so a second test must
+    agree; otherwise the state is "cannot tell". Wide rows are first projected on the 256 leading directions of their
+    own side. Both tests, the model by which wrong pairs are found, and measured error rates: docs/pairing.md.
 
-    Up to one set of unrelated rows in a hundred passes this test at the default level, so a second test must agree;
-    otherwise the state is "cannot tell". Up to 200 pairs, the centered Gram matrices of all pairs must agree at a tenth
-    of ``level`` (HSIC, a permutation test; Gretton et al. 2008). With more pairs, the alignment must exceed the mean of
-    its null by eight standard deviations.
-
-    Wrong pairs are found by the agreement of the rows of the two sides' Gram matrices, leaving out the pairs in
-    question. Partners that were exchanged among the anchors are found by solving an assignment problem, pairs without a
-    partner by their own evidence. The underlying model is an approximation: its error rate was measured, not proved
-    (docs/pairing.md). Wide rows are first projected on the 256 leading directions of their own side, and ``alignment``
-    is that of a map of this rank.
-
-    References
-    ----------
-    Gretton et al. (2008), "A kernel statistical test of independence".
-
-    Halko, Martinsson, Tropp (2011), "Finding structure with randomness", algorithm 4.3.
+    Source: Gretton et al. (2008), "A kernel statistical test of independence".
     """
     check_seed(random_state)
     check_positive(folds, "folds", integer=True)

@@ -28,8 +28,6 @@ class Similarity:
 
     Attributes
     ----------
-    metric : str
-    value : float
     null_mean, null_sd : float
         Mean and standard deviation of the score over random re-pairings of the rows.
     p_value : float
@@ -44,10 +42,8 @@ class Similarity:
     held_out : float or None
         For CCA and SVCCA: correlation on one half of the rows along directions fitted on the other half. In-sample,
         these scores are the result of an optimization, and rise with the number of dimensions whatever the data.
-    larger_is_closer : bool
     n : int
         Number of rows.
-    permutations : int
     """
 
     metric: str
@@ -72,10 +68,7 @@ class Similarities(list[Similarity]):
     """Result of ``compare_spaces``: a list of scores with a ``plot`` method."""
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw each score with its interval; bars show the range of 95 % of random re-pairings.
-
-        On the matplotlib axes ``ax``, by default new ones; ``annotate=False`` leaves out the title and labels.
-        """
+        """Draw each score with its interval, and the range of 95 % of random re-pairings, on ``ax`` or new axes."""
         from congruence.plotting import draw_similarities
 
         return draw_similarities([similarity.to_dict() for similarity in self], ax, annotate=annotate)
@@ -96,8 +89,7 @@ def compare_spaces(
 
     Parameters
     ----------
-    X : Embeddings or array_like, shape (n, d)
-    Y : Embeddings or array_like, shape (n, e)
+    X, Y : Embeddings or array_like, shapes (n, d) and (n, e)
         Row i is the same item as row i of ``X``. Embeddings with ids, and pandas objects with an index, are paired by
         those.
     metrics : sequence of str
@@ -112,17 +104,10 @@ def compare_spaces(
     callback : callable, optional
         Called with 1 after each metric.
 
-    Returns
-    -------
-    Similarities
-        A list of ``Similarity``, in the order of ``metrics``, with ``plot``.
-
     Notes
     -----
     Gram matrices, neighbor tables and bases are computed once and reused, so that a re-pairing costs a small part of
-    the score. The interval uses halves drawn without replacement, not a bootstrap: in a bootstrap sample, a repeated
-    row is its own perfect neighbor, which inflates every neighborhood measure. The spread of the score over halves
-    estimates its standard error at n rows (Shao and Wu 1989, "A general theory for jackknife variance estimation").
+    the score. The spread over halves estimates the standard error at n rows (Shao and Wu 1989; docs/similarity.md).
 
     Examples
     --------
@@ -135,12 +120,7 @@ def compare_spaces(
     True
     """
     check_seed(random_state)
-    names = list(dict.fromkeys(metrics))
-    if not names:
-        raise ParameterError(
-            f"Got no metric; expected one that compares two spaces: {', '.join(BETWEEN_SPACES)}.",
-            "Pass at least one of these as `metrics=…`.",
-        )
+    names = check_metrics(metrics)
     entries = [between_spaces(name) for name in names]
     check_positive(permutations, "permutations", integer=True)
     check_positive(halves, "halves", integer=True)
@@ -206,6 +186,16 @@ def _held_out(name: str, A: np.ndarray, B: np.ndarray, half: np.ndarray) -> floa
 
 #: Minimum number of rows on which spaces are compared.
 FEWEST_ROWS = 8
+
+
+def check_metrics(metrics: Sequence[str]) -> list[str]:
+    """Return the names of metrics, each once."""
+    if not metrics:
+        raise ParameterError(
+            f"Got no metric; expected one that compares two spaces: {', '.join(BETWEEN_SPACES)}.",
+            "Pass at least one of these as `metrics=…`.",
+        )
+    return list(dict.fromkeys(metrics))
 
 
 def draw_rows(n: int, max_rows: int | None, rng: np.random.Generator) -> np.ndarray | None:

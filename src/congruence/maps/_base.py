@@ -42,7 +42,7 @@ from congruence.embeddings import (
     normalize_rows,
 )
 from congruence.errors import CongruenceError, InputError, NormWarning, ParameterError, ShapeError, TooFewAnchorsError
-from congruence.maps.card import write_card
+from congruence.maps.card import LOADING, write_card
 
 if TYPE_CHECKING:
     import torch
@@ -95,8 +95,7 @@ class Map(ABC):
 
         Parameters
         ----------
-        X : array_like, shape (n, d_source)
-        Y : array_like, shape (n, d_target)
+        X, Y : array_like, shapes (n, d_source) and (n, d_target)
         """
 
     @abstractmethod
@@ -566,11 +565,7 @@ class Map(ABC):
         others = [name for name in MODALITIES if isinstance(known, list) and name in known and name != fitted]
         text = [
             f"Maps vectors of *{as_markdown(str(source))}* into the space of *{as_markdown(str(target))}*.",
-            "",
-            "```python",
-            "import congruence",
-            "",
-            'mapping = congruence.load("path/to/this/folder")',
+            *LOADING,
             f"mapped = mapping.transform_embeddings(vectors).vectors{unit}",
             *(f'mapped = mapping.transform_embeddings({n}_vectors, modality="{n}").vectors' for n in others),
             "```",

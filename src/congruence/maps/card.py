@@ -14,6 +14,9 @@ from congruence.maps.evidence import alignment_rows, choice_sentence, refinement
 if TYPE_CHECKING:
     from congruence.maps._base import Map
 
+#: First lines of the example on a card.
+LOADING = ("", "```python", "import congruence", "", 'mapping = congruence.load("path/to/this/folder")')
+
 #: Meanings of facts and scores whose names do not explain themselves.
 _MEANING = {
     "n_pairs": "pairs in the fit",

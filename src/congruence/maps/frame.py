@@ -50,6 +50,7 @@ PairMoments: TypeAlias = dict[tuple[int, int, str], CrossMoments]
 ModelMeans: TypeAlias = dict[str, tuple[np.ndarray, str]]
 
 
+@dataclass(eq=False, repr=False)
 class CanonicalFrame:
     """One coordinate frame for many models, and a map between any two of them through it.
 
@@ -84,24 +85,16 @@ class CanonicalFrame:
     objective_ : ndarray, shape (n_iter_ + 1,)
         Alignment over all pairs of models, Σ tr(R_mᵀ C_mj R_j) / Σ √(Σ‖x‖² Σ‖y‖²), from the initial value on. It never
         decreases, and is 1 for noise-free data.
-    n_iter_ : int
-    converged_ : bool
 
     Notes
     -----
     Minimizes Σ_i 1/c_i Σ_{m<j} ‖(x_mi − t_mj) R_m − (x_ji − t_jm) R_j‖² over rotations R and translations t, where c_i
-    is the number of models that have item i. For complete data this is Gower's generalized Procrustes analysis without
-    scaling; for two models it gives their ``OrthogonalMap``. The solver is
-    ``congruence.linalg.generalized.generalized_procrustes``.
+    is the number of models that have item i: for complete data Gower's generalized Procrustes analysis without scaling,
+    for two models their ``OrthogonalMap``. Directions that a model lacks (because it is narrower, or its anchors do not
+    cover them) are lost in a map through it, and gains below 1 shrink the result of a loop (docs/frames.md).
 
-    A loop a → b → c → a is the identity, up to rounding, on the directions that all three models have in the frame,
-    under ``"covered"`` and ``"full"`` or where gains are 1. Directions that a model lacks (because it is narrower, or
-    its anchors do not cover them) are lost in a map through it, as in any projection. Gains below 1 shrink the result
-    of a loop but do not rotate it.
-
-    References
-    ----------
-    Gower (1975), "Generalized Procrustes analysis". Gower and Dijksterhuis (2004), "Procrustes Problems", chapter 9.
+    Source: Gower (1975), "Generalized Procrustes analysis". Gower and Dijksterhuis (2004), "Procrustes Problems",
+    chapter 9.
 
     Examples
     --------
@@ -118,26 +111,15 @@ class CanonicalFrame:
     """
 
     kind: ClassVar[str] = "frame"
-    models_: dict[str, FrameModel]
-    consensus_: dict[str, Consensus]
-
     get_params: ClassVar[Any] = Map.get_params
     set_params: ClassVar[Any] = Map.set_params
     __repr__ = Map.__repr__
 
-    def __init__(
-        self,
-        center: bool = True,
-        shrinkage: str = "auto",
-        shrinkage_strength: float | None = None,
-        max_iter: int = 200,
-        tol: float = 1e-8,
-    ) -> None:
-        self.center = center
-        self.shrinkage = shrinkage
-        self.shrinkage_strength = shrinkage_strength
-        self.max_iter = max_iter
-        self.tol = tol
+    center: bool = True
+    shrinkage: str = "auto"
+    shrinkage_strength: float | None = None
+    max_iter: int = 200
+    tol: float = 1e-8
 
     def fit(self, models: Mapping[str, object], *, modality: str | None = None) -> Self:
         """Fit the frame.
@@ -182,7 +164,8 @@ class CanonicalFrame:
             evidence = evidence if basis is None else basis @ evidence
             widest = max(width for j, width in enumerate(widths) if j != m)
             rotations.append(self._rotation(name, evidence, sizes[m], used, widest))
-        self.models_, self.consensus_ = {}, {}
+        self.models_: dict[str, FrameModel] = {}
+        self.consensus_: dict[str, Consensus] = {}
         self.axes_ = list(items) if self._shrinkage() == "wiener" and self.center else []
         means: list[ModelMeans] = [{} for _ in rows]
         for q, matched in items.items():
@@ -218,7 +201,6 @@ class CanonicalFrame:
 
         Parameters
         ----------
-        name : str
         vectors : Embeddings or array_like, shape (n, d), or a mapping of modality to those
             With ids, some of which are in the frame. New items become part of the frame, for models added later.
         modality : str, optional
@@ -271,7 +253,6 @@ class CanonicalFrame:
 
         Parameters
         ----------
-        name : str
         vectors, modality
             As for ``add``.
         """
@@ -291,6 +272,8 @@ class CanonicalFrame:
     def map(self, source: str, target: str, *, modality: str | None = None) -> OrthogonalMap:
         """Return the map from one model to another, through the frame.
 
+        Unlike a map fitted on pairs it has no moments, so it cannot be updated with ``partial_fit``.
+
         Parameters
         ----------
         source, target : str
@@ -298,12 +281,6 @@ class CanonicalFrame:
         modality : str, optional
             Modality whose means the map uses initially; it has the means of every modality that both models know. By
             default the first modality that both have rows of.
-
-        Returns
-        -------
-        OrthogonalMap
-            Can be saved, composed, inverted and recentered like a map fitted on pairs, but not updated with
-            ``partial_fit``, as it has no moments.
         """
         self.check_fitted()
         a, b = (self.models_[check_choice(name, self.models_, "model")] for name in (source, target))

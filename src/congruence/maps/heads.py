@@ -19,6 +19,7 @@ from congruence.embeddings import Space, check_space
 from congruence.errors import CorruptFileError, DirectionError, ParameterError, ShapeError, SpaceMismatchError
 from congruence.maps import _layers
 from congruence.maps._base import Map, NotFittedMapError
+from congruence.maps.card import LOADING
 from congruence.maps.history import History
 from congruence.persist import count
 
@@ -55,7 +56,6 @@ class HeadsMap(Map):
 
     Attributes
     ----------
-    source_layers_, target_layers_ : list of dict
     decode_source_layers_, decode_target_layers_ : list of dict or None
         Layers from the joint space back to each model's space.
     method_ : str
@@ -180,13 +180,10 @@ class HeadsMap(Map):
     def check_fitted(self) -> None:
         """Refuse a map that is not fitted. Raises NotFittedMapError."""
         if not hasattr(self, "source_layers_"):
-            if type(self) is HeadsMap:
-                raise NotFittedMapError(
-                    "Got a HeadsMap without heads; expected trained ones.",
-                    "Use congruence.train or HeadsMap.from_layers.",
-                )
+            if type(self) is not HeadsMap:
+                super().check_fitted()
             raise NotFittedMapError(
-                f"Got an unfitted {type(self).__name__}; expected a fitted one.", "Call fit(X, Y) first."
+                "Got a HeadsMap without heads; expected trained ones.", "Use congruence.train or HeadsMap.from_layers."
             )
 
     def __sklearn_clone__(self) -> Self:
@@ -379,11 +376,7 @@ class HeadsMap(Map):
         text = [
             f"Maps vectors of *{as_markdown(str(source))}* and of *{as_markdown(str(target))}* into one joint space of "
             f"{self.d_out} dimensions.",
-            "",
-            "```python",
-            "import congruence",
-            "",
-            'mapping = congruence.load("path/to/this/folder")',
+            *LOADING,
             "a = mapping.transform(source_vectors)",
             "b = mapping.transform_target(target_vectors)  # compare rows of a with rows of b by cosine",
             "```",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
@@ -17,8 +18,12 @@ from congruence.maps._base import AffineMap
 from congruence.persist import check_arrays, count, number
 
 
+@dataclass(eq=False, repr=False)
 class LinearMap(AffineMap):
     """Ridge regression from source to target rows: the paper's linear alternative (§E.9).
+
+    Source: Golub, Heath and Wahba (1979), "Generalized cross-validation as a method for choosing a good ridge
+    parameter".
 
     Parameters
     ----------
@@ -37,10 +42,6 @@ class LinearMap(AffineMap):
         The penalty used.
     gcv_ridges_, gcv_scores_ : ndarray, shape (61,)
         With ``ridge="cv"``: the grid of penalties, and the generalized cross-validation score of each.
-
-    References
-    ----------
-    Golub, Heath and Wahba (1979), "Generalized cross-validation as a method for choosing a good ridge parameter".
     """
 
     kind: ClassVar[str] = "linear"
@@ -48,17 +49,15 @@ class LinearMap(AffineMap):
     #: Penalties tried under ``ridge="cv"``, relative to the largest eigenvalue of the Gram matrix.
     RELATIVE_GRID: ClassVar[np.ndarray] = np.logspace(-8, 2, 61)
 
-    def __init__(self, ridge: float | str = "cv", center: bool = True) -> None:
-        self.ridge = ridge
-        self.center = center
+    ridge: float | str = "cv"
+    center: bool = True
 
     def fit(self, X: RowsLike, Y: RowsLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the coefficients on rows paired by position.
 
         Parameters
         ----------
-        X : array_like, shape (n, d_source)
-        Y : array_like, shape (n, d_target)
+        X, Y : array_like, shapes (n, d_source) and (n, d_target)
         sample_weight : array_like, shape (n,), optional
             Non-negative. An integer weight has the effect of repeating the row.
         """

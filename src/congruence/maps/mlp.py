@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
@@ -34,6 +35,7 @@ _SHAPES = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class MLPMap(Map):
     """Residual MLP ``z ↦ L(z) + W₂ gelu(W₁ (z − μ_A) + b₁) + b₂`` on top of a ridge map ``L`` (paper §E.9).
 
@@ -44,10 +46,6 @@ class MLPMap(Map):
     ----------
     hidden : int, default=512
         Width of the hidden layer.
-    learning_rate : float, default=3e-3
-    weight_decay : float, default=1e-2
-    batch_size : int, default=256
-    max_epochs : int, default=200
     patience : int, default=30
         Number of epochs without a better held-out loss after which training stops; the best weights are kept.
     validation_share : float, default=0.1
@@ -74,27 +72,15 @@ class MLPMap(Map):
 
     kind: ClassVar[str] = "mlp"
 
-    def __init__(
-        self,
-        hidden: int = 512,
-        learning_rate: float = 3e-3,
-        weight_decay: float = 1e-2,
-        batch_size: int = 256,
-        max_epochs: int = 200,
-        patience: int = 30,
-        validation_share: float = 0.1,
-        random_state: int = 0,
-        verbose: bool = False,
-    ) -> None:
-        self.hidden = hidden
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.batch_size = batch_size
-        self.max_epochs = max_epochs
-        self.patience = patience
-        self.validation_share = validation_share
-        self.random_state = random_state
-        self.verbose = verbose
+    hidden: int = 512
+    learning_rate: float = 3e-3
+    weight_decay: float = 1e-2
+    batch_size: int = 256
+    max_epochs: int = 200
+    patience: int = 30
+    validation_share: float = 0.1
+    random_state: int = 0
+    verbose: bool = False
 
     def fit(self, X: RowsLike, Y: RowsLike) -> Self:
         """Train on rows paired by position, shapes (n, d_source) and (n, d_target)."""

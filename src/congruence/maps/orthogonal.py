@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, overload
 
 import numpy as np
@@ -56,11 +56,16 @@ class GivenMeans(NamedTuple):
     n_target: float | None
 
 
+@dataclass(eq=False, repr=False)
 class OrthogonalMap(AffineMap):
     """Procrustes rotation between two embedding spaces: ``z ↦ (z − μ_A) @ rotation + μ_B``.
 
     Fitted on pairs of one modality, it maps every modality of a dual encoder; each modality has its own means
     (``recenter``, ``for_modality``).
+
+    Source: Gupta et al. (2026), "Canonicalizing Multimodal Contrastive Representation Learning", §6, Thm C.16 and
+    appendix D.4.1 (whose Algorithm 1 deploys the transpose of what it fits; this class does not).
+    Schönemann (1966), "A generalized solution of the orthogonal Procrustes problem".
 
     Parameters
     ----------
@@ -113,12 +118,6 @@ class OrthogonalMap(AffineMap):
         With ``shrinkage="cv"``: the strength chosen, and the mean log-probability of held-out pairs for each strength
         in ``congruence.linalg.shrinkage.CV_STRENGTHS``.
 
-    References
-    ----------
-    Gupta et al. (2026), "Canonicalizing Multimodal Contrastive Representation Learning", §6, Thm C.16 and
-    appendix D.4.1 (whose Algorithm 1 deploys the transpose of what it fits; this class does not).
-    Schönemann (1966), "A generalized solution of the orthogonal Procrustes problem".
-
     Examples
     --------
     >>> import numpy as np
@@ -132,24 +131,11 @@ class OrthogonalMap(AffineMap):
 
     kind: ClassVar[str] = "orthogonal"
 
-    modality_: str | None
-    modality_means_: dict[str, Means]
-    moments_: dict[str, CrossMoments]
-    given_means_: dict[str, GivenMeans]
-
-    def __init__(
-        self,
-        center: bool = True,
-        shrinkage: str = "auto",
-        shrinkage_strength: float | None = None,
-        allow_reflection: bool = True,
-        random_state: int = 0,
-    ) -> None:
-        self.center = center
-        self.shrinkage = shrinkage
-        self.shrinkage_strength = shrinkage_strength
-        self.allow_reflection = allow_reflection
-        self.random_state = random_state
+    center: bool = True
+    shrinkage: str = "auto"
+    shrinkage_strength: float | None = None
+    allow_reflection: bool = True
+    random_state: int = 0
 
     def fit(
         self, X: RowsLike, Y: RowsLike, sample_weight: ArrayLike | None = None, modality: Modalities = None
@@ -221,7 +207,9 @@ class OrthogonalMap(AffineMap):
                 )
             self._active = self.modality_ if "modality_" in vars(self) else getattr(self, "_active", None)
             # Create new moments: other maps of the same fit share the present ones (for_modality, recenter).
-            self.moments_ = {name: moments.scaled(forgetting) for name, moments in before.items()}
+            self.moments_: dict[str, CrossMoments] = {
+                name: moments.scaled(forgetting) for name, moments in before.items()
+            }
         try:
             self._gather(X, Y, sample_weight, modality, reset=not before, min_pairs=1)
         except Exception:
@@ -294,7 +282,8 @@ class OrthogonalMap(AffineMap):
             check_positive(self.shrinkage_strength, "shrinkage_strength", zero=True)
         if self.random_state is not None:
             check_seed(self.random_state)
-        self.moments_, self.given_means_ = {}, {}
+        self.moments_ = {}
+        self.given_means_: dict[str, GivenMeans] = {}
         for name in (*_SOLVED, "cv_strength_", "cv_scores_", "_active"):
             self.__dict__.pop(name, None)
 
@@ -442,7 +431,7 @@ class OrthogonalMap(AffineMap):
                 self.given_means_[name] = means = means._replace(target=target)
             self.modality_means_[name] = means.source, means.target
         active = vars(self).get("_active") or first or None
-        self.modality_ = active if active in self.modality_means_ else first or None
+        self.modality_: str | None = active if active in self.modality_means_ else first or None
         self.source_mean_, self.target_mean_ = self.modality_means_.get(active, fitted) if active else fitted
 
     def _measure(self, shrinkage: str) -> dict[str, Any]:

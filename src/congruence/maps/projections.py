@@ -26,6 +26,8 @@ class ProcrustesHeads(HeadsMap):
     the leading left and right singular vectors of AᵀB. Unlike in ``OrthogonalMap``, neither model is
     the reference.
 
+    Source: SOTAlign, equation 6 and proposition C.1. Gower and Dijksterhuis (2004), "Procrustes Problems".
+
     Parameters
     ----------
     n_components : int, optional
@@ -45,10 +47,6 @@ class ProcrustesHeads(HeadsMap):
         Subtracted from the rows; zeros without centering.
     singular_values_ : ndarray, shape (min(d_source, d_target),)
         Singular values of AᵀB, descending; the first ``n_components`` sum to the objective.
-
-    References
-    ----------
-    SOTAlign, equation 6 and proposition C.1. Gower and Dijksterhuis (2004), "Procrustes Problems".
     """
 
     kind: ClassVar[str] = "procrustes"
@@ -107,6 +105,9 @@ class CCAMap(HeadsMap):
 
     Maximizes ⟨A Wx, B Wy⟩ subject to Wxᵀ(AᵀA + λI)Wx = I and Wyᵀ(BᵀB + λI)Wy = I.
 
+    Source: SOTAlign, equation 7 and proposition C.2. Vinod (1976), "Canonical ridge and econometrics of joint
+    production".
+
     Parameters
     ----------
     n_components, center, normalize
@@ -124,10 +125,6 @@ class CCAMap(HeadsMap):
         As for ``ProcrustesHeads``, but the columns of the weights are not orthonormal.
     singular_values_ : ndarray, shape (min(d_source, d_target),)
         Canonical correlations of the fitted rows, descending, shrunk by λ (unshrunk for λ = 0).
-
-    References
-    ----------
-    SOTAlign, equation 7 and proposition C.2. Vinod (1976), "Canonical ridge and econometrics of joint production".
     """
 
     kind: ClassVar[str] = "cca"

@@ -49,7 +49,6 @@ class Refinement:
         the matches only if True.
     n_pairs, pool_sizes : int, (int, int)
         Pairs given; rows of the pools, without duplicates and without rows that are among the pairs.
-    rounds : int
     source_rows, target_rows : ndarray of int, shape (k,)
         Row numbers of the matches, in the pools as passed.
     matched_share : float
@@ -105,8 +104,7 @@ def refine(
 
     Parameters
     ----------
-    X : array_like, shape (n, d_source)
-    Y : array_like, shape (n, d_target)
+    X, Y : array_like, shapes (n, d_source) and (n, d_target)
         Known pairs, n ≥ 5.
     unpaired : (array_like, array_like), shapes (p, d_source) and (q, d_target)
         Further rows of both models, of the same modality as the pairs, in any order. The pools may share all, some or
@@ -125,23 +123,16 @@ def refine(
 
     Notes
     -----
-    A round maps the source pool by the current map, centers both pools at their own means, takes the mutual nearest
-    neighbors under CSLS (``congruence.linalg.csls.mutual_neighbors``), and fits an orthogonal map on the pairs and
-    the most confident of these matches. Starting with few matches is what makes ten pairs enough: the most confident
-    matches are correct long before most matches are.
-
-    No pair is used for both fitting and evaluation. For each fold, all rounds are run on the other folds, and each
-    source row of the fold is then searched among the target pool and the fold's own targets. Gains in rank are compared
-    by a sign test (Fisher's randomization test for pairs; exact for up to twelve pairs).
-
-    In the rounds, and so in the evaluation, wide rows are reduced to the 128 leading directions of their pool, which
-    takes a fifth of the time. The matches that are returned come from one more round in all directions.
+    A round maps the source pool by the current map, centers both pools, takes the mutual nearest neighbors under CSLS
+    (``congruence.linalg.csls.mutual_neighbors``), and fits an orthogonal map on the pairs and the most confident
+    matches. For each fold all rounds are run on the other folds, and each source row of the fold is searched among the
+    target pool and the fold's own targets, so that no pair is used for both fitting and evaluation. Gains in rank are
+    compared by a sign test (docs/refine.md). In the rounds, wide rows are reduced to the 128 leading directions of
+    their pool; the matches that are returned come from one more round in all directions.
 
     Time: (folds + 1) · max_iter rounds, each O(p q · 128). Memory: the pools and blocks of similarities.
 
-    References
-    ----------
-    Conneau et al. (2018), "Word translation without parallel data", §2.2 and 2.3 (refinement, CSLS).
+    Source: Conneau et al. (2018), "Word translation without parallel data", §2.2 and 2.3 (refinement, CSLS).
     Artetxe, Labaka and Agirre (2018), "A robust self-learning method for fully unsupervised cross-lingual mappings of
     word embeddings".
     """
@@ -163,7 +154,7 @@ def refine(
         )
     base = OrthogonalMap() if base is None else base
     U, V = read_pools(unpaired, A.shape[1], B.shape[1])
-    rows = [_new_rows(U, A, "source"), _new_rows(V, B, "target")]
+    rows = [new_rows(U, "unpaired_source", A), new_rows(V, "unpaired_target", B)]
     U, V = U[rows[0]], V[rows[1]]
     all_directions = _Rounds(base, U, V, 1, n_neighbors)
     bases = leading_directions(U, _DIRECTIONS), leading_directions(V, _DIRECTIONS)
@@ -397,14 +388,12 @@ def read_pools(unpaired: object, d_source: int, d_target: int) -> tuple[np.ndarr
     return pools[0], pools[1]
 
 
-def _new_rows(pool: np.ndarray, known: np.ndarray, side: str) -> np.ndarray:
-    """Return the numbers of the rows of a pool that equal neither a known row nor an earlier row of the pool."""
-    labels = duplicate_groups(np.concatenate([known, pool]))
-    first = np.unique(labels, return_index=True)[1]
-    rows = np.sort(first[first >= len(known)]) - len(known)
+def new_rows(X: np.ndarray, name: str, known: np.ndarray | None = None) -> np.ndarray:
+    """Return the numbers of the rows that equal neither a known row nor an earlier one."""
+    offset = 0 if known is None else len(known)
+    first = np.unique(duplicate_groups(X if known is None else np.concatenate([known, X])), return_index=True)[1]
+    rows = np.sort(first[first >= offset]) - offset
     if len(rows) < 2:
-        raise InputError(
-            f"Got {len(rows)} different rows in unpaired_{side} besides those of the pairs; expected at least 2.",
-            "Pass more unpaired rows.",
-        )
+        besides = "" if known is None else " besides those of the pairs"
+        raise InputError(f"Got {len(rows)} different rows in {name}{besides}; expected at least 2.", "Pass more rows.")
     return rows

@@ -12,13 +12,12 @@ import numpy as np
 from congruence._utils.arrays import normalize_rows
 from congruence._utils.typing import RowsLike
 from congruence._utils.validation import as_matrix, check_positive, check_scale, check_seed
-from congruence.errors import AlignmentWarning, InputError, ParameterError
+from congruence.errors import AlignmentWarning, ParameterError
 from congruence.linalg.csls import mutual_neighbors
 from congruence.linalg.procrustes import cross_svd
 from congruence.maps._base import as_target
 from congruence.maps.orthogonal import OrthogonalMap
-from congruence.maps.refinement import leading_directions
-from congruence.splits import duplicate_groups
+from congruence.maps.refinement import leading_directions, new_rows
 
 #: Smallest agreement at which an alignment counts as successful; docs/refine.md gives its error rates.
 AGREEMENT = 0.5
@@ -113,17 +112,13 @@ class UnpairedMap(OrthogonalMap):
 
     Notes
     -----
-    A restart has three steps. (1) The sorted similarities of each row to its own side
-    (``congruence.transport.gromov.local_distributions``) give an initial plan, randomly perturbed from the second
-    restart on. (2) Entropic Gromov–Wasserstein with decreasing entropy sharpens the plan. (3) The matches of the plan,
-    the most confident first, are refined as in ``congruence.refine``. The final map is fitted on the matches of the
-    restart that agrees best with another one on left-out rows.
+    A restart couples the sorted similarities of each row to its own side
+    (``congruence.transport.gromov.local_distributions``), sharpens the plan by entropic Gromov–Wasserstein with
+    decreasing entropy, and refines its matches as ``congruence.refine`` does. The final map is fitted on the matches of
+    the restart that agrees best with another one on left-out rows. Time is O(n m d) per step with about two dozen steps
+    per restart; memory is a plan of ``max_rows`` × ``max_rows``.
 
-    Time is O(n m d) per step with about two dozen steps per restart; memory is a plan of ``max_rows`` × ``max_rows``.
-
-    References
-    ----------
-    Alvarez-Melis and Jaakkola (2018), "Gromov–Wasserstein alignment of word embedding spaces".
+    Source: Alvarez-Melis and Jaakkola (2018), "Gromov–Wasserstein alignment of word embedding spaces".
     Conneau et al. (2018), "Word translation without parallel data".
 
     Examples
@@ -161,8 +156,7 @@ class UnpairedMap(OrthogonalMap):
 
         Parameters
         ----------
-        X : array_like, shape (n, d_source)
-        Y : array_like, shape (m, d_target)
+        X, Y : array_like, shapes (n, d_source) and (m, d_target)
             Not paired with X; duplicate rows count once.
         modality : str, optional
             Modality of all rows.
@@ -180,7 +174,7 @@ class UnpairedMap(OrthogonalMap):
         check_scale(A, "X")
         check_scale(B, "Y")
         self._check_columns(X, A, reset=True)
-        rows = [_distinct_rows(side, name) for side, name in ((A, "X"), (B, "Y"))]
+        rows = [new_rows(side, name) for side, name in ((A, "X"), (B, "Y"))]
         U, V = (_center_and_scale(side[kept]) for side, kept in ((A, rows[0]), (B, rows[1])))
         U, V = (normalize_rows(side @ leading_directions(side, _DIRECTIONS)) for side in (U, V))
         search = _Search(U, V, self.n_neighbors, self.max_rows)
@@ -311,14 +305,3 @@ def _rotation(U: np.ndarray, V: np.ndarray) -> np.ndarray:
 def _center_and_scale(X: np.ndarray) -> np.ndarray:
     """Return rows minus their mean, scaled to unit norm."""
     return np.asarray(normalize_rows(X - X.mean(axis=0, dtype=np.float64).astype(X.dtype)))
-
-
-def _distinct_rows(X: np.ndarray, name: str) -> np.ndarray:
-    """Return the numbers of the rows that are not copies of earlier rows.
-
-    Raises InputError if there are fewer than two.
-    """
-    rows = np.sort(np.unique(duplicate_groups(X), return_index=True)[1])
-    if len(rows) < 2:
-        raise InputError(f"Got {len(rows)} different rows in {name}; expected at least 2.", "Pass more items.")
-    return rows

@@ -1,7 +1,8 @@
 """Metrics of paired rows, within one space or between two, and the table ``METRICS`` of them by name.
 
-All of them refuse arrays of the wrong shape or type and numbers that are not finite, with a
-``congruence.errors.InputError``, and invalid options with a ``congruence.errors.ParameterError``.
+All of them refuse arrays of the wrong shape or type, numbers that are not finite, too few rows (``TooFewAnchorsError``)
+and rows that do not vary with a ``congruence.errors.InputError``, and invalid options with a
+``congruence.errors.ParameterError``.
 """
 
 from __future__ import annotations

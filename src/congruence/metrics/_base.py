@@ -28,6 +28,9 @@ INVARIANCES = {
     "symmetry": "exchanging the sides",
 }
 
+#: Those of metrics of centered shapes.
+OF_SHAPES = frozenset({"rotation", "isotropic scaling", "translation", "joint permutation", "symmetry"})
+
 EPS = float(np.finfo(np.float64).eps)
 
 #: Number of rows up to which all pairs are compared by default: 100 MB per side.
@@ -44,37 +47,39 @@ class Metric:
 
     Attributes
     ----------
-    name : str
     fn : callable
-        ``fn(X, Y)`` on paired rows.
+        ``fn(X, Y)`` on paired rows; its name is the metric's.
     range : tuple of float
         Smallest and largest possible value.
-    larger_is_closer : bool
     invariances : frozenset of str
         Keys of ``INVARIANCES``.
     reference : str
         Source of the definition.
-    cost : str
-        Number of operations, up to a constant, for n rows of width d.
     prepare, compare, reorder : callable
         The same value in steps, so that random re-pairings reuse the first: ``prepare(A, name)`` computes from checked
         rows what depends on one side only (a basis, a Gram matrix, a table of neighbors), ``compare(first, second)``
         is the value, and ``reorder(side, order)`` equals preparing ``A[order]``.
+    cost : str
+        Number of operations, up to a constant, for n rows of width d.
     one_space : bool
         Whether both sides must be in the same space, and so have the same width. Such a metric has no steps.
     """
 
-    name: str
     fn: Callable[..., float | Array]
     range: tuple[float, float]
-    larger_is_closer: bool
     invariances: frozenset[str]
     reference: str
-    cost: str = "n·d"
     prepare: Callable[[np.ndarray, str], Any] = _one_space
     compare: Callable[[Any, Any], float] = _one_space
     reorder: Callable[[Any, np.ndarray], Any] = lambda side, order: side[order]
+    larger_is_closer: bool = True
+    cost: str = "n·d²"
     one_space: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name in ``METRICS``."""
+        return self.fn.__name__
 
 
 # ------------------------------------------------------------------ checks

@@ -15,6 +15,7 @@ from congruence._utils.validation import check_choice, check_positive, check_see
 from congruence.errors import InputError, ParameterError, ShapeError
 from congruence.linalg import kernels
 from congruence.metrics._base import (
+    OF_SHAPES,
     Metric,
     as_scalar,
     check_square,
@@ -43,6 +44,8 @@ def linear_cka(
 ) -> float | Tensor:
     """Linear centered kernel alignment.
 
+    In [−1, 1], or [0, 1] if biased. 1 for spaces that are equal up to rotation, translation and isotropic scaling.
+
     Parameters
     ----------
     X : array_like, shape (n, d)
@@ -58,26 +61,12 @@ def linear_cka(
     random_state : int, default=0
         Seed of the assignment of rows to minibatches.
 
-    Returns
-    -------
-    float, or 0-d torch tensor for torch input
-        In [−1, 1], or [0, 1] if biased. 1 for spaces that are equal up to rotation, translation and isotropic scaling.
-
-    Raises
-    ------
-    TooFewAnchorsError
-        If there are fewer than 4 rows.
-    InputError
-        If one side is constant.
-
     Notes
     -----
     O(n·d·e) operations and O(d·e) memory besides the data, or Gram matrices if n is smaller.
 
-    References
-    ----------
-    Kornblith et al. (2019), "Similarity of neural network representations revisited"; Song et al. (2012); Nguyen et al.
-    (2021), "Do wide and deep networks learn the same things?".
+    Source: Kornblith et al. (2019), "Similarity of neural network representations revisited"; Song et al. (2012);
+    Nguyen et al. (2021), "Do wide and deep networks learn the same things?".
 
     Examples
     --------
@@ -151,8 +140,7 @@ def rbf_cka(
 
     Parameters
     ----------
-    X : array_like, shape (n, d)
-    Y : array_like, shape (n, e)
+    X, Y : array_like, shapes (n, d) and (n, e)
     estimator : {"debiased", "biased"}, default="debiased"
     bandwidth : "median" or float, default="median"
         σ in exp(−‖x − x'‖² / 2σ²). ``"median"``: σ² is ``fraction``² times the median of the non-zero squared
@@ -160,21 +148,12 @@ def rbf_cka(
     fraction : float, default=1.0
         Factor of the median distance; Kornblith et al. use 0.2 to 0.8.
 
-    Raises
-    ------
-    TooFewAnchorsError
-        If there are fewer than 4 rows.
-    InputError
-        If one side is constant, or its kernel is, because of the bandwidth.
-
     Notes
     -----
     O(n²·(d + e)) operations, O(n·(d + e)) memory. With a small ``fraction`` every row is similar only to itself.
     A fixed ``bandwidth`` is in the units of the vectors.
 
-    References
-    ----------
-    Kornblith et al. (2019), section 4.
+    Source: Kornblith et al. (2019), section 4.
     """
     check_choice(estimator, ("debiased", "biased"), "estimator")
     check_positive(fraction, "fraction")
@@ -207,6 +186,8 @@ def cross_kernel_cka(F: ArrayLike, G: ArrayLike, F_other: ArrayLike, G_other: Ar
 def cross_kernel_cka(F: RowsLike, G: RowsLike, F_other: RowsLike, G_other: RowsLike) -> float | Tensor:
     """Centered alignment of the image–text kernels of two models, ⟨f(xᵢ), g(yⱼ)⟩ and ⟨f̃(xᵢ), g̃(yⱼ)⟩.
 
+    In [−1, 1]. Rows and columns of both kernels are centered before the comparison.
+
     Parameters
     ----------
     F, G : array_like, shape (n, d) and (m, d)
@@ -214,23 +195,11 @@ def cross_kernel_cka(F: RowsLike, G: RowsLike, F_other: RowsLike, G_other: RowsL
     F_other, G_other : array_like, shape (n, e) and (m, e)
         The same images and texts in the other model.
 
-    Returns
-    -------
-    float, or 0-d torch tensor for torch input
-        In [−1, 1]. Rows and columns of both kernels are centered before the comparison.
-
-    Raises
-    ------
-    InputError
-        If a centered kernel is zero.
-
     Notes
     -----
     With centered F and G, ⟨FGᵀ, F̃G̃ᵀ⟩ = Σ (FᵀF̃) ∘ (GᵀG̃): no n × m array is formed.
 
-    References
-    ----------
-    Gupta et al. (2026), figure 3b.
+    Source: Gupta et al. (2026), figure 3b.
     """
     xp, A, A_other = native_pair(F, F_other, names=("F", "F_other"))
     _, B, B_other = native_pair(G, G_other, names=("G", "G_other"))
@@ -320,16 +289,13 @@ def _prepare_rbf(A: np.ndarray, name: str) -> np.ndarray:
     return K / positive(float(np.linalg.norm(K)), name)
 
 
-_INVARIANCES = frozenset({"rotation", "isotropic scaling", "translation", "joint permutation", "symmetry"})
+_KORNBLITH = "Kornblith et al. (2019)"
 
 LINEAR = Metric(
-    "linear_cka",
     linear_cka,
     (-1.0, 1.0),
-    True,
-    _INVARIANCES,
-    "Kornblith et al. (2019), Song et al. (2012)",
-    "n·d²",
+    OF_SHAPES,
+    f"{_KORNBLITH}, Song et al. (2012)",
     _prepare_linear,
     _compare_linear,
     _reorder_linear,
@@ -340,16 +306,5 @@ BIASED = replace(LINEAR, prepare=_prepare_biased, compare=_compare_biased)
 
 METRICS = (
     LINEAR,
-    Metric(
-        "rbf_cka",
-        rbf_cka,
-        (-1.0, 1.0),
-        True,
-        _INVARIANCES,
-        "Kornblith et al. (2019)",
-        "n²·d",
-        _prepare_rbf,
-        inner,
-        reorder_square,
-    ),
+    Metric(rbf_cka, (-1.0, 1.0), OF_SHAPES, _KORNBLITH, _prepare_rbf, inner, reorder_square, cost="n²·d"),
 )

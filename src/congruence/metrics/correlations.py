@@ -26,7 +26,16 @@ from congruence._utils.validation import (
 )
 from congruence.errors import InputError, ParameterError
 from congruence.linalg.canonical import canonical_correlations, canonical_directions, gains, whiten
-from congruence.metrics._base import EPS, Metric, as_scalar, contrasts, equal_rows, float_pair, scaled
+from congruence.metrics._base import (
+    EPS,
+    OF_SHAPES,
+    Metric,
+    as_scalar,
+    contrasts,
+    equal_rows,
+    float_pair,
+    scaled,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -140,8 +149,7 @@ def cca(
 
     Parameters
     ----------
-    X : array_like, shape (n, d_x)
-    Y : array_like, shape (n, d_y)
+    X, Y : array_like, shapes (n, d_x) and (n, d_y)
         Row i belongs to row i of X; widths may differ.
     components : {"mean", "first", "all"}, default="mean"
         The mean of the canonical correlations, the largest, or all, descending. There are min(r_x, r_y) of them, where
@@ -163,22 +171,13 @@ def cca(
         In [0, 1]. Torch input gives torch output, which is differentiable; with reduction or deficient rank only where
         the singular values of the sides are distinct.
 
-    Raises
-    ------
-    TooFewAnchorsError
-        If there are fewer than two rows.
-    InputError
-        If all rows of a side are equal or, for the kernel, more than half of the pairs are.
-
     Notes
     -----
     In-sample correlations saturate: for independent noise, r_x + r_y − (n − 1) of them are exactly 1 if this number
     is positive, all of them if r ≥ n − 1, and from r ≈ n/2 on the first is always 1. Keep ``rank`` far below n, or
     compute correlations on rows not used in the fit, with ``fit_cca``.
 
-    References
-    ----------
-    Hotelling (1936), "Relations between two sets of variates".
+    Source: Hotelling (1936), "Relations between two sets of variates".
     Björck and Golub (1973), "Numerical methods for computing angles between linear subspaces".
     """
     _check_options(components, rank, reduce, ridge, ("pca", "kernel", None))
@@ -194,8 +193,7 @@ def svcca(
 
     Parameters
     ----------
-    X : array_like, shape (n, d_x)
-    Y : array_like, shape (n, d_y)
+    X, Y : array_like, shapes (n, d_x) and (n, d_y)
     keep : float or int, default=0.99
         A float in (0, 1]: the fewest components whose variances sum to this share, on each side. An int: this number of
         components, or all if there are fewer. So ``1.0`` keeps everything and ``1`` a single component.
@@ -211,21 +209,14 @@ def svcca(
         In [0, 1]; torch in, torch out, differentiable where the singular values of the sides are distinct. The number
         of components kept is piecewise constant, so the value jumps where it changes.
 
-    Raises
-    ------
-    InputError
-        If all rows of one side are equal.
-
     Notes
     -----
     The decomposition is complete and deterministic. Unchanged by translations, rotations and isotropic scaling of
     either side; with ``standardize`` by translations and scaling of columns, and no longer by rotations. Saturates as
     ``cca`` does.
 
-    References
-    ----------
-    Raghu, Gilmer, Yosinski and Sohl-Dickstein (2017), "SVCCA: singular vector canonical correlation analysis for deep
-    learning dynamics and interpretability", NeurIPS.
+    Source: Raghu, Gilmer, Yosinski and Sohl-Dickstein (2017), "SVCCA: singular vector canonical correlation analysis
+    for deep learning dynamics and interpretability", NeurIPS.
     """
     check_choice(components, COMPONENTS, "components")
     check_positive(keep, "keep")
@@ -258,27 +249,18 @@ def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None, weights: str = "
     The weight of variate hᵢ of the weighting side is Σⱼ |⟨hᵢ, zⱼ⟩| over that side's centered columns zⱼ; weights are
     scaled to sum to 1.
 
+    In [0, 1]; torch in, torch out, differentiable where the correlations, and the singular values of the sides, are
+    distinct.
+
     Parameters
     ----------
-    X : array_like, shape (n, d_x)
-    Y : array_like, shape (n, d_y)
+    X, Y : array_like, shapes (n, d_x) and (n, d_y)
     rank : int, optional
         Reduce each side to this many principal components before the CCA, as is necessary if n < 2d; the weights
         are still computed from all columns. By default nothing is reduced.
     weights : {"X", "Y"}, default="X"
         The side from whose variates and columns the weights are computed, hence ``pwcca(X, Y)`` ≠ ``pwcca(Y, X)`` in
         general. The authors' code uses the side with fewer columns instead, and adds the column means to the variates.
-
-    Returns
-    -------
-    float or 0-d tensor
-        In [0, 1]; torch in, torch out, differentiable where the correlations, and the singular values of the sides, are
-        distinct.
-
-    Raises
-    ------
-    InputError
-        If all rows of one side are equal.
 
     Notes
     -----
@@ -287,9 +269,7 @@ def pwcca(X: RowsLike, Y: RowsLike, *, rank: int | None = None, weights: str = "
     their variates are an arbitrary basis of a common subspace, which affects only the total weight of that subspace.
     With n ≤ d all correlations, and so the result, are 1.
 
-    References
-    ----------
-    Morcos, Raghu and Bengio (2018), "Insights on representational similarity in neural networks with canonical
+    Source: Morcos, Raghu and Bengio (2018), "Insights on representational similarity in neural networks with canonical
     correlation", NeurIPS.
     """
     check_choice(weights, ("X", "Y"), "weights")
@@ -332,10 +312,7 @@ class CCAFit:
     correlations: np.ndarray
 
     def plot(self, ax: Axes | None = None, *, annotate: bool = True) -> Axes:
-        """Draw the canonical correlations on the rows of the fit, strongest first.
-
-        On the matplotlib axes ``ax``, by default new ones; ``annotate=False`` leaves out the title and labels.
-        """
+        """Draw the canonical correlations on the rows of the fit, strongest first, on ``ax`` or new axes."""
         from congruence.plotting import draw_correlations
 
         return draw_correlations(self.correlations.tolist(), ax, annotate=annotate)
@@ -356,8 +333,7 @@ class CCAFit:
 
         Parameters
         ----------
-        X : array_like, shape (n, d_x)
-        Y : array_like, shape (n, d_y)
+        X, Y : array_like, shapes (n, d_x) and (n, d_y)
         components : {"mean", "first", "all"}, default="mean"
             "all" returns them in the order of the fit, in which held-out correlations need not be descending.
 
@@ -365,13 +341,6 @@ class CCAFit:
         -------
         float or ndarray of shape (k,)
             In [-1, 1]; around 0 if the two sides are unrelated.
-
-        Raises
-        ------
-        TooFewAnchorsError
-            If there are fewer than two rows.
-        InputError
-            If a variate is constant on these rows.
         """
         check_choice(components, COMPONENTS, "components")
         as_matrix(X, "X", min_rows=2, allow_zero_rows=True)
@@ -395,10 +364,11 @@ class CCAFit:
 def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = "pca", ridge: float = 0.0) -> CCAFit:
     """Find the canonical directions of paired rows, for correlations on other rows.
 
+    Source: Hotelling (1936), "Relations between two sets of variates".
+
     Parameters
     ----------
-    X : array_like, shape (n, d_x)
-    Y : array_like, shape (n, d_y)
+    X, Y : array_like, shapes (n, d_x) and (n, d_y)
     rank : int, default=50
         As for ``cca``.
     ridge : float, default=0.0
@@ -412,11 +382,6 @@ def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = 
         With NumPy arrays, whatever the input. Use its ``score``: in-sample correlations reach 1 on noise if
         there are about half as many dimensions as rows (see ``cca``).
 
-    Raises
-    ------
-    InputError
-        If all rows of one side are equal.
-
     Examples
     --------
     >>> import numpy as np
@@ -425,10 +390,6 @@ def fit_cca(X: ArrayLike, Y: ArrayLike, *, rank: int = 50, reduce: str | None = 
     >>> fit = fit_cca(X[:50], Y[:50], rank=40)
     >>> bool(fit.correlations.mean() > 0.8), abs(fit.score(X[50:], Y[50:])) < 0.1
     (True, True)
-
-    References
-    ----------
-    Hotelling (1936), "Relations between two sets of variates".
     """
     _check_options("mean", rank, reduce, ridge, ("pca", None))
     A, B = as_matrix(X, "X", min_rows=2, allow_zero_rows=True), as_matrix(Y, "Y", min_rows=2, allow_zero_rows=True)
@@ -511,29 +472,14 @@ def _compare_weighted(first: _Weighted, second: _Weighted) -> float:
     return float((importance * np.clip(s, 0, 1)).sum() / importance.sum())
 
 
-_INVARIANCES = frozenset({"rotation", "isotropic scaling", "translation", "joint permutation", "symmetry"})
-
 METRICS = (
-    Metric("cca", cca, (0.0, 1.0), True, _INVARIANCES, "Hotelling (1936)", "n·d²", _prepare_basis(50), _compare_bases),
+    Metric(cca, (0.0, 1.0), OF_SHAPES, "Hotelling (1936)", _prepare_basis(50), _compare_bases),
+    Metric(svcca, (0.0, 1.0), OF_SHAPES, "Raghu et al. (2017)", _prepare_basis(0.99), _compare_bases),
     Metric(
-        "svcca",
-        svcca,
-        (0.0, 1.0),
-        True,
-        _INVARIANCES,
-        "Raghu et al. (2017)",
-        "n·d²",
-        _prepare_basis(0.99),
-        _compare_bases,
-    ),
-    Metric(
-        "pwcca",
         pwcca,
         (0.0, 1.0),
-        True,
         frozenset({"isotropic scaling", "translation", "joint permutation"}),
         "Morcos et al. (2018)",
-        "n·d²",
         _prepare_weighted,
         _compare_weighted,
         _reorder_weighted,

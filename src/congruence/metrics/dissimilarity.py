@@ -196,10 +196,12 @@ def rsa(
 ) -> float:
     """Agreement between the dissimilarities of all pairs of items in two spaces.
 
+    In [-1, 1], for ``"cosine"`` in [0, 1]; a float also for tensors, since ranks have no gradient. Tensors on the
+    same GPU are compared there.
+
     Parameters
     ----------
-    X : array_like, shape (n, d_x)
-    Y : array_like, shape (n, d_y)
+    X, Y : array_like, shapes (n, d_x) and (n, d_y)
         Row i belongs to row i of X; widths may differ.
     rdm : {"correlation", "cosine", "euclidean", "sqeuclidean"}, default="correlation"
         Dissimilarity of two rows: 1 − Pearson's correlation of their entries, 1 − their cosine, their distance, or its
@@ -214,30 +216,13 @@ def rsa(
     random_state : int, default=0
         Random seed of the sample.
 
-    Returns
-    -------
-    float
-        In [-1, 1], for ``"cosine"`` in [0, 1]; a float also for tensors, since ranks have no gradient. Tensors on the
-        same GPU are compared there.
-
-    Raises
-    ------
-    TooFewAnchorsError
-        If there are fewer than three rows.
-    ZeroRowError
-        If a row is zero, for ``rdm="cosine"``, or has equal entries, for ``rdm="correlation"``.
-    InputError
-        If all dissimilarities of a side are equal or, for ``compare="cosine"``, zero.
-
     Notes
     -----
     Memory: a condensed vector of n(n − 1)/2 float64 per side and a block; ``"kendall"`` needs several more, in SciPy.
 
-    References
-    ----------
-    Kriegeskorte, Mur and Bandettini (2008), "Representational similarity analysis – connecting the branches of systems
-    neuroscience", Frontiers in Systems Neuroscience 2:4.
-    Nili et al. (2014), "A toolbox for representational similarity analysis", PLoS Computational Biology 10(4).
+    Source: Kriegeskorte, Mur and Bandettini (2008), "Representational similarity analysis – connecting the branches of
+    systems neuroscience", Frontiers in Systems Neuroscience 2:4. Nili et al. (2014), "A toolbox for representational
+    similarity analysis", PLoS Computational Biology 10(4).
     """
     check_seed(random_state)
     check_choice(rdm, _RDMS, "rdm")
@@ -285,15 +270,13 @@ def _prepare_rsa(A: np.ndarray, name: str) -> np.ndarray:
 
 METRICS = (
     Metric(
-        "rsa",
         rsa,
         (-1.0, 1.0),
-        True,
         frozenset({"row scaling", "joint permutation", "symmetry"}),
         "Kriegeskorte et al. (2008)",
-        "n²·d",
         _prepare_rsa,
         lambda K, L: inner(K, L) / 2,
         reorder_square,
+        cost="n²·d",
     ),
 )

@@ -105,14 +105,12 @@ class CSLS(Hubness):
     ``r(g)`` is the mean cosine of a gallery row with its nearest queries of the bank. ``r(q)`` is the same for all rows
     that a query is compared with, so the ranking is that of ``cos(q, g) − r(g)/2``, which is what is computed.
 
+    Source: Conneau et al. (2018), "Word translation without parallel data", §2.3.
+
     Parameters
     ----------
     n_neighbors : int, default=10
         Number of queries over which r(g) is averaged; all of them if the bank has fewer.
-
-    References
-    ----------
-    Conneau et al. (2018), "Word translation without parallel data", §2.3.
     """
 
     name: ClassVar[str] = "csls"
@@ -134,15 +132,13 @@ class QBNorm(Hubness):
     similarities become ``exp(cos(q, g)/T) / Σ_b exp(cos(b, g)/T)``, with b over the bank; otherwise they remain plain
     cosines. The ranking is that of ``cos(q, g) − T log Σ_b exp(cos(b, g)/T)``, which is what is computed.
 
+    Source: Bogolin et al. (2022), "Cross modal retrieval with querybank normalisation", §3.2 (dynamic inverted softmax,
+    k = 1). Smith et al. (2017), "Offline bilingual word vectors, orthogonal transformations and the inverted softmax".
+
     Parameters
     ----------
     temperature : float, default=0.05
         T; its default is one over the paper's β of 20.
-
-    References
-    ----------
-    Bogolin et al. (2022), "Cross modal retrieval with querybank normalisation", §3.2 (dynamic inverted softmax, k = 1).
-    Smith et al. (2017), "Offline bilingual word vectors, orthogonal transformations and the inverted softmax".
     """
 
     name: ClassVar[str] = "qb_norm"

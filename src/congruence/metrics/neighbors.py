@@ -26,24 +26,18 @@ from congruence.metrics.search import NEIGHBORS, check_n_neighbors, neighbor_tab
 def mutual_knn(X: ArrayLike, Y: ArrayLike, n_neighbors: int = 10, *, metric: str = "inner") -> float:
     """Share of a row's nearest neighbors that are the same in both spaces, averaged over rows.
 
+    In [0, 1]. Unrelated spaces agree on n_neighbors / (n − 1) by chance.
+
+    Source: Huh et al. (2024), "The Platonic Representation Hypothesis", appendix A; ``mutual_knn`` of its code.
+
     Parameters
     ----------
-    X : array_like, shape (n, d)
-    Y : array_like, shape (n, e)
+    X, Y : array_like, shapes (n, d) and (n, e)
         Row i belongs to row i of X; the widths may differ.
     n_neighbors : int, default=10
         From 1 to n − 1.
     metric : {"inner", "cosine", "euclidean"}, default="inner"
         See ``nearest``. The paper uses inner products of unit rows, which is ``"cosine"``.
-
-    Returns
-    -------
-    float
-        In [0, 1]. Unrelated spaces agree on n_neighbors / (n − 1) by chance.
-
-    References
-    ----------
-    Huh et al. (2024), "The Platonic Representation Hypothesis", appendix A; ``mutual_knn`` of its code.
     """
     return _common_share(*_tables(X, Y, n_neighbors, metric))
 
@@ -148,6 +142,8 @@ def cknna(
     first among equals, see ``nearest``), likewise N_L(i). The value is ``align(K, L) /
     sqrt(align(K, K) · align(L, L))``.
 
+    ``"huh"``: 1 for ``Y = X``; not bounded by 1 in general; 0 if no neighbor is shared. ``"jam"``: in [−1, 1].
+
     Parameters
     ----------
     X : array_like, shape (n, d)
@@ -162,18 +158,6 @@ def cknna(
     normalize : bool, default=False
         Scale rows to unit norm first, as the code of Huh et al. does. The JAM paper does not mention it.
 
-    Returns
-    -------
-    float
-        ``"huh"``: 1 for ``Y = X``; not bounded by 1 in general; 0 if no neighbor is shared. ``"jam"``: in [−1, 1].
-
-    Raises
-    ------
-    ZeroRowError
-        If there is a row of zeros and ``normalize`` is set.
-    TooFewAnchorsError
-        If n < 4: the unbiased estimate divides by n − 3.
-
     Notes
     -----
     **huh.** With the mask α(i, j) = 1 where j ∈ N_K(i) and j ∈ N_L(i), A = α ∘ K and B = α ∘ L,
@@ -186,23 +170,12 @@ def cknna(
     changes slightly if X and Y are exchanged. With n − 1 neighbors the masks are symmetric and the value is debiased
     CKA. The published code also adds 10⁻⁶ to the denominator and refuses n_neighbors=1; neither is done here.
 
-    **jam.** The text leaves four points open; this implementation uses the first reading of each.
-
-    - K̄ in eq. (8) is HKH, centered on both sides, as defined before eq. (3). Eq. (7), stated to be equal, subtracts
-      row means only, and differs.
-    - The neighbors of eq. (6) are those of the kernel as first defined, uncentered inner products; centered inner
-      products or distances would give other neighbors.
-    - In the denominator eq. (6) is read with the same space in both places, so each Gram matrix has its own mask, as in
-      ``"huh"``; it could be the mask of the numerator.
-    - Row means are over all n rows, including row i. Because eq. (6) leaves the diagonal out, n − 1 neighbors do not
-      quite give the CKA of eq. (4), contrary to the remark after eq. (9).
+    **jam.** The text leaves four points open; docs/match.md says how they are read here.
 
     O(n² (d + e)) time.
 
-    References
-    ----------
-    Huh et al. (2024), "The Platonic Representation Hypothesis", appendix A, and ``cknna`` of its code. Song et al.
-    (2012), "Feature selection via dependence maximization", JMLR 13, eq. (5). Yoon, Yue and Kim, "Escaping Plato's
+    Source: Huh et al. (2024), "The Platonic Representation Hypothesis", appendix A, and ``cknna`` of its code. Song et
+    al. (2012), "Feature selection via dependence maximization", JMLR 13, eq. (5). Yoon, Yue and Kim, "Escaping Plato's
     Cave: JAM for Aligning Independently Trained Vision and Language Models", appendix B.2.2.
     """
     check_choice(definition, ("huh", "jam"), "definition")
@@ -323,25 +296,21 @@ def _of_tables(
 ) -> Metric:
     facts = {"rotation", "isotropic scaling", "joint permutation"} | ({"symmetry"} if fn is not cycle_knn else set())
     reference = "Huh et al. (2024), eq. 11" if fn is mutual_knn else _APPENDIX
-    return Metric(
-        fn.__name__, fn, (0.0, most), True, frozenset(facts), reference, "n²·d", _prepare_table, compare, _reorder_table
-    )
+    return Metric(fn, (0.0, most), frozenset(facts), reference, _prepare_table, compare, _reorder_table, cost="n²·d")
 
 
 _APPENDIX = "Huh et al. (2024), appendix A"
 
 METRICS = (
     Metric(
-        "cknna",
         cknna,
         (float("-inf"), float("inf")),
-        True,
         frozenset({"rotation", "isotropic scaling", "joint permutation"}),
         _APPENDIX,
-        "n²·d",
         prepare_cknna,
         _compare_cknna,
         _reorder_cknna,
+        cost="n²·d",
     ),
     _of_tables(mutual_knn, _common_share),
     _of_tables(cycle_knn, _cycle_share),

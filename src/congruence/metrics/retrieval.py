@@ -123,10 +123,8 @@ def top1_scores(
 
     Parameters
     ----------
-    queries : array_like, shape (m, d)
-    gallery : array_like, shape (n, d)
-    query_labels : array_like, shape (m,)
-    gallery_labels : array_like, shape (n,)
+    queries, gallery : array_like, shapes (m, d) and (n, d)
+    query_labels, gallery_labels : array_like, shapes (m,) and (n,)
     center : bool or tuple of ndarray, shape (d,), default=False
         Subtract the mean of the queries from the queries and the mean of the gallery from the gallery before the
         cosine. The mean of the queries is that of the bank, if one is given. Or pass the two vectors to subtract, with
@@ -144,11 +142,6 @@ def top1_scores(
     -------
     ndarray of float64, shape (m,)
         1, 0, or a fraction for ties.
-
-    Raises
-    ------
-    ZeroRowError
-        If a row, after centering, is all zeros.
     """
     m, n = len(queries), len(gallery)
     expected = as_labels(query_labels, m, "query_labels")
@@ -183,6 +176,10 @@ def class_retrieval(
 ) -> float:
     """Share of queries whose nearest gallery row is of the same class (top-1, cosine).
 
+    In [0, 1]; always 1 with a single class.
+
+    Source: Gupta et al. (2026), appendix D.4.2, metric (2).
+
     Parameters
     ----------
     queries : array_like, shape (m, d)
@@ -196,27 +193,10 @@ def class_retrieval(
         Exclude gallery row i for query i. The paper does not exclude it.
     center, hubness, bank
         As for ``top1_scores``.
-
-    Returns
-    -------
-    float
-        In [0, 1]. With a single class the value is always 1 and carries no information.
-
-    References
-    ----------
-    Gupta et al. (2026), appendix D.4.2, metric (2).
     """
-    if gallery_labels is None:
-        gallery_labels = query_labels
+    labels = query_labels, query_labels if gallery_labels is None else gallery_labels
     scores = top1_scores(
-        queries,
-        gallery,
-        query_labels,
-        gallery_labels,
-        exclude_self=exclude_self,
-        center=center,
-        hubness=hubness,
-        bank=bank,
+        queries, gallery, *labels, exclude_self=exclude_self, center=center, hubness=hubness, bank=bank
     )
     return float(scores.mean())
 
@@ -233,11 +213,14 @@ def zero_shot_accuracy(
 ) -> float:
     """Share of images whose nearest class prototype is that of their own class.
 
+    In [0, 1].
+
+    Source: Gupta et al. (2026), appendix D.4.2, metrics (3) to (5).
+
     Parameters
     ----------
-    images : array_like, shape (n, d)
-    prototypes : array_like, shape (k, d)
-        One text vector per class; see ``ensemble_prompts``.
+    images, prototypes : array_like, shapes (n, d) and (k, d)
+        A prototype is one text vector per class; see ``ensemble_prompts``.
     labels : array_like, shape (n,)
         Class of each image: a row number of ``prototypes``, or one of ``classes``.
     classes : array_like, shape (k,), optional
@@ -248,20 +231,6 @@ def zero_shot_accuracy(
         is unknown.
     hubness, bank
         As for ``top1_scores``; images are the queries.
-
-    Returns
-    -------
-    float
-        In [0, 1].
-
-    Raises
-    ------
-    InputError
-        If a label has no prototype, or two prototypes have the same class.
-
-    References
-    ----------
-    Gupta et al. (2026), appendix D.4.2, metrics (3) to (5).
     """
     scores = zero_shot_scores(images, prototypes, labels, classes, center=center, hubness=hubness, bank=bank)
     return float(scores.mean())
@@ -309,10 +278,11 @@ def recall_at_k(
 ) -> float:
     """Recall among the k nearest gallery rows, with any number of relevant rows per query.
 
+    In [0, 1]. Rows tied for the k-th place count with the expected value of breaking the tie at random.
+
     Parameters
     ----------
-    queries : array_like, shape (m, d)
-    gallery : array_like, shape (n, d)
+    queries, gallery : array_like, shapes (m, d) and (n, d)
     relevant : sequence of length m
         For each query the relevant gallery row, or a sequence of several.
     mode : {"any", "share"}, default="any"
@@ -320,16 +290,6 @@ def recall_at_k(
         retrieval. ``"share"``: the mean share of relevant rows found, the convention of information retrieval.
     center, hubness, bank
         As for ``top1_scores``.
-
-    Returns
-    -------
-    float
-        In [0, 1]. Rows tied for the k-th place count with the expected value of breaking the tie at random.
-
-    Raises
-    ------
-    IdError
-        If a query has no relevant row, or one that is not in the gallery.
     """
     check_positive(k, "k", integer=True)
     check_choice(mode, ("any", "share"), "mode")
@@ -395,6 +355,8 @@ def ensemble_prompts(embeddings: RowsLike, classes: Labels) -> tuple[np.ndarray,
 def ensemble_prompts(embeddings: RowsLike, classes: Labels | None = None) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
     """Average prompt embeddings into class prototypes: normalize, average, and normalize again.
 
+    Source: Gupta et al. (2026), appendix D.3, eq. (6); Radford et al. (2021), §3.1.4.
+
     Parameters
     ----------
     embeddings : array_like, shape (k, t, d), or (p, d) with ``classes``
@@ -408,15 +370,6 @@ def ensemble_prompts(embeddings: RowsLike, classes: Labels | None = None) -> np.
         Unit rows.
     ndarray, shape (k,)
         Only with ``classes``: the class of each prototype, sorted.
-
-    Raises
-    ------
-    ZeroRowError
-        If a prompt, or the mean of a class, is a row of zeros.
-
-    References
-    ----------
-    Gupta et al. (2026), appendix D.3, eq. (6); Radford et al. (2021), §3.1.4.
     """
     if classes is None:
         array = np.asarray(embeddings)
@@ -436,24 +389,9 @@ def ensemble_prompts(embeddings: RowsLike, classes: Labels | None = None) -> np.
 
 
 _SOURCE = "Gupta et al. (2026), appendix D.4.2"
+_JOINT = frozenset({"joint rotation", "joint permutation", "symmetry"})
 
 METRICS = (
-    Metric(
-        "paired_cosine",
-        paired_cosine,
-        (-1.0, 1.0),
-        True,
-        frozenset({"joint rotation", "row scaling", "joint permutation", "symmetry"}),
-        _SOURCE,
-        one_space=True,
-    ),
-    Metric(
-        "paired_distance",
-        paired_distance,
-        (0.0, float("inf")),
-        False,
-        frozenset({"joint rotation", "joint permutation", "symmetry"}),
-        _SOURCE,
-        one_space=True,
-    ),
+    Metric(paired_cosine, (-1.0, 1.0), _JOINT | {"row scaling"}, _SOURCE, cost="n·d", one_space=True),
+    Metric(paired_distance, (0.0, float("inf")), _JOINT, _SOURCE, larger_is_closer=False, cost="n·d", one_space=True),
 )

@@ -69,13 +69,6 @@ def nearest(
     ndarray of int, shape (m, n_neighbors)
         Row numbers in the gallery, nearest first. Of equally near rows, the one with the lowest number comes first.
 
-    Raises
-    ------
-    ZeroRowError
-        If there is a row of zeros and ``metric="cosine"``.
-    TooFewAnchorsError
-        If there are fewer than two rows and no gallery.
-
     Notes
     -----
     O(m n d) time. Memory: a block and the table, and a working copy of the rows except for ``"inner"`` on rows without
@@ -101,17 +94,8 @@ def nearest(
         if A.dtype != B.dtype:
             wider = np.result_type(A, B)
             A, B = A.astype(wider, copy=False), B.astype(wider, copy=False)
-    return _search(
-        A,
-        B,
-        n_neighbors,
-        metric,
-        own,
-        exact,
-        block_rows,
-        ("X", "X" if gallery is None else "gallery"),
-        search_device(X),
-    )[0]
+    names = "X", "X" if gallery is None else "gallery"
+    return _search(A, B, n_neighbors, metric, own, exact, block_rows, names, search_device(X))[0]
 
 
 def _as_rows(left_out: ArrayLike, m: int, n: int) -> np.ndarray:

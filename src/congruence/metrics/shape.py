@@ -11,7 +11,7 @@ from congruence._utils.arrays import is_tensor
 from congruence._utils.typing import Array, ArrayNamespace, RowsLike, Tensor, TensorT
 from congruence._utils.validation import check_choice
 from congruence.errors import ParameterError
-from congruence.metrics._base import Metric, as_scalar, contrasts, float_pair, scaled
+from congruence.metrics._base import OF_SHAPES, Metric, as_scalar, contrasts, float_pair, scaled
 
 
 def _detached(A: Array) -> Array:
@@ -62,37 +62,25 @@ def procrustes_distance(X: RowsLike, Y: RowsLike, *, kind: str = "angular", scal
     distance is arccos ν, the Euclidean distance √(2 − 2ν). Both are metrics: they are symmetric and satisfy the
     triangle inequality.
 
+    Angular in [0, π/2], Euclidean in [0, √2] (≥ 0 if not scaled); 0 for shapes that are equal up to a
+    rotation. Torch input gives torch output, which is differentiable once, except where the distance is 0.
+
     Parameters
     ----------
-    X : array_like, shape (n, d_x)
-    Y : array_like, shape (n, d_y)
+    X, Y : array_like, shapes (n, d_x) and (n, d_y)
         Row i is the same item as row i of X. Widths may differ: the narrower side is treated as padded with zeros.
     kind : {"angular", "euclidean"}, default="angular"
     scale : bool, default=True
         Scale both sides to unit Frobenius norm. ``False`` keeps the sizes and is for ``kind="euclidean"`` only:
         √(‖X‖² + ‖Y‖² − 2ν), in the units of the vectors.
 
-    Returns
-    -------
-    float or 0-d tensor
-        Angular in [0, π/2], Euclidean in [0, √2] (≥ 0 if not scaled); 0 for shapes that are equal up to a
-        rotation. Torch input gives torch output, which is differentiable once, except where the distance is 0.
-
-    Raises
-    ------
-    TooFewAnchorsError
-        If there are fewer than two rows.
-    InputError
-        If all rows of one side are equal.
-
     Notes
     -----
     Computed from the d_x × d_y product, or from an n × n product if there are fewer rows than columns and it is
     cheaper.
 
-    References
-    ----------
-    Williams, Kunz, Kornblith and Linderman (2021), "Generalized shape metrics on neural representations", NeurIPS.
+    Source: Williams, Kunz, Kornblith and Linderman (2021), "Generalized shape metrics on neural representations",
+    NeurIPS.
     """
     check_choice(kind, ("angular", "euclidean"), "kind")
     if kind == "angular" and not scale:
@@ -132,14 +120,12 @@ def _compare_shapes(A: np.ndarray, B: np.ndarray) -> float:
 
 METRICS = (
     Metric(
-        "procrustes_distance",
         procrustes_distance,
         (0.0, 1.5707963267948966),
-        False,
-        frozenset({"rotation", "isotropic scaling", "translation", "joint permutation", "symmetry"}),
+        OF_SHAPES,
         "Williams et al. (2021)",
-        "n·d²",
         _prepare_shape,
         _compare_shapes,
+        larger_is_closer=False,
     ),
 )

@@ -140,7 +140,6 @@ def read_recipe(path: str | Path, **changes: object) -> Recipe:
 
     Parameters
     ----------
-    path : path-like
     **changes
         Entries that replace those of the file; ``parameters`` and ``grid`` are merged with the file's. None leaves an
         entry unchanged.

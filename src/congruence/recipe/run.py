@@ -26,27 +26,12 @@ OPTIONS = 5
 
 
 @dataclass(frozen=True)
-class Run:
-    """Result of ``run_recipe``.
+class Run(Tuned):
+    """Result of ``run_recipe``: the best map, whose ``scores_`` hold all measurements, and how it was chosen.
 
-    Attributes
-    ----------
-    map : HeadsMap
-        The best map, fitted; its ``scores_`` hold all measurements.
-    parameters : dict
-        The point of the grid that the map was trained with.
-    score : float
-        Score on the validation pairs, by which the map was chosen; NaN without such pairs.
-    trials : list of (dict, float)
-        The points of the grid and their validation scores.
-    items : Items
-        All pairs that were read, including those held out.
+    ``score`` is NaN without validation pairs; ``items`` are all pairs that were read, including those held out.
     """
 
-    map: HeadsMap
-    parameters: dict[str, Any]
-    score: float
-    trials: list[tuple[dict[str, object], float]]
     items: Items
 
 
@@ -62,7 +47,6 @@ def run_recipe(
 
     Parameters
     ----------
-    recipe : Recipe
     spaces : tuple of two Space, optional
         What is known about the models; unset fields are taken from the files.
     checkpoint : path-like, optional

@@ -47,8 +47,7 @@ def retrieval_score(
 
     Parameters
     ----------
-    X : array_like, shape (n, d_source)
-    y : array_like, shape (m, d_target)
+    X, y : array_like, shapes (n, d_source) and (m, d_target)
         Target rows; scikit-learn's tools pass them under this name.
     x_labels, y_labels : sequence, shape (n,) and (m,), optional
         Rows with equal labels match, and any matching row counts as a hit. Without labels, rows match by position.
@@ -66,7 +65,7 @@ def retrieval_score(
 class HeadTrainer(HeadsMap):
     """Base of the methods with two heads and a supervised loss on pairs, to which each method may add other terms.
 
-    A subclass is a dataclass of its own parameters, sets ``method``, and implements ``_objective``.
+    A subclass is a dataclass of its own parameters, and sets ``method`` and ``objective``.
 
     Parameters
     ----------
@@ -99,6 +98,8 @@ class HeadTrainer(HeadsMap):
     """
 
     method: ClassVar[str]
+    #: What is trained; its ``training_step`` defines the method.
+    objective: ClassVar[type[HeadsObjective]]
     criterion: ClassVar[str] = "mean_recall_at_1"
     score = retrieval_score
 
@@ -142,8 +143,7 @@ class HeadTrainer(HeadsMap):
 
         Parameters
         ----------
-        X : Embeddings or array_like, shape (n, d_source)
-        Y : Embeddings or array_like, shape (n, d_target)
+        X, Y : Embeddings or array_like, shapes (n, d_source) and (n, d_target)
             Paired with X by id if both are embeddings with ids, else by position.
         unpaired : tuple of two, optional
             Rows without a partner, of the source and of the target: Embeddings, array_like, Rows, a list of these, or
@@ -169,7 +169,7 @@ class HeadTrainer(HeadsMap):
         self._check_parameters()
         data = read_data(self, X, Y, unpaired, validation)
         schedule = Schedule(**{field.name: getattr(self, field.name) for field in fields(Schedule)})
-        objective = self._objective(data, schedule)
+        objective = self.objective(self, data, schedule)
         history = train_heads(
             self,
             objective,
@@ -182,10 +182,6 @@ class HeadTrainer(HeadsMap):
         )
         self._finish(objective, data, history)
         return self
-
-    @abstractmethod
-    def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
-        """Return the objective to train; its ``training_step`` defines the method."""
 
     def _finish(self, objective: HeadsObjective, data: Data, history: History) -> None:
         """Record further results of a method, after the trained heads have been stored."""
@@ -292,6 +288,24 @@ class HeadsObjective:
         self.unpaired_batch = [
             0 if rows is None else min(remaining, len(rows)) for rows in (data.unpaired_source, data.unpaired_target)
         ]
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Check the data, and compute what all steps use."""
+
+    def need_unpaired(self, why: str, side: str | None = None, weight: str = "") -> None:
+        """Refuse data without unpaired rows of both sides or, unless the parameter ``weight`` is 0, of one side."""
+        if side is not None and not getattr(self.trainer, weight):
+            return
+        sides = ("source", "target") if side is None else (side,)
+        if any(getattr(self.data, f"unpaired_{name}") is None for name in sides):
+            missing, needed, otherwise = "rows of one side or both", "some of each", ""
+            if side is not None:
+                missing, needed = f"{side} rows and {weight}={getattr(self.trainer, weight):g}", "some"
+                otherwise = f", or {weight}=0"
+            raise InputError(
+                f"Got no unpaired {missing}; expected {needed}, since {why}.", f"Pass `unpaired=(U, V)`{otherwise}."
+            )
 
     def batch(self, step: int) -> Batch:
         """Return the rows of a step."""

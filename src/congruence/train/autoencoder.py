@@ -46,16 +46,11 @@ def autoencoder(
     Notes
     -----
     A stage is a dense layer and a residual block of LayerNorm, SwiGLU, dropout and another dense layer, all of the
-    stage's width. A final dense layer leads to the latent space. The decoder uses the widths in reverse order.
+    stage's width; a final dense layer leads to the latent space. The decoder uses the widths in reverse order. The
+    paper names these parts but not their arrangement (docs/jam.md).
 
-    The paper names these parts but not their arrangement. With LayerNorm and SwiGLU between the dense layers instead,
-    every row would pass through three products of two small numbers, which are nearly even functions at initialization:
-    on real features such encoders learned less in the same number of steps, and reconstructed worse.
-
-    References
-    ----------
-    Yoon, Yue and Kim (2025), "Escaping Plato's Cave: JAM", section 3 and appendix D.2; Shazeer (2020), "GLU variants
-    improve transformer".
+    Source: Yoon, Yue and Kim (2025), "Escaping Plato's Cave: JAM", section 3 and appendix D.2; Shazeer (2020), "GLU
+    variants improve transformer".
     """
     require("torch", extra="train")
     return (

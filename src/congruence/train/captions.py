@@ -13,7 +13,7 @@ from congruence._utils.typing import Labels, RowsLike
 from congruence._utils.validation import as_matrix, check_same_rows, check_width
 from congruence.errors import ParameterError, ShapeError, TooFewAnchorsError
 from congruence.splits import Split
-from congruence.train._reading import join_by_id
+from congruence.train._reading import join_by_id, read_pairs
 
 #: Held-out images and captions, optionally with wrong captions and the image label of each row.
 HeldCaptions: TypeAlias = (
@@ -80,7 +80,6 @@ def split_by_group(
         Label of each row, e.g. the image that a caption belongs to.
     shares : tuple of float, default=(0.7, 0.15)
         Shares of the *groups* for training and for validation. The rest is for testing.
-    random_state : int, default=5
 
     Returns
     -------
@@ -122,15 +121,8 @@ def read_captions(
     X: RowsLike, Y: RowsLike | None, negatives: RowsLike | None = None, groups: Labels | None = None
 ) -> Captions:
     """Return images, captions, wrong captions and labels in one order."""
-    rows: np.ndarray | None = None
-    joined = join_by_id(X, Y)
-    if joined is not None:
-        A, B = joined.source.vectors, joined.target.vectors
-        rows, n = id_rows(Y.ids, joined.target.ids), len(Y)  # type: ignore[union-attr, arg-type]
-    else:
-        A, B = (as_matrix(getattr(side, "vectors", side), name) for side, name in ((X, "X"), (Y, "Y")))
-        n = len(B)
-    check_same_rows(len(A), len(B), "X", "Y")
+    A, B, ids = read_pairs(X, Y)
+    n = len(B) if ids is None else len(Y)  # type: ignore[arg-type]
     wrong = None if negatives is None else _wrong(negatives, Y, n, B.shape[1])
     if groups is None:
         labels = np.arange(n)
@@ -141,9 +133,10 @@ def read_captions(
                 f"Got groups of shape {labels.shape}; expected ({n},), one label per caption.",
                 "Pass `groups=…` of that shape.",
             )
-    if rows is not None:
+    if ids is not None:
+        rows = id_rows(Y.ids, ids)  # type: ignore[union-attr]
         wrong, labels = (None if wrong is None else wrong[rows]), labels[rows]
-    return Captions(np.asarray(A, np.float32), np.asarray(B, np.float32), wrong, labels)
+    return Captions(A, B, wrong, labels)
 
 
 def _wrong(negatives: RowsLike, Y: RowsLike | None, n: int, width: int) -> np.ndarray:

@@ -26,20 +26,10 @@ def fit_closed(
     resume: bool = True,
     verbose: bool = True,
 ) -> HeadsMap:
-    """Fit the map on the pairs.
+    """Fit the map on the pairs, with the arguments of ``HeadTrainer.fit``.
 
-    Parameters
-    ----------
-    X : Embeddings or array_like, shape (n, d_source)
-    Y : Embeddings or array_like, shape (n, d_target)
-        Paired with X by id if both are embeddings with ids, else by position.
-    unpaired : tuple of two, optional
-        Checked, as for the other methods, but not used.
-    validation : tuple, optional
-        Held-out rows as for ``score``; the score is stored in ``scores_``.
-    checkpoint, resume, verbose
-        Accepted as by the other methods, but without effect.
-
+    Unpaired rows are checked but not used, ``checkpoint``, ``resume`` and ``verbose`` have no effect, and the score on
+    ``validation`` is stored in ``scores_``.
     """
     self._check_parameters()
     data = read_data(self, X, Y, unpaired, validation)
@@ -102,10 +92,8 @@ class CSA(CCAMap):
     CSA's similarity is Σ ρ_i u_i v_i/(‖u‖‖v‖). The inner product of mapped rows is its numerator. Their cosine divides
     by the norms of the weighted rows instead, so it equals CSA's similarity only if all correlations are equal.
 
-    References
-    ----------
-    Li, Chinchali and Topcu (2025), "CSA: data-efficient mapping of unimodal features to multimodal features"; SOTAlign,
-    table 6.
+    Source: Li, Chinchali and Topcu (2025), "CSA: data-efficient mapping of unimodal features to multimodal features";
+    SOTAlign, table 6.
     """
 
     method: ClassVar[str] = "csa"

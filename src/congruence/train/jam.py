@@ -42,6 +42,9 @@ class JAM(HeadsMap):
     """Train an autoencoder of images and one of texts with a shared latent space, by reconstruction and a contrastive
     loss.
 
+    Source: Yoon, Yue and Kim (2025), "Escaping Plato's Cave: JAM for Aligning Independently Trained Vision and Language
+    Models", sections 3 and 4, appendices C and D.
+
     Parameters
     ----------
     loss : {"spread", "negcon", "con"}, default="spread"
@@ -59,7 +62,6 @@ class JAM(HeadsMap):
         Widths of the hidden stages; see ``congruence.train.autoencoder.autoencoder``.
     latent : int, default=256
         Width of the joint space.
-    dropout : float, default=0.1
     standardize : bool, default=True
         Train on rows minus their mean, divided by their standard deviation (a single number), so that λ has the same
         meaning for every model. The map takes and returns rows in their original scale. The paper does not mention this
@@ -67,8 +69,6 @@ class JAM(HeadsMap):
     mask_same : bool, default=False
         Exclude rows of the same image, and rows with equal captions, from each other's candidates, since such captions
         are not wrong. The paper does not mention this step.
-    max_epochs : int, default=100
-    batch_size : int, default=32
     learning_rate, weight_decay : float, default=1e-3 and 0.01
         Of AdamW; the paper does not report them.
     clip : float or None, default=1.0
@@ -85,11 +85,6 @@ class JAM(HeadsMap):
         See ``congruence.train.Schedule``. ``precision`` defaults to ``"auto"``: recall is the same in bfloat16
         (docs/jam.md). Use ``"float32"`` if results must not depend on the processor. ``random_state`` also determines
         the split of the rows. The paper uses 5, 42 and 55.
-
-    References
-    ----------
-    Yoon, Yue and Kim (2025), "Escaping Plato's Cave: JAM for Aligning Independently Trained Vision and Language
-    Models", sections 3 and 4, appendices C and D.
     """
 
     method: ClassVar[str] = "jam"
@@ -134,6 +129,9 @@ class JAM(HeadsMap):
     ) -> Self:
         """Train both autoencoders.
 
+        ``facts_`` then hold the losses, the sizes of both autoencoders, and the reconstruction error as a share of the
+        variance (1 is no better than the mean).
+
         Parameters
         ----------
         X : Embeddings or array_like, shape (n, d_source)
@@ -151,19 +149,6 @@ class JAM(HeadsMap):
             weights with the best score are kept; without validation, the last weights.
         checkpoint, resume, verbose
             As for ``congruence.train.HeadTrainer.fit``.
-
-        Returns
-        -------
-        Self
-            The fitted map, with decoders. Its ``facts_`` hold the losses, the sizes of both autoencoders, and the
-            reconstruction error as a share of the variance (1 is no better than the mean).
-
-        Raises
-        ------
-        InputError, ShapeError, NotFiniteError, ZeroRowError, TooFewAnchorsError
-            If rows do not match, cannot be trained on, are too few, or lack the wrong captions that the loss needs.
-        TrainingError
-            If a loss is not finite, or the checkpoint belongs to another run.
         """
         self._check_parameters()
         require("torch", extra="train")

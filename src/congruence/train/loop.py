@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -35,11 +35,9 @@ class Schedule:
 
     Attributes
     ----------
-    max_steps : int
     optimizer : {"lion", "adamw"}
     learning_rate : float
         The highest learning rate.
-    weight_decay : float
     warmup : int
         Number of steps over which the learning rate rises.
     schedule : {"cosine", "constant"}
@@ -58,7 +56,6 @@ class Schedule:
         that have instructions for it; on others it is ten times slower than float32.
     device : str
         ``"auto"`` uses cuda or mps if available.
-    random_state : int
     """
 
     max_steps: int = 2000
@@ -157,7 +154,7 @@ def run(
     try:
         if not history.validation:
             best = _validate(objective, history, best)
-        with _bar(schedule.max_steps, history.steps, verbose) as show:
+        with progress_bar("training", schedule.max_steps, done=history.steps, quiet=not verbose) as bar:
             while history.steps < schedule.max_steps and history.validations_since_best < patience:
                 step = history.steps
                 rate = schedule.learning_rate * rate_at(step, schedule.max_steps, schedule.warmup, schedule.schedule)
@@ -176,7 +173,8 @@ def run(
                 if step % schedule.log_every == 0 or history.steps == schedule.max_steps:
                     for name, value in {"step": step, **values}.items():
                         history.losses.setdefault(name, []).append(value)
-                show(history.steps, values, history)
+                if bar is not None:
+                    bar.show(history.steps, _status(values, history))
                 last = history.steps == schedule.max_steps
                 if history.steps % schedule.validate_every == 0 or last:
                     best = _validate(objective, history, best)
@@ -254,20 +252,10 @@ def _not_finite(step: int, values: dict[str, float], norm: float, saved: Checkpo
     )
 
 
-@contextmanager
-def _bar(steps: int, done: int, verbose: bool) -> Iterator[Callable[[int, dict[str, float], History], None]]:
-    """Yield a function that shows progress; it does nothing if stderr is not a terminal."""
-    with progress_bar("training", steps, done=done, quiet=not verbose) as bar:
-
-        def show(step: int, values: dict[str, float], history: History) -> None:
-            if bar is None:
-                return
-            text = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
-            if history.validation:
-                text += f"  validation {history.validation[-1][1]:.3f}"
-            bar.show(step, text)
-
-        yield show
+def _status(values: dict[str, float], history: History) -> str:
+    """Return the losses of a step and the last validation score, for the progress bar."""
+    validation = [("validation", f"{history.validation[-1][1]:.3f}")] if history.validation else []
+    return "  ".join(" ".join(pair) for pair in [*((k, f"{v:.4g}") for k, v in values.items()), *validation])
 
 
 def autocast(device: str, precision: str) -> AbstractContextManager[object]:

@@ -83,9 +83,7 @@ def con_loss(v: Tensor, pos: Tensor, temperature: float | Tensor = 0.07, *, labe
     The paper's formula excludes the pair itself from the denominator (j ≠ i); that loss has no lower bound, and is not
     a cross-entropy, as the paper's text describes it. Here the pair is included, as in CLIP.
 
-    References
-    ----------
-    Yoon, Yue and Kim (2025), "Escaping Plato's Cave: JAM", equation 1.
+    Source: Yoon, Yue and Kim (2025), "Escaping Plato's Cave: JAM", equation 1.
     """
     v, pos, scale = _read(v, pos, temperature)
     columns = _labels(labels, v)
@@ -101,13 +99,10 @@ def negcon_loss(
 
     Parameters
     ----------
-    v : tensor, shape (n, d)
-        Images.
-    pos : tensor, shape (n, d)
-        Row i is the caption of image i.
+    v, pos, temperature
+        As for ``con_loss``.
     neg : tensor, shape (n, d) or (n, k, d)
         Wrong captions of each image.
-    temperature : float or tensor of one number, default=0.07
     labels : tensor of int, shape (n,) or (n, g), optional
         As for ``con_loss``; the wrong captions of such rows are removed, too.
 
@@ -116,9 +111,7 @@ def negcon_loss(
     L_VL is the mean over the n images of a cross-entropy with n(1 + k) candidates. The paper divides the sum over n
     images by 2n and excludes the pair from the denominator.
 
-    References
-    ----------
-    Yoon, Yue and Kim (2025), equation 2; NegCLIP, Yuksekgonul et al. (2023).
+    Source: Yoon, Yue and Kim (2025), equation 2; NegCLIP, Yuksekgonul et al. (2023).
     """
     v, pos, scale = _read(v, pos, temperature)
     columns = _labels(labels, v)
@@ -145,15 +138,12 @@ def spread_loss(
 
     Parameters
     ----------
-    v : tensor, shape (n, d)
-        Images.
-    pos : tensor, shape (n, d)
-        Row i is the caption of image i.
+    v, pos, temperature
+        As for ``con_loss``.
     neg : tensor, shape (n, d) or (n, k, d)
         Wrong captions of each image, so that C(i) has two texts or 1 + k.
     alpha : float, default=0.5
         In [0, 1].
-    temperature : float or tensor of one number, default=0.07
     labels : tensor of int, shape (n,) or (n, g), optional
         As for ``con_loss``; C(i) itself is not changed.
 
@@ -162,9 +152,7 @@ def spread_loss(
     In ConCon every text of C(i) has its own denominator (equation 18), which excludes the other texts of C(i), so that
     nothing in it pushes the wrong caption away. With α = 0, only L_LV prefers the correct caption.
 
-    References
-    ----------
-    Yoon, Yue and Kim (2025), equations 15 to 20.
+    Source: Yoon, Yue and Kim (2025), equations 15 to 20.
 
     Examples
     --------
@@ -253,20 +241,17 @@ def siglip_loss(
 ) -> Tensor:
     """Sigmoid loss: each of the n·m combinations is classified as a pair (i = j) or not.
 
+    Source: Zhai et al. (2023), "Sigmoid loss for language image pre-training", section 3.2.
+
     Parameters
     ----------
-    X : tensor, shape (n, d)
-    Y : tensor, shape (m, d)
+    X, Y : tensor, shapes (n, d) and (m, d)
         m ≥ n. Row i is paired with row i of ``X``; rows from n on are unpaired and serve as additional negatives.
     logit_scale, logit_bias : float or tensor of one number, default=20 and −10
         s and b of the logits s⟨x_i, y_j⟩ + b. Gradients flow into them.
     reduction : {"logits", "rows"}, default="logits"
         Divide the sum by n·m, as in the code of SAIL and SOTAlign and as the weights α of that paper assume, or by n,
         as in SigLIP's paper.
-
-    References
-    ----------
-    Zhai et al. (2023), "Sigmoid loss for language image pre-training", section 3.2.
 
     Examples
     --------
@@ -294,17 +279,14 @@ def siglip_loss(
 def infonce_loss(X: Tensor, Y: Tensor, temperature: float | Tensor = 0.07) -> Tensor:
     """Symmetric InfoNCE: the mean of the cross-entropies of finding y_i among Y and x_i among X.
 
+    Source: SOTAlign, equation 3, in both directions; Radford et al. (2021), figure 3.
+
     Parameters
     ----------
-    X : tensor, shape (n, d)
-    Y : tensor, shape (n, d)
+    X, Y : tensor, shapes (n, d) and (n, d)
         Row i belongs to row i of ``X``.
     temperature : float or tensor of one number, default=0.07
         τ of the logits ⟨x_i, y_j⟩/τ. Gradients flow into it.
-
-    References
-    ----------
-    SOTAlign, equation 3, in both directions; Radford et al. (2021), figure 3.
     """
     require("torch", extra="train")
     from congruence.train import _autograd
@@ -326,6 +308,8 @@ def generalized_infonce(
 ) -> Tensor:
     """KL(softmax of the teacher's affinities ‖ softmax of the student's), averaged over rows.
 
+    Source: SOTAlign, equation 10.
+
     Parameters
     ----------
     X, Y : tensor, shape (n, d) and (m, d)
@@ -336,10 +320,6 @@ def generalized_infonce(
         Temperatures of student and teacher.
     symmetric : bool, default=False
         Average this with the same divergence with X and Y exchanged. The paper's equation uses the rows only.
-
-    References
-    ----------
-    SOTAlign, equation 10.
     """
     require("torch", extra="train")
     from congruence.train import _autograd
@@ -369,9 +349,7 @@ def cka_divergence(X: Tensor, Y: Tensor, TX: Tensor, TY: Tensor) -> Tensor:
     With centered rows, ⟨XYᵀ, TX TYᵀ⟩ = Σ (XᵀTX) ∘ (YᵀTY) still holds: O(n·d²) time and no n × m array. Equation 9 of
     the paper has H = I − 11ᵀ instead of I − 11ᵀ/n.
 
-    References
-    ----------
-    SOTAlign, equation 9.
+    Source: SOTAlign, equation 9.
     """
     torch = require("torch", extra="train")
     X, Y, TX, TY = (side - side.mean(0) for side in _student_and_teacher(X, Y, TX, TY))

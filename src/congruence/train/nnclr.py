@@ -10,10 +10,8 @@ import numpy as np
 
 from congruence._utils.arrays import blocks
 from congruence._utils.validation import check_positive
-from congruence.errors import InputError, ParameterError
+from congruence.errors import ParameterError
 from congruence.train._base import Batch, HeadsObjective, HeadTrainer
-from congruence.train._reading import Data
-from congruence.train.loop import Schedule
 from congruence.train.rows import Rows, scannable
 
 if TYPE_CHECKING:
@@ -26,11 +24,7 @@ def nearest_rows(queries: np.ndarray, rows: Rows, k: int, device: str | torch.de
 
     ``queries`` (n, d); ``rows``: rows to search, which can be read in order. Returns (n, k): row numbers, nearest
     first. Cosines are computed in float32; rows whose cosines differ by no more than rounding may be in either order.
-
-    Notes
-    -----
-    Memory is O(n·k) in addition to the queries and one block. With frozen encoders, neighbors need to be computed only
-    once (SOTAlign, appendix A.2).
+    Memory is O(n·k) in addition to the queries and one block.
     """
     if k > len(rows):
         raise ParameterError(
@@ -52,6 +46,48 @@ def nearest_rows(queries: np.ndarray, rows: Rows, k: int, device: str | torch.de
             best[part], order = candidates.topk(k, dim=1)
             index[part] = numbers.gather(1, order)
     return index.cpu().numpy()
+
+
+class _Objective(HeadsObjective):
+    trainer: NNCLR
+
+    def prepare(self) -> None:
+        self.neighbors = [self._find("source", "image_weight"), self._find("target", "text_weight")]
+
+    def _find(self, side: str, name: str) -> tuple[np.ndarray, Tensor] | None:
+        """Return the positions of each pair's neighbors, and the rows these positions refer to; None for a side with
+        weight 0.
+        """
+        if not getattr(self.trainer, name):
+            return None
+        self.need_unpaired("neighbors are searched among them", side, name)
+        unpaired = getattr(self.data, f"unpaired_{side}")
+        index = nearest_rows(getattr(self.data, side), unpaired, self.trainer.n_neighbors, self.device)
+        used, positions = np.unique(index, return_inverse=True)
+        return positions.reshape(index.shape), self.tensor(scannable(unpaired).take(used))
+
+    def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
+        trainer = self.trainer
+        X, Y = self.heads(batch.source, 0), self.heads(batch.target, 1)
+        terms = {"supervised": self.pair_loss(X, Y)}
+        loss = terms["supervised"]
+        for side, name, weight, others in ((1, "text", trainer.text_weight, X), (0, "image", trainer.image_weight, Y)):
+            if weight:
+                near = self.heads(self._draw(batch, side), side)
+                terms[f"near_{name}"] = self.pair_loss(others, near)
+                loss = loss + weight * terms[f"near_{name}"]
+        return {"loss": loss, **terms}
+
+    def _draw(self, batch: Batch, side: int) -> Tensor:
+        """Return one neighbor for each pair of the batch, determined by the step and the seed alone."""
+        import torch
+
+        neighbors = self.neighbors[side]
+        assert neighbors is not None  # the side's weight is not 0
+        positions, rows = neighbors
+        rng = np.random.default_rng([self.schedule.random_state, batch.step, 11 + side])
+        chosen = positions[batch.index, rng.integers(self.trainer.n_neighbors, size=len(batch.index))]
+        return rows[torch.from_numpy(chosen).to(rows.device)]
 
 
 @dataclass(eq=False, repr=False)
@@ -78,13 +114,12 @@ class NNCLR(HeadTrainer):
     themselves, at most ``n_neighbors`` rows per pair, are kept in memory. NNCLR draws them from a queue of recent
     batches instead, which is necessary if encoders are trained.
 
-    References
-    ----------
-    Dwibedi et al. (2021), "With a little help from my friends: nearest-neighbor contrastive learning of visual
+    Source: Dwibedi et al. (2021), "With a little help from my friends: nearest-neighbor contrastive learning of visual
     representations"; Li et al. (2022), "Supervision exists everywhere" (DeCLIP); SOTAlign, appendix A.2.
     """
 
     method: ClassVar[str] = "nnclr"
+    objective = _Objective
 
     n_neighbors: int = 5
     text_weight: float = 1.0
@@ -95,59 +130,3 @@ class NNCLR(HeadTrainer):
         check_positive(self.n_neighbors, "n_neighbors", integer=True)
         check_positive(self.text_weight, "text_weight", zero=True)
         check_positive(self.image_weight, "image_weight", zero=True)
-
-    def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
-        return _Objective(self, data, schedule)
-
-
-class _Objective(HeadsObjective):
-    trainer: NNCLR
-
-    def __init__(self, trainer: NNCLR, data: Data, schedule: Schedule):
-        super().__init__(trainer, data, schedule)
-        self.neighbors = [
-            self._find("source", "image_weight", data.source, data.unpaired_source),
-            self._find("target", "text_weight", data.target, data.unpaired_target),
-        ]
-
-    def _find(
-        self, side: str, name: str, paired: np.ndarray, unpaired: Rows | None
-    ) -> tuple[np.ndarray, Tensor] | None:
-        """Return the positions of each pair's neighbors, and the rows these positions refer to; None for a side with
-        weight 0.
-        """
-        weight = getattr(self.trainer, name)
-        if not weight:
-            return None
-        if unpaired is None:
-            raise InputError(
-                f"Got no unpaired {side} rows and {name}={weight:g}; expected some, since neighbors are "
-                "searched among them.",
-                f"Pass `unpaired=(U, V)`, or {name}=0.",
-            )
-        index = nearest_rows(paired, unpaired, self.trainer.n_neighbors, self.device)
-        used, positions = np.unique(index, return_inverse=True)
-        return positions.reshape(index.shape), self.tensor(scannable(unpaired).take(used))
-
-    def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
-        trainer = self.trainer
-        X, Y = self.heads(batch.source, 0), self.heads(batch.target, 1)
-        terms = {"supervised": self.pair_loss(X, Y)}
-        loss = terms["supervised"]
-        for side, name, weight, others in ((1, "text", trainer.text_weight, X), (0, "image", trainer.image_weight, Y)):
-            if weight:
-                near = self.heads(self._draw(batch, side), side)
-                terms[f"near_{name}"] = self.pair_loss(others, near)
-                loss = loss + weight * terms[f"near_{name}"]
-        return {"loss": loss, **terms}
-
-    def _draw(self, batch: Batch, side: int) -> Tensor:
-        """Return one neighbor for each pair of the batch, determined by the step and the seed alone."""
-        import torch
-
-        neighbors = self.neighbors[side]
-        assert neighbors is not None  # the side's weight is not 0
-        positions, rows = neighbors
-        rng = np.random.default_rng([self.schedule.random_state, batch.step, 11 + side])
-        chosen = positions[batch.index, rng.integers(self.trainer.n_neighbors, size=len(batch.index))]
-        return rows[torch.from_numpy(chosen).to(rows.device)]

@@ -6,83 +6,18 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from congruence.errors import InputError
 from congruence.train._base import Batch, HeadsObjective, HeadTrainer
-from congruence.train._reading import Data
-from congruence.train.loop import Schedule
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(eq=False, repr=False)
-class SAIL(HeadTrainer):
-    """Train heads with the supervised loss on pairs.
-
-    Parameters
-    ----------
-    negatives : bool, default=False
-        Use the unpaired rows of a batch as negatives: every source row against all target rows and every target row
-        against all source rows, averaged. If False, unpaired rows are not used.
-    **parameters
-        Parameters of ``HeadTrainer``, with its defaults.
-
-    References
-    ----------
-    Zhang et al. (2025), "Assessing and learning alignment of unimodal vision and language models"; SOTAlign, appendix
-    A.2.
-
-    Examples
-    --------
-    >>> from congruence.synthetic import dual_problem  # doctest: +SKIP
-    >>> mapping = SAIL(n_components=64, max_steps=200).fit(images, texts)  # doctest: +SKIP
-    """
-
-    method: ClassVar[str] = "sail"
-
-    negatives: bool = False
-
-    def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
-        return _Objective(self, data, schedule)
-
-
-@dataclass(eq=False, repr=False)
-class Contrastive(HeadTrainer):
-    """``SAIL`` with other defaults: ``pair_loss="infonce"`` and ``head="mlp"``.
-
-    Parameters
-    ----------
-    pair_loss : {"siglip", "infonce"}, default="infonce"
-    head : {"linear", "mlp"}, default="mlp"
-    **parameters
-        Parameters of ``SAIL``, with its defaults.
-
-    References
-    ----------
-    SOTAlign, tables 6 and 11, "Contrastive", after Yacobi et al. (2025), "Learning shared representations from unpaired
-    data".
-    """
-
-    method: ClassVar[str] = "contrastive"
-
-    negatives: bool = False
-    _: KW_ONLY
-    pair_loss: str = "infonce"
-    head: str = "mlp"
-
-    def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
-        return _Objective(self, data, schedule)
-
-
 class _Objective(HeadsObjective):
     trainer: SAIL | Contrastive
 
-    def __init__(self, trainer: SAIL | Contrastive, data: Data, schedule: Schedule):
-        super().__init__(trainer, data, schedule)
-        if trainer.negatives and (data.unpaired_source is None or data.unpaired_target is None):
-            raise InputError(
-                "Got `negatives=True` without unpaired rows of both sides; expected both.", "Pass `unpaired=(U, V)`."
-            )
+    def prepare(self) -> None:
+        if self.trainer.negatives:
+            self.need_unpaired("`negatives=True` uses both")
 
     def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
         X, Y = self.heads(batch.source, 0), self.heads(batch.target, 1)
@@ -91,3 +26,49 @@ class _Objective(HeadsObjective):
         forth = self.pair_loss(X, Y, self.heads(batch.unpaired_target, 1))
         back = self.pair_loss(Y, X, self.heads(batch.unpaired_source, 0))
         return {"loss": (forth + back) / 2}
+
+
+@dataclass(eq=False, repr=False)
+class SAIL(HeadTrainer):
+    """Train heads with the supervised loss on pairs.
+
+    Source: Zhang et al. (2025), "Assessing and learning alignment of unimodal vision and language models"; SOTAlign,
+    appendix A.2.
+
+    Parameters
+    ----------
+    negatives : bool, default=False
+        Use the unpaired rows of a batch as negatives: every source row against all target rows and every target row
+        against all source rows, averaged. If False, unpaired rows are not used.
+    **parameters
+        Parameters of ``HeadTrainer``, with its defaults.
+    """
+
+    method: ClassVar[str] = "sail"
+    objective = _Objective
+
+    negatives: bool = False
+
+
+@dataclass(eq=False, repr=False)
+class Contrastive(HeadTrainer):
+    """``SAIL`` with other defaults: ``pair_loss="infonce"`` and ``head="mlp"``.
+
+    Source: SOTAlign, tables 6 and 11, "Contrastive", after Yacobi et al. (2025), "Learning shared representations from
+    unpaired data".
+
+    Parameters
+    ----------
+    pair_loss : {"siglip", "infonce"}, default="infonce"
+    head : {"linear", "mlp"}, default="mlp"
+    **parameters
+        Parameters of ``SAIL``, with its defaults.
+    """
+
+    method: ClassVar[str] = "contrastive"
+    objective = _Objective
+
+    negatives: bool = False
+    _: KW_ONLY
+    pair_loss: str = "infonce"
+    head: str = "mlp"

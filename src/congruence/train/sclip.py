@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from congruence._utils.optional import require
 from congruence._utils.validation import check_choice, check_positive, check_same_rows
-from congruence.errors import InputError
 from congruence.train._base import Batch, HeadsObjective, HeadTrainer
-from congruence.train._reading import Data
-from congruence.train.loop import Schedule
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,91 +56,12 @@ def pseudo_label_loss(
     return CrossEntropy.apply(U, Y, scale, pseudo_labels(queries, keys, assignment, temperature, max_iter))
 
 
-@dataclass(eq=False, repr=False)
-class SCLIP(HeadTrainer):
-    """Train heads with the supervised loss on pairs, and with pseudo-labels on unpaired rows.
-
-    The captions that an unpaired image should be near are those of the paired images in the batch that resemble it, and
-    likewise for unpaired texts. Images are the source, texts the target.
-
-    Parameters
-    ----------
-    assignment : {"hard", "soft", "ot"}, default="ot"
-        How similarity is turned into a target; see ``pseudo_label_loss``.
-    assignment_temperature : float, default=0.05
-        τ of the softmax or ε of the transport.
-    space : {"unimodal", "joint"}, default="unimodal"
-        Where images are compared with images: in their encoder's space or, without a gradient, in the space being
-        trained.
-    image_weight, text_weight : float, default=1.0
-        Weights of the losses on unpaired images and unpaired texts; SOTAlign's authors search over 0, 0.1, 1 and 10. A
-        side with weight 0 needs no unpaired rows.
-    max_iter : int, default=100
-        Largest number of Sinkhorn iterations.
-    **parameters
-        Parameters of ``HeadTrainer``, with its defaults. S-CLIP's own supervised loss is
-        ``"infonce"``.
-
-    Notes
-    -----
-    The logits share the trained scale of the supervised loss. This is the adaptation that SOTAlign describes. The
-    public code of S-CLIP differs:
-
-    - It trains whole encoders, on unpaired images only. Here heads are trained on frozen features, and on unpaired
-      texts too.
-    - Images are compared in the space being trained (``space="joint"``), without stopping the gradient of the
-      assignment. Here no gradient flows through the assignment, and the default space is the encoder's own.
-    - ε of the transport, and τ of the softmax, is one over the trained logit scale, with 10 Sinkhorn iterations. Here
-      it is ``assignment_temperature``, with up to ``max_iter`` iterations (100 by default).
-    - The loss on pseudo-labels has weight 1/2; here ``image_weight``.
-    - Unpaired images are also among the candidates of each caption in the supervised loss. Here that loss uses pairs
-      only.
-    - It adds a loss on pseudo-labels of key words. SOTAlign omits it, and so does this class.
-
-    References
-    ----------
-    Mo et al. (2023), "S-CLIP: semi-supervised vision-language learning using few specialist captions", and its code,
-    https://github.com/alinlab/s-clip (``custom/loss.py``); SOTAlign, appendix A.2.
-    """
-
-    method: ClassVar[str] = "sclip"
-
-    assignment: str = "ot"
-    assignment_temperature: float = 0.05
-    space: str = "unimodal"
-    image_weight: float = 1.0
-    text_weight: float = 1.0
-    max_iter: int = 100
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        check_choice(self.assignment, ASSIGNMENTS, "assignment")
-        check_choice(self.space, SPACES, "space")
-        check_positive(self.assignment_temperature, "assignment_temperature")
-        check_positive(self.image_weight, "image_weight", zero=True)
-        check_positive(self.text_weight, "text_weight", zero=True)
-        check_positive(self.max_iter, "max_iter", integer=True)
-
-    def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
-        return _Objective(self, data, schedule)
-
-
 class _Objective(HeadsObjective):
     trainer: SCLIP
 
-    def __init__(self, trainer: SCLIP, data: Data, schedule: Schedule):
-        super().__init__(trainer, data, schedule)
-        for side, name, rows in (
-            ("source", "image_weight", data.unpaired_source),
-            ("target", "text_weight", data.unpaired_target),
-        ):
-            weight = getattr(trainer, name)
-            if weight and rows is None:
-                raise InputError(
-                    f"Got no unpaired {side} rows and {name}={weight:g}; expected some, since these rows get "
-                    "pseudo-labels.",
-                    f"Pass `unpaired=(U, V)`, or {name}=0.",
-                )
+    def prepare(self) -> None:
+        for side, name in (("source", "image_weight"), ("target", "text_weight")):
+            self.need_unpaired("these rows get pseudo-labels", side, name)
 
     def training_step(self, batch: Batch) -> Mapping[str, Tensor]:
         trainer = self.trainer
@@ -171,3 +89,57 @@ class _Objective(HeadsObjective):
             )
             loss = loss + weight * terms[f"pseudo_{name}"]
         return {"loss": loss, **terms}
+
+
+@dataclass(eq=False, repr=False)
+class SCLIP(HeadTrainer):
+    """Train heads with the supervised loss on pairs, and with pseudo-labels on unpaired rows.
+
+    The captions that an unpaired image should be near are those of the paired images in the batch that resemble it, and
+    likewise for unpaired texts. Images are the source, texts the target.
+
+    Parameters
+    ----------
+    assignment : {"hard", "soft", "ot"}, default="ot"
+        How similarity is turned into a target; see ``pseudo_label_loss``.
+    assignment_temperature : float, default=0.05
+        τ of the softmax or ε of the transport.
+    space : {"unimodal", "joint"}, default="unimodal"
+        Where images are compared with images: in their encoder's space or, without a gradient, in the space being
+        trained.
+    image_weight, text_weight : float, default=1.0
+        Weights of the losses on unpaired images and unpaired texts; SOTAlign's authors search over 0, 0.1, 1 and 10. A
+        side with weight 0 needs no unpaired rows.
+    max_iter : int, default=100
+        Largest number of Sinkhorn iterations.
+    **parameters
+        Parameters of ``HeadTrainer``, with its defaults. S-CLIP's own supervised loss is
+        ``"infonce"``.
+
+    Notes
+    -----
+    The logits share the trained scale of the supervised loss. This is the adaptation that SOTAlign describes;
+    docs/training.md lists how the public code of S-CLIP differs.
+
+    Source: Mo et al. (2023), "S-CLIP: semi-supervised vision-language learning using few specialist captions", and its
+    code, https://github.com/alinlab/s-clip (``custom/loss.py``); SOTAlign, appendix A.2.
+    """
+
+    method: ClassVar[str] = "sclip"
+    objective = _Objective
+
+    assignment: str = "ot"
+    assignment_temperature: float = 0.05
+    space: str = "unimodal"
+    image_weight: float = 1.0
+    text_weight: float = 1.0
+    max_iter: int = 100
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_choice(self.assignment, ASSIGNMENTS, "assignment")
+        check_choice(self.space, SPACES, "space")
+        check_positive(self.assignment_temperature, "assignment_temperature")
+        check_positive(self.image_weight, "image_weight", zero=True)
+        check_positive(self.text_weight, "text_weight", zero=True)
+        check_positive(self.max_iter, "max_iter", integer=True)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 import numpy as np
 
 from congruence._utils.validation import check_choice, check_positive, check_width
-from congruence.errors import InputError, ParameterError
+from congruence.errors import ParameterError
 from congruence.maps import CCAMap, HeadsMap, ProcrustesHeads
 from congruence.maps.history import History
 from congruence.train._base import Batch, HeadsObjective, HeadTrainer
 from congruence.train._reading import Data
-from congruence.train.loop import Schedule
 from congruence.train.losses import cka_divergence, generalized_infonce
 from congruence.train.retrieval import mean_recall
 from congruence.train.sail import SAIL
@@ -39,177 +38,16 @@ RIDGES = (0.1, 1.0, 10.0, 100.0)
 FOLDS = 5
 
 
-@dataclass(eq=False, repr=False)
-class SOTAlign(HeadTrainer):
-    """Train heads on few pairs, and on unpaired rows by the divergence from a linear teacher.
-
-    The loss is the supervised loss on pairs, plus α times the divergence between the affinities that the heads and the
-    teacher give to a batch of unpaired rows.
-
-    Parameters
-    ----------
-    teacher : {"cca", "procrustes", "contrastive"} or fitted joint-space map, default="cca"
-        Fitted on the pairs: canonical correlation analysis, Procrustes analysis, or linear heads trained as in SAIL.
-    divergence : {"klot", "infonce", "cka"}, default="klot"
-    divergence_weight : float or "auto", default="auto"
-        α, the weight of the divergence. The supervised loss is the mean over all n² logits of a step's n pairs, and
-        KLOT is that of plans of mass 1; for plans of mass n, as in the paper, the same weight is α/n. The paper uses
-        1e-4, within a factor of ten, with 10,000 pairs. That its SigLIP loss is the mean over n² logits is our reading:
-        the paper does not state it, its published code contains KLOT only, and SigLIP's own loss is a sum over n²
-        logits divided by n, with which α would be n times as large. The gradient of a mean over n² logits, of which n
-        belong to pairs, falls as 1/n, so the equivalent balance with n pairs is 1/n. ``"auto"`` is ten times that,
-        10/n, which retrieves better with few pairs (docs/training.md), and 1 for InfoNCE, which is a mean over rows.
-    epsilon, epsilon_teacher : float, default=0.05 and 0.01
-        ε of the two transport plans, or temperatures of the two softmaxes.
-    max_iter : int, default=100
-        Largest number of Sinkhorn iterations per plan. If they do not suffice in any recorded step, one warning is
-        given after the training.
-    tol : float, optional
-        Stop the iterations when the marginals are within this tolerance; see ``congruence.transport.klot``.
-    rho_teacher : float, optional
-        Strength of the marginal constraints of the teacher's plan, in units of its affinities, for unpaired rows that
-        may have no partner on the other side; see ``congruence.transport.klot``. For KLOT only. Balanced by
-        default, as in the paper.
-    teacher_n_components : int, optional
-        Width d′ of the teacher's space; by default as wide as the pairs support.
-    ridge : float or "auto", default="auto"
-        λ of the CCA teacher. The paper's is 0.1, which is far too small for a few hundred pairs. ``"auto"`` chooses
-        among 0.1, 1, 10 and 100 the one whose teacher has the best mean recall at 1 on the validation rows; without
-        validation rows, the best average over five folds of the pairs, where each fold is searched among its own rows.
-        Ties go to the smallest.
-    pairs_too : bool, default=False
-        Include the rows of the pairs in the divergence as well.
-    init : {"random", "teacher"}, default="random"
-        Initialization of the heads. With "teacher", linear heads rank exactly as the teacher does before the first
-        step, and with validation rows the map is never worse on these than its teacher. If the teacher is wider than
-        ``n_components``, its first directions are used. The paper uses "random".
-    **parameters
-        Parameters of ``HeadTrainer``, with its defaults.
-
-    Attributes
-    ----------
-    teacher_ : HeadsMap
-        The teacher. Compare its score on the validation rows, ``scores_["teacher_validation_mean_recall_at_1"]``, with
-        that of the heads, ``scores_["validation_mean_recall_at_1"]``. For a CCA teacher, ``teacher_.ridge`` is the λ
-        chosen.
-
-    Notes
-    -----
-    If the divergence is KLOT, the history has the terms ``marginal_error``, ``marginal_error_teacher`` and
-    ``gradient_error`` besides the losses; see ``congruence.transport.Convergence``.
-
-    References
-    ----------
-    Roschmann et al. (2026), "SOTAlign", algorithm 1, equation 5, sections 4 and 5, appendix A.1.
-    """
-
-    method: ClassVar[str] = "sotalign"
-
-    teacher: str | HeadsMap = "cca"
-    divergence: str = "klot"
-    divergence_weight: float | str = "auto"
-    epsilon: float = 0.05
-    epsilon_teacher: float = 0.01
-    max_iter: int = 100
-    tol: float | None = None
-    rho_teacher: float | None = None
-    teacher_n_components: int | None = None
-    ridge: float | str = "auto"
-    pairs_too: bool = False
-    init: str = "random"
-
-    def fit_teacher(self, X: np.ndarray, Y: np.ndarray, validation: Heldout | None = None) -> HeadsMap:
-        """Fit the teacher only.
-
-        Parameters
-        ----------
-        X : ndarray, shape (n, d_source)
-        Y : ndarray, shape (n, d_target)
-        validation : tuple of four, optional
-            Rows of both sides and their labels, by which ``ridge="auto"`` chooses.
-
-        """
-        if isinstance(self.teacher, HeadsMap):
-            check_width(X.shape[1], self.teacher.n_features_in_, "the teacher's source")
-            check_width(Y.shape[1], self.teacher.d_target, "the teacher's target")
-            return self.teacher
-        if self.teacher == "procrustes":
-            return ProcrustesHeads(n_components=self.teacher_n_components).fit(X, Y)
-        if self.teacher == "cca":
-            return self._fit_cca(X, Y, validation)
-        shared = {field.name: getattr(self, field.name) for field in fields(HeadTrainer)}
-        shared |= {"head": "linear", "n_components": self.teacher_n_components or self.n_components}
-        return SAIL(**shared).fit(X, Y, verbose=False)
-
-    def _fit_cca(self, X: np.ndarray, Y: np.ndarray, validation: Heldout | None) -> CCAMap:
-        """Fit the CCA teacher with the given λ, or with the best of ``RIDGES``."""
-        if not isinstance(self.ridge, str):
-            return CCAMap(n_components=self.teacher_n_components, ridge=self.ridge).fit(X, Y)
-        teacher = CCAMap(n_components=self.teacher_n_components)
-        if validation is None:
-            best = RIDGES[int(np.argmax(_score_on_folds(teacher, X, Y)))]
-            return CCAMap(n_components=self.teacher_n_components, ridge=best).fit(X, Y)
-        A, B, a, b = validation
-        fitted = teacher.fit_ridges(X, Y, RIDGES)
-        scores = [mean_recall(cca.transform(A), cca.transform_target(B), a, b) for cca in fitted]
-        return fitted[int(np.argmax(scores))]
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        if self.ridge != "auto":
-            check_positive(self.ridge, "ridge", zero=True)
-        if not isinstance(self.teacher, HeadsMap):
-            check_choice(self.teacher, TEACHERS, "teacher")
-        check_choice(self.divergence, DIVERGENCES, "divergence")
-        check_choice(self.init, INITS, "init")
-        if self.init == "teacher" and self.head != "linear":
-            raise ParameterError(
-                f"Got `init='teacher'` with `head={self.head!r}`; expected `head='linear'`.",
-                "Pass that, or `init='random'`.",
-            )
-        if self.divergence_weight != "auto":
-            check_positive(self.divergence_weight, "divergence_weight", zero=True)
-        for name in ("epsilon", "epsilon_teacher"):
-            check_positive(getattr(self, name), name)
-        if self.rho_teacher is not None:
-            check_rho(self.rho_teacher, "rho_teacher")
-            if self.divergence != "klot":
-                raise ParameterError(
-                    f"Got `rho_teacher={self.rho_teacher}` with `divergence={self.divergence!r}`; expected "
-                    "`divergence='klot'`, the only one that uses transport plans.",
-                    "Pass that, or leave out `rho_teacher=…`.",
-                )
-
-    def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
-        return _Objective(self, data, schedule)
-
-    def _finish(self, objective: HeadsObjective, data: Data, history: History) -> None:
-        assert isinstance(objective, _Objective)
-        self.teacher_ = objective.teacher
-        errors = history.losses.get("gradient_error", [])
-        if errors:
-            above = sum(error > GRADIENT_ERROR for error in errors)
-            where = f"at worst, and above the bound in {above} of {len(errors)} recorded steps"
-            warn_unconverged(max(errors), where, "", stacklevel=3)
-        if data.validation is not None:
-            X, Y, x_labels, y_labels = data.validation
-            score = mean_recall(self.teacher_.transform(X), self.teacher_.transform_target(Y), x_labels, y_labels)
-            self.scores_["teacher_validation_mean_recall_at_1"] = score
-
-
 class _Objective(HeadsObjective):
     trainer: SOTAlign
 
-    def __init__(self, trainer: SOTAlign, data: Data, schedule: Schedule):
+    def prepare(self) -> None:
         from congruence.train._layers import Head
 
-        super().__init__(trainer, data, schedule)
-        if data.unpaired_source is None or data.unpaired_target is None:
-            raise InputError(
-                "Got no unpaired rows of one side or both; expected some of each, on which the heads are "
-                "compared with the teacher.",
-                "Pass `unpaired=(U, V)`, or train SAIL or the teacher alone.",
-            )
+        trainer, data = self.trainer, self.data
+        self.need_unpaired("the heads are compared with the teacher on these")
+        assert data.unpaired_source is not None
+        assert data.unpaired_target is not None
         # If a step uses all rows, they are the same in each step, and so are the teacher's vectors.
         self.constant_rows = self.unpaired_batch == [len(data.unpaired_source), len(data.unpaired_target)] and (
             not trainer.pairs_too or self.pair_batch == len(data.source)
@@ -298,6 +136,155 @@ class _Objective(HeadsObjective):
         )
         errors = ("marginal_error", "marginal_error_teacher", "gradient_error")
         return value, {name: torch.tensor(getattr(info, name)) for name in errors}
+
+
+@dataclass(eq=False, repr=False)
+class SOTAlign(HeadTrainer):
+    """Train heads on few pairs, and on unpaired rows by the divergence from a linear teacher.
+
+    The loss is the supervised loss on pairs, plus α times the divergence between the affinities that the heads and the
+    teacher give to a batch of unpaired rows.
+
+    Parameters
+    ----------
+    teacher : {"cca", "procrustes", "contrastive"} or fitted joint-space map, default="cca"
+        Fitted on the pairs: canonical correlation analysis, Procrustes analysis, or linear heads trained as in SAIL.
+    divergence : {"klot", "infonce", "cka"}, default="klot"
+    divergence_weight : float or "auto", default="auto"
+        α, the weight of the divergence of plans of mass 1, beside a supervised loss that is the mean over all n² logits
+        of a step's n pairs; for plans of mass n, as in the paper, the same weight is α/n. The paper uses 1e-4, within a
+        factor of ten, with 10,000 pairs. ``"auto"`` is 10/n, which retrieves better with few pairs, and 1 for InfoNCE,
+        which is a mean over rows (docs/training.md).
+    epsilon, epsilon_teacher : float, default=0.05 and 0.01
+        ε of the two transport plans, or temperatures of the two softmaxes.
+    max_iter : int, default=100
+        Largest number of Sinkhorn iterations per plan. If they do not suffice in any recorded step, one warning is
+        given after the training.
+    tol : float, optional
+        Stop the iterations when the marginals are within this tolerance; see ``congruence.transport.klot``.
+    rho_teacher : float, optional
+        Strength of the marginal constraints of the teacher's plan, in units of its affinities, for unpaired rows that
+        may have no partner on the other side; see ``congruence.transport.klot``. For KLOT only. Balanced by
+        default, as in the paper.
+    teacher_n_components : int, optional
+        Width d′ of the teacher's space; by default as wide as the pairs support.
+    ridge : float or "auto", default="auto"
+        λ of the CCA teacher. The paper's is 0.1, which is far too small for a few hundred pairs. ``"auto"`` chooses
+        among 0.1, 1, 10 and 100 the one whose teacher has the best mean recall at 1 on the validation rows; without
+        validation rows, the best average over five folds of the pairs, where each fold is searched among its own rows.
+        Ties go to the smallest.
+    pairs_too : bool, default=False
+        Include the rows of the pairs in the divergence as well.
+    init : {"random", "teacher"}, default="random"
+        Initialization of the heads. With "teacher", linear heads rank exactly as the teacher does before the first
+        step, and with validation rows the map is never worse on these than its teacher. If the teacher is wider than
+        ``n_components``, its first directions are used. The paper uses "random".
+    **parameters
+        Parameters of ``HeadTrainer``, with its defaults.
+
+    Attributes
+    ----------
+    teacher_ : HeadsMap
+        The teacher. Compare its score on the validation rows, ``scores_["teacher_validation_mean_recall_at_1"]``, with
+        that of the heads, ``scores_["validation_mean_recall_at_1"]``. For a CCA teacher, ``teacher_.ridge`` is the λ
+        chosen.
+
+    Notes
+    -----
+    If the divergence is KLOT, the history has the terms ``marginal_error``, ``marginal_error_teacher`` and
+    ``gradient_error`` besides the losses; see ``congruence.transport.Convergence``.
+
+    Source: Roschmann et al. (2026), "SOTAlign", algorithm 1, equation 5, sections 4 and 5, appendix A.1.
+    """
+
+    method: ClassVar[str] = "sotalign"
+    objective = _Objective
+
+    teacher: str | HeadsMap = "cca"
+    divergence: str = "klot"
+    divergence_weight: float | str = "auto"
+    epsilon: float = 0.05
+    epsilon_teacher: float = 0.01
+    max_iter: int = 100
+    tol: float | None = None
+    rho_teacher: float | None = None
+    teacher_n_components: int | None = None
+    ridge: float | str = "auto"
+    pairs_too: bool = False
+    init: str = "random"
+
+    def fit_teacher(self, X: np.ndarray, Y: np.ndarray, validation: Heldout | None = None) -> HeadsMap:
+        """Fit the teacher only.
+
+        Parameters
+        ----------
+        X, Y : ndarray, shapes (n, d_source) and (n, d_target)
+        validation : tuple of four, optional
+            Rows of both sides and their labels, by which ``ridge="auto"`` chooses.
+        """
+        if isinstance(self.teacher, HeadsMap):
+            check_width(X.shape[1], self.teacher.n_features_in_, "the teacher's source")
+            check_width(Y.shape[1], self.teacher.d_target, "the teacher's target")
+            return self.teacher
+        if self.teacher == "procrustes":
+            return ProcrustesHeads(n_components=self.teacher_n_components).fit(X, Y)
+        if self.teacher == "cca":
+            return self._fit_cca(X, Y, validation)
+        shared = {field.name: getattr(self, field.name) for field in fields(HeadTrainer)}
+        shared |= {"head": "linear", "n_components": self.teacher_n_components or self.n_components}
+        return SAIL(**shared).fit(X, Y, verbose=False)
+
+    def _fit_cca(self, X: np.ndarray, Y: np.ndarray, validation: Heldout | None) -> CCAMap:
+        """Fit the CCA teacher with the given λ, or with the best of ``RIDGES``."""
+        if not isinstance(self.ridge, str):
+            return CCAMap(n_components=self.teacher_n_components, ridge=self.ridge).fit(X, Y)
+        teacher = CCAMap(n_components=self.teacher_n_components)
+        if validation is None:
+            best = RIDGES[int(np.argmax(_score_on_folds(teacher, X, Y)))]
+            return CCAMap(n_components=self.teacher_n_components, ridge=best).fit(X, Y)
+        A, B, a, b = validation
+        fitted = teacher.fit_ridges(X, Y, RIDGES)
+        scores = [mean_recall(cca.transform(A), cca.transform_target(B), a, b) for cca in fitted]
+        return fitted[int(np.argmax(scores))]
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if self.ridge != "auto":
+            check_positive(self.ridge, "ridge", zero=True)
+        if not isinstance(self.teacher, HeadsMap):
+            check_choice(self.teacher, TEACHERS, "teacher")
+        check_choice(self.divergence, DIVERGENCES, "divergence")
+        check_choice(self.init, INITS, "init")
+        if self.init == "teacher" and self.head != "linear":
+            raise ParameterError(
+                f"Got `init='teacher'` with `head={self.head!r}`; expected `head='linear'`.",
+                "Pass that, or `init='random'`.",
+            )
+        if self.divergence_weight != "auto":
+            check_positive(self.divergence_weight, "divergence_weight", zero=True)
+        for name in ("epsilon", "epsilon_teacher"):
+            check_positive(getattr(self, name), name)
+        if self.rho_teacher is not None:
+            check_rho(self.rho_teacher, "rho_teacher")
+            if self.divergence != "klot":
+                raise ParameterError(
+                    f"Got `rho_teacher={self.rho_teacher}` with `divergence={self.divergence!r}`; expected "
+                    "`divergence='klot'`, the only one that uses transport plans.",
+                    "Pass that, or leave out `rho_teacher=…`.",
+                )
+
+    def _finish(self, objective: HeadsObjective, data: Data, history: History) -> None:
+        assert isinstance(objective, _Objective)
+        self.teacher_ = objective.teacher
+        errors = history.losses.get("gradient_error", [])
+        if errors:
+            above = sum(error > GRADIENT_ERROR for error in errors)
+            where = f"at worst, and above the bound in {above} of {len(errors)} recorded steps"
+            warn_unconverged(max(errors), where, "", stacklevel=3)
+        if data.validation is not None:
+            X, Y, x_labels, y_labels = data.validation
+            score = mean_recall(self.teacher_.transform(X), self.teacher_.transform_target(Y), x_labels, y_labels)
+            self.scores_["teacher_validation_mean_recall_at_1"] = score
 
 
 def _score_on_folds(teacher: CCAMap, X: np.ndarray, Y: np.ndarray) -> list[float]:

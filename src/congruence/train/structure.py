@@ -10,8 +10,6 @@ from congruence._utils.optional import require
 from congruence._utils.validation import check_choice, check_positive, check_same_rows
 from congruence.errors import InputError, ShapeError
 from congruence.train._base import Batch, HeadsObjective, HeadTrainer
-from congruence.train._reading import Data
-from congruence.train.loop import Schedule
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,64 +93,11 @@ def _dense_divergence(P: Tensor, Q: Tensor, direction: str) -> Tensor:
     return (P * (p - m) + Q * (q - m)).sum(1).mean() / 2
 
 
-@dataclass(eq=False, repr=False)
-class STRUCTURE(HeadTrainer):
-    """Train heads with the supervised loss plus λ times the change in the geometry of each side.
-
-    Parameters
-    ----------
-    weight : float, default=1.0
-        λ of ``structure_loss``, the mean of both sides. SOTAlign's authors choose it among 0.1, 1, 10, 100 and
-        1000.
-    levels : int, default=1
-    structure_temperature : float, default=0.07
-        τ of the softmaxes. (``temperature`` belongs to InfoNCE.)
-    structure_warmup : int, default=0
-        Number of steps over which λ rises linearly; SOTAlign's authors also try 500.
-    unpaired : bool, default=False
-        Preserve the joint geometry of the pairs and unpaired rows of a batch; if False, that of the pairs alone.
-    direction : {"js", "published"}, default="js"
-        Which divergence; see ``structure_loss``.
-    decay : bool, default=True
-        Weight level l by 1/l.
-    **parameters
-        Parameters of ``HeadTrainer``, with its defaults. STRUCTURE's own supervised loss is
-        ``"infonce"``.
-
-    References
-    ----------
-    Gröger et al. (2025), "With limited data for multimodal alignment, let the STRUCTURE guide you"; SOTAlign, appendix
-    A.2.
-    """
-
-    method: ClassVar[str] = "structure"
-
-    weight: float = 1.0
-    levels: int = 1
-    structure_temperature: float = 0.07
-    structure_warmup: int = 0
-    unpaired: bool = False
-    direction: str = "js"
-    decay: bool = True
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        check_positive(self.weight, "weight", zero=True)
-        check_positive(self.levels, "levels", integer=True)
-        check_positive(self.structure_temperature, "structure_temperature")
-        check_positive(self.structure_warmup, "structure_warmup", zero=True, integer=True)
-        check_choice(self.direction, DIRECTIONS, "direction")
-
-    def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
-        return _Objective(self, data, schedule)
-
-
 class _Objective(HeadsObjective):
     trainer: STRUCTURE
 
-    def __init__(self, trainer: STRUCTURE, data: Data, schedule: Schedule):
-        super().__init__(trainer, data, schedule)
-        if trainer.unpaired and data.unpaired_source is None and data.unpaired_target is None:
+    def prepare(self) -> None:
+        if self.trainer.unpaired and self.data.unpaired_source is None and self.data.unpaired_target is None:
             raise InputError(
                 "Got `unpaired=True` without unpaired rows; expected some of at least one side.",
                 "Pass `unpaired=(U, V)` to fit.",
@@ -184,3 +129,50 @@ class _Objective(HeadsObjective):
         structure = (terms[0] + terms[1]) / 2
         weight = trainer.weight * min(1.0, (batch.step + 1) / max(trainer.structure_warmup, 1))
         return {"loss": supervised + weight * structure, "supervised": supervised, "structure": structure}
+
+
+@dataclass(eq=False, repr=False)
+class STRUCTURE(HeadTrainer):
+    """Train heads with the supervised loss plus λ times the change in the geometry of each side.
+
+    Source: Gröger et al. (2025), "With limited data for multimodal alignment, let the STRUCTURE guide you"; SOTAlign,
+    appendix A.2.
+
+    Parameters
+    ----------
+    weight : float, default=1.0
+        λ of ``structure_loss``, the mean of both sides. SOTAlign's authors choose it among 0.1, 1, 10, 100 and
+        1000.
+    structure_temperature : float, default=0.07
+        τ of the softmaxes. (``temperature`` belongs to InfoNCE.)
+    structure_warmup : int, default=0
+        Number of steps over which λ rises linearly; SOTAlign's authors also try 500.
+    unpaired : bool, default=False
+        Preserve the joint geometry of the pairs and unpaired rows of a batch; if False, that of the pairs alone.
+    direction : {"js", "published"}, default="js"
+        Which divergence; see ``structure_loss``.
+    decay : bool, default=True
+        Weight level l by 1/l.
+    **parameters
+        Parameters of ``HeadTrainer``, with its defaults. STRUCTURE's own supervised loss is
+        ``"infonce"``.
+    """
+
+    method: ClassVar[str] = "structure"
+    objective = _Objective
+
+    weight: float = 1.0
+    levels: int = 1
+    structure_temperature: float = 0.07
+    structure_warmup: int = 0
+    unpaired: bool = False
+    direction: str = "js"
+    decay: bool = True
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_positive(self.weight, "weight", zero=True)
+        check_positive(self.levels, "levels", integer=True)
+        check_positive(self.structure_temperature, "structure_temperature")
+        check_positive(self.structure_warmup, "structure_warmup", zero=True, integer=True)
+        check_choice(self.direction, DIRECTIONS, "direction")

@@ -13,10 +13,9 @@ import scipy.linalg
 
 from congruence._utils.typing import Layer
 from congruence._utils.validation import check_positive
-from congruence.errors import InputError, ParameterError
+from congruence.errors import ParameterError
 from congruence.maps import CCAMap
 from congruence.train._base import MEAN_ROWS, Batch, HeadsObjective, HeadTrainer, first_layers
-from congruence.train._reading import Data
 from congruence.train.loop import Schedule, run
 from congruence.train.rows import ArrayRows, Rows, Sources, sample
 
@@ -25,133 +24,20 @@ if TYPE_CHECKING:
     from torch.nn import Module, ModuleList
 
 
-@dataclass(eq=False, repr=False)
-class SUE(HeadTrainer):
-    """Learn spectral embeddings without pairs, and join them with a few pairs.
-
-    1. For each side, a network is trained on paired and unpaired rows alike to span the smoothest eigenvectors of the
-       Laplacian of a batch's neighbor graph.
-    2. Canonical correlation analysis of the pairs' spectral embeddings defines the joint space.
-    3. A residual network moves the source rows so that the distributions of both sides agree (maximum mean
-       discrepancy); this uses no pairs.
-
-    Parameters
-    ----------
-    n_components : int, default=8
-        Number of canonical directions kept.
-    n_spectral_components : int, default=30
-        Width of the spectral embeddings, not counting the constant.
-    n_neighbors, scale_n_neighbors : int, default=30 and 15
-        Number of neighbors in the graph, and the neighbor whose median distance is the kernel's width.
-    spectral_steps : int, default=1000
-        Number of steps of stage 1; ``max_steps`` is that of stage 3.
-    spectral_learning_rate : float, default=1e-4
-        Learning rate of AdamW in stage 1.
-    spectral_batch_size : int, default=2048
-        Number of rows per graph.
-    ridge : float, default=0.1
-        λ of ``CCAMap``, relative to pairs whose spectral embeddings have unit variance.
-    scales : int, default=3
-        Number of kernels in the discrepancy.
-    residual_width : int, default=32
-        Width of the two hidden layers of the residual network.
-    head, max_steps, optimizer, learning_rate, batch_size, pair_batch_size
-        As in ``HeadTrainer``, with the defaults ``"mlp"``, 1000, ``"adamw"``, 1e-3, 1024 and
-        128.
-    **parameters
-        Other parameters of ``HeadTrainer``, with its defaults; those of supervised losses and
-        ``precision`` have no effect.
-
-    Notes
-    -----
-    The widths of the spaces and of the residual network, neighbors, kernels and rates are those of the public code for
-    Flickr30k. Differences from it:
-
-    - The spectral networks have one hidden layer (four times the input's width, unless ``hidden`` is set) with GELU and
-      a linear last layer, on rows preprocessed as for the other methods. In the public code they have three with leaky
-      ReLU and a tanh, on unprocessed rows. Both are networks, so that new rows can be embedded.
-    - Outputs are made orthonormal within each batch, and the gradient accounts for it. In the public code a second
-      batch sets the weights of an orthonormalizing layer. The final such layer is fitted on all rows (at most 100,000
-      unpaired ones).
-    - The constant eigenvector, which carries no information, is removed by centering.
-    - Canonical correlations are regularized, and the residual network is initialized as the identity.
-    - Batches have 2048 and 1024 rows, not 5162 and 32, and no rows are held out to choose weights by the losses of
-      stages 1 and 3; ``validation`` chooses among those of stage 3 by retrieval.
-    - As in the public code, graphs and kernels of a batch are dense: memory grows with the square of the batch sizes.
-
-    A resumed run repeats stages 1 and 2, with the same result.
-
-    References
-    ----------
-    Yacobi et al. (2025), "Learning shared representations from unpaired data" (SUE). Shaham et al. (2018),
-    "SpectralNet: spectral clustering using deep neural networks". SOTAlign, appendix A.2 and table 11.
-    """
-
-    method: ClassVar[str] = "sue"
-
-    # The joint space is narrow and the last network small, so the shared parameters have other defaults here.
-    n_components: int = 8
-    n_spectral_components: int = 30
-    n_neighbors: int = 30
-    scale_n_neighbors: int = 15
-    spectral_steps: int = 1000
-    spectral_learning_rate: float = 1e-4
-    spectral_batch_size: int = 2048
-    ridge: float = 0.1
-    scales: int = 3
-    residual_width: int = 32
-    _: KW_ONLY
-    head: str = "mlp"
-    max_steps: int = 1000
-    optimizer: str = "adamw"
-    learning_rate: float = 1e-3
-    batch_size: int = 1024
-    pair_batch_size: int = 128
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        integers = (
-            "n_spectral_components",
-            "n_neighbors",
-            "scale_n_neighbors",
-            "spectral_steps",
-            "spectral_batch_size",
-            "scales",
-            "residual_width",
-        )
-        for name in integers:
-            check_positive(getattr(self, name), name, integer=True)
-        check_positive(self.spectral_learning_rate, "spectral_learning_rate")
-        check_positive(self.ridge, "ridge", zero=True)
-        if self.n_components > self.n_spectral_components:
-            raise ParameterError(
-                f"Got `n_components={self.n_components}` and "
-                f"`n_spectral_components={self.n_spectral_components}`; expected n_components to be at most as "
-                "large.",
-                f"Pass `n_components={self.n_spectral_components}` or less.",
-            )
-
-    def _objective(self, data: Data, schedule: Schedule) -> HeadsObjective:
-        return _Objective(self, data, schedule)
-
-
 class _Objective(HeadsObjective):
     """The objective of stage 3; creating it runs stages 1 and 2."""
 
     trainer: SUE
 
-    def __init__(self, trainer: SUE, data: Data, schedule: Schedule):
+    def prepare(self) -> None:
         import torch
 
         from congruence.train import _layers
 
-        super().__init__(trainer, data, schedule)
-        if data.unpaired_source is None or data.unpaired_target is None:
-            raise InputError(
-                "Got no unpaired rows of one side or both; expected some of each, since spectral embeddings "
-                "are learned from them.",
-                "Pass `unpaired=(U, V)`.",
-            )
+        trainer, data = self.trainer, self.data
+        self.need_unpaired("spectral embeddings are learned from them")
+        assert data.unpaired_source is not None
+        assert data.unpaired_target is not None
         self.unpaired: tuple[Rows, Rows] = data.unpaired_source, data.unpaired_target
         stage = _Spectral(self, trainer)
         spectral = Schedule(
@@ -219,6 +105,101 @@ class _Objective(HeadsObjective):
             weight = whiten @ weights * np.sqrt(len(data.source))
             layers.append({"kind": "linear", "weight": weight, "bias": -mean @ weight})
         return layers
+
+
+@dataclass(eq=False, repr=False)
+class SUE(HeadTrainer):
+    """Learn spectral embeddings without pairs, and join them with a few pairs.
+
+    1. For each side, a network is trained on paired and unpaired rows alike to span the smoothest eigenvectors of the
+       Laplacian of a batch's neighbor graph.
+    2. Canonical correlation analysis of the pairs' spectral embeddings defines the joint space.
+    3. A residual network moves the source rows so that the distributions of both sides agree (maximum mean
+       discrepancy); this uses no pairs.
+
+    Parameters
+    ----------
+    n_components : int, default=8
+        Number of canonical directions kept.
+    n_spectral_components : int, default=30
+        Width of the spectral embeddings, not counting the constant.
+    n_neighbors, scale_n_neighbors : int, default=30 and 15
+        Number of neighbors in the graph, and the neighbor whose median distance is the kernel's width.
+    spectral_steps : int, default=1000
+        Number of steps of stage 1; ``max_steps`` is that of stage 3.
+    spectral_learning_rate : float, default=1e-4
+        Learning rate of AdamW in stage 1.
+    spectral_batch_size : int, default=2048
+        Number of rows per graph.
+    ridge : float, default=0.1
+        λ of ``CCAMap``, relative to pairs whose spectral embeddings have unit variance.
+    scales : int, default=3
+        Number of kernels in the discrepancy.
+    residual_width : int, default=32
+        Width of the two hidden layers of the residual network.
+    head, max_steps, optimizer, learning_rate, batch_size, pair_batch_size
+        As in ``HeadTrainer``, with the defaults ``"mlp"``, 1000, ``"adamw"``, 1e-3, 1024 and
+        128.
+    **parameters
+        Other parameters of ``HeadTrainer``, with its defaults; those of supervised losses and
+        ``precision`` have no effect.
+
+    Notes
+    -----
+    The widths of the spaces and of the residual network, neighbors, kernels and rates are those of the public code for
+    Flickr30k; docs/training.md lists the differences from it. As there, graphs and kernels of a batch are dense: memory
+    grows with the square of the batch sizes.
+
+    A resumed run repeats stages 1 and 2, with the same result.
+
+    Source: Yacobi et al. (2025), "Learning shared representations from unpaired data" (SUE). Shaham et al. (2018),
+    "SpectralNet: spectral clustering using deep neural networks". SOTAlign, appendix A.2 and table 11.
+    """
+
+    method: ClassVar[str] = "sue"
+    objective = _Objective
+
+    # The joint space is narrow and the last network small, so the shared parameters have other defaults here.
+    n_components: int = 8
+    n_spectral_components: int = 30
+    n_neighbors: int = 30
+    scale_n_neighbors: int = 15
+    spectral_steps: int = 1000
+    spectral_learning_rate: float = 1e-4
+    spectral_batch_size: int = 2048
+    ridge: float = 0.1
+    scales: int = 3
+    residual_width: int = 32
+    _: KW_ONLY
+    head: str = "mlp"
+    max_steps: int = 1000
+    optimizer: str = "adamw"
+    learning_rate: float = 1e-3
+    batch_size: int = 1024
+    pair_batch_size: int = 128
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        integers = (
+            "n_spectral_components",
+            "n_neighbors",
+            "scale_n_neighbors",
+            "spectral_steps",
+            "spectral_batch_size",
+            "scales",
+            "residual_width",
+        )
+        for name in integers:
+            check_positive(getattr(self, name), name, integer=True)
+        check_positive(self.spectral_learning_rate, "spectral_learning_rate")
+        check_positive(self.ridge, "ridge", zero=True)
+        if self.n_components > self.n_spectral_components:
+            raise ParameterError(
+                f"Got `n_components={self.n_components}` and "
+                f"`n_spectral_components={self.n_spectral_components}`; expected n_components to be at most as "
+                "large.",
+                f"Pass `n_components={self.n_spectral_components}` or less.",
+            )
 
 
 class _MappedRows:

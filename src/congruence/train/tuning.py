@@ -70,7 +70,6 @@ def tune(
         Called with the parameters and the score of each combination.
     **fit_params
         Further arguments of ``fit``: ``unpaired``, or JAM's ``negatives`` and ``groups``.
-
     """
     known = method.get_params(deep=False)
     unknown = [name for name in grid if name not in known]

@@ -59,9 +59,24 @@ class KlotFeatures(torch.autograd.Function):
         differences: list[float],
     ) -> Tensor:
         """Return ``scale`` times the divergence, and append ‖P − P*‖₁ to ``differences``."""
-        dtype, factor = student.affinity.dtype, scale / student.epsilon
-        needs = ctx.needs_input_grad[:2]
-        value, difference, dX, dY = _from_strips(X, Y, student, teacher, factor, memory, needs)
+        dtype, factor, (needs_X, needs_Y, *_) = student.affinity.dtype, scale / student.epsilon, ctx.needs_input_grad
+        wide_Y = Y.to(dtype)
+        dX = torch.empty_like(X) if needs_X else None
+        dY = torch.zeros_like(wide_Y) if needs_Y else None
+
+        def write_dX(part: slice, G: Tensor) -> Tensor:
+            difference = torch.linalg.vector_norm(G, 1)
+            G *= factor
+            if dX is not None:
+                dX[part] = G @ wide_Y
+            return difference
+
+        def add_dY(part: slice, G: Tensor) -> None:
+            assert dY is not None
+            dY.addmm_(G.T, X[part].to(dtype))
+
+        parts = compare(student, teacher, memory, write_dX, None if dY is None else add_dY)
+        value, difference = (sum(terms) for terms in zip(*parts, strict=True))
         differences.append(float(difference))
         ctx.save_for_backward(*(None if grad is None else grad.to(side.dtype) for grad, side in ((dX, X), (dY, Y))))
         return (scale * value).to(dtype)
@@ -72,28 +87,3 @@ class KlotFeatures(torch.autograd.Function):
         """Return the gradients from the forward pass times the upstream gradient."""
         dX, dY = (None if grad is None else grad * upstream.to(grad.dtype) for grad in ctx.saved_tensors)
         return dX, dY, None, None, None, None, None
-
-
-def _from_strips(
-    X: Tensor, Y: Tensor, student: Side, teacher: Side, factor: float, memory: int, needs: tuple[bool, ...]
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Return the divergence, ‖P − P*‖₁, and ``factor`` times (P − P*)·Y and (P − P*)ᵀ·X where needed, or None."""
-    dtype, (needs_X, needs_Y) = student.affinity.dtype, needs
-    Y = Y.to(dtype)
-    dX = torch.empty_like(X) if needs_X else None
-    dY = torch.zeros_like(Y) if needs_Y else None
-
-    def write_dX(part: slice, G: Tensor) -> Tensor:
-        difference = torch.linalg.vector_norm(G, 1)
-        G *= factor
-        if dX is not None:
-            dX[part] = G @ Y
-        return difference
-
-    def add_dY(part: slice, G: Tensor) -> None:
-        assert dY is not None
-        dY.addmm_(G.T, X[part].to(dtype))
-
-    parts = compare(student, teacher, memory, write_dX, None if dY is None else add_dY)
-    value, difference = (sum(terms) for terms in zip(*parts, strict=True))
-    return value, difference, dX, dY

@@ -133,15 +133,11 @@ def sinkhorn(
 
     Notes
     -----
-    A stored kernel is read once per iteration, with n·m multiplications and additions twice. A recomputed one costs a
-    matrix product and n·m exponentials per iteration, in O((n + m)·d) memory. If at most one entry in twenty can
-    matter, only those are stored and read. The plan is that of the logarithmic iteration, whatever ε: scalings are
-    absorbed before they overflow.
+    If at most one entry in twenty of the kernel can matter, only those are stored and read. The plan is that of the
+    logarithmic iteration, whatever ε: scalings are absorbed before they overflow.
 
-    References
-    ----------
-    Cuturi (2013), "Sinkhorn distances". Schmitzer (2019), "Stabilized sparse scaling algorithms for entropy regularized
-    transport problems", section 3. SOTAlign, equation 11 and appendix C.2.
+    Source: Cuturi (2013), "Sinkhorn distances". Schmitzer (2019), "Stabilized sparse scaling algorithms for entropy
+    regularized transport problems", section 3. SOTAlign, equation 11 and appendix C.2.
 
     Examples
     --------
@@ -160,7 +156,8 @@ def sinkhorn(
     n = A.shape[0]
     solved = iterate(A, float(epsilon), r, c, max_iter, tol, memory)
     xp = A.xp
-    rows, columns = plan_marginals(A, float(epsilon), solved.u, solved.v, memory)
+    with strip_pool_for(A, memory) as pool:
+        rows, columns = kernel_marginals(Kernel(A, float(epsilon), memory, pool), solved.u, solved.v)
     error = float(xp.sum(xp.abs(rows - r)) + xp.sum(xp.abs(columns - c)))
     u = solved.u + math.log(n) if mass == "bistochastic" else solved.u
     converged = error <= (CONVERGED if tol is None else tol)
@@ -329,7 +326,10 @@ def iterate(
 
 def _iterate(kernel: Kernel, r: Array, c: Array, max_iter: int, tol: float | None) -> Potentials:
     xp, affinity = kernel.xp, kernel.affinity
-    u, v = _first(kernel, r, c)
+    u, largest, log_sums = log_domain_pass(
+        kernel, kernel.zeros(len(c)), lambda part, largest, log_sums: xp.log(r[part]) - largest - log_sums
+    )
+    v = xp.log(c) - largest - log_sums
     if max_iter == 1:  # otherwise the next iteration would compute the error anyway
         return Potentials(u, v, 1, float(xp.sum(xp.abs(kernel_marginals(kernel, u, v)[0] - r))))
     kernel.rebase(u, v, (r, c))
@@ -370,15 +370,6 @@ def _iterate(kernel: Kernel, r: Array, c: Array, max_iter: int, tol: float | Non
     return Potentials(kernel.u + xp.log(a), kernel.v + xp.log(b), n_iter, error)
 
 
-def _first(kernel: Kernel, r: Array, c: Array) -> tuple[Array, Array]:
-    """Return u and v after the first iteration, in the log domain."""
-    xp = kernel.xp
-    u, largest, log_sums = log_domain_pass(
-        kernel, kernel.zeros(len(c)), lambda part, largest, log_sums: xp.log(r[part]) - largest - log_sums
-    )
-    return u, xp.log(c) - largest - log_sums
-
-
 def log_domain_pass(
     kernel: Kernel, v: Array, row_potentials: Callable[[slice, Array, Array], Array]
 ) -> tuple[Array, Array, Array]:
@@ -408,12 +399,6 @@ def log_domain_pass(
         sums = sums * xp.exp(largest - new_largest) + strip_sums * xp.exp(strip_largest - new_largest)
         largest = new_largest
     return u, largest, xp.log(sums)
-
-
-def plan_marginals(affinity: Affinity, epsilon: float, u: Array, v: Array, memory: int) -> tuple[Array, Array]:
-    """Return the row sums and the column sums of the plan, in float64."""
-    with strip_pool_for(affinity, memory) as pool:
-        return kernel_marginals(Kernel(affinity, epsilon, memory, pool), u, v)
 
 
 def kernel_marginals(kernel: Kernel, u: Array, v: Array) -> tuple[Array, Array]:

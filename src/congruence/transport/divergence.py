@@ -153,17 +153,13 @@ def klot(
         marginals, Σ_j P_ij − P*_ij = 0.
 
     The change of the potentials therefore does not contribute (Danskin's theorem), and the gradient is the partial
-    derivative with respect to A alone, (P − P*)/ε. The paper's equation 13 divides by ε*, which finite differences
-    refute. The gradient is exact if the iterations have converged. Before that, it is off in L1 norm by at least the
-    marginal error/ε, and by more if convergence is slow. Adding a constant to A, or the same vector to all rows or to
-    all columns, changes nothing.
+    derivative with respect to A alone, (P − P*)/ε; the paper's equation 13 divides by ε*, which finite differences
+    refute. Before the iterations have converged it is off in L1 norm by at least the marginal error/ε.
 
     One n·m kernel is in memory during the solution and one n·m gradient during the backward pass; nothing of this size
     is kept in between.
 
-    References
-    ----------
-    SOTAlign, equations 11 to 13, theorem 5.1, appendix B.1.
+    Source: SOTAlign, equations 11 to 13, theorem 5.1, appendix B.1.
 
     Examples
     --------
@@ -249,9 +245,7 @@ def klot_features(
     -----
     With G = P − P* the gradients are G Y/ε and Gᵀ X/ε, summed over strips of G in the same pass as the value.
 
-    References
-    ----------
-    SOTAlign, theorem 5.1; the strips are ours.
+    Source: SOTAlign, theorem 5.1; the strips are ours.
 
     Examples
     --------

@@ -52,9 +52,7 @@ def gromov_wasserstein(
     linearized problem is solved by ``congruence.transport.sinkhorn`` (the projected gradient of Peyré, Cuturi and
     Solomon 2016, with steps of 1/ε).
 
-    References
-    ----------
-    Peyré, Cuturi and Solomon (2016), "Gromov–Wasserstein averaging of kernel and distance matrices", prop. 2.
+    Source: Peyré, Cuturi and Solomon (2016), "Gromov–Wasserstein averaging of kernel and distance matrices", prop. 2.
     Scetbon, Peyré and Cuturi (2022), "Linear-time Gromov Wasserstein distances using low rank couplings and costs".
     """
     check_positive(epsilon, "epsilon")

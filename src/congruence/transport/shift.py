@@ -41,7 +41,6 @@ class DistributionShift:
 
     Attributes
     ----------
-    image : Distance
     text : Distance or None
         None if no texts were given.
     total : Distance
@@ -81,6 +80,8 @@ def distribution_shift(
 ) -> DistributionShift:
     """Measure the distance of unpaired from paired data: SSW(X, A) + SSW(Y, B), sliced distances on the sphere.
 
+    Source: SOTAlign, equations 14 and 22, appendices B.4 (p = 2, 500 projections, 100,000 rows, 20 seeds) and C.2.
+
     Parameters
     ----------
     X : array_like, shape (n, d)
@@ -95,7 +96,6 @@ def distribution_shift(
         If a collection has more rows, use a random sample of this size, drawn without replacement.
     repeats : int, default=20
         Number of draws of rows and circles.
-    random_state : int, default=0
     callback : callable, optional
         Called with 1 after each draw.
 
@@ -103,10 +103,6 @@ def distribution_shift(
     -------
     DistributionShift
         In turns of the circle.
-
-    References
-    ----------
-    SOTAlign, equations 14 and 22, appendices B.4 (p = 2, 500 projections, 100,000 rows, 20 seeds) and C.2.
 
     Examples
     --------

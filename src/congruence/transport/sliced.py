@@ -29,10 +29,8 @@ def random_frames(n_projections: int, d: int, random_state: int | np.random.Gene
 
     Parameters
     ----------
-    n_projections : int
     d : int
         Dimension of the space, at least 2.
-    random_state : int or numpy Generator, default=0
 
     Returns
     -------
@@ -83,6 +81,8 @@ def sliced_wasserstein_sphere(
     Both clouds are projected on random great circles, where transport is solved exactly;
     the result is (mean over circles of the p-th power of the distance)^(1/p).
 
+    In turns of the circle, from 0 to 1/2: multiply by 2π for radians.
+
     Parameters
     ----------
     X : array_like, shape (n, d)
@@ -109,19 +109,12 @@ def sliced_wasserstein_sphere(
     random_state : int, default=0
         For ``random_frames``.
 
-    Returns
-    -------
-    float
-        In turns of the circle, from 0 to 1/2: multiply by 2π for radians.
-
     Notes
     -----
     O(N · (n + m) · (d + log(n + m))) operations and O(batch · (n + m)) memory. A row orthogonal to the plane of a
     circle, which has probability zero, is placed at the circle's origin.
 
-    References
-    ----------
-    Bonet, Berg, Courty, Septier, Drumetz and Pham (2023), "Spherical sliced-Wasserstein", ICLR, section 3.
+    Source: Bonet, Berg, Courty, Septier, Drumetz and Pham (2023), "Spherical sliced-Wasserstein", ICLR, section 3.
     Liu et al. (2025), "Linear spherical sliced optimal transport", ICLR.
     Martin et al. (2024), "LCOT: Linear circular optimal transport", ICLR.
     Delon, Salomon and Sobolevski (2010), "Fast transport optimization for Monge costs on the circle".
