@@ -505,7 +505,7 @@ def test_one_thread_encodes(bridge):
             thread.start()
         for thread in threads:
             thread.join()
-    assert toy.threads == {threading.main_thread().name, "congruence-encoder"}  # the sample; the rest
+    assert toy.threads == {threading.main_thread().name, "congruence-encoder_0"}  # the sample; the rest
 
 
 def test_a_batcher_ends_what_is_in_line_and_takes_no_more():

@@ -9,20 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from congruence._utils.atomic import check_output
-from congruence._utils.optional import require
 from congruence.cli._base import number, print_json, print_table, progress, say
-from congruence.cli._demo_photos import print_rollback, verify_and_switch
+from congruence.cli._demo_photos import Library, has_lancedb, library_rows, print_rollback, verify_and_switch
 from congruence.cli._ending import knows_unicode
 from congruence.errors import DuplicateWarning, ParameterError
 
 if TYPE_CHECKING:
-    import lancedb
     import numpy as np
     import pyarrow as pa
 
     from congruence.datasets import Bundle
     from congruence.embeddings import Embeddings
-    from congruence.evaluation import Score
     from congruence.maps import Map, OrthogonalMap
     from congruence.splits import Split
 
@@ -43,7 +40,6 @@ def run(
     Then put the old model's vectors of pictures and captions in a LanceDB table, migrate it with this map, and search
     it before and after.
     """
-    from congruence.cli._demo_photos import has_lancedb
     from congruence.cli._scores import CONTROLS
     from congruence.datasets import load_sample
     from congruence.persist import check_map_output
@@ -101,36 +97,26 @@ def run(
         return
     for name, towers in sample.info["models"].items():
         alone = sample.info["each_model_alone"][name]
-        print(
-            f"{name}: {towers}; its own retrieval of {len(sample.source['image'])} captions from pictures: "
-            + ", ".join(f"{alone[f'recall_at_{k}']:.3f} at {k}" for k in (1, 5, 10))
-        )
+        recalls = ", ".join(f"{alone[f'recall_at_{k}']:.3f} at {k}" for k in (1, 5, 10))
+        n = len(sample.source["image"])
+        print(f"{name}: {towers}; its own retrieval of {n} captions from pictures: {recalls}")
     print(f"Pictures: {sample.info['images_of']}.\n")
+
+    def lines(cosines: bool, columns: tuple[str, ...], controls: tuple[str, ...]) -> list[list[str]]:
+        shown = [line for line in table if ("cosine" in line["measure"]) == cosines]
+        keys = [*((part, column) for part in ("seen", "unseen") for column in columns)]
+        keys += [("unseen", control) for control in controls]
+        return [[line["measure"], *(number(line[part][key]) for part, key in keys)] for line in shown]
+
     print_table(
         f"fitted on the images of {mapping.scores_['n_pairs']} classes; texts mapped by the same rotation",
         ["", "seen: before", "after", "oracle", "unseen: before", "after", "oracle", "chance"],
-        [
-            [
-                line["measure"],
-                *(number(line[part][k]) for part in ("seen", "unseen") for k in ("before", "after", "oracle")),
-                number(line["unseen"]["chance"]),
-            ]
-            for line in table
-            if "cosine" not in line["measure"]
-        ],
+        lines(False, ("before", "after", "oracle"), ("chance",)),
     )
     print_table(
         "mapped vectors and the target's own",
         ["", "seen: before", "after", "unseen: before", "after", "constant", "random rotation"],
-        [
-            [
-                line["measure"],
-                *(number(line[part][k]) for part in ("seen", "unseen") for k in ("before", "after")),
-                *(number(line["unseen"][k]) for k in ("control_constant", "control_random_rotation")),
-            ]
-            for line in table
-            if "cosine" in line["measure"]
-        ],
+        lines(True, ("before", "after"), ("control_constant", "control_random_rotation")),
     )
     print(f"{CONTROLS}\n")
     curve = summary["few_anchors"]
@@ -139,13 +125,11 @@ def run(
         ["", *map(str, curve["n"])],
         [[line["name"], *map(number, line["mean"])] for line in curve["curves"]],
     )
+    columns = ("image_retrieval", "image", "text_retrieval", "text")
     print_table(
         "round trip on unseen classes: how often a vector retrieves its original, and its cosine with it",
         ["", "images, at 1", "cosine", "texts, at 1", "cosine"],
-        [
-            [line["path"], *(number(line[k]) for k in ("image_retrieval", "image", "text_retrieval", "text"))]
-            for line in round_trips
-        ],
+        [[line["path"], *(number(line[column]) for column in columns)] for line in round_trips],
     )
     print(summary["verdict"]["sentence"], summary["verdict"]["action"])
     if migrated is not None:
@@ -183,6 +167,17 @@ def fit_on_images(sample: Bundle, classes: int, seed: int) -> OrthogonalMap:
     return mapping
 
 
+#: Scores of the table: metric, queries, and what they are compared with.
+_SCORES = {
+    "image → its image, at 1": ("retrieval", "aligned image", "target image"),
+    "text → its text, at 1": ("retrieval", "aligned text", "target text"),
+    "mapped image → target's text, at 1": ("zero_shot", "aligned image", "target text"),
+    "target's image → mapped text, at 1": ("zero_shot", "target image", "aligned text"),
+    "image–image cosine": ("cosine", "aligned image", "target image"),
+    "text–text cosine": ("cosine", "aligned text", "target text"),
+}
+
+
 def seen_and_unseen(sample: Bundle, mapping: OrthogonalMap) -> list[dict[str, Any]]:
     """Return scores before and after mapping, and of each model alone, on the classes the map was fitted on and on the
     others.
@@ -191,53 +186,31 @@ def seen_and_unseen(sample: Bundle, mapping: OrthogonalMap) -> list[dict[str, An
     from congruence.splits import Split
 
     split = Split.from_dict(mapping.scores_["holdout"])
-    measures = {
-        "image → its image, at 1": ("retrieval", "aligned image", "target image"),
-        "text → its text, at 1": ("retrieval", "aligned text", "target text"),
-        "mapped image → target's text, at 1": ("zero_shot", "aligned image", "target text"),
-        "target's image → mapped text, at 1": ("zero_shot", "target image", "aligned text"),
-    }
-    cosines = {
-        "image–image cosine": ("cosine", "aligned image", "target image"),
-        "text–text cosine": ("cosine", "aligned text", "target text"),
-    }
-    parts, groups = {}, {}
-    for name in ("seen", "unseen"):
-
-        def cut(rows: Embeddings, unseen: bool = name == "unseen") -> Embeddings:
-            return rows.take(split.held_out(rows.ids) == unseen)
-
-        sides = [{kind: cut(rows) for kind, rows in sample.side(side).items()} for side in ("source", "target")]
-        parts[name] = evaluate(mapping, *sides)
-        groups[name] = {
-            modality: _subgroup_retrieval(sample, mapping, modality, *sides) for modality in ("image", "text")
-        }
-    table = []
-    for measure, key in measures.items():
-        rows = {name: scores.get(*key) for name, scores in parts.items()}
-        table.append(
-            {"measure": measure, **{name: {**_columns(row), "chance": row.chance} for name, row in rows.items()}}
+    table: dict[str, dict[str, Any]] = {}
+    for part in ("seen", "unseen"):
+        source, target = (
+            {
+                kind: rows.take(split.held_out(rows.ids) == (part == "unseen"))
+                for kind, rows in sample.side(side).items()
+            }
+            for side in ("source", "target")
         )
-    for modality in ("image", "text"):
-        measure = f"{modality} → another {modality} of its subgroup, at 1"
-        table.append({"measure": measure, **{name: scores[modality] for name, scores in groups.items()}})
-    for measure, key in cosines.items():
-        line: dict[str, Any] = {"measure": measure}
-        for name, scores in parts.items():
+        scores = evaluate(mapping, source, target)
+        for measure, key in _SCORES.items():
             row = scores.get(*key)
-            controls = {k: getattr(row, k) for k in ("control_constant", "control_random_rotation")}
-            line[name] = {**_columns(row), **controls}
-        table.append(line)
-    return table
-
-
-def _columns(row: Score) -> dict[str, object]:
-    return {"before": row.before, "after": row.after, "oracle": row.target, "classes": row.n}
+            line = {"before": row.before, "after": row.after, "oracle": row.target, "classes": row.n}
+            controls = {name: getattr(row, name) for name in ("chance", "control_constant", "control_random_rotation")}
+            table.setdefault(measure, {"measure": measure})[part] = line | controls
+        for modality in ("image", "text"):
+            measure = f"{modality} → another {modality} of its subgroup, at 1"
+            line = _subgroup_retrieval(sample, mapping, modality, source[modality], target[modality])
+            table.setdefault(measure, {"measure": measure})[part] = line
+    return list(table.values())
 
 
 def _subgroup_retrieval(
-    sample: Bundle, mapping: OrthogonalMap, modality: str, source: dict[str, Embeddings], target: dict[str, Embeddings]
-) -> dict[str, object]:
+    sample: Bundle, mapping: OrthogonalMap, modality: str, source: Embeddings, target: Embeddings
+) -> dict[str, Any]:
     """Return how often the target's nearest other item belongs to an item's subgroup: before and after mapping, in the
     target, and by chance.
     """
@@ -246,16 +219,12 @@ def _subgroup_retrieval(
     from congruence.evaluation.controls import chance_at_k
     from congruence.metrics import class_retrieval
 
-    X, Y = source[modality].vectors, target[modality].vectors
-    labels = np.array([sample.labels[i] for i in source[modality].ids.tolist()])
-
-    def score(queries: np.ndarray) -> float:
-        return class_retrieval(queries, Y, labels, exclude_self=True)
-
-    mapped = mapping.for_modality(modality).transform(X)
+    labels = np.array([sample.labels[i] for i in source.ids.tolist()])
     _, group, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    chance = chance_at_k((sizes - 1)[group], len(X) - 1)
-    return {"before": score(X), "after": score(mapped), "oracle": score(Y), "classes": len(X), "chance": chance}
+    mapped = mapping.for_modality(modality).transform(source.vectors)
+    queries = {"before": source.vectors, "after": mapped, "oracle": target.vectors}
+    found = {name: class_retrieval(X, target.vectors, labels, exclude_self=True) for name, X in queries.items()}
+    return {**found, "classes": len(labels), "chance": chance_at_k((sizes - 1)[group], len(labels) - 1)}
 
 
 def round_trip(sample: Bundle, mapping: OrthogonalMap, split: Split) -> list[dict[str, Any]]:
@@ -285,25 +254,19 @@ def round_trip(sample: Bundle, mapping: OrthogonalMap, split: Split) -> list[dic
         "a map fitted backwards on the same anchors": (mapping, fit(np.flatnonzero(seen), back=True)),
         "two maps that share no anchor": (fit(halves[0], back=False), fit(halves[1], back=True)),
     }
-    lines = []
-    for path, (forward, reverse) in paths.items():
-        line: dict[str, Any] = {"path": path}
-        for modality in ("image", "text"):
-            X = source[modality].vectors[~seen]
-            returned = reverse.for_modality(modality).transform(forward.for_modality(modality).transform(X))
-            line[f"{modality}_retrieval"] = class_retrieval(returned, X, np.arange(len(X)))
-            line[modality] = paired_cosine(X, returned)
-        lines.append(line)
-    constant: dict[str, Any] = {"path": "constant"}
-    rotation: dict[str, Any] = {"path": "random rotation"}
+    lines: dict[str, dict[str, Any]] = {path: {"path": path} for path in (*paths, "constant", "random rotation")}
     for modality in ("image", "text"):
         X = source[modality].vectors[~seen]
+        for path, (forward, reverse) in paths.items():
+            returned = reverse.for_modality(modality).transform(forward.for_modality(modality).transform(X))
+            lines[path][f"{modality}_retrieval"] = class_retrieval(returned, X, np.arange(len(X)))
+            lines[path][modality] = paired_cosine(X, returned)
         mean = mapping.modality_means_[modality][0]
         rows = ControlRows(mean, np.linalg.norm(X - mean, axis=1), X.shape[1], in_sample=False)
         controls = rows.score(lambda control, X=X: paired_cosine(X, control))  # type: ignore[misc]
-        constant[modality], rotation[modality] = controls.constant, controls.random_rotation
-        constant[f"{modality}_retrieval"] = rotation[f"{modality}_retrieval"] = 1 / len(X)  # chance
-    return [*lines, constant, rotation]
+        for path, value in (("constant", controls.constant), ("random rotation", controls.random_rotation)):
+            lines[path] |= {f"{modality}_retrieval": 1 / len(X), modality: value}  # found by chance
+    return list(lines.values())
 
 
 #: Number of searches shown, and of rows per search.
@@ -325,35 +288,27 @@ def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: i
     import numpy as np
 
     from congruence.databases import open_database
+    from congruence.report.examples import data_uri
     from congruence.upgrade.migrate import Migration
 
-    lancedb = require("lancedb", extra="lancedb")
     old, new = sample.source, sample.target
     names = old["text"].ids[split.held_out(old["text"].ids)]
     old_queries, new_queries = (side["text"].take(names).vectors.astype(np.float32) for side in (old, new))
     shown = np.random.default_rng(random_state).permutation(len(names))[:EXAMPLES]
     with tempfile.TemporaryDirectory(prefix="congruence-demo-") as folder:
-        table = lancedb.connect(folder).create_table("items", _rows(sample))
-        where = str(Path(folder) / "items.lance")
+        library = Library(_rows(sample), Path(folder), where="kind = 'image'")
 
         def search(name: str, note: str, queries: np.ndarray) -> dict[str, Any]:
             """Search the table with its own client, as an application does."""
-            table.checkout_latest()
-            hits = [_nearest_pictures(table, queries[k], SHOWN) for k in shown]
-            pictures = table.search().where("kind = 'image'").select(["id", "embedding"]).to_arrow()
-            vectors = np.stack(pictures["embedding"].to_numpy()).astype(np.float32)
-            return {
-                "name": name,
-                "note": note,
-                "found": hits,
-                "scores": _score(queries, vectors, pictures["id"].to_pylist(), names),
-            }
+            ids, vectors = library.vectors()
+            found = [[_name(hit) for hit in hits] for hits in library.find(queries[shown], SHOWN)]
+            return {"name": name, "note": note, "found": found, "scores": _score(queries, vectors, ids, names)}
 
         steps = [
             search("before", "old model's texts, old vectors", old_queries),
             search("only the encoder changed", "new model's texts, old vectors", new_queries),
         ]
-        database = open_database(where, modality_column="kind")
+        database = open_database(str(library.path), modality_column="kind")
         with Migration(database, mapping, journal=Path(folder) / "journal") as migration:
             migration.run()
             verify_and_switch(migration)
@@ -361,27 +316,28 @@ def migrate_table(sample: Bundle, mapping: Map, split: Split, *, random_state: i
             result = migration.rollback()
             steps.append(search("rolled back", "old model's texts, old vectors again", old_queries))
             summary = migration.summary()
-        table = None
-    gallery = new["image"].vectors.astype(np.float32)
-    oracle = _score(new_queries, gallery, new["image"].ids.tolist(), names)
-    measured = [
-        *steps,
-        {"name": "all re-embedded", "note": "new model's texts and pictures; not done here", "scores": oracle},
-    ]
+        library.table = None
+    note = "new model's texts and pictures; not done here"
+    oracle = _score(new_queries, new["image"].vectors.astype(np.float32), new["image"].ids, names)
+    measured = [*steps, {"name": "all re-embedded", "note": note, "scores": oracle}]
+
+    def item(name: str, wanted: str) -> dict[str, Any]:
+        picture = data_uri(sample.thumbnails.get(name))
+        return {"id": name, "text": _caption(sample, name), "picture": picture, "wanted": name == wanted}
+
     examples = [
         {
-            "text": _caption(sample, str(names[k])),
+            "text": _caption(sample, name),
             "steps": [
-                {"name": step["name"], "found": [_item(sample, hit, str(names[k])) for hit in step["found"][i]]}
-                for step in steps[:3]
+                {"name": step["name"], "found": [item(hit, name) for hit in step["found"][i]]} for step in steps[:3]
             ],
         }
-        for i, k in enumerate(shown.tolist())
+        for i, name in enumerate(names[shown].tolist())
     ]
     return {
         "searches": {
             "n": len(names),
-            "gallery": len(gallery),
+            "gallery": len(new["image"]),
             "measures": list(MEASURES),
             "steps": [{key: step[key] for key in ("name", "note", "scores")} for step in measured],
             "examples": examples,
@@ -419,51 +375,32 @@ def _rows(sample: Bundle) -> pa.Table:
     import numpy as np
     import pyarrow as pa
 
-    sides = [(kind, sample.source[kind]) for kind in ("image", "text")]
-    vectors = np.concatenate([side.vectors.astype(np.float32) for _, side in sides])
-    names = [str(name) for _, side in sides for name in side.ids.tolist()]
-    kinds = [kind for kind, side in sides for _ in range(len(side))]
-    items = list(zip(kinds, names, strict=True))
+    items = [(kind, str(name)) for kind in ("image", "text") for name in sample.source[kind].ids.tolist()]
     pictures = [sample.thumbnails.get(name) if kind == "image" else None for kind, name in items]
-    return pa.table(
-        {
-            "id": [f"{kind}/{name}" for kind, name in items],
-            "kind": kinds,
-            "caption": [_caption(sample, name) for name in names],
-            "picture": pa.array(pictures, pa.binary()),
-            "embedding": pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1]),
-        }
+    return library_rows(
+        np.concatenate([sample.source[kind].vectors for kind in ("image", "text")]),
+        id=[f"{kind}/{name}" for kind, name in items],
+        kind=[kind for kind, _ in items],
+        caption=[_caption(sample, name) for _, name in items],
+        picture=pa.array(pictures, pa.binary()),
     )
 
 
-def _nearest_pictures(table: lancedb.table.Table, query: np.ndarray, k: int) -> list[str]:
-    """Return the names of the ``k`` pictures nearest to a text."""
-    search = table.search(query, vector_column_name="embedding").distance_type("cosine")
-    rows = search.where("kind = 'image'", prefilter=True).select(["id", "_distance"]).limit(k).to_list()
-    return [str(row["id"]).partition("/")[2] for row in rows]
+def _name(item: str) -> str:
+    """Return the name of the emoji of a row."""
+    return item.rpartition("/")[2]
 
 
-def _score(queries: np.ndarray, vectors: np.ndarray, ids: list[str], names: np.ndarray) -> dict[str, float]:
+def _score(queries: np.ndarray, vectors: np.ndarray, ids: np.ndarray, names: np.ndarray) -> dict[str, float]:
     """Return the share of texts whose own picture is among the first hits, by exact search."""
     import numpy as np
 
     from congruence.metrics import recall_at_k
 
-    rows = {str(i).rpartition("/")[2]: row for row, i in enumerate(ids)}
-    own = np.array([rows[str(name)] for name in names.tolist()])
+    rows = {_name(i): row for row, i in enumerate(ids.tolist())}
+    own = np.array([rows[name] for name in names.tolist()])
     return {name: recall_at_k(queries, vectors, own, k) for name, k in MEASURES.items()}
 
 
 def _caption(sample: Bundle, name: str) -> str:
     return sample.texts["text"].get(name, name)
-
-
-def _item(sample: Bundle, name: str, wanted: str) -> dict[str, Any]:
-    from congruence.report.examples import data_uri
-
-    return {
-        "id": name,
-        "text": _caption(sample, name),
-        "picture": data_uri(sample.thumbnails.get(name)),
-        "wanted": name == wanted,
-    }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +15,6 @@ from congruence.cli._base import number, print_table, say
 from congruence.errors import MigrationError
 
 if TYPE_CHECKING:
-    import lancedb
     import numpy as np
     import pyarrow as pa
 
@@ -59,27 +58,73 @@ _NAMES = {
 }
 
 
-def library_name() -> str:
-    """Return the name of the library: a LanceDB table or, without the extra ``lancedb``, a Parquet file."""
-    return "photos.lance" if has_lancedb() else "photos.parquet"
+class Library:
+    """A table of an application: written once, then read and searched with the database's own client.
 
-
-def write_library(sample: Bundle, path: Path) -> lancedb.table.Table | None:
-    """Write the photos with the old model's vectors as a table, as an application would.
-
-    ``path``: in an existing folder; its name is ``library_name``. Returns: None if a Parquet file was written.
+    A LanceDB table or, without the extra ``lancedb``, a Parquet file. ``where`` selects the rows that are searched.
     """
+
+    def __init__(self, rows: pa.Table, folder: Path, where: str | None = None) -> None:
+        import pyarrow.parquet as pq
+
+        self.live, self.where = has_lancedb(), where
+        self.path = folder / ("photos.lance" if self.live else "photos.parquet")
+        self.table: Any = None
+        if self.live:
+            self.table = require("lancedb", extra="lancedb").connect(str(folder)).create_table("photos", rows)
+        else:
+            pq.write_table(rows, self.path)
+
+    @property
+    def store(self) -> str:
+        """What the library is stored in, for display."""
+        return "LanceDB table" if self.live else "Parquet file"
+
+    def vectors(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids and vectors that readers currently see."""
+        import numpy as np
+        import pyarrow.parquet as pq
+
+        if self.live:
+            self.table.checkout_latest()
+            search = self.table.search()
+            rows = (search.where(self.where) if self.where else search).select(["id", "embedding"]).to_arrow()
+        else:
+            rows = pq.read_table(self.path, columns=["id", "embedding"])
+        return np.array(rows["id"].to_pylist(), object), np.stack(rows["embedding"].to_numpy()).astype(np.float32)
+
+    def find(self, queries: np.ndarray, k: int) -> list[list[str]]:
+        """Return the ids of the ``k`` photos nearest to each text."""
+        if not self.live:
+            from congruence.metrics import nearest
+
+            ids, vectors = self.vectors()
+            return [ids[row].tolist() for row in nearest(queries, k, vectors)]
+        self.table.checkout_latest()
+        hits = []
+        for query in queries:
+            search = self.table.search(query, vector_column_name="embedding").distance_type("cosine")
+            search = search.where(self.where, prefilter=True) if self.where else search
+            hits.append([str(row["id"]) for row in search.select(["id", "_distance"]).limit(k).to_list()])
+        return hits
+
+
+def library_rows(vectors: np.ndarray, **columns: Any) -> pa.Table:
+    """Return a table of columns, and of vectors in float32, as in most stores; the samples have float16."""
+    import numpy as np
     import pyarrow as pa
-    import pyarrow.parquet as pq
+
+    flat = pa.array(vectors.astype(np.float32).reshape(-1))
+    return pa.table({**columns, "embedding": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])})
+
+
+def _photos(sample: Bundle) -> pa.Table:
+    """Return the photos with the old model's vectors, as an application would store them."""
+    import pyarrow as pa
 
     rows = _table(sample, sample.source["image"], "image")
     pictures = [sample.thumbnails[name] for name in rows["id"].to_pylist()]
-    rows = rows.append_column("picture", pa.array(pictures, pa.binary()))
-    if path.suffix == ".parquet":
-        pq.write_table(rows, path)
-        return None
-
-    return require("lancedb", extra="lancedb").connect(str(path.parent)).create_table(path.stem, rows)
+    return rows.append_column("picture", pa.array(pictures, pa.binary()))
 
 
 def why_not_replaced(folder: Path) -> str | None:
@@ -101,7 +146,7 @@ def write_files(sample: Bundle, folder: str | Path) -> list[str]:
 
     with atomic_path(folder, force=True, directory=True, foreign=why_not_replaced) as temporary:
         (temporary / MARKER).write_text(json.dumps({"format": FORMAT, "format_version": 1}) + "\n", encoding="utf-8")
-        write_library(sample, temporary / library_name())
+        Library(_photos(sample), temporary)
         for model, side in (("old", sample.source), ("new", sample.target)):
             for modality, items in (("image", "photos"), ("text", "texts")):
                 pq.write_table(_table(sample, side[modality], modality), temporary / f"{model}-{items}.parquet")
@@ -113,17 +158,8 @@ def _table(sample: Bundle, rows: Embeddings, modality: str) -> pa.Table:
     """Return rows with their ids, classes and vectors; the metadata contain their space."""
     import json
 
-    import numpy as np
-    import pyarrow as pa
-
-    vectors = rows.vectors.astype(np.float32)  # as in most stores; the sample has float16
-    table = pa.table(
-        {
-            "id": rows.ids.tolist(),
-            "class": sample.class_of(modality, rows.ids).tolist(),
-            "embedding": pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1]),
-        }
-    )
+    classes = sample.class_of(modality, rows.ids).tolist()
+    table = library_rows(rows.vectors, **{"id": rows.ids.tolist(), "class": classes})
     return table.replace_schema_metadata({"congruence.space": json.dumps(rows.space.to_dict())})
 
 
@@ -180,50 +216,6 @@ class _Step(NamedTuple):
     hits: list[list[str]]
 
 
-@dataclass
-class _Library:
-    """A table of photos as in an application: written once, then read and searched with the database's own client."""
-
-    sample: Bundle
-    folder: Path
-
-    def __post_init__(self) -> None:
-        self.live = has_lancedb()
-        self.path = self.folder / library_name()
-        self.table = write_library(self.sample, self.path)
-
-    @property
-    def store(self) -> str:
-        """What the library is stored in, for display."""
-        return "LanceDB table" if self.live else "Parquet file"
-
-    def vectors(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids and vectors that readers currently see."""
-        import numpy as np
-        import pyarrow.parquet as pq
-
-        if self.table is not None:
-            self.table.checkout_latest()
-            rows = self.table.search().select(["id", "embedding"]).to_arrow()
-        else:
-            rows = pq.read_table(self.path, columns=["id", "embedding"])
-        return np.array(rows["id"].to_pylist(), object), np.stack(rows["embedding"].to_numpy()).astype(np.float32)
-
-    def find(self, queries: np.ndarray, k: int) -> list[list[str]]:
-        """Return the ids of the ``k`` photos nearest to each text."""
-        if self.table is None:
-            from congruence.metrics import nearest
-
-            ids, vectors = self.vectors()
-            return [ids[row].tolist() for row in nearest(queries, k, vectors)]
-        self.table.checkout_latest()
-        hits = []
-        for query in queries:
-            search = self.table.search(query, vector_column_name="embedding").distance_type("cosine")
-            hits.append([str(row["id"]) for row in search.select(["id", "_distance"]).limit(k).to_list()])
-        return hits
-
-
 def move_library(
     sample: Bundle,
     mapping: Map,
@@ -251,7 +243,7 @@ def move_library(
     names = old["text"].ids
     advance = callback or (lambda count: None)
     with tempfile.TemporaryDirectory(prefix="congruence-demo-") as folder:
-        library = _Library(sample, Path(folder))
+        library = Library(_photos(sample), Path(folder))
 
         def search(name: str, note: str, model: str) -> _Step:
             ids, vectors = library.vectors()
@@ -340,9 +332,7 @@ def _examples(sample: Bundle, names: np.ndarray, steps: list[_Step], random_stat
     from congruence.report.examples import data_uri
 
     classes = sample.classes["image"]
-    sizes = {name: 0 for name in names.tolist()}
-    for name in classes.values():
-        sizes[name] += 1
+    sizes = Counter(classes.values())
     candidates = [k for k, name in enumerate(names.tolist()) if sizes[name] >= SHOWN]
 
     def right(step: _Step, k: int) -> int:
@@ -350,26 +340,17 @@ def _examples(sample: Bundle, names: np.ndarray, steps: list[_Step], random_stat
 
     harmed = sorted(candidates, key=lambda k: right(steps[2], k) - right(steps[0], k))[: EXAMPLES // 2]
     others = [k for k in np.random.default_rng(random_state).permutation(candidates).tolist() if k not in harmed]
+
+    def found(photo: str, k: int) -> dict[str, object]:
+        picture = data_uri(sample.thumbnails.get(photo))
+        return {"text": classes[photo], "picture": picture, "wanted": bool(classes[photo] == names[k])}
+
+    def shown(step: _Step, k: int) -> dict[str, Any]:
+        hits = [found(photo, k) for photo in step.hits[k]]
+        return {"name": step.result["name"], "right": right(step, k), "found": hits}
+
     return [
-        {
-            "text": str(names[k]),
-            "harmed": k in harmed,
-            "steps": [
-                {
-                    "name": step.result["name"],
-                    "right": right(step, k),
-                    "found": [
-                        {
-                            "text": classes[photo],
-                            "picture": data_uri(sample.thumbnails.get(photo)),
-                            "wanted": bool(classes[photo] == names[k]),
-                        }
-                        for photo in step.hits[k]
-                    ],
-                }
-                for step in steps
-            ],
-        }
+        {"text": str(names[k]), "harmed": k in harmed, "steps": [shown(step, k) for step in steps]}
         for k in [*harmed, *others[: EXAMPLES - len(harmed)]]
     ]
 

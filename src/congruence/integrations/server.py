@@ -16,13 +16,13 @@ import time
 import traceback
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, MutableMapping, Sequence
-from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -38,9 +38,6 @@ from fastapi import FastAPI, Request, Response  # noqa: E402
 from fastapi.responses import JSONResponse  # noqa: E402
 from starlette.exceptions import HTTPException  # noqa: E402
 from starlette.requests import ClientDisconnect  # noqa: E402
-
-if TYPE_CHECKING:
-    import uvicorn
 
 #: Host names to which a server without a key responds.
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -64,10 +61,9 @@ _log = logging.getLogger("congruence.serve")
 class Limits:
     """Limits on the size, number and duration of requests.
 
-    ``max_batch``: maximum number of texts per request, and per call of the encoder; ``max_body``: maximum size of a
-    request's body, in bytes; ``max_chars``: maximum number of characters per text; ``max_waiting``: maximum number of
-    requests in progress (being read, waiting or being encoded); further ones are refused and told to retry;
-    ``timeout``: seconds after which a request that has no vectors yet is answered with an error.
+    ``max_batch``: texts per request, and per call of the encoder; ``max_body``: bytes of a request; ``max_chars``:
+    characters of a text; ``max_waiting``: requests in progress (being read, waiting or being encoded), after which
+    further ones are told to retry; ``timeout``: seconds after which a request without vectors is refused.
     """
 
     max_batch: int = 256
@@ -96,7 +92,7 @@ def create_app(
     Parameters
     ----------
     bridge, encoder, modality, batch_size, check
-        As for ``TextVectors``.
+        As for ``TextVectors``, whose errors are raised for an encoder that does not match the bridge.
     space : {"target", "source"}, default="target"
         "target": serve vectors in the space of the index. "source": serve the encoder's vectors; the encoder must still
         match the bridge.
@@ -113,30 +109,15 @@ def create_app(
         Seconds that an idle encoder waits for more texts. Texts that arrive while it is busy are always encoded
         together.
 
-    Returns
-    -------
-    fastapi.FastAPI
-        ASGI application, to run or to mount in another application.
-
-    Raises
-    ------
-    SpaceMismatchError, DirectionError, ModalityError
-        If the encoder's vectors do not belong to the bridge's source space.
-
     Notes
     -----
     One thread encodes; waiting requests are encoded together, at most ``limits.max_batch`` texts at a time. Requests
     whose client has disconnected or whose time limit has passed are not encoded. The contents of requests never appear
-    in responses or logs.
-
-    References
-    ----------
-    .. [1] OpenAI API reference, "Create embeddings". https://platform.openai.com/docs/api-reference/embeddings
+    in responses or logs. API: https://platform.openai.com/docs/api-reference/embeddings
     """
     limits = limits or Limits()
-    for name in ("max_batch", "max_body", "max_chars", "max_waiting"):
-        check_positive(getattr(limits, name), name, integer=True)
-    check_positive(limits.timeout, "timeout")
+    for name, value in vars(limits).items():
+        check_positive(value, name, integer=name != "timeout")
     check_choice(space, ("target", "source"), "space")
     if not 0 <= window < limits.timeout:
         expected = f"seconds from 0 to the time limit, {limits.timeout:g}"
@@ -160,12 +141,12 @@ def create_app(
     # The /docs pages would load scripts from other sites.
     app = FastAPI(title="congruence", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.add_api_route("/v1/embeddings", service.embeddings, methods=["POST"], response_model=None, openapi_extra=SCHEMA)
-    app.add_api_route("/v1/models", service.models, methods=["GET"])
-    app.add_api_route("/v1/models/{name:path}", service.model, methods=["GET"])
-    app.add_api_route("/healthz", service.health, methods=["GET"], response_model=None)
-    app.add_api_route("/metrics", service.numbers, methods=["GET"], response_model=None)
+    app.add_api_route("/v1/models", service.models)
+    app.add_api_route("/v1/models/{name:path}", service.model)
+    app.add_api_route("/healthz", service.health, response_model=None)
+    app.add_api_route("/metrics", service.numbers, response_model=None)
     app.add_exception_handler(RequestError, _refuse)
-    app.add_exception_handler(HTTPException, _no_route)
+    app.add_exception_handler(HTTPException, _refuse)
     app.state.service = service
     app.add_middleware(_Guard, metrics=service.metrics, api_key=api_key, hosts=allowed_hosts)
     return app
@@ -181,38 +162,60 @@ _FIELDS = {
     "dimensions": {"type": "integer"},
     "user": _TEXT,
 }
+_BODY = {"schema": {"type": "object", "required": ["model", "input"], "properties": _FIELDS}}
 
 #: Schema of a request's body, for the application's OpenAPI document.
-SCHEMA = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {"schema": {"type": "object", "required": ["model", "input"], "properties": _FIELDS}}
-        },
-    }
-}
+SCHEMA = {"requestBody": {"required": True, "content": {"application/json": _BODY}}}
 
 #: Error types of the API by HTTP status; the type of any other status is ``invalid_request_error``.
-KINDS = {
-    401: "authentication_error",
-    408: "timeout_error",
-    500: "server_error",
-    503: "overloaded_error",
-    504: "timeout_error",
+KINDS = {401: "authentication_error", 408: "timeout_error", 500: "server_error", 503: "overloaded_error"}
+KINDS[504] = KINDS[408]
+
+#: Refusals by code: HTTP status, field of the request, what is wrong, and what to send. None repeats what was sent.
+REFUSALS: dict[str, tuple[int, str | None, str, str]] = {
+    "invalid_json": (400, None, "The body is not JSON.", "Send JSON in UTF-8."),
+    "invalid_body": (400, None, "The body is {}.", 'Send an object: {{"model": …, "input": …}}.'),
+    "model_missing": (400, "model", "The name of the model is missing.", "Send one of {} as model."),
+    "model_not_found": (404, "model", "This model is not served; expected {}.", "Start the server with --model-name."),
+    "invalid_encoding": (400, "encoding_format", "The encoding_format is unknown.", "Send 'float' or 'base64'."),
+    "invalid_dimensions": (400, "dimensions", "Mapped vectors cannot be truncated; expected {}.", "Omit dimensions."),
+    "invalid_input": (400, "input", "The input is {}.", "Send a text, or a list of texts."),
+    "too_many_inputs": (400, "input", "Got {} texts; expected at most {}.", "Send them in several requests."),
+    "invalid_text": (400, "input", "Input {} is {}.", "Send texts."),
+    "empty_text": (400, "input", "Input {} is an empty text.", "Leave it out."),
+    "input_too_long": (413, "input", "Got {} characters as input {}; expected at most {}.", "Send it in parts."),
+    "invalid_unicode": (400, "input", "Input {} contains half of a surrogate pair.", "Send Unicode in UTF-8."),
+    "tokens_not_supported": (
+        *(400, "input", "The input is token ids, and another model's tokens mean nothing here."),
+        "Send the text itself (LangChain: OpenAIEmbeddings with check_embedding_ctx_length=False).",
+    ),
+    "overloaded": (503, None, "More than {} requests are in progress.", "Send it again in a second."),
+    "stopping": (503, None, "The server is stopping.", "Send it again in a second."),
+    "not_json": (415, None, "The content type is not JSON.", "Send Content-Type: application/json."),
+    "compressed": (415, None, "The body is compressed.", "Send it without Content-Encoding."),
+    "body_too_large": (413, None, "The body is too large; expected at most {} bytes.", "Send fewer or shorter texts."),
+    "body_timeout": (408, None, "The body is incomplete after {:g} s.", "Send it again."),
+    "timeout": (504, None, "The texts were not encoded within {:g} s.", "Send fewer, or fewer requests at a time."),
+    "closed": (499, None, "The client closed the connection.", "Wait for the answer."),
 }
+
+#: What is wrong with a request that no route takes, by HTTP status.
+_UNROUTED = {
+    404: "This path does not exist. Set the client's base_url to …/v1; see /openapi.json.",
+    405: "This method does not fit the path. Send POST to /v1/embeddings, and GET to all others.",
+}
+
+#: JSON types in words.
+_JSON_TYPES = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "missing or null"}
 
 
 class RequestError(ParameterError):
-    """A request is refused. The message never contains what was sent.
+    """A request is refused: ``code`` is a key of ``REFUSALS``, ``values`` are the numbers and names in its message."""
 
-    ``code``: machine-readable code, as in the API's errors; ``param``: field of the request that the error is about.
-    """
-
-    def __init__(
-        self, problem: str, fix: str = "", status: int = 400, code: str | None = None, param: str | None = None
-    ) -> None:
-        super().__init__(problem, fix)
-        self.status, self.code, self.param = status, code, param
+    def __init__(self, code: str, *values: object) -> None:
+        self.code = code
+        self.status, self.param, problem, fix = REFUSALS[code]
+        super().__init__(problem.format(*values), fix.format(*values))
 
 
 def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int) -> tuple[list[str], bool]:
@@ -223,68 +226,37 @@ def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int)
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):
-        raise RequestError("The body is not JSON.", "Send JSON in UTF-8.", code="invalid_json") from None
+        raise RequestError("invalid_json") from None
     if not isinstance(content, dict):
-        raise RequestError(f"The body is {_kind(content)}.", 'Send an object: {"model": …, "input": …}.')
-    if not isinstance(content.get("model"), str):
-        raise RequestError("The name of the model is missing.", f"Send {names[0]!r} as model.", param="model")
-    if content["model"] not in names:
-        fix = "Send one of these as model, or start the server with your client's name (congruence serve --model-name)."
-        raise _not_served(names, fix)
+        raise RequestError("invalid_body", _kind(content))
+    model, texts, dimensions = (content.get(key) for key in ("model", "input", "dimensions"))
+    if model not in names:
+        raise RequestError("model_not_found" if isinstance(model, str) else "model_missing", _either(names))
     if (encoding := content.get("encoding_format", "float")) not in ("float", "base64"):
-        raise RequestError(
-            "The encoding_format is unknown.", "Send 'float' or 'base64', or leave it out.", param="encoding_format"
-        )
-    dimensions = content.get("dimensions")
-    if dimensions is not None and (type(dimensions) is not int or dimensions != dim):
-        raise RequestError(
-            f"Got other dimensions; expected {dim}, since mapped vectors cannot be truncated.",
-            "Omit dimensions.",
-            param="dimensions",
-        )
-    texts = content.get("input")
+        raise RequestError("invalid_encoding")
+    if dimensions is not None and not (_is_token(dimensions) and dimensions == dim):
+        raise RequestError("invalid_dimensions", dim)
     items = [texts] if isinstance(texts, str) else texts
     if not isinstance(items, list) or not items:
-        raise RequestError(f"The input is {_kind(texts)}.", "Send a text, or a list of texts.", param="input")
-    if len(items) > limits.max_batch and not _is_token(items[0]):
-        raise RequestError(
-            f"Got {len(items)} texts; expected at most {limits.max_batch} in a request.",
-            "Send them in several requests.",
-            code="too_many_inputs",
-            param="input",
-        )
+        raise RequestError("invalid_input", _kind(texts))
+    if any(_is_token(item) or isinstance(item, list) for item in items):
+        raise RequestError("tokens_not_supported")
+    if len(items) > limits.max_batch:
+        raise RequestError("too_many_inputs", len(items), limits.max_batch)
     for k, text in enumerate(items):
-        _check_text(text, k, limits.max_chars)
+        if not isinstance(text, str):
+            raise RequestError("invalid_text", k, _kind(text))
+        if not text:
+            raise RequestError("empty_text", k)
+        if len(text) > limits.max_chars:
+            raise RequestError("input_too_long", len(text), k, limits.max_chars)
+        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+            raise RequestError("invalid_unicode", k)
     return items, encoding == "base64"
 
 
-def _check_text(text: object, k: int, most: int) -> None:
-    if _is_token(text) or isinstance(text, list):
-        raise RequestError(
-            "The input is token ids, and another model's tokens mean nothing here.",
-            "Send the text itself (LangChain: OpenAIEmbeddings with check_embedding_ctx_length=False).",
-            code="tokens_not_supported",
-            param="input",
-        )
-    if not isinstance(text, str):
-        raise RequestError(f"Input {k} is {_kind(text)}.", "Send texts.", param="input")
-    if not text:
-        raise RequestError(f"Input {k} is an empty text.", "Leave it out.", param="input")
-    if len(text) > most:
-        raise RequestError(
-            f"Got {len(text)} characters as input {k}; expected at most {most}.",
-            "Send it in parts.",
-            413,
-            "input_too_long",
-            "input",
-        )
-    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-        raise RequestError(f"Input {k} contains half of a surrogate pair.", "Send Unicode in UTF-8.", param="input")
-
-
-def _not_served(names: Sequence[str], fix: str) -> RequestError:
-    problem = f"This model is not served; expected {' or '.join(map(repr, names))}."
-    return RequestError(problem, fix, status=404, code="model_not_found", param="model")
+def _either(names: Sequence[str]) -> str:
+    return " or ".join(map(repr, names))
 
 
 def _is_token(item: object) -> bool:
@@ -293,10 +265,7 @@ def _is_token(item: object) -> bool:
 
 def _kind(item: object) -> str:
     """Return the JSON type of a value in words, without the value itself."""
-    if item == []:
-        return "an empty list"
-    kinds = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "missing or null"}
-    return kinds.get(type(item), "a number")
+    return "an empty list" if item == [] else _JSON_TYPES.get(type(item), "a number")
 
 
 def _answer(vectors: np.ndarray, tokens: int, *, model: str, as_base64: bool) -> bytes:
@@ -309,27 +278,21 @@ def _answer(vectors: np.ndarray, tokens: int, *, model: str, as_base64: bool) ->
     return json.dumps(response, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _error_body(message: str, status: int, *, code: str | None = None, param: str | None = None) -> dict[str, object]:
-    kind = KINDS.get(status, "invalid_request_error")
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+def _error(
+    message: str, status: int, code: str | None = None, param: str | None = None, headers: Any = None
+) -> Response:
+    """Return an error in the API's form."""
+    error = {"message": message, "type": KINDS.get(status, "invalid_request_error"), "param": param, "code": code}
+    return JSONResponse({"error": error}, status, headers)
 
 
-def _refuse(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
-    headers = {"Retry-After": "1"} if error.status == 503 else {}
-    if error.status == 408:  # the rest of the body may still arrive
-        headers["Connection"] = "close"
-    body = _error_body(str(error), error.status, code=error.code, param=error.param)
-    return JSONResponse(body, error.status, headers=headers)
-
-
-def _no_route(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    message = {
-        404: "This path does not exist. Set the client's base_url to …/v1; see /openapi.json.",
-        405: "This method does not fit the path. Send POST to /v1/embeddings, and GET to all others.",
-    }.get(error.status_code, "The request is invalid. See /openapi.json.")
-    return JSONResponse(_error_body(message, error.status_code), error.status_code, headers=error.headers)
+async def _refuse(_: Request, error: Any) -> Response:
+    if isinstance(error, HTTPException):
+        message = _UNROUTED.get(error.status_code, "The request is invalid. See /openapi.json.")
+        return _error(message, error.status_code, headers=error.headers)
+    # After a 408, the rest of the body may still arrive.
+    headers = {503: {"Retry-After": "1"}, 408: {"Connection": "close"}}.get(error.status)
+    return _error(str(error), error.status, error.code, error.param, headers)
 
 
 # ------------------------------------------------------------------ requests
@@ -345,8 +308,13 @@ class Service:
     def __init__(self, vectors: TextVectors, names: Sequence[str], limits: Limits, window: float) -> None:
         self.vectors, self.names, self.limits = vectors, names, limits
         self.metrics = Metrics()
+
+        def encoded(texts: int, seconds: float) -> None:
+            self.metrics.texts.observe(texts)
+            self.metrics.encoding.observe(seconds)
+
         encode = lambda texts: (vectors(texts), vectors.count_tokens(texts))  # noqa: E731
-        self.batcher = Batcher(encode, max_batch=limits.max_batch, window=window, callback=self.metrics.encoded)
+        self.batcher = Batcher(encode, max_batch=limits.max_batch, window=window, callback=encoded)
         self.metrics.waiting.set_function(lambda: self.batcher.waiting)
         self._active = 0
         self._began = int(time.time())
@@ -354,12 +322,7 @@ class Service:
     async def embeddings(self, request: Request) -> Response:
         """Encode the texts of a request and return their vectors."""
         if self._active >= self.limits.max_waiting:
-            raise RequestError(
-                f"More than {self.limits.max_waiting} requests are in progress.",
-                "Send it again in a second.",
-                503,
-                "overloaded",
-            )
+            raise RequestError("overloaded", self.limits.max_waiting)
         self._active += 1
         self.metrics.active.set(self._active)
         try:
@@ -370,6 +333,8 @@ class Service:
             self.metrics.tokens.inc(tokens)
             write = partial(_answer, vectors, tokens, model=self.names[0], as_base64=as_base64)
             content = await asyncio.to_thread(write) if vectors.size > MANY else write()
+        except ClientDisconnect:
+            raise RequestError("closed") from None
         finally:
             self._active -= 1
             self.metrics.active.set(self._active)
@@ -377,57 +342,42 @@ class Service:
 
     async def models(self) -> dict[str, object]:
         """List the names of the model."""
-        return {"object": "list", "data": [self._card(name) for name in self.names]}
+        return {"object": "list", "data": [await self.model(name) for name in self.names]}
 
     async def model(self, name: str) -> dict[str, object]:
         """Describe the model by one of its names."""
         if name not in self.names:
-            raise _not_served(self.names, "Request one of these.")
-        return self._card(name)
+            raise RequestError("model_not_found", _either(self.names))
+        return {"id": name, "object": "model", "created": self._began, "owned_by": "congruence"}
 
     async def health(self) -> Response:
         """Report whether the server accepts requests."""
-        ready = self.batcher.open
-        return JSONResponse({"status": "ok" if ready else "stopping"}, 200 if ready else 503)
+        return JSONResponse({"status": "ok"}) if self.batcher.open else JSONResponse({"status": "stopping"}, 503)
 
     async def numbers(self) -> Response:
         """Return the metrics for Prometheus."""
         return Response(self.metrics.page(), headers={"content-type": self.metrics.content_type})
-
-    def _card(self, name: str) -> dict[str, object]:
-        return {"id": name, "object": "model", "created": self._began, "owned_by": "congruence"}
 
     async def _read(self, request: Request, deadline: float) -> bytes:
         """Return the body of a request; stop reading at the size limit or the deadline."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         # A web page may send requests with some other types to any address without a preflight request.
         if kind != "application/json":
-            raise RequestError("The content type is not JSON.", "Send Content-Type: application/json.", status=415)
+            raise RequestError("not_json")
         if request.headers.get("content-encoding", "identity").lower() != "identity":
-            raise RequestError("The body is compressed.", "Send it without Content-Encoding.", status=415)
-        most = self.limits.max_body
-        too_large = RequestError(
-            f"The body is too large; expected at most {most} bytes.",
-            "Send fewer or shorter texts in a request.",
-            413,
-            "body_too_large",
-        )
+            raise RequestError("compressed")
         length = request.headers.get("content-length", "")
-        if length.isdecimal() and int(length[:19]) > most:
-            raise too_large
-        body = bytearray()
+        size, body = int(length[:19]) if length.isdecimal() else 0, bytearray()
+        chunks = request.stream()
         try:
             async with asyncio.timeout_at(deadline):
-                async for chunk in request.stream():
-                    if len(body) + len(chunk) > most:
-                        raise too_large
+                while size <= self.limits.max_body and (chunk := await anext(chunks, None)) is not None:
                     body += chunk
+                    size = max(size, len(body))
         except TimeoutError:
-            raise RequestError(
-                f"The body is incomplete after {self.limits.timeout:g} s.", "Send it again.", status=408, code="timeout"
-            ) from None
-        except ClientDisconnect:
-            raise _closed() from None
+            raise RequestError("body_timeout", self.limits.timeout) from None
+        if size > self.limits.max_body:
+            raise RequestError("body_too_large", self.limits.max_body)
         return bytes(body)
 
     async def _wait(self, request: Request, texts: list[str], deadline: float) -> tuple[np.ndarray, int]:
@@ -437,7 +387,7 @@ class Service:
         try:
             result = asyncio.wrap_future(self.batcher.submit(texts))
         except StoppedError:
-            raise RequestError("The server is stopping.", "Send it again in a second.", 503, "stopping") from None
+            raise RequestError("stopping") from None
         disconnected = asyncio.ensure_future(_disconnect(request))
         try:
             remaining = deadline - asyncio.get_running_loop().time()
@@ -448,23 +398,14 @@ class Service:
             disconnected.cancel()
             result.cancel()
         if disconnected in done:
-            raise _closed()
-        raise RequestError(
-            f"The texts were not encoded within {self.limits.timeout:g} s.",
-            "Send fewer texts, or fewer concurrent requests.",
-            504,
-            "timeout",
-        )
+            raise ClientDisconnect
+        raise RequestError("timeout", self.limits.timeout)
 
 
 async def _disconnect(request: Request) -> None:
     """Return once the client has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _closed() -> RequestError:
-    return RequestError("The client closed the connection.", "Wait for the answer.", status=499)
 
 
 class _Guard:
@@ -500,17 +441,14 @@ class _Guard:
         try:
             # Load balancers request /healthz without a key and under any name, and the answer reveals nothing.
             refused = None if path == "/healthz" else self._refusal(dict(scope["headers"]))
-            if refused is None:
-                await self.app(scope, receive, sending)
-            else:
-                await refused(scope, receive, sending)
+            await (refused or self.app)(scope, receive, sending)
         except Exception as error:
             # An error message may quote a text, so it goes neither to the client nor to the log.
             frames = "".join(traceback.format_tb(error.__traceback__))
             _log.error("request %s failed: %s\n%s", request_id, type(error).__name__, frames)
             if not status:
                 message = f"The server failed. Look for request {request_id} in its log."
-                await JSONResponse(_error_body(message, 500, code="internal_error"), 500)(scope, receive, sending)
+                await _error(message, 500, "internal_error")(scope, receive, sending)
         finally:
             label = next((known for known in PATHS if path == known or path.startswith(f"{known}/")), "other")
             self._metrics.requests.labels(label, str(status)).inc()
@@ -521,59 +459,45 @@ class _Guard:
         host = host[1:].partition(b"]")[0] if host.startswith(b"[") else host.partition(b":")[0]
         if self._hosts is not None and host not in self._hosts:
             message = "The host name is not one of this machine. Send to localhost, or start the server with a key."
-            return JSONResponse(_error_body(message, 421, code="wrong_host"), 421)
+            return _error(message, 421, "wrong_host")
         if self._key is not None and not hmac.compare_digest(headers.get(b"authorization", b""), self._key):
             message = "The key is missing or wrong. Send it as Authorization: Bearer …."
-            body = _error_body(message, 401, code="invalid_api_key")
-            return JSONResponse(body, 401, headers={"www-authenticate": "Bearer"})
+            return _error(message, 401, "invalid_api_key", headers={"www-authenticate": "Bearer"})
         return None
 
 
 class Metrics:
-    """Metrics of one server for Prometheus, in a registry of their own, so that two servers in one process stay
-    separate.
-    """
+    """Metrics for Prometheus, in a registry of their own, so that two servers in one process stay separate."""
 
     def __init__(self) -> None:
         library = require("prometheus_client", extra="serve")
-        self._registry = library.CollectorRegistry()
-        counter, histogram, gauge = (
-            partial(kind, registry=self._registry) for kind in (library.Counter, library.Histogram, library.Gauge)
+        own = library.CollectorRegistry()
+        counter, gauge, histogram = (
+            partial(kind, registry=own) for kind in (library.Counter, library.Gauge, library.Histogram)
         )
         timer = partial(histogram, buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30))
+        sizes = partial(histogram, buckets=[2**k for k in range(9)])
         self.requests = counter("congruence_requests", "Requests answered.", ["path", "status"])
         self.seconds = timer("congruence_request_seconds", "Seconds until a request was answered.", ["path"])
         self.active = gauge("congruence_active_requests", "Embedding requests being read, waiting or being encoded.")
-        self.texts = histogram(
-            "congruence_batch_texts", "Texts per call of the encoder.", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256)
-        )
+        self.texts = sizes("congruence_batch_texts", "Texts per call of the encoder.")
         self.encoding = timer("congruence_encode_seconds", "Seconds per call of the encoder and the bridge.")
         self.waiting = gauge("congruence_waiting_texts", "Texts waiting for the encoder.")
         self.tokens = counter("congruence_tokens", "Tokens of all texts encoded for requests.")
         self.content_type: str = library.CONTENT_TYPE_LATEST
-        self.page: Callable[[], bytes] = partial(library.generate_latest, self._registry)
-
-    def encoded(self, texts: int, seconds: float) -> None:
-        """Record one call of the encoder."""
-        self.texts.observe(texts)
-        self.encoding.observe(seconds)
+        self.page: Callable[[], bytes] = partial(library.generate_latest, own)
 
 
-# ------------------------------------------------------------------ requests that wait are encoded together
+#: The texts of a request, and its result: their vectors, and the number of all their tokens.
+_Waiting: TypeAlias = "tuple[list[str], Future[tuple[np.ndarray, int]]]"
 
 
 class StoppedError(RuntimeError):
     """The batcher accepts no more texts because its server is stopping."""
 
 
-@dataclass(eq=False)
-class _Request:
-    texts: list[str]
-    result: Future[tuple[np.ndarray, int]] = field(default_factory=Future)  # vectors (n, dim), and all their tokens
-
-
 class Batcher:
-    """Encodes texts in one thread, and batches the texts of requests that wait at the same time.
+    """Encodes texts in one thread, and the texts of requests that wait at the same time together.
 
     ``encode``: takes a list of texts; returns their vectors, shape (n, dim), and the number of tokens of each;
     ``max_batch``: maximum number of texts per call, except for a larger request, which is encoded alone; ``window``:
@@ -587,100 +511,79 @@ class Batcher:
         *,
         max_batch: int,
         window: float,
-        callback: Callable[[int, float], object] | None = None,
+        callback: Callable[[int, float], object] = lambda texts, seconds: None,
     ) -> None:
         self._encode, self._max, self._window, self._callback = encode, max_batch, window, callback
-        self._queue: deque[_Request] = deque()
+        self._queue: deque[_Waiting] = deque()
         self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._open = True
+        self.open = False
+        self.reopen()
 
     @property
     def waiting(self) -> int:
         """Number of texts that are not being encoded yet."""
         with self._changed:
-            return sum(len(request.texts) for request in self._queue)
-
-    @property
-    def open(self) -> bool:
-        """Whether texts are accepted."""
-        return self._open
+            return sum(len(texts) for texts, _ in self._queue)
 
     def submit(self, texts: list[str]) -> Future[tuple[np.ndarray, int]]:
-        """Queue the texts of a request.
+        """Queue the texts of a request, and return their future vectors, shape (n, dim), and number of tokens.
 
-        Returns: if it is cancelled before its batch starts, its texts are not encoded.
+        If the result is cancelled before its batch starts, the texts are not encoded.
         """
-        request = _Request(texts)
+        result: Future[tuple[np.ndarray, int]] = Future()
         with self._changed:
-            if not self._open:
+            if not self.open:
                 raise StoppedError
-            if self._thread is None:  # not in __init__: a server may fork after it was constructed
-                self._thread = threading.Thread(target=self._work, name="congruence-encoder", daemon=True)
-                self._thread.start()
-            self._queue.append(request)
+            self._queue.append((texts, result))
             self._changed.notify()
-        return request.result
+            self._worker.submit(self._encode_next)
+        return result
 
     def close(self) -> None:
         """Accept no more texts, and return once those in the queue are encoded."""
         with self._changed:
-            self._open = False
-            thread, self._thread = self._thread, None
+            self.open = False
             self._changed.notify()
-        if thread is not None:
-            thread.join()
+        self._worker.shutdown()
 
     def reopen(self) -> None:
         """Accept texts again after ``close``."""
-        with self._changed:
-            self._open = True
+        if not self.open:  # the thread starts with the first text: a server may fork before
+            self.open, self._worker = True, ThreadPoolExecutor(1, "congruence-encoder")
 
-    def _work(self) -> None:
-        while batch := self._next():
+    def _encode_next(self) -> None:
+        """Encode the requests that wait, as many as fit in a batch; called once per request, some calls find none."""
+        batch: list[_Waiting] = []
+        with self._changed:
+            if self._queue:
+                self._changed.wait_for(lambda: not self.open or self.waiting >= self._max, self._window)
+            room = self._max
+            while self._queue and (not batch or len(self._queue[0][0]) <= room):
+                texts, result = self._queue.popleft()
+                if result.set_running_or_notify_cancel():
+                    batch.append((texts, result))
+                    room -= len(texts)
+        if batch:
             self._run(batch)
 
-    def _next(self) -> list[_Request]:
-        """Wait for the next batch of requests and return it; it is empty once the batcher is closed and the queue is
-        done.
-        """
-        with self._changed:
-            while True:
-                while not self._queue and self._open:
-                    self._changed.wait()
-                deadline = time.monotonic() + self._window
-                while self._open and sum(len(r.texts) for r in self._queue) < self._max:
-                    if (remaining := deadline - time.monotonic()) <= 0 or not self._changed.wait(remaining):
-                        break
-                batch: list[_Request] = []
-                size = 0
-                while self._queue and (not batch or size + len(self._queue[0].texts) <= self._max):
-                    request = self._queue.popleft()
-                    if request.result.set_running_or_notify_cancel():
-                        batch.append(request)
-                        size += len(request.texts)
-                if batch or (not self._open and not self._queue):
-                    return batch
-
-    def _run(self, batch: list[_Request]) -> None:
-        texts = [text for request in batch for text in request.texts]
+    def _run(self, batch: list[_Waiting]) -> None:
+        joined = [text for texts, _ in batch for text in texts]
         began = time.monotonic()
         try:
-            vectors, tokens = self._encode(texts)
+            vectors, tokens = self._encode(joined)
         except BaseException as error:
             if len(batch) == 1:
-                batch[0].result.set_exception(error)
+                batch[0][1].set_exception(error)
                 return
             for request in batch:  # one of them may be at fault: encode each alone, so that the others succeed
                 self._run([request])
             return
-        if self._callback is not None:
-            self._callback(len(texts), time.monotonic() - began)
+        self._callback(len(joined), time.monotonic() - began)
         start = 0
-        for request in batch:
-            stop = start + len(request.texts)
-            request.result.set_result((vectors[start:stop], sum(tokens[start:stop])))
-            start = stop
+        for texts, result in batch:
+            rows = slice(start, start + len(texts))
+            result.set_result((vectors[rows], sum(tokens[rows])))
+            start = rows.stop
 
 
 # ------------------------------------------------------------------ the process
@@ -688,10 +591,8 @@ class Batcher:
 
 def is_loopback(host: str) -> bool:
     """Return whether an address can be reached only from this machine."""
-    if host.lower() == "localhost":
-        return True
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        return host.lower() == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
 
@@ -708,23 +609,22 @@ def check_host(host: str, api_key: str | None) -> None:
 def read_key(env: str | None = None, file: str | Path | None = None) -> str | None:
     """Return the key that clients must send, from an environment variable or a file; None if neither is named.
 
-    Raises ParameterError if both are named, the variable is not set, or the key is shorter than 16 characters or not
-    printable ASCII; FileError if the file cannot be read.
+    Raises ParameterError for a key shorter than 16 characters or not printable ASCII; FileError for an unreadable file.
     """
-    if env is None and file is None:
-        return None
     if env is not None and file is not None:
         raise ParameterError("Got `api_key_env=` and `api_key_file=`; expected at most one of them.", "Leave out one.")
     if env is not None:
         if env not in os.environ:
             raise ParameterError(f"Got `api_key_env={env!r}`, which is not set.", "Export it first.")
         key, where = os.environ[env].strip(), f"the variable {env}"
-    else:
+    elif file is not None:
         try:
-            key, where = Path(str(file)).read_text(encoding="utf-8").strip(), f"the file {file}"
+            key, where = Path(file).read_text(encoding="utf-8").strip(), f"the file {file}"
         except (OSError, ValueError) as error:
             problem = f"The key cannot be read from {file} ({type(error).__name__})."
             raise FileError(problem, "Check the path and the permissions.") from None
+    else:
+        return None
     if len(key) < SHORTEST_KEY or not (key.isascii() and key.isprintable()) or " " in key:
         raise ParameterError(
             f"Got a key of {len(key)} characters in {where}; expected at least {SHORTEST_KEY}, of printable ASCII "
@@ -735,31 +635,21 @@ def read_key(env: str | None = None, file: str | Path | None = None) -> str | No
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket, so that the address is reserved while the server loads its model.
+    """Open a listening socket, so that the address is reserved while the server loads its model; port 0 is a free one.
 
-    ``port``: 0 selects a free one. Connections are queued until the server runs. Raises ParameterError if the port is
-    out of range, or the address is in use or not one of this machine.
+    Raises ParameterError if the port is out of range, or the address is in use or not one of this machine.
     """
     if not 0 <= port <= 65535:
         raise ParameterError(argument="port", got=port, expected="0 to 65535", fix="Pass `port=0` for a free one.")
     name = host.strip("[]")
     try:
         family = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        listening = socket.socket(family)
-        try:
-            if os.name == "posix":  # on Windows, this option would let two servers use the same address
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind((name, port))
-            listening.listen(CONNECTIONS)  # two sockets that are only bound could share the address
-        except BaseException:
-            listening.close()
-            raise
+        return socket.create_server((name, port), family=family, backlog=CONNECTIONS)
     except OSError as error:
         raise ParameterError(
-            f"Got {host} and `port={port}`, which cannot be taken ({error.strerror}).",
+            f"Got {host} and `port={port}`, which cannot be taken ({os.strerror(error.errno or 0)}).",
             "Pass another port, or `port=0` for a free one.",
         ) from None
-    return listening
 
 
 def serve(
@@ -778,6 +668,10 @@ def serve(
             if self.started and on_ready is not None:
                 on_ready()
 
+        def handle_exit(self, number: int, frame: object) -> None:
+            """Stop after a signal; uvicorn's own method would raise it again once the server has stopped."""
+            self.should_exit, self.force_exit = True, self.should_exit and number == signal.SIGINT
+
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -787,26 +681,5 @@ def serve(
         limit_concurrency=CONNECTIONS,
         timeout_graceful_shutdown=max(1, round(timeout)),
     )
-    server = Server(config)
-    with listening, _stopping(server):
-        server.run(sockets=[listening])
-
-
-@contextmanager
-def _stopping(server: uvicorn.Server) -> Iterator[None]:
-    """Let signals stop the server even before uvicorn handles them; the signals that uvicorn raises again when it has
-    stopped have no effect.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(*_: object) -> None:
-        server.should_exit = True
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with listening:
+        Server(config).run(sockets=[listening])

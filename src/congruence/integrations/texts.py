@@ -7,10 +7,10 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -28,30 +28,27 @@ EncoderLike: TypeAlias = "str | Encoder | Callable[[list[str]], object]"
 #: A bridge or map, in memory or as the path of a saved one; None returns the encoder's vectors unchanged.
 BridgeLike: TypeAlias = "str | os.PathLike[str] | Bridge | Map | None"
 
-#: A text that is encoded when the model is loaded, so that an encoder and a bridge that do not match raise an error
-#: then.
+#: A text that is encoded when the model is loaded, so that an encoder and a bridge that do not match are refused then.
 SAMPLE = "a text"
 
 
-@dataclass(frozen=True, eq=False)
-class _Loaded:
-    """Encoder and bridge in memory, and the widths before and after the bridge."""
+class _Loaded(NamedTuple):
+    """Encoder and bridge in memory; the space of the encoder's vectors, and the width of the mapped ones."""
 
-    encode_texts: Callable[[list[str]], np.ndarray]
+    encode: Callable[[list[str]], np.ndarray]
     model: Encoder | None
     bridge: Bridge | None
-    dims: tuple[int, int] = (0, 0)
+    modality: str
+    space: Space
+    dim: int = 0
 
-    def encode(self, texts: list[str]) -> np.ndarray:
-        """Encode texts sorted by length, and return the vectors in the order of the texts."""
+    def rows(self, texts: list[str]) -> np.ndarray:
+        """Encode texts sorted by length, map them, and return the vectors in the order of the texts."""
         order = sorted(range(len(texts)), key=lambda k: len(texts[k]), reverse=True)
-        rows = self.encode_texts([texts[k] for k in order])
-        out = np.empty_like(rows)
-        out[order] = rows
-        return out
-
-    def map(self, rows: np.ndarray, modality: str) -> np.ndarray:
-        return rows if self.bridge is None else self.bridge.transform(rows, modality)
+        encoded = self.encode([texts[k] for k in order])
+        out = np.empty_like(encoded)
+        out[order] = encoded
+        return out if self.bridge is None else self.bridge.transform(out, self.modality)
 
 
 class TextVectors:
@@ -102,40 +99,39 @@ class TextVectors:
                 "an encoder, or a callable from a list of texts to an array.",
                 "Pass encoder=model.encode for a model of sentence-transformers.",
             )
-        self._encoder, self._bridge = encoder, bridge
+        self._encoder, self._bridge, self._check = encoder, bridge, check
         self.modality, self.batch_size = modality, batch_size
-        self._check = check
         self._lock = threading.RLock()
         self._loaded: _Loaded | None = None
         if not lazy:
             self.load()
 
-    def load(self) -> None:
+    def load(self) -> _Loaded:
         """Load the encoder and the bridge, if this has not been done, and test them on a sample."""
-        if self._loaded is not None:  # checked without the lock, which is held while texts are encoded
-            return
-        with self._lock:
-            if self._loaded is not None:
-                return
-            bridge = open_bridge(self._bridge)
-            model = load_encoder(self._encoder, "text") if isinstance(self._encoder, str) else self._encoder
-            if isinstance(model, Encoder):
-                self._check_encoder(model, bridge)
-                loaded = _Loaded(partial(model.encode_all, batch_size=self.batch_size), model, bridge)
-            else:
-                loaded = _Loaded(_checked(model), None, bridge)
-            raw = loaded.encode([SAMPLE])
-            self._loaded = replace(loaded, dims=(raw.shape[1], loaded.map(raw, self.modality).shape[1]))
+        if self._loaded is None:  # checked without the lock, which is held while texts are encoded
+            with self._lock:
+                if self._loaded is None:
+                    self._loaded = self._load()
+        return self._loaded
 
-    def _check_encoder(self, model: Encoder, bridge: Bridge | None) -> None:
-        if model.space.modality not in (None, "text"):
-            raise ModalityError(
-                f"Got an encoder of {model.space.modality}s, {model.space.model!r}; expected an encoder of texts.",
-                "Load the model's text encoder: load_encoder(name, 'text').",
-            )
-        if bridge is not None:
-            space = model.space if self._check else Space(dim=model.space.dim)
-            check_space(space, bridge.source, bridge.target, modality=False)
+    def _load(self) -> _Loaded:
+        bridge = open_bridge(self._bridge)
+        model = load_encoder(self._encoder, "text") if isinstance(self._encoder, str) else self._encoder
+        if isinstance(model, Encoder):
+            if model.space.modality not in (None, "text"):
+                raise ModalityError(
+                    f"Got an encoder of {model.space.modality}s, {model.space.model!r}; expected an encoder of texts.",
+                    "Load the model's text encoder: load_encoder(name, 'text').",
+                )
+            if bridge is not None:
+                space = model.space if self._check else Space(dim=model.space.dim)
+                check_space(space, bridge.source, bridge.target, modality=False)
+            encode = partial(model.encode_all, batch_size=self.batch_size)
+            loaded = _Loaded(encode, model, bridge, self.modality, model.space)
+        else:
+            space = Space() if bridge is None else bridge.source
+            loaded = _Loaded(partial(_encode_checked, model), None, bridge, self.modality, space)
+        return loaded._replace(dim=loaded.rows([SAMPLE]).shape[1])
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Return the vectors of texts in the index's space.
@@ -151,13 +147,7 @@ class TextVectors:
                     f"Got {type(item).__name__} as text {k}; expected str.", "Convert it to str, or leave it out."
                 )
         with self._lock:
-            loaded = self._ready()
-            return loaded.map(loaded.encode(items), self.modality) if items else np.empty((0, self.dim), np.float32)
-
-    def _ready(self) -> _Loaded:
-        self.load()
-        assert self._loaded is not None
-        return self._loaded
+            return self.load().rows(items) if items else np.empty((0, self.dim), np.float32)
 
     def lists(self, texts: Sequence[str]) -> list[list[float]]:
         """Return the vectors of texts as lists of numbers; see ``__call__``."""
@@ -165,32 +155,22 @@ class TextVectors:
         return rows
 
     def count_tokens(self, texts: list[str]) -> list[int]:
-        """Return the number of tokens of each text that the model processes, or of words if its adapter cannot count
-        tokens.
-        """
+        """Return the number of tokens of each text that the model reads, or of words if it cannot count them."""
         with self._lock:
-            model = self._ready().model
+            model = self.load().model
             counts = None if model is None else model.count_tokens(texts)
         return [len(text.split()) for text in texts] if counts is None else counts
 
     @property
     def dim(self) -> int:
         """Width of the vectors."""
-        return self._ready().dims[1]
-
-    @property
-    def source(self) -> Space:
-        """Space of the encoder's vectors, as far as it is known."""
-        loaded = self._ready()
-        if loaded.model is not None:
-            return loaded.model.space
-        return loaded.bridge.source if loaded.bridge is not None else Space(dim=loaded.dims[0])
+        return self.load().dim
 
     @property
     def space(self) -> Space:
-        """Space of the vectors."""
-        bridge = self._ready().bridge
-        return self.source if bridge is None else bridge.target
+        """Space of the vectors, as far as it is known."""
+        loaded = self.load()
+        return replace(loaded.space, dim=loaded.dim) if loaded.bridge is None else loaded.bridge.target
 
     @property
     def name(self) -> str:
@@ -206,42 +186,33 @@ class TextVectors:
 
     def unmapped(self) -> TextVectors:
         """Return the same encoder without the bridge; that the two match has been checked."""
-        loaded = self._ready()
-        other = copy.copy(self)
-        other._bridge, other._loaded = None, replace(loaded, bridge=None, dims=(loaded.dims[0],) * 2)
+        other, loaded = copy.copy(self), self.load()._replace(bridge=None)
+        other._bridge, other._loaded = None, loaded._replace(dim=loaded.rows([SAMPLE]).shape[1])
         return other
 
     def config(self) -> dict[str, str] | None:
-        """Return the names and paths from which this object can be rebuilt; None if it was built from objects in
-        memory.
-        """
+        """Return the names and paths to rebuild this object from; None if it was built from objects in memory."""
         encoder, bridge = self._encoder, self._bridge
         if not isinstance(encoder, str) or not isinstance(bridge, (str, os.PathLike, type(None))):
             return None
-        config = {"encoder": encoder, "modality": self.modality}
-        return config if bridge is None else {**config, "bridge": os.fspath(bridge)}
+        return {"encoder": encoder, "modality": self.modality} | (
+            {} if bridge is None else {"bridge": os.fspath(bridge)}
+        )
 
 
 def open_bridge(bridge: BridgeLike) -> Bridge | None:
-    """Return the bridge of an argument, loaded if it is a path.
-
-    Raises FileError, and the errors of ``congruence.Bridge``.
-    """
+    """Return the bridge of an argument, loaded if it is a path."""
     if bridge is None or isinstance(bridge, Bridge):
         return bridge
     return Bridge(bridge) if isinstance(bridge, Map) else Bridge.load(Path(bridge))
 
 
-def _checked(encode: Callable[[list[str]], object]) -> Callable[[list[str]], np.ndarray]:
-    """Return the callable with a check that it returns one row per text."""
-
-    def rows_of(texts: list[str]) -> np.ndarray:
-        rows = np.asarray(encode(texts), dtype=np.float32)
-        if rows.ndim != 2 or len(rows) != len(texts) or not rows.shape[1]:
-            raise ShapeError(
-                f"Got shape {rows.shape} from the encoder for {len(texts)} texts; expected a row for each.",
-                "Pass a callable that returns an array of shape (n, dim).",
-            )
-        return rows
-
-    return rows_of
+def _encode_checked(encode: Callable[[list[str]], object], texts: list[str]) -> np.ndarray:
+    """Encode texts with a user's function, and check that it returns one row per text."""
+    rows = np.asarray(encode(texts), dtype=np.float32)
+    if rows.ndim != 2 or len(rows) != len(texts) or not rows.shape[1]:
+        raise ShapeError(
+            f"Got shape {rows.shape} from the encoder for {len(texts)} texts; expected a row for each.",
+            "Pass a callable that returns an array of shape (n, dim).",
+        )
+    return rows

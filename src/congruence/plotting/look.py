@@ -127,14 +127,24 @@ def new_axes(size: tuple[float, float] = (WIDTH, HEIGHT)) -> Axes:
 
 
 @contextmanager
-def canvas(ax: Axes | None, size: tuple[float, float] = (WIDTH, HEIGHT)) -> Iterator[Axes]:
-    """Yield the axes to draw on: the user's, in the user's style, or new ones in the style of the reports."""
-    if ax is None:
-        with style():
-            yield new_axes(size)
-    else:
-        with matplotlib.rc_context({"text.parse_math": False}):  # a name with two dollar signs is not a formula
-            yield ax
+def canvas(
+    ax: Axes | None,
+    size: tuple[float, float] = (WIDTH, HEIGHT),
+    *,
+    title: str | bool = False,
+    columns: int = 2,
+    reverse: bool = False,
+) -> Iterator[Axes]:
+    """Yield the axes to draw on: the user's, in the user's style, or new ones in the style of the reports.
+
+    With a ``title``, the finished plot gets it and a legend; see ``explain``.
+    """
+    # Of the user's settings, only one is overridden: a name with two dollar signs is not a formula.
+    with style() if ax is None else matplotlib.rc_context({"text.parse_math": False}):
+        ax = new_axes(size) if ax is None else ax
+        yield ax
+        if isinstance(title, str):
+            explain(ax, title, columns=columns, reverse=reverse)
 
 
 def tidy(ax: Axes, *, x_ticks: Sequence[float] | None = None) -> None:

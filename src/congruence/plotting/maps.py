@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
-from congruence.plotting.look import COLOR, canvas, explain, tidy, words
+from congruence.plotting.look import COLOR, canvas, tidy, words
 
 #: Dashes of random controls, and of reference lines.
 _DOTTED, _DASHED = (0, (3, 3)), (0, (4, 4))
@@ -23,7 +23,7 @@ def draw_cosines(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: b
     ``data``: one of ``histograms`` of ``congruence.report.summarize``: ``name``, ``edges``, and shares of pairs
     ``before``, ``after``, ``constant`` and ``random_rotation``, each of which may be None.
     """
-    with canvas(ax) as ax:
+    with canvas(ax, title=annotate and f"{words(data['name'])} cosines") as ax:
         edges = data["edges"]
         for shares, color, kind in ((data["before"], "source", "before"), (data["after"], "after", "after")):
             if shares:
@@ -36,8 +36,6 @@ def draw_cosines(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: b
         top = max(max(shares) for shares in histograms if shares) * 1.08 or 1.0
         ax.set(xlim=(edges[0], edges[-1]), ylim=(0, top), xlabel="cosine", ylabel="share of pairs")
         tidy(ax)
-        if annotate:
-            explain(ax, f"{words(data['name'])} cosines")
     return ax
 
 
@@ -46,7 +44,7 @@ def draw_spectrum(data: Mapping[str, Sequence[float]], ax: Axes | None = None, *
 
     ``data``: ``singular_values`` and ``gains``, strongest direction first.
     """
-    with canvas(ax) as ax:
+    with canvas(ax, title=annotate and "What the anchors cover") as ax:
         values, n = data["singular_values"], len(data["singular_values"])
         top = max(values) or 1.0
         x, shares = range(1, n + 1), [value / top for value in values]
@@ -55,8 +53,6 @@ def draw_spectrum(data: Mapping[str, Sequence[float]], ax: Axes | None = None, *
         ax.plot(x, data["gains"], color=COLOR["ink"], label="gain of the map")
         ax.set(xlim=(1, max(n, 2)), ylim=(0, 1.02), xlabel="direction, strongest first", ylabel="share of the first")
         tidy(ax)
-        if annotate:
-            explain(ax, "What the anchors cover")
     return ax
 
 
@@ -75,7 +71,7 @@ def draw_clouds(
     i of a modality is the same item on both sides. If the source's points are ``mapped``, they have the color of mapped
     vectors. ``names`` are labels of clouds in the legend; by default the names above.
     """
-    with canvas(ax) as ax:
+    with canvas(ax, title=annotate and words(title)) as ax:
         for modality in ("image", "text"):
             if {f"source {modality}", f"target {modality}"} <= {*data}:
                 pairs = list(zip(data[f"source {modality}"], data[f"target {modality}"], strict=True))
@@ -92,8 +88,6 @@ def draw_clouds(
         ax.set_aspect("equal", adjustable="datalim")  # with different scales, distances could not be compared
         ax.margins(0.03)
         ax.set_axis_off()
-        if annotate:
-            explain(ax, words(title))
     return ax
 
 
@@ -110,7 +104,7 @@ def draw_kernel(
     ``data``: ``matched`` and ``other``, points of source and target similarity, shape (n, 2). ``color`` is that of
     matched pairs, which belong to both models.
     """
-    with canvas(ax) as ax:
+    with canvas(ax, title=annotate and words(title)) as ax:
         points = [*data["other"], *data["matched"]]
         low, high = min(map(min, points)), max(map(max, points))
         margin = (high - low) * 0.04 or 0.1
@@ -124,8 +118,6 @@ def draw_kernel(
             ax.plot(x, y, "o", color=COLOR[hue], markersize=size, alpha=alpha, label=label)
         ax.set(xlim=span, ylim=span, xlabel="⟨f, g⟩ in the source", ylabel="⟨f̃, g̃⟩ in the target")
         tidy(ax)
-        if annotate:
-            explain(ax, words(title))
     return ax
 
 
@@ -137,7 +129,7 @@ def draw_few_anchors(
     ``data``: ``few_anchors`` of ``congruence.report.summarize``; curves of the ``measures`` ``"classified"``,
     ``"retrieval"`` or ``"cosine"`` are drawn.
     """
-    with canvas(ax) as ax:
+    with canvas(ax, title=annotate and "Scores by number of anchors", columns=1) as ax:
         n = data["n"]
         low = 0.0
         for curve in data["curves"]:
@@ -154,8 +146,6 @@ def draw_few_anchors(
         ax.set_xscale("log")
         ax.set(xlim=(n[0] / 1.06, n[-1] * 1.06), ylim=(low, 1.02), xlabel="anchors (logarithmic)")
         tidy(ax, x_ticks=n if len(n) < 8 else n[::2])
-        if annotate:
-            explain(ax, "Scores by number of anchors", columns=1)
     return ax
 
 
@@ -165,7 +155,7 @@ def draw_covered(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: b
     ``data``: ``shares``, for each order of the anchors the shares for the first 1, 2, … anchors; ``random`` is a
     control.
     """
-    with canvas(ax) as ax:
+    with canvas(ax, title=annotate and "Variance in the anchors' span") as ax:
         most = 1
         for name, shares in sorted(data["shares"].items(), key=lambda item: item[0] == "random"):
             is_random = name == "random"
@@ -174,8 +164,6 @@ def draw_covered(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: b
             most = max(most, len(shares))
         ax.set(xlim=(0, most), ylim=(0, 1.02), xlabel="anchors", ylabel="variance covered")
         tidy(ax)
-        if annotate:
-            explain(ax, "Variance in the anchors' span")
     return ax
 
 
@@ -196,7 +184,7 @@ def draw_singular_values(
     ``values`` are in descending order, by their number from 1; zeros are drawn at the lower end of the axis. ``rank``
     is the number of those above the ``tolerance``.
     """
-    with canvas(ax) as ax:
+    with canvas(ax, title=annotate and title) as ax:
         numbers, sizes = np.array(list(values)), np.array(list(values.values()), dtype=float)
         top = float(sizes.max()) or 1.0
         positive = sizes[sizes > 0]
@@ -211,14 +199,12 @@ def draw_singular_values(
         ax.set(xlim=(min(1.0, numbers[0]), max(2.0, float(numbers[-1]), 1.02 * rank)), ylim=(floor, 3 * top))
         ax.set(xlabel="direction, strongest first", ylabel="singular value, logarithmic")
         tidy(ax)
-        if annotate:
-            explain(ax, title)
     return ax
 
 
 def draw_correlations(values: Sequence[float], ax: Axes | None = None, *, annotate: bool = True) -> Axes:
     """Draw canonical correlations, strongest first."""
-    with canvas(ax) as ax:
+    with canvas(ax, title=annotate and "Canonical correlations, in sample") as ax:
         numbers = np.arange(1, len(values) + 1)
         ax.fill_between(numbers, values, color=COLOR["after"], alpha=0.18, linewidth=0)
         line = "o-" if len(numbers) <= 60 else "-"
@@ -226,8 +212,6 @@ def draw_correlations(values: Sequence[float], ax: Axes | None = None, *, annota
         ax.set(xlim=(1, max(len(values), 2)), ylim=(0, 1.02), xlabel="direction, strongest first")
         ax.set_ylabel("canonical correlation")
         tidy(ax)
-        if annotate:
-            explain(ax, "Canonical correlations, in sample")
     return ax
 
 
@@ -237,7 +221,7 @@ def draw_rank_trade_off(data: Mapping[str, Any], ax: Axes | None = None, *, anno
     ``data``: ``ranks``, for each rank ``sharp``, ``outside``, ``whole`` and ``measured``, and ``best``, the rank with
     the least bound.
     """
-    with canvas(ax) as ax:
+    with canvas(ax, title=annotate and "Bound on the text error") as ax:
         ax.axvline(data["best"], color=COLOR["faint"], linestyle=_DASHED)
         for name, color, dashes, label in (
             ("whole", "after", "solid", "bound"),
@@ -250,8 +234,6 @@ def draw_rank_trade_off(data: Mapping[str, Any], ax: Axes | None = None, *, anno
         ax.set(xlim=(1, max(float(data["ranks"][-1]), 2.0)), ylim=(0, 1.05 * top or 1.0))
         ax.set(xlabel=f"leading directions (least bound at {data['best']})", ylabel="text error")
         tidy(ax)
-        if annotate:
-            explain(ax, "Bound on the text error")
     return ax
 
 
@@ -260,7 +242,7 @@ def draw_class_margins(data: Mapping[str, Any], ax: Axes | None = None, *, annot
 
     ``data``: for each class, ``margins`` (γ_c), ``needed`` (2(η_c + s_c)), and ``right`` (whether it was retrieved).
     """
-    with canvas(ax) as ax:
+    with canvas(ax, title=annotate and "Margins of the classes") as ax:
         margins, needed = np.asarray(data["margins"], dtype=float), np.asarray(data["needed"], dtype=float)
         right = np.asarray(data["right"], dtype=bool)
         low, high = min(0.0, margins.min(), needed.min()), max(margins.max(), needed.max(), 1e-9)
@@ -270,6 +252,4 @@ def draw_class_margins(data: Mapping[str, Any], ax: Axes | None = None, *, annot
             ax.plot(needed[kind], margins[kind], "o", color=COLOR[color], label=label)
         ax.set(xlim=span, ylim=span, xlabel="needed margin 2(η + s)", ylabel="margin γ")
         tidy(ax)
-        if annotate:
-            explain(ax, "Margins of the classes")
     return ax

@@ -209,7 +209,7 @@ def draw_strategies(data: Mapping[str, Any], ax: Axes | None = None, *, annotate
 
     ``data``: ``task``; ``strategies``, ``(value, low, high)`` by strategy; ``controls``, score by control.
     """
-    with canvas(ax) as ax:
+    with canvas(ax, title=annotate and f"{words(data['task'])} of each strategy") as ax:
         shown = [strategy for strategy in _LABELS if strategy in data["strategies"]]
         for name, label in _CONTROLS.items():
             if name in data["controls"]:
@@ -228,8 +228,6 @@ def draw_strategies(data: Mapping[str, Any], ax: Axes | None = None, *, annotate
         tidy(ax)
         ax.set_xticks(range(len(shown)), [_LABELS[strategy][0] for strategy in shown], color=COLOR["ink"])
         ax.tick_params(axis="x", length=0)
-        if annotate:
-            explain(ax, f"{words(data['task'])} of each strategy")
     return ax
 
 
@@ -239,7 +237,7 @@ def draw_learning_curve(data: Mapping[str, Any], ax: Axes | None = None, *, anno
     ``data``: ``task``; ``n_anchors``; ``curve``: ``anchors``, ``mean``, ``sd``, ``repeats`` and the power ``law``
     (``best``, ``drop``, ``exponent``); ``re-embed``, the score of re-embedding, or None.
     """
-    with canvas(ax) as ax:
+    with canvas(ax, title=annotate and f"{words(data['task'])} by number of anchors") as ax:
         curve, now = data["curve"], data["n_anchors"]
         sizes: list[float] = list(curve["anchors"])
         mean, sd = np.array(curve["mean"]), np.array(curve["sd"])
@@ -260,8 +258,6 @@ def draw_learning_curve(data: Mapping[str, Any], ax: Axes | None = None, *, anno
             ylabel=words(data["task"]),
         )
         tidy(ax, x_ticks=[*sizes[::2], now, 4 * now] if sizes[-1] not in sizes[::2] else [*sizes[::2], 4 * now])
-        if annotate:
-            explain(ax, f"{words(data['task'])} by number of anchors")
     return ax
 
 
@@ -271,7 +267,7 @@ def draw_progress(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: 
     ``data``: ``metric``; ``stages`` and ``forecast``, lists of ``share``, ``value``, ``low`` and ``high``; ``lines``,
     values of ``"new model"`` and ``"old model"``, either of which may be missing.
     """
-    with canvas(ax) as ax:
+    with canvas(ax, title=annotate and f"{words(data['metric'])} while re-embedding") as ax:
         for name, value in data["lines"].items():
             color = COLOR["target" if name == "new model" else "source"]
             ax.axhline(value, color=color, linewidth=1.2, linestyle=(0, (3, 3)), label=name)
@@ -288,6 +284,4 @@ def draw_progress(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: 
         ax.plot([100 * last["share"]], [last["value"]], "o", markersize=7, color=COLOR["after"])
         ax.set(xlabel="% re-embedded", ylabel=words(data["metric"]))
         tidy(ax)
-        if annotate:
-            explain(ax, f"{words(data['metric'])} while re-embedding")
     return ax

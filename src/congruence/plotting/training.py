@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from congruence.plotting.look import COLOR, HEIGHT, WIDTH, canvas, explain, tidy, words
+from congruence.plotting.look import COLOR, HEIGHT, WIDTH, canvas, tidy, words
 
 #: Largest number of points of a curve.
 MARKS = 300
@@ -101,12 +101,10 @@ def draw_loss(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: bool
 
     ``data``: one entry of ``loss_curves``.
     """
-    with canvas(ax) as ax:
+    with canvas(ax, title=annotate and words(data["name"])) as ax:
         values = [value for line in data["lines"] for value in line["value"]]
         lines = [(line, _SIDES[line["name"]], line["name"] or data["name"]) for line in data["lines"]]
         _draw_curves(ax, data, words(data["name"]), values, lines, log=data["log"])
-        if annotate:
-            explain(ax, words(data["name"]))
     return ax
 
 
@@ -115,7 +113,7 @@ def draw_validation(data: Mapping[str, Any], ax: Axes | None = None, *, annotate
 
     ``data``: from ``validation_curve``.
     """
-    with canvas(ax) as ax:
+    with canvas(ax, title=annotate and "validation score") as ax:
         lines: list[tuple[Mapping[str, Any], str, str]] = [(data, "target", "heads")]
         values = [*data["value"], data["best"]]
         if data["teacher"] is not None:
@@ -125,8 +123,6 @@ def draw_validation(data: Mapping[str, Any], ax: Axes | None = None, *, annotate
         _draw_curves(ax, data, "validation score", values, lines)
         if data["best_step"] is not None:
             ax.plot([data["best_step"]], [data["best"]], "o", color=COLOR["target"], markersize=8)
-        if annotate:
-            explain(ax, "validation score")
     return ax
 
 
@@ -179,7 +175,7 @@ def draw_recalls(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: b
     ``data``: ``by_task`` of ``congruence.report.summarize_training``.
     """
     size = recalls_size(data)
-    with canvas(ax, (size[0], size[1] + (50 if annotate else 0))) as ax:
+    with canvas(ax, (size[0], size[1] + (50 if annotate else 0)), title=annotate and "Recall at 1 by task") as ax:
         height = _task_height(data)
         rows, chances = _tasks(data), data["chance"]
         kinds = (
@@ -203,8 +199,6 @@ def draw_recalls(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: b
             ax.text(0, height * i + 13, f"{words(row['task'], 40)}, {row['n']:,}", va="baseline", color=COLOR["ink"])
         ax.set(xlim=(0, 1.13), ylim=(height * len(rows), 0))
         ax.set_axis_off()
-        if annotate:
-            explain(ax, "Recall at 1 by task")
     return ax
 
 
@@ -214,7 +208,7 @@ def draw_margins(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: b
     ``data``: one of ``margins`` of ``congruence.report.summarize_training``: ``name``, ``edges`` (symmetric about
     zero), ``counts``, ``mean``.
     """
-    with canvas(ax, (WIDTH, HEIGHT)) as ax:
+    with canvas(ax, (WIDTH, HEIGHT), title=annotate and words(data["name"])) as ax:
         edges, counts = data["edges"], data["counts"]
         half = len(counts) // 2
         for color, bins, bin_edges, label in (
@@ -230,6 +224,4 @@ def draw_margins(data: Mapping[str, Any], ax: Axes | None = None, *, annotate: b
             ylabel="share of captions",
         )
         tidy(ax)
-        if annotate:
-            explain(ax, words(data["name"]))
     return ax
