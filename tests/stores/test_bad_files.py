@@ -19,7 +19,7 @@ from written import write
 from congruence import Space, errors
 from congruence.embed.inputs import open_items
 from congruence.stores import matrices, open_sink, open_source, parse_spec, read_column, read_embeddings, suffixes
-from congruence.stores.formats import FORMATS
+from congruence.stores.formats import find_sink
 from congruence.stores.ids import column_texts
 
 RNG = np.random.default_rng(0)
@@ -34,7 +34,7 @@ def _little_patience():
 
 
 #: One suffix a reader: ``.feather`` is ``.arrow``'s and ``.hdf5`` is ``.h5``'s.
-FILES = [one.suffixes[0] for one in FORMATS if one.source is not None and not one.directory]
+FILES = [s for s in suffixes() if not find_sink(f"x{s}").directory and s not in (".feather", ".hdf5")]
 IDS = [f"i{k}" for k in range(40)]
 X = RNG.standard_normal((40, 4)).astype(np.float32)
 

@@ -6,11 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from congruence import OrthogonalMap
 from congruence.embeddings import Embeddings
-from congruence.errors import ParameterError
-from congruence.stores import FORMATS, find_format, matrices, open_sink, open_source, parse_spec, suffixes
+from congruence.errors import OutputExistsError, ParameterError
+from congruence.stores import find_format, find_sink, formats, matrices, open_sink, open_source, parse_spec, suffixes
+from congruence.upgrade.transform import transform_file
 
-WITH_VECTORS = [one for one in FORMATS if one.source is not None]
 RNG = np.random.default_rng(5)
 
 
@@ -27,10 +28,10 @@ def written(folder: Path, suffix: str, n: int = 30) -> Path:
 def test_what_a_format_says_of_itself_is_true(suffix, tmp_path):
     path = written(tmp_path, suffix)
     one = find_format(path)
-    assert suffix in one.suffixes
-    assert one.directory == path.is_dir()
+    assert one.sink is find_sink(path)
+    assert one.sink.directory == path.is_dir()
     source = open_source(path)
-    assert source.has_ids == one.keeps_ids
+    assert source.has_ids == one.sink.keeps_ids
     # The key of a file with several arrays, and none where there is one.
     if one.shapes is not None:
         assert list(matrices(path)) == [next(key for key, shape in one.shapes(str(path)).items() if len(shape) == 2)]
@@ -41,7 +42,7 @@ def test_what_a_format_says_of_itself_is_true(suffix, tmp_path):
     if one.names_ids:
         with pytest.raises(ParameterError, match="nonsense"):
             open_source(path, ids="nonsense")
-    elif one.read_column is not None and one.keeps_ids:
+    elif one.read_column is not None and one.sink.keeps_ids:
         assert open_source(path, ids="ids").has_ids
     # A reader that does not stream holds its rows as one array.
     held = any(isinstance(value, np.ndarray) and value.shape == (30, 4) for value in vars(source).values())
@@ -51,7 +52,7 @@ def test_what_a_format_says_of_itself_is_true(suffix, tmp_path):
 @pytest.mark.parametrize("suffix", suffixes())
 def test_an_output_without_named_columns_is_refused_in_words_of_the_table(suffix, tmp_path):
     kwargs = {"n": 1, "dim": 2, "column_out": "new"}
-    if find_format(f"x{suffix}").keeps_columns:
+    if find_sink(f"x{suffix}").keeps_columns:
         open_sink(tmp_path / f"v{suffix}", **kwargs)
     else:
         with pytest.raises(ParameterError, match=r"Choose \.parquet, \.arrow, \.csv, \.jsonl or \.lance\."):
@@ -70,3 +71,34 @@ def test_no_two_formats_share_a_suffix_and_unknown_ones_are_listed():
         find_format("names.txt")  # which holds labels alone
     # Labels may stand in a file of any known suffix, before it exists.
     assert parse_spec("later.txt:a/b") == ("later.txt", "a/b")
+
+
+@pytest.fixture
+def fvecs(tmp_path, monkeypatch):
+    """Install a package whose entry point adds ``.fvecs``."""
+    info = tmp_path / "site" / "fvecs-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fvecs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[congruence.formats]\n.fvecs = fvecs:FvecsSource\n")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    formats._installed.cache_clear()
+    yield
+    formats._installed.cache_clear()
+
+
+@pytest.mark.usefixtures("fvecs")
+def test_another_package_adds_a_format_by_an_entry_point(tmp_path):
+    assert ".fvecs" in suffixes()
+    X, Y = RNG.standard_normal((2, 5000, 6)).astype(np.float32)
+    with open_sink(tmp_path / "v.fvecs", n=5000, dim=6) as sink:
+        sink.write(None, X)
+    np.testing.assert_array_equal(open_source(tmp_path / "v.fvecs").read().vectors, X)
+    np.testing.assert_array_equal(open_source(tmp_path / "v.fvecs").take([4999, 3])[1], X[[4999, 3]])
+    mapping = OrthogonalMap().fit(X, Y)
+    transform_file(mapping, open_source(tmp_path / "v.fvecs"), tmp_path / "out.fvecs", normalize=False)
+    np.testing.assert_allclose(open_source(tmp_path / "out.fvecs").read().vectors, mapping.transform(X), atol=1e-5)
+    assert [*matrices(tmp_path)] == ["out", "v"]
+    with pytest.raises(ParameterError, match="expected none"):
+        open_source(f"{tmp_path}/v.fvecs:key")
+    with pytest.raises(OutputExistsError):
+        open_sink(tmp_path / "v.fvecs", n=1, dim=6).__enter__()

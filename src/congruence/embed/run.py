@@ -36,7 +36,7 @@ from congruence.errors import (
     ParameterError,
     StorageError,
 )
-from congruence.stores import find_format, open_sink, open_source
+from congruence.stores import find_sink, open_sink, open_source
 from congruence.stores.folder import mark_parts, why_no_parts
 from congruence.stores.ids import arrow_ids, id_type_of
 
@@ -213,8 +213,8 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
             f"Got {items.modality}s ({items.name}) for an encoder of {encoder.space.modality}s.",
             f"Load the encoder with `modality={items.modality!r}`.",
         )
-    kind = find_format(output, "output")
-    if kind.suffixes != ("",) and (encoder.n_layers or shard_size):
+    kind = find_sink(output)
+    if output.suffix and (encoder.n_layers or shard_size):
         what = "an encoder of all layers" if encoder.n_layers else "a shard size"
         raise ParameterError(
             f"Got {what} and the single output file {output}; expected a folder.", "Pass an output without a suffix."
@@ -227,8 +227,7 @@ def _check_output(output: Path, encoder: Encoder, items: Items, shard_size: int 
             f"The path for the list of failures, {failures}, exists and is no earlier list.",
             "Move the file away, or pass another output.",
         )
-    assert kind.sink is not None
-    check_output(output, force=force, directory=kind.directory, foreign=kind.sink.why_foreign)
+    check_output(output, force=force, directory=kind.directory, foreign=kind.why_foreign)
     _check_lines(items.ids, output)
 
 
@@ -428,7 +427,7 @@ def _assemble(encoder: Encoder, work: Path, counts: list[int], output: Path, for
 
 def write_ids(work: Path, counts: list[int], output: Path) -> str | None:
     """Write the ids to a text file next to an output that cannot store them, and return its path; else None."""
-    if find_format(output, "output").keeps_ids:
+    if find_sink(output).keeps_ids:
         return None
     ids_file = output.with_name(f"{output.name}.ids.txt")
     for ids, _ in _read_parts(work, counts):
@@ -441,7 +440,7 @@ def write_ids(work: Path, counts: list[int], output: Path) -> str | None:
 
 def _check_lines(ids: Iterable[object], output: Path) -> None:
     """Check that there is no id with a line break, if the ids are written to a file with one id per line."""
-    if find_format(output, "output").keeps_ids:
+    if find_sink(output).keeps_ids:
         return
     broken = next((str(name) for name in ids if "\n" in str(name) or "\r" in str(name)), None)
     if broken is not None:

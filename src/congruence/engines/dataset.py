@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
@@ -21,10 +21,10 @@ from congruence.engines.locations import Location, is_url
 from congruence.errors import CorruptFileError, DtypeError, FileError, IdError, ParameterError
 from congruence.stores import natural, parse_spec
 from congruence.stores.ids import clean_ids, id_type_of
-from congruence.stores.lance import LanceFragmentSource
-from congruence.stores.parquet import ParquetSource
+from congruence.stores.lance import LanceTable
+from congruence.stores.parquet import ParquetTable
 from congruence.stores.reading import missing_file, reading
-from congruence.stores.tables import Columns, TableSource
+from congruence.stores.tables import ARROW_DAMAGE, Columns, Table, TableSource
 
 if TYPE_CHECKING:
     import lance
@@ -43,7 +43,7 @@ _FOOTERS = 16
 #: Bytes of source vectors in a block of pairs.
 _BLOCK_BYTES = 8 * 2**20
 
-_DAMAGE = (pa.ArrowException, OSError, ValueError, RuntimeError)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,23 @@ class _FragmentedTable:
         groups = fragment.groups
         return file if groups is None else f"{file} (row groups {groups[0]}–{groups[1] - 1})"
 
+    def table(self, fragment: Fragment) -> Table:
+        """Open a fragment for reading."""
+        name = self.path_of(fragment)
+        table: Table
+        if fragment.number is not None:
+            table = LanceTable(name, _open_lance(self.place, self.version), fragment.number)
+        else:
+            place = self.place.child(fragment.path)
+            buffer = 2**20 if place.local else READ_BYTES
+            table = ParquetTable(name, groups=fragment.groups, opens=place.open, buffer=buffer)
+        if table.n != fragment.rows:
+            raise CorruptFileError(
+                f"Got {table.n} rows in {name}; expected {fragment.rows}, as when the job was planned.",
+                "Run the job again from the beginning with `force=True`.",
+            )
+        return table
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet(_FragmentedTable):
@@ -119,13 +136,9 @@ class DataSet(_FragmentedTable):
         return self.columns.schema
 
     def open(self, fragment: Fragment) -> TableSource:
-        """Open a fragment for reading."""
-        name, key, ids = self.path_of(fragment), self.columns.vector, self.columns.id or False
-        if fragment.number is not None:
-            return LanceFragmentSource(_open_lance(self.place, self.version), fragment.number, name, key, ids)
-        place = self.place.child(fragment.path)
-        buffer = 2**20 if place.local else READ_BYTES
-        return ParquetSource(name, key, ids, groups=fragment.groups, opens=place.open, buffer=buffer)
+        """Open the vectors of a fragment for reading."""
+        name, ids = self.path_of(fragment), self.columns.id or False
+        return TableSource(name, self.columns.vector, ids, table=self.table(fragment))
 
 
 def open_dataset(
@@ -146,26 +159,12 @@ def open_dataset(
         Uncompressed bytes above which a Parquet file is divided between row groups.
     """
     place, key = _split_spec(spec)
-    version: int | None = None
-    sources: list[TableSource]
-    if _is_lance(place):
-        data = _open_lance(place, None)
-        version, numbered = int(data.version), _lance_rows(data, place)
-        sources = [LanceFragmentSource(data, numbered[0][0], place.shown, key, ids)]
-        fragments = _lance_fragments(numbered, sources[0].row_bytes)
-    else:
-        files = _parquet_files(place)
-
-        def describe(path: str) -> ParquetSource:
-            file = place.child(path)
-            return ParquetSource(file.shown, key, ids, opens=file.open)
-
-        with ThreadPoolExecutor(_FOOTERS) as pool:
-            described = list(pool.map(describe, files))
-        sources = [*described]
-        fragments = _cut_files(place, files, [source.group_sizes for source in described], fragment_bytes)
-        _check_same(place, files, [source.columns[0].schema for source in described], [one.dim for one in described])
+    version, sources, fragments = _describe(
+        place, fragment_bytes, lambda table: TableSource(table.name, key, ids, table=table)
+    )
     first = sources[0]
+    if odd := next((one for one in sources if one.dim != first.dim), None):
+        raise _of_another_table(place, odd.table, first.table)
     known = first.space if space is None else replace(first.space, **space.to_dict())
     return DataSet(
         place=place,
@@ -178,6 +177,45 @@ def open_dataset(
         id_type=first.id_type,
         space=known,
         row_bytes=max(source.row_bytes for source in sources),
+    )
+
+
+def _describe(
+    place: Location, fragment_bytes: int, view: Callable[[Table], T]
+) -> tuple[int | None, list[T], tuple[Fragment, ...]]:
+    """Return the version of a Lance data set, what ``view`` makes of every file, and the fragments."""
+    if place.name.lower().endswith(".lance"):
+        data = _open_lance(place, None)
+        numbered = [(part.fragment_id, part.count_rows()) for part in data.get_fragments()]
+        numbered = [(number, rows) for number, rows in numbered if rows]
+        if not numbered:
+            raise FileError(f"Got no rows in {place.shown}.", "Pass a data set with rows.")
+        first = LanceTable(place.shown, data, numbered[0][0])
+        width = max(5, len(str(max(number for number, _ in numbered))))
+        fragments = [
+            Fragment(f"fragment-{k:0{width}d}", "", rows, rows * first.row_bytes, number=k) for k, rows in numbered
+        ]
+        return int(data.version), [view(first)], tuple(fragments)
+    files = _parquet_files(place)
+
+    def describe(path: str) -> tuple[ParquetTable, T]:
+        file = place.child(path)
+        table = ParquetTable(file.shown, opens=file.open)
+        return table, view(table)
+
+    with ThreadPoolExecutor(_FOOTERS) as pool:
+        tables, views = zip(*pool.map(describe, files), strict=True)
+    for table in tables:
+        if not table.schema.equals(tables[0].schema):
+            raise _of_another_table(place, table, tables[0])
+    return None, list(views), _cut_files(place, files, [table.group_sizes for table in tables], fragment_bytes)
+
+
+def _of_another_table(place: Location, table: Table, first: Table) -> ParameterError:
+    odd, usual = (one.name.removeprefix(f"{place.shown}/") for one in (table, first))
+    return ParameterError(
+        f"Got other columns, or vectors of another width, in {odd} than in {usual} of {place.shown}.",
+        "Move files of another table into a folder of their own.",
     )
 
 
@@ -214,16 +252,6 @@ def _parquet_files(place: Location) -> list[str]:
     return sorted(files, key=natural)
 
 
-def _check_same(place: Location, files: Sequence[str], schemas: Sequence[pa.Schema], dims: Sequence[int]) -> None:
-    """Check that all files of a data set have the same columns, and vectors of one width."""
-    for path, schema, dim in zip(files, schemas, dims, strict=True):
-        if dim != dims[0] or not schema.equals(schemas[0]):
-            raise ParameterError(
-                f"Got other columns, or vectors of another width, in {path} than in {files[0]} of {place.shown}.",
-                "Move files of another table into a folder of their own.",
-            )
-
-
 def _cut_files(
     place: Location, files: Sequence[str], groups: Sequence[Sequence[tuple[int, int]]], fragment_bytes: int
 ) -> tuple[Fragment, ...]:
@@ -255,24 +283,6 @@ def _cut(groups: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:
             low, rows, size = k, 0, 0
         rows, size = rows + count, size + total
     return [*cuts, (low, len(groups))] if rows or not cuts else [*cuts[:-1], (cuts[-1][0], len(groups))]
-
-
-def _is_lance(place: Location) -> bool:
-    return place.name.lower().endswith(".lance")
-
-
-def _lance_rows(data: lance.LanceDataset, place: Location) -> list[tuple[int, int]]:
-    """Return the numbers of the fragments with rows, and of their rows."""
-    numbered = [(part.fragment_id, part.count_rows()) for part in data.get_fragments()]
-    numbered = [(number, rows) for number, rows in numbered if rows]
-    if not numbered:
-        raise FileError(f"Got no rows in {place.shown}.", "Pass a data set with rows.")
-    return numbered
-
-
-def _lance_fragments(numbered: Sequence[tuple[int, int]], row_bytes: int) -> tuple[Fragment, ...]:
-    width = max(5, len(str(max(number for number, _ in numbered))))
-    return tuple(Fragment(f"fragment-{k:0{width}d}", "", rows, rows * row_bytes, number=k) for k, rows in numbered)
 
 
 def _open_lance(place: Location, version: int | None) -> lance.LanceDataset:
@@ -319,42 +329,18 @@ class ItemSet(_FragmentedTable):
         paths = self.modality == "image" and _is_text(self.schema.field(self.column).type)
         return self.id_column is None and not paths
 
-    def batches(self, fragment: Fragment, names: list[str], batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield batches of the named columns, each with the number of its first row in the fragment."""
-        row, name = 0, self.path_of(fragment)
-        with reading(name, *_DAMAGE):
-            for piece in self._pieces(fragment, names, batch):
-                yield row, piece
-                row += len(piece)
-        if row != fragment.rows:
-            raise CorruptFileError(
-                f"Got {row} rows in {name}; expected {fragment.rows}, as when the job was planned.",
-                "Run the job again from the beginning with `force=True`.",
-            )
-
-    def _pieces(self, fragment: Fragment, names: list[str], batch: int) -> Iterator[pa.RecordBatch]:
-        if fragment.number is not None:
-            data = _open_lance(self.place, self.version).get_fragment(fragment.number)
-            yield from data.to_batches(columns=names, batch_size=batch, batch_readahead=1)
-            return
-        import pyarrow.parquet as pq
-
-        with self.place.child(fragment.path).open() as handle, pq.ParquetFile(handle) as file:
-            groups = range(*(fragment.groups or (0, file.num_row_groups)))
-            yield from file.iter_batches(batch_size=batch, columns=names, row_groups=groups, use_threads=False)
-
     def ids(self, fragment: Fragment, start: int) -> np.ndarray:
         """Return the ids of a fragment: from the column of ids or of image paths, or row numbers from ``start``."""
         if self.counts_rows:
             return id_texts(np.arange(start, start + fragment.rows))
         key = self.id_column or self.column
         name = f"{self.path_of(fragment)}:{key}"
-        chunks = [clean_ids(piece.column(0), name, row) for row, piece in self.batches(fragment, [key], 65_536)]
+        chunks = [clean_ids(piece.column(0), name, row) for row, piece in self.table(fragment).pieces([key], 0, 65_536)]
         return as_ids(pa.chunked_array(chunks), fragment.rows, name)
 
     def items(self, piece: pa.RecordBatch, ids: np.ndarray, fragment: Fragment) -> Items:
         """Return the items of a batch; images are read when needed, from paths beside the table's file."""
-        with reading(self.path_of(fragment), *_DAMAGE):  # damage may be detected only when values are read
+        with reading(self.path_of(fragment), *ARROW_DAMAGE):  # damage may be detected only when values are read
             column = piece.column(self.column)
             if pa.types.is_dictionary(column.type):
                 column = column.dictionary_decode()
@@ -407,13 +393,11 @@ def open_itemset(
         Uncompressed bytes above which a Parquet file is divided between row groups.
     """
     place, key = _split_spec(spec)
-    version: int | None = None
-    if _is_lance(place):
-        data = _open_lance(place, None)
-        schema, version = data.schema, int(data.version)
-        fragments = _lance_fragments(_lance_rows(data, place), data.head(16).nbytes // 16)
-    else:
-        schema, fragments = _describe_items(place, fragment_bytes)
+    version, schemas, fragments = _describe(place, fragment_bytes, lambda table: table.schema)
+    fragments = tuple(part for part in fragments if part.rows)  # engines write empty files for empty partitions
+    if not fragments:
+        raise FileError(f"Got no rows in {place.shown}.", "Pass a data set with rows.")
+    schema = schemas[0]
     column, modality = choose_column(place.shown, schema.names, column or key, modality)
     id_column = id_column or next((name for name in ID_COLUMNS if name in schema.names and name != column), None)
     if id_column is not None and id_column not in schema.names:
@@ -432,27 +416,6 @@ def open_itemset(
         id_column=id_column,
         modality=modality,
     )
-
-
-def _describe_items(place: Location, fragment_bytes: int) -> tuple[pa.Schema, tuple[Fragment, ...]]:
-    import pyarrow.parquet as pq
-
-    files = _parquet_files(place)
-
-    def describe(path: str) -> tuple[pa.Schema, list[tuple[int, int]]]:
-        file = place.child(path)
-        with reading(file.shown, *_DAMAGE), file.open() as handle, pq.ParquetFile(handle) as table:
-            groups = [table.metadata.row_group(k) for k in range(table.num_row_groups)]
-            return table.schema_arrow, [(group.num_rows, group.total_byte_size) for group in groups]
-
-    with ThreadPoolExecutor(_FOOTERS) as pool:
-        schemas, groups = zip(*pool.map(describe, files), strict=True)
-    _check_same(place, files, schemas, [0] * len(files))
-    # Engines write files without rows for empty partitions.
-    fragments = tuple(part for part in _cut_files(place, files, groups, fragment_bytes) if part.rows)
-    if not fragments:
-        raise FileError(f"Got no rows in {place.shown}.", "Pass a data set with rows.")
-    return schemas[0], fragments
 
 
 def _check_items(field: pa.Field, modality: str, place: Location) -> None:

@@ -157,7 +157,7 @@ class _EmbedWork(FragmentWork):
         size = -(-_READ // self.batch_size) * self.batch_size
         on_error = "skip" if self.quarantine else "fail"
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            for start, piece in self.data.batches(fragment, self.data.schema.names, size):
+            for start, piece in self.data.table(fragment).pieces(self.data.schema.names, 0, size):
                 items = self.data.items(piece, ids[start : start + len(piece)], fragment)
                 run = Run(encoder, items, self.batch_size, on_error, pool, alternative="bad_rows='bad.parquet'")
                 vectors = run.encode(range(len(piece)))

@@ -31,6 +31,7 @@ from congruence.engines.dataset import DataSet, Fragment, ItemSet
 from congruence.engines.engine import Engine
 from congruence.engines.locations import Location
 from congruence.errors import CorruptFileError, OutputExistsError, ParameterError, StorageError, VersionError
+from congruence.stores.parquet import ParquetTable
 from congruence.stores.tables import TableLayout
 
 _JOURNAL, _DATASET, FORMAT_VERSION = "congruence-fragments", "congruence-dataset", 1
@@ -531,12 +532,10 @@ class Job:
 
 def _bad_batches(out: Output, journal: FragmentJournal) -> Iterator[pa.RecordBatch]:
     """Yield the rows that were left out, in the order of the fragments."""
-    import pyarrow.parquet as pq
-
     for receipt in journal.receipts():
         if receipt.bad:
-            with out.quarantine.child(f"{receipt.fragment}.parquet").open() as file:
-                yield from pq.ParquetFile(file).iter_batches()
+            file = out.quarantine.child(f"{receipt.fragment}.parquet")
+            yield from (piece for _, piece in ParquetTable(file.shown, opens=file.open).pieces())
 
 
 #: Reasons why a row is left out, by the code that ``find_bad`` returns; 0 is a valid row.

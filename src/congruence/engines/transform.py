@@ -20,7 +20,7 @@ from congruence.engines.jobs import REASONS, DataSetReport, FragmentWork, Job, f
 from congruence.errors import InputError
 from congruence.maps import Map, load
 from congruence.stores import store_as
-from congruence.stores.tables import SchemaSource, TableLayout, list_array
+from congruence.stores.tables import Batches, TableLayout, TableSource, list_array
 from congruence.upgrade.migrate.mapper import map_digest
 from congruence.upgrade.transform import BlockMap
 
@@ -93,7 +93,7 @@ class MapBatch:
     ) -> None:
         fitted = mapping if isinstance(mapping, Map) else load(mapping)
         width = dim or (fitted.d_target if side == "target" else fitted.n_features_in_)
-        self._source = SchemaSource(schema, "batch", dim=width, key=column, ids=ids)
+        self._source = TableSource("batch", column, ids, table=Batches(schema, "batch"), dim=width)
         known = self._source.space if space is None else replace(self._source.space, **space.to_dict())
         self.function = BlockMap(
             fitted,
@@ -256,7 +256,7 @@ class _TransformWork(FragmentWork):
     def batches(self, fragment: Fragment, bad: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         source, name = self.data.open(fragment), self.data.path_of(fragment)
         first = True
-        for row, piece in run_ahead(source.pieces(None, 0, self.block)):
+        for row, piece in run_ahead(source.table.pieces(None, 0, self.block)):
             start = fragment.start + row
             try:
                 ids, block = source.block(piece, start)

@@ -18,9 +18,9 @@ from congruence.errors import DtypeError, FileError, IdError, ParameterError
 from congruence.stores._base import BATCH, SPACE_KEY, Sink, Source, check_output_place, read_space, store_as
 from congruence.stores.formats import (
     FORMATS,
-    Format,
     find_column_format,
     find_format,
+    find_sink,
     is_folder,
     names_columns,
     parse_spec,
@@ -39,12 +39,12 @@ __all__ = [
     "BATCH",
     "FORMATS",
     "SPACE_KEY",
-    "Format",
     "Sink",
     "Source",
     "StreamedRows",
     "check_output_place",
     "find_format",
+    "find_sink",
     "matrices",
     "natural",
     "open_rows",
@@ -88,13 +88,12 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
     """
     path, key = parse_spec(spec)
     kind = find_format(path)
-    assert kind.source is not None
     if ids is True:
         raise ParameterError(
             "Got `ids=True`; expected a key, a column, a file, or False.", "Pass `ids=…` with the name of the column."
         )
     column = ids if ids is None or ids is False else _find_ids(path, kind, str(ids))
-    source = kind.source(path, key, column)
+    source = kind(path, key, column)  # type: ignore[call-arg]
     if not isinstance(column, (str, bool, type(None))):  # read already, from another file
         source.files = (*source.files, Path(parse_spec(str(ids))[0]))
         if len(column) != source.n:
@@ -107,7 +106,7 @@ def open_source(spec: str | Path, *, ids: str | Path | bool | None = None, space
     return source
 
 
-def _find_ids(path: str, kind: Format, ids: str) -> pa.Array | str:
+def _find_ids(path: str, kind: type[Source], ids: str) -> pa.Array | str:
     """Return ids read from another file or array, or the name of the column from which the reader reads them."""
     other, _ = parse_spec(ids)
     if Path(other).exists() and not is_folder(other):
@@ -184,8 +183,7 @@ def open_sink(
     StorageError
         While writing, or at the end if rows are missing. No partial output is left.
     """
-    kind = find_format(path, "output")
-    assert kind.sink is not None
+    kind = find_sink(path)
     check_positive(n, "n", integer=True)
     check_positive(dim, "dim", integer=True)
     if parts is None and like is not None:
@@ -196,12 +194,13 @@ def open_sink(
             f"Got dtype {dtype}; expected float16, float32 or float64.", "Pass `dtype=…` with one of these."
         )
     if column_out is not None and not kind.keeps_columns:
-        known = [one.suffixes[0] for one in FORMATS if one.keeps_columns and one.suffixes[0]]
+        named = {find_format(f"x{suffix}"): suffix for suffix in reversed(suffixes(_keeps_columns)) if suffix}
+        known = list(reversed(named.values()))
         raise ParameterError(
             f"Got `column_out={column_out!r}` for {path}; expected an output with named columns.",
             f"Choose {', '.join(known[:-1])} or {known[-1]}.",
         )
-    return kind.sink(
+    return kind(
         path,
         n=n,
         dim=dim,
@@ -214,6 +213,10 @@ def open_sink(
         columns=columns,
         column_out=column_out,
     )
+
+
+def _keeps_columns(kind: type[Source]) -> bool:
+    return kind.sink is not None and kind.sink.keeps_columns
 
 
 def read_embeddings(

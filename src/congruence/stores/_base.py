@@ -65,7 +65,26 @@ class Source(ABC):
         Names and row counts of the parts of a folder; empty for a single file.
     files : tuple of Path
         Paths that are read: the file or folder, and the file of the ids if it is a separate one.
+
+    Notes
+    -----
+    A subclass is a file format (``congruence.stores.formats``): its constructor takes a path, a key and ids, and its
+    class attributes say what the format can do.
     """
+
+    #: What the part of a spec after the colon refers to; None if a file holds one array.
+    key: ClassVar[str | None] = None
+    #: Whether the constructor takes the name of the id column; whether memory does not grow with the rows; and whether
+    #: there are vectors, or only labels.
+    names_ids: ClassVar[bool] = False
+    streams: ClassVar[bool] = True
+    has_vectors: ClassVar[bool] = True
+    #: The class that writes vectors.
+    sink: ClassVar[type[Sink] | None] = None
+    #: Function of a path and a key that returns labels or ids, one per row (``congruence.stores.ids.Column``).
+    read_column: ClassVar[Any] = None
+    #: Function of a path that returns the shapes of all arrays in a file by key, for formats that hold several.
+    shapes: ClassVar[Any] = None
 
     path: str
     n: int

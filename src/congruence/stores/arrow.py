@@ -9,11 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from congruence.errors import DtypeError
+from congruence.stores._base import BATCH
 from congruence.stores.reading import check_all_rows, missing_file, reading
-from congruence.stores.tables import TableSink, TableSource, read_table_column, table_shapes
-
-#: Exceptions that pyarrow raises for damaged files.
-_DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)
+from congruence.stores.tables import ARROW_DAMAGE, Table, TableSink, TableSource
 
 #: First bytes of a file. A stream, which the ``datasets`` library writes with the same suffix, begins differently.
 _MAGIC = b"ARROW1"
@@ -26,7 +24,7 @@ def open_arrow(
     """Yield the schema, whether the file is a stream, and an iterator over the record batches."""
     if not Path(path).is_file():
         raise missing_file(path)
-    with reading(path, *_DAMAGE), open_file(str(path)) as stream:
+    with reading(path, *ARROW_DAMAGE), open_file(str(path)) as stream:
         magic = stream.read(len(_MAGIC))
         stream.seek(0)
         file = (pa.ipc.open_file if magic == _MAGIC else pa.ipc.open_stream)(stream)
@@ -40,50 +38,30 @@ def _checked(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def _count(path: str | Path) -> tuple[pa.Schema, int, pa.RecordBatch | None]:
-    """Return the schema, the number of rows, and the first batch that has rows, if any."""
-    with open_arrow(path) as (schema, _, batches):
-        rows, first = 0, None
-        for batch in batches:
-            rows += len(batch)
-            first = batch if first is None and len(batch) else first
-    return schema, rows, first
-
-
-def arrow_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a table's columns by name."""
-    return table_shapes(*_count(path)[:2])
-
-
-class ArrowSource(TableSource):
-    """Rows of a list column in an Arrow file or stream.
+class ArrowTable(Table):
+    """Rows of an Arrow file or stream.
 
     Record batches are read whole, so the largest one determines how much memory is needed.
     """
 
-    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
-        schema, rows, first = _count(path)
-        self._describe(path, schema, rows, key, ids)
-        self._measure(None if first is None else first.column(self._key))
-        self._row_bytes = 0 if first is None else first.nbytes // len(first)
+    def __init__(self, path: str | Path) -> None:
+        self.name, self.n, self.row_bytes = str(path), 0, 0
+        with open_arrow(path) as (self.schema, _, batches):
+            for batch in batches:
+                self.row_bytes = self.row_bytes or batch.nbytes // max(len(batch), 1)
+                self.n += len(batch)
 
-    def pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        with open_arrow(self._file) as (_, _, batches):
+    def pieces(
+        self, names: list[str] | None = None, after: int = 0, batch: int = BATCH
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        with open_arrow(self.name) as (_, _, batches):
             row = 0
             for whole in batches:
                 piece = whole if names is None else whole.select(names)
                 for start in range(max(after - row, 0), len(piece), batch):
                     yield row + start, piece.slice(start, batch)
                 row += len(piece)
-            check_all_rows(row, self.n, self.path)
-
-
-def read_arrow_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
-    """Read a column that is not a list column."""
-    with open_arrow(path) as (schema, _, batches):
-        return read_table_column(
-            path, key, schema, lambda name: pa.chunked_array([b.column(name) for b in batches], schema.field(name).type)
-        )
+            check_all_rows(row, self.n, self.name)
 
 
 class ArrowSink(TableSink):
@@ -123,3 +101,9 @@ class ArrowSink(TableSink):
             raise DtypeError(
                 f"Got more distinct values than {column.type} can encode for {self.path}.", "Write a .parquet."
             ) from error
+
+
+class ArrowSource(TableSource):
+    """Rows of a list column in an Arrow file or stream."""
+
+    table_class, sink = ArrowTable, ArrowSink

@@ -22,7 +22,7 @@ from congruence.errors import IdError, ParameterError, ShapeError, SpaceMismatch
 from congruence.stores._base import Sink, Source, read_sidecar
 from congruence.stores.ids import column_ids, common_id_type, join_blocks
 from congruence.stores.npy import NpySink, NpySource
-from congruence.stores.parquet import ParquetSink, ParquetSource, read_parquet_column
+from congruence.stores.parquet import ParquetSink, ParquetSource
 from congruence.stores.reading import missing_file, natural
 from congruence.stores.tables import Columns, TableRows, slice_rows
 
@@ -62,122 +62,6 @@ def _list_parts(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
         if parts := [part for part in folder.glob(f"*{suffix}") if not part.name.startswith(".")]:
             return sorted(parts, key=lambda part: natural(part.name))
     return []
-
-
-class FolderSource(Source):
-    """Source of the rows of all parts in a folder, in the order of the parts.
-
-    ``key`` is a subfolder of parts (clip-retrieval's ``img_emb`` or ``text_emb``), or the column of vectors in Parquet
-    parts; ``ids`` the ids, or the name of their column: in the parts themselves if they are Parquet, else in the
-    ``metadata/`` file of each part; False for none.
-    """
-
-    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
-        folder = Path(path)
-        if not folder.is_dir():
-            raise missing_file(path)
-        home, column = (folder / key, None) if key is not None and (folder / key).is_dir() else (folder, key)
-        parts = _list_parts(home, (".npy", ".parquet"))
-        if not parts:
-            subfolders = sorted(p.name for p in folder.iterdir() if p.is_dir())
-            raise ParameterError(
-                f"Got no .npy or .parquet parts in {folder}{f' under {key!r}' if key else ''}.",
-                f"Pass one of its subfolders: {', '.join(subfolders) or 'there are none'}.",
-            )
-        self.path = f"{path}:{key}" if key else str(path)
-        self.files = (parts[0].parent, *parts)
-        named = ids if isinstance(ids, (str, bool)) else None
-        self._sources: list[Source] = [
-            NpySource(part) if part.suffix == ".npy" else ParquetSource(part, column, named) for part in parts
-        ]
-        self._check(parts, ids is None)
-        self.parts = [(part.name, source.n) for part, source in zip(parts, self._sources, strict=True)]
-        first = self._sources[0]
-        self.n = sum(source.n for source in self._sources)
-        self.dim = first.dim
-        self.dtype = np.result_type(*[source.dtype for source in self._sources])
-        self._ids = ids if isinstance(ids, pa.Array) else None
-        if isinstance(ids, str) and parts[0].suffix == ".npy":
-            self._ids = self._metadata_ids(folder, ids)
-        own = read_sidecar(home)
-        self.space = own if own != Space() else first.space
-
-    def _check(self, parts: list[Path], own_ids: bool) -> None:
-        first = self._sources[0]
-        for part, source in zip(parts, self._sources, strict=True):
-            if source.dim != first.dim:
-                raise ShapeError(
-                    f"Got width {source.dim} in {part} and {first.dim} in {parts[0]}.",
-                    "Remove the part that does not belong.",
-                )
-            if own_ids and source.has_ids != first.has_ids:
-                with_ids, without = (part, parts[0]) if source.has_ids else (parts[0], part)
-                raise IdError(
-                    f"Got ids in {with_ids} and none in {without}.",
-                    "Pass `ids=False` to read without, or add the missing ids.",
-                )
-            if source.space.model and first.space.model and source.space.model != first.space.model:
-                raise SpaceMismatchError(
-                    f"Got vectors of {source.space.model!r} in {part} and of {first.space.model!r} in {parts[0]}.",
-                    "Put the parts of each model in a folder of its own.",
-                )
-
-    def _metadata_ids(self, folder: Path, column: str) -> pa.Array:
-        """Return the ids from clip-retrieval's metadata files, one file per part, in the order of the parts."""
-        home = folder / "metadata" if (folder / "metadata").is_dir() else folder.parent / "metadata"
-        tables = _list_parts(home, (".parquet",)) if home.is_dir() else []
-        self.files = (*self.files, home)
-        if len(tables) != len(self._sources):
-            raise ParameterError(
-                f"Got {len(tables)} metadata files for {len(self._sources)} parts, in {home}.",
-                "Add the missing files, or remove those left over.",
-            )
-        columns = []
-        for table, source in zip(tables, self._sources, strict=True):
-            if _number(table) != _number(Path(source.path)):
-                raise ParameterError(
-                    f"Got metadata file {table.name} for part {Path(source.path).name}.",
-                    "Add the missing part, or rename the files.",
-                )
-            names = column_ids(read_parquet_column(table, column), f"{table}:{column}")
-            if len(names) != source.n:
-                raise ShapeError(
-                    f"Got {len(names)} rows in {table} and {source.n} in {source.path}.",
-                    "Write the metadata of this part again.",
-                )
-            columns.append(names)
-        return join_blocks(columns)
-
-    @property
-    def has_ids(self) -> bool:
-        return self._ids is not None or self._sources[0].has_ids
-
-    @property
-    def id_type(self) -> pa.DataType:
-        return super().id_type if self._ids is not None else common_id_type([one.id_type for one in self._sources])
-
-    @property
-    def columns(self) -> list[Columns]:
-        own = [one for source in self._sources for one in source.columns]
-        return own if self._ids is None else [replace(one, id=None) for one in own]
-
-    @property
-    def row_bytes(self) -> int:
-        return max(source.row_bytes for source in self._sources)
-
-    def _scan(
-        self, after: int, batch: int, *, table: bool
-    ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
-        start = 0
-        for source in self._sources:
-            row = max(after, start)
-            if start + source.n > after:
-                for own, block, rows in source._scan(row - start, batch, table=table):
-                    ids = own if own is None else own.cast(self.id_type)
-                    ids = ids if self._ids is None else self._slice_ids(row, len(block))
-                    yield ids, block.astype(self.dtype, copy=False), rows
-                    row += len(block)
-            start += source.n
 
 
 class FolderSink(Sink):
@@ -246,3 +130,121 @@ class FolderSink(Sink):
     def _finish(self) -> None:
         self._stack_parts.close()
         mark_parts(self._temporary, Space() if self.space == self._part_space else self.space)
+
+
+class FolderSource(Source):
+    """Source of the rows of all parts in a folder, in the order of the parts.
+
+    ``key`` is a subfolder of parts (clip-retrieval's ``img_emb`` or ``text_emb``), or the column of vectors in Parquet
+    parts; ``ids`` the ids, or the name of their column: in the parts themselves if they are Parquet, else in the
+    ``metadata/`` file of each part; False for none.
+    """
+
+    key, names_ids, sink = "img_emb", True, FolderSink
+
+    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
+        folder = Path(path)
+        if not folder.is_dir():
+            raise missing_file(path)
+        home, column = (folder / key, None) if key is not None and (folder / key).is_dir() else (folder, key)
+        parts = _list_parts(home, (".npy", ".parquet"))
+        if not parts:
+            subfolders = sorted(p.name for p in folder.iterdir() if p.is_dir())
+            raise ParameterError(
+                f"Got no .npy or .parquet parts in {folder}{f' under {key!r}' if key else ''}.",
+                f"Pass one of its subfolders: {', '.join(subfolders) or 'there are none'}.",
+            )
+        self.path = f"{path}:{key}" if key else str(path)
+        self.files = (parts[0].parent, *parts)
+        named = ids if isinstance(ids, (str, bool)) else None
+        self._sources: list[Source] = [
+            NpySource(part) if part.suffix == ".npy" else ParquetSource(part, column, named) for part in parts
+        ]
+        self._check(parts, ids is None)
+        self.parts = [(part.name, source.n) for part, source in zip(parts, self._sources, strict=True)]
+        first = self._sources[0]
+        self.n = sum(source.n for source in self._sources)
+        self.dim = first.dim
+        self.dtype = np.result_type(*[source.dtype for source in self._sources])
+        self._ids = ids if isinstance(ids, pa.Array) else None
+        if isinstance(ids, str) and parts[0].suffix == ".npy":
+            self._ids = self._metadata_ids(folder, ids)
+        own = read_sidecar(home)
+        self.space = own if own != Space() else first.space
+
+    def _check(self, parts: list[Path], own_ids: bool) -> None:
+        first = self._sources[0]
+        for part, source in zip(parts, self._sources, strict=True):
+            if source.dim != first.dim:
+                raise ShapeError(
+                    f"Got width {source.dim} in {part} and {first.dim} in {parts[0]}.",
+                    "Remove the part that does not belong.",
+                )
+            if own_ids and source.has_ids != first.has_ids:
+                with_ids, without = (part, parts[0]) if source.has_ids else (parts[0], part)
+                raise IdError(
+                    f"Got ids in {with_ids} and none in {without}.",
+                    "Pass `ids=False` to read without, or add the missing ids.",
+                )
+            if source.space.model and first.space.model and source.space.model != first.space.model:
+                raise SpaceMismatchError(
+                    f"Got vectors of {source.space.model!r} in {part} and of {first.space.model!r} in {parts[0]}.",
+                    "Put the parts of each model in a folder of its own.",
+                )
+
+    def _metadata_ids(self, folder: Path, column: str) -> pa.Array:
+        """Return the ids from clip-retrieval's metadata files, one file per part, in the order of the parts."""
+        home = folder / "metadata" if (folder / "metadata").is_dir() else folder.parent / "metadata"
+        tables = _list_parts(home, (".parquet",)) if home.is_dir() else []
+        self.files = (*self.files, home)
+        if len(tables) != len(self._sources):
+            raise ParameterError(
+                f"Got {len(tables)} metadata files for {len(self._sources)} parts, in {home}.",
+                "Add the missing files, or remove those left over.",
+            )
+        columns = []
+        for table, source in zip(tables, self._sources, strict=True):
+            if _number(table) != _number(Path(source.path)):
+                raise ParameterError(
+                    f"Got metadata file {table.name} for part {Path(source.path).name}.",
+                    "Add the missing part, or rename the files.",
+                )
+            names = column_ids(ParquetSource.read_column(str(table), column), f"{table}:{column}")
+            if len(names) != source.n:
+                raise ShapeError(
+                    f"Got {len(names)} rows in {table} and {source.n} in {source.path}.",
+                    "Write the metadata of this part again.",
+                )
+            columns.append(names)
+        return join_blocks(columns)
+
+    @property
+    def has_ids(self) -> bool:
+        return self._ids is not None or self._sources[0].has_ids
+
+    @property
+    def id_type(self) -> pa.DataType:
+        return super().id_type if self._ids is not None else common_id_type([one.id_type for one in self._sources])
+
+    @property
+    def columns(self) -> list[Columns]:
+        own = [one for source in self._sources for one in source.columns]
+        return own if self._ids is None else [replace(one, id=None) for one in own]
+
+    @property
+    def row_bytes(self) -> int:
+        return max(source.row_bytes for source in self._sources)
+
+    def _scan(
+        self, after: int, batch: int, *, table: bool
+    ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
+        start = 0
+        for source in self._sources:
+            row = max(after, start)
+            if start + source.n > after:
+                for own, block, rows in source._scan(row - start, batch, table=table):
+                    ids = own if own is None else own.cast(self.id_type)
+                    ids = ids if self._ids is None else self._slice_ids(row, len(block))
+                    yield ids, block.astype(self.dtype, copy=False), rows
+                    row += len(block)
+            start += source.n

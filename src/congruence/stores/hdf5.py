@@ -128,35 +128,6 @@ def _varies(kind: np.dtype) -> bool:
     return kind.kind == "O" or (info is not None and info.length is None)
 
 
-class Hdf5Source(Source):
-    """Rows of one dataset in an HDF5 file; by default the only matrix, with the ids in ``ids``."""
-
-    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
-        with _open(path) as file:
-            shapes = _shapes(file)
-            self._key = choose(key.strip("/") if key else None, shapes, path)
-            data = _own_dataset(file, self._key, path)
-            self._file, self.path, self.files = str(path), f"{path}:{self._key}", (Path(path),)
-            self.dtype = stored_dtype(data.dtype, self.path)
-            self.n, self.dim = check_matrix_shape(tuple(data.shape), self.path)
-            wanted = [[self._key, SPACE_KEY]] if SPACE_KEY in data.attrs else []
-            own = ids is None and shapes.get("ids") == (self.n,)
-            if own and _varies(_own_dataset(file, "ids", path).dtype):
-                wanted.append(["ids"])  # read together with the space: each subprocess takes a quarter of a second
-        found = _strings(path, wanted, self.n) if wanted else []
-        self.space = read_space(found[0] if wanted and len(wanted[0]) == 2 else None, path)
-        if own or (ids is None and is_packed(shapes, "ids", self.n)):
-            names = np.array(found[-1], object) if ["ids"] in wanted else read_hdf5_column(path, "ids")
-            ids = to_ids(names, f"ids of {path}:ids")
-        self._ids = None if isinstance(ids, bool) else ids
-
-    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
-        with _open(self._file) as file:
-            data = file[self._key]
-            for start in range(after, self.n, batch):
-                yield np.ascontiguousarray(data[start : start + batch], dtype=self.dtype)
-
-
 def read_hdf5_column(path: str | Path, key: str | None) -> np.ndarray:
     """Read a one-dimensional dataset; strings are returned as an object array."""
     varies: list[int] = []
@@ -208,3 +179,35 @@ class Hdf5Sink(Sink):
                 self._file.create_dataset(f"ids{part}", data=values)
         else:
             self._file.create_dataset("ids", data=names, dtype=require("h5py", extra="hdf5").string_dtype())
+
+
+class Hdf5Source(Source):
+    """Rows of one dataset in an HDF5 file; by default the only matrix, with the ids in ``ids``."""
+
+    key, sink = "dataset", Hdf5Sink
+    read_column, shapes = staticmethod(read_hdf5_column), staticmethod(hdf5_shapes)
+
+    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
+        with _open(path) as file:
+            shapes = _shapes(file)
+            self._key = choose(key.strip("/") if key else None, shapes, path)
+            data = _own_dataset(file, self._key, path)
+            self._file, self.path, self.files = str(path), f"{path}:{self._key}", (Path(path),)
+            self.dtype = stored_dtype(data.dtype, self.path)
+            self.n, self.dim = check_matrix_shape(tuple(data.shape), self.path)
+            wanted = [[self._key, SPACE_KEY]] if SPACE_KEY in data.attrs else []
+            own = ids is None and shapes.get("ids") == (self.n,)
+            if own and _varies(_own_dataset(file, "ids", path).dtype):
+                wanted.append(["ids"])  # read together with the space: each subprocess takes a quarter of a second
+        found = _strings(path, wanted, self.n) if wanted else []
+        self.space = read_space(found[0] if wanted and len(wanted[0]) == 2 else None, path)
+        if own or (ids is None and is_packed(shapes, "ids", self.n)):
+            names = np.array(found[-1], object) if ["ids"] in wanted else read_hdf5_column(path, "ids")
+            ids = to_ids(names, f"ids of {path}:ids")
+        self._ids = None if isinstance(ids, bool) else ids
+
+    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
+        with _open(self._file) as file:
+            data = file[self._key]
+            for start in range(after, self.n, batch):
+                yield np.ascontiguousarray(data[start : start + batch], dtype=self.dtype)

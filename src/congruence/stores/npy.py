@@ -72,44 +72,6 @@ def _refuse_key(key: str | None, path: str | Path) -> None:
         )
 
 
-class NpySource(Source):
-    """Rows of a ``.npy`` file; its ids come from another file."""
-
-    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
-        self.path, self.files = str(path), (Path(path),)
-        _refuse_key(key, path)
-        self._ids = None if isinstance(ids, bool) else ids
-        with reading(path), open(path, "rb") as stream:
-            shape, self._fortran, self._stored = _read_header(stream, self.path)
-            self._offset = stream.tell()
-            size = os.fstat(stream.fileno()).st_size
-        self.dtype = stored_dtype(self._stored, self.path)
-        self.n, self.dim = check_matrix_shape(shape, self.path)
-        _check_size(shape, self._stored, size - self._offset, self.path)
-        self.space = read_sidecar(Path(path))
-
-    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
-        with reading(self.path), open(self.path, "rb", buffering=0) as stream:
-            if self._fortran:
-                yield from self._scan_columns(stream, after, batch)
-                return
-            stream.seek(self._offset + after * self.dim * self._stored.itemsize)
-            yield from scan_rows(stream, self.n - after, self.dim, self._stored, self.dtype, batch, self.path)
-
-    def _scan_columns(self, stream: IO[bytes], after: int, batch: int) -> Iterator[np.ndarray]:
-        """Yield blocks of rows of a column-major array, reading a part of each column for every block."""
-        size = self._stored.itemsize
-        for start in range(after, self.n, batch):
-            count = min(batch, self.n - start)
-            block = np.empty((count, self.dim), dtype=self.dtype)
-            column = np.empty(count, dtype=self._stored)
-            for j in range(self.dim):
-                stream.seek(self._offset + (j * self.n + start) * size)
-                read_exactly(stream, column, self.path)
-                block[:, j] = column
-            yield block
-
-
 class NpySink(Sink):
     """Writer of a ``.npy`` file; the space is written to ``<name>.space.json``, and ids are not kept."""
 
@@ -161,6 +123,46 @@ def _write_header(stream: Any, shape: tuple[int, ...], dtype: np.dtype) -> None:
     np.lib.format.write_array_header_1_0(stream, header)
 
 
+class NpySource(Source):
+    """Rows of a ``.npy`` file; its ids come from another file."""
+
+    sink, read_column = NpySink, staticmethod(read_npy_column)
+
+    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
+        self.path, self.files = str(path), (Path(path),)
+        _refuse_key(key, path)
+        self._ids = None if isinstance(ids, bool) else ids
+        with reading(path), open(path, "rb") as stream:
+            shape, self._fortran, self._stored = _read_header(stream, self.path)
+            self._offset = stream.tell()
+            size = os.fstat(stream.fileno()).st_size
+        self.dtype = stored_dtype(self._stored, self.path)
+        self.n, self.dim = check_matrix_shape(shape, self.path)
+        _check_size(shape, self._stored, size - self._offset, self.path)
+        self.space = read_sidecar(Path(path))
+
+    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
+        with reading(self.path), open(self.path, "rb", buffering=0) as stream:
+            if self._fortran:
+                yield from self._scan_columns(stream, after, batch)
+                return
+            stream.seek(self._offset + after * self.dim * self._stored.itemsize)
+            yield from scan_rows(stream, self.n - after, self.dim, self._stored, self.dtype, batch, self.path)
+
+    def _scan_columns(self, stream: IO[bytes], after: int, batch: int) -> Iterator[np.ndarray]:
+        """Yield blocks of rows of a column-major array, reading a part of each column for every block."""
+        size = self._stored.itemsize
+        for start in range(after, self.n, batch):
+            count = min(batch, self.n - start)
+            block = np.empty((count, self.dim), dtype=self.dtype)
+            column = np.empty(count, dtype=self._stored)
+            for j in range(self.dim):
+                stream.seek(self._offset + (j * self.n + start) * size)
+                read_exactly(stream, column, self.path)
+                block[:, j] = column
+            yield block
+
+
 @contextmanager
 def _open_npz(path: str | Path) -> Iterator[zipfile.ZipFile]:
     with reading(path, *_ZIP_DAMAGE):
@@ -183,39 +185,6 @@ def npz_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the arrays in a ``.npz`` by name."""
     with _open_npz(path) as archive:
         return _shapes(archive, str(path))
-
-
-class NpzSource(Source):
-    """Rows of one array in a ``.npz`` archive; by default the only matrix, with the ids in ``ids``."""
-
-    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
-        with _open_npz(path) as archive:
-            shapes = _shapes(archive, str(path))
-            self._key = choose(key, shapes, path)
-            self._file, self.path, self.files = str(path), f"{path}:{self._key}", (Path(path),)
-            with archive.open(self._key + ".npy") as member:
-                shape, self._fortran, self._stored = _read_header(member, self.path)
-                header = member.tell()
-            self.dtype = stored_dtype(self._stored, self.path)
-            self.n, self.dim = check_matrix_shape(shape, self.path)
-            size = archive.getinfo(self._key + ".npy").file_size
-            _check_size(shape, self._stored, size - header, self.path)
-        if ids is None and (shapes.get("ids") == (self.n,) or is_packed(shapes, "ids", self.n)):
-            ids = to_ids(read_npz_column(path, "ids"), f"ids of {path}:ids")
-        self._ids = None if isinstance(ids, bool) else ids
-        self.space = read_sidecar(Path(path))
-
-    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
-        with _open_npz(self._file) as archive, archive.open(self._key + ".npy") as member:
-            _read_header(member, self.path)
-            if self._fortran:  # a compressed stream cannot be read column by column, so this array must fit into memory
-                whole = np.empty((self.dim, self.n), dtype=self._stored)
-                read_exactly(member, whole, self.path)
-                for i in range(after, self.n, batch):
-                    yield np.ascontiguousarray(whole[:, i : i + batch].T, dtype=self.dtype)
-                return
-            member.seek(after * self.dim * self._stored.itemsize, 1)
-            yield from scan_rows(member, self.n - after, self.dim, self._stored, self.dtype, batch, self.path)
 
 
 def read_npz_column(path: str | Path, key: str | None) -> np.ndarray:
@@ -267,3 +236,39 @@ class NpzSink(Sink):
             with self._archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 _write_header(member, values.shape, values.dtype)
                 write_all(member, values.view(np.uint8))
+
+
+class NpzSource(Source):
+    """Rows of one array in a ``.npz`` archive; by default the only matrix, with the ids in ``ids``."""
+
+    key, sink = "key", NpzSink
+    read_column, shapes = staticmethod(read_npz_column), staticmethod(npz_shapes)
+
+    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
+        with _open_npz(path) as archive:
+            shapes = _shapes(archive, str(path))
+            self._key = choose(key, shapes, path)
+            self._file, self.path, self.files = str(path), f"{path}:{self._key}", (Path(path),)
+            with archive.open(self._key + ".npy") as member:
+                shape, self._fortran, self._stored = _read_header(member, self.path)
+                header = member.tell()
+            self.dtype = stored_dtype(self._stored, self.path)
+            self.n, self.dim = check_matrix_shape(shape, self.path)
+            size = archive.getinfo(self._key + ".npy").file_size
+            _check_size(shape, self._stored, size - header, self.path)
+        if ids is None and (shapes.get("ids") == (self.n,) or is_packed(shapes, "ids", self.n)):
+            ids = to_ids(read_npz_column(path, "ids"), f"ids of {path}:ids")
+        self._ids = None if isinstance(ids, bool) else ids
+        self.space = read_sidecar(Path(path))
+
+    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
+        with _open_npz(self._file) as archive, archive.open(self._key + ".npy") as member:
+            _read_header(member, self.path)
+            if self._fortran:  # a compressed stream cannot be read column by column, so this array must fit into memory
+                whole = np.empty((self.dim, self.n), dtype=self._stored)
+                read_exactly(member, whole, self.path)
+                for i in range(after, self.n, batch):
+                    yield np.ascontiguousarray(whole[:, i : i + batch].T, dtype=self.dtype)
+                return
+            member.seek(after * self.dim * self._stored.itemsize, 1)
+            yield from scan_rows(member, self.n - after, self.dim, self._stored, self.dtype, batch, self.path)

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from congruence.errors import CorruptFileError, DtypeError
+from congruence.stores._base import BATCH
 from congruence.stores.reading import missing_file, reading
-from congruence.stores.tables import TableSink, TableSource, read_table_column, rows_after, table_shapes
+from congruence.stores.tables import ARROW_DAMAGE, Table, TableSink, TableSource, rows_after
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
-
-#: Exceptions that pyarrow raises for damaged files: its I/O errors are plain OSErrors, and names may not be UTF-8.
-_DAMAGE = (pa.ArrowException, OSError, ValueError, RuntimeError)
 
 
 @contextmanager
@@ -31,21 +29,15 @@ def open_parquet(
         raise missing_file(path)
     # Pre-buffering would read every row group ahead, the whole file in the end.
     with (
-        reading(path, *_DAMAGE),
+        reading(path, *ARROW_DAMAGE),
         pa.OSFile(str(path)) if opens is None else opens() as handle,
         pq.ParquetFile(handle, pre_buffer=False, buffer_size=buffer) as file,
     ):
         yield file
 
 
-def parquet_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a table's columns by name."""
-    with open_parquet(path) as file:
-        return table_shapes(file.schema_arrow, file.metadata.num_rows)
-
-
-class ParquetSource(TableSource):
-    """Rows of a list column of a ``.parquet`` file, or of the range ``groups`` of its row groups.
+class ParquetTable(Table):
+    """Rows of a ``.parquet`` file, or of the range ``groups`` of its row groups.
 
     ``group_sizes`` has the number of rows and of uncompressed bytes of every row group.
     """
@@ -53,45 +45,36 @@ class ParquetSource(TableSource):
     def __init__(
         self,
         path: str | Path,
-        key: str | None = None,
-        ids: pa.Array | str | bool | None = None,
         *,
         groups: tuple[int, int] | None = None,
         opens: Callable[[], pa.NativeFile] | None = None,
         buffer: int = 2**20,
     ) -> None:
-        self._opening = path, opens, buffer
+        self.name, self._opening = str(path), (path, opens, buffer)
         with open_parquet(*self._opening) as file:
+            self.schema = file.schema_arrow
             found = [file.metadata.row_group(k) for k in range(file.num_row_groups)]
             self.group_sizes = [(one.num_rows, one.total_byte_size) for one in found]
-            self._groups = range(*(groups or (0, len(found))))
-            if len(found) < self._groups.stop:
-                raise CorruptFileError(
-                    f"Got {len(found)} row groups in {path}; there were {self._groups.stop} when it was planned.",
-                    "Run it again from the beginning with `force=True`.",
-                )
-            chosen = [self.group_sizes[k] for k in self._groups]
-            self._describe(path, file.schema_arrow, sum(rows for rows, _ in chosen), key, ids)
-            first = None
-            if self.dim < 0:
-                first = next(file.iter_batches(batch_size=1, columns=[self._key], row_groups=self._groups), None)
-            self._measure(None if first is None else first.column(0))
-            self._row_bytes = sum(size for _, size in chosen) // self.n
+        self._groups = range(*(groups or (0, len(found))))
+        if len(found) < self._groups.stop:
+            raise CorruptFileError(
+                f"Got {len(found)} row groups in {path}; there were {self._groups.stop} when it was planned.",
+                "Run it again from the beginning with `force=True`.",
+            )
+        chosen = [self.group_sizes[k] for k in self._groups]
+        self.n = sum(rows for rows, _ in chosen)
+        self.row_bytes = sum(size for _, size in chosen) // max(self.n, 1)
 
-    def pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def pieces(
+        self, names: list[str] | None = None, after: int = 0, batch: int = BATCH
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
         groups, skipped = self._groups, 0
         while len(groups) > 1 and skipped + self.group_sizes[groups[0]][0] <= after:
             skipped += self.group_sizes[groups[0]][0]
             groups = groups[1:]
         with open_parquet(*self._opening) as file:
             batches = file.iter_batches(batch_size=batch, columns=names, row_groups=groups, use_threads=False)
-            yield from rows_after(batches, after, self.n, self.path, first_row=skipped)
-
-
-def read_parquet_column(path: str | Path, key: str | None) -> pa.ChunkedArray:
-    """Read a column that is not a list column."""
-    with open_parquet(path) as file:
-        return read_table_column(path, key, file.schema_arrow, lambda name: file.read([name]).column(name))
+            yield from rows_after(batches, after, self.n, self.name, first_row=skipped)
 
 
 class ParquetSink(TableSink):
@@ -112,3 +95,9 @@ class ParquetSink(TableSink):
 
     def _write_group(self, table: pa.Table) -> None:
         self._writer.write_table(table, row_group_size=len(table))
+
+
+class ParquetSource(TableSource):
+    """Rows of a list column of a ``.parquet`` file."""
+
+    table_class, sink = ParquetTable, ParquetSink

@@ -81,36 +81,6 @@ def safetensors_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
     return {name: tuple(entry["shape"]) for name, entry in _read_header(path)[0].items()}
 
 
-class SafetensorsSource(Source):
-    """Rows of one tensor in a ``.safetensors`` file, by default the only matrix; bfloat16 is converted to float32."""
-
-    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
-        header, metadata, start = _read_header(path)
-        key = choose(key, {name: tuple(entry["shape"]) for name, entry in header.items()}, path)
-        entry = header[key]
-        self._file, self.path, self.files = str(path), f"{path}:{key}", (Path(path),)
-        if entry["dtype"] not in _DTYPES:
-            raise DtypeError(
-                f"Got dtype {entry['dtype']} in {self.path}; expected one of {', '.join(_DTYPES)}.",
-                "Save the tensor as one of these.",
-            )
-        self._bfloat = entry["dtype"] == "BF16"
-        self._stored = np.dtype(_DTYPES[entry["dtype"]])
-        self.dtype = np.dtype(np.float32) if self._bfloat else stored_dtype(self._stored, self.path)
-        self.n, self.dim = check_matrix_shape(tuple(entry["shape"]), self.path)
-        self._offset = start + entry["data_offsets"][0]
-        self._ids = None if isinstance(ids, bool) else ids
-        self.space = read_space(metadata.get(SPACE_KEY), path)
-
-    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
-        with reading(self._file), open(self._file, "rb", buffering=0) as stream:
-            stream.seek(self._offset + after * self.dim * self._stored.itemsize)
-            dtype = self._stored if self._bfloat else self.dtype
-            for block in scan_rows(stream, self.n - after, self.dim, self._stored, dtype, batch, self.path):
-                # A bfloat16 is the upper half of a float32.
-                yield (block.astype(np.uint32) << 16).view(np.float32) if self._bfloat else block
-
-
 def read_safetensors_column(path: str | Path, key: str | None) -> np.ndarray:
     """Read a one-dimensional tensor of numbers."""
     header, _, start = _read_header(path)
@@ -144,3 +114,36 @@ class SafetensorsSink(Sink):
 
     def _write(self, ids: pa.Array | None, vectors: np.ndarray, rows: TableRows | None = None) -> None:
         write_all(self._file, vectors)
+
+
+class SafetensorsSource(Source):
+    """Rows of one tensor in a ``.safetensors`` file, by default the only matrix; bfloat16 is converted to float32."""
+
+    key, sink = "key", SafetensorsSink
+    read_column, shapes = staticmethod(read_safetensors_column), staticmethod(safetensors_shapes)
+
+    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | bool | None = None) -> None:
+        header, metadata, start = _read_header(path)
+        key = choose(key, {name: tuple(entry["shape"]) for name, entry in header.items()}, path)
+        entry = header[key]
+        self._file, self.path, self.files = str(path), f"{path}:{key}", (Path(path),)
+        if entry["dtype"] not in _DTYPES:
+            raise DtypeError(
+                f"Got dtype {entry['dtype']} in {self.path}; expected one of {', '.join(_DTYPES)}.",
+                "Save the tensor as one of these.",
+            )
+        self._bfloat = entry["dtype"] == "BF16"
+        self._stored = np.dtype(_DTYPES[entry["dtype"]])
+        self.dtype = np.dtype(np.float32) if self._bfloat else stored_dtype(self._stored, self.path)
+        self.n, self.dim = check_matrix_shape(tuple(entry["shape"]), self.path)
+        self._offset = start + entry["data_offsets"][0]
+        self._ids = None if isinstance(ids, bool) else ids
+        self.space = read_space(metadata.get(SPACE_KEY), path)
+
+    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
+        with reading(self._file), open(self._file, "rb", buffering=0) as stream:
+            stream.seek(self._offset + after * self.dim * self._stored.itemsize)
+            dtype = self._stored if self._bfloat else self.dtype
+            for block in scan_rows(stream, self.n - after, self.dim, self._stored, dtype, batch, self.path):
+                # A bfloat16 is the upper half of a float32.
+                yield (block.astype(np.uint32) << 16).view(np.float32) if self._bfloat else block

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -24,11 +24,17 @@ from congruence.stores.reading import check_all_rows, missing_key, reading, stor
 #: Consecutive rows of a table with all their columns: an Arrow record batch, or the objects of a ``.jsonl``.
 TableRows: TypeAlias = pa.RecordBatch | list[dict[str, object]]
 
+#: Exceptions that pyarrow and Lance raise for damaged files: I/O errors are plain OSErrors, and names may not be UTF-8.
+ARROW_DAMAGE = (pa.ArrowException, OSError, ValueError, RuntimeError)
+
 #: Key of the space in a field's metadata, or in the schema's if the table has a single column of vectors.
 _SPACE = SPACE_KEY.encode()
 
 #: Maximum number of rows, and of their bytes, that are buffered before they are written together.
 _GROUP_ROWS, _GROUP_BYTES = 65_536, 64 * 2**20
+
+#: Rows of a single column that are read at a time.
+_COLUMN_ROWS = 65_536
 
 
 # ------------------------------------------------------------------ columns
@@ -234,9 +240,34 @@ class TableLayout:
 # ------------------------------------------------------------------ readers
 
 
-def table_shapes(schema: pa.Schema, n: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a table's columns by name; lists of any length count as matrices."""
-    return {f.name: (n, -1) if is_list(f.type) else (n,) for f in schema}
+class Table(ABC):
+    """Rows with columns, in order: those of a file, of some of its row groups, or of a Lance fragment.
+
+    ``name`` stands for it in messages, ``n`` is the number of rows, and ``row_bytes`` about the size of a row.
+    """
+
+    name: str
+    schema: pa.Schema
+    n: int
+    row_bytes: int = 0
+
+    @abstractmethod
+    def pieces(
+        self, names: list[str] | None = None, after: int = 0, batch: int = BATCH
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield batches of the named columns (None for all), each with the number of its first row."""
+
+
+class Batches(Table):
+    """Batches that the caller supplies, described by their schema; it has no rows itself."""
+
+    def __init__(self, schema: pa.Schema, name: str) -> None:
+        self.schema, self.name, self.n = schema, name, 1
+
+    def pieces(
+        self, names: list[str] | None = None, after: int = 0, batch: int = BATCH
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        yield from ()
 
 
 def rows_after(
@@ -260,15 +291,26 @@ class TableSource(Source):
     """Source of the rows of a list column, with fixed or variable list size, and of their ids.
 
     ``key`` may be left out if there is only one column of lists; ``ids`` are an Arrow array, the column that holds them
-    (by default ``id`` or ``ids``, if there is one), or False.
+    (by default ``id`` or ``ids``, if there is one), or False. ``dim`` is the width of lists of variable size; by
+    default that of the first row.
     """
 
-    _row_bytes: int = 0
+    key, names_ids = "column", True
 
-    def _describe(
-        self, path: str | Path, schema: pa.Schema, n: int, key: str | None, ids: pa.Array | str | bool | None
+    #: Opens the table at a path.
+    table_class: ClassVar[type[Any]]
+
+    def __init__(
+        self,
+        path: str | Path,
+        key: str | None = None,
+        ids: pa.Array | str | bool | None = None,
+        *,
+        table: Table | None = None,
+        dim: int | None = None,
     ) -> None:
-        """Choose the columns, and set what follows from the schema; ``dim`` is -1 for lists of variable size."""
+        self.table: Table = self.table_class(path) if table is None else table
+        schema = self.table.schema
         check_names(schema, path)
         lists = {f.name: str(f.type) for f in schema if is_list(f.type)}
         if key is None:
@@ -276,7 +318,7 @@ class TableSource(Source):
             key = numbers[0] if len(numbers) == 1 else None
         if key is None or key not in lists:
             raise missing_key(key, path, lists, "column")
-        self.n, self._file, self._key, self.path = n, str(path), key, f"{path}:{key}"
+        self.n, self._file, self._key, self.path = self.table.n, str(path), key, f"{path}:{key}"
         self.files = (Path(path),)
         if self.n == 0:
             raise ShapeError(f"Got no rows in {path}.", "Pass a file with rows.")
@@ -287,7 +329,7 @@ class TableSource(Source):
                 "Convert the column to lists of float32.",
             )
         self.dtype = stored_dtype(np.dtype(value.to_pandas_dtype()), self.path)
-        plain = {f.name: str(f.type) for f in schema if not is_list(f.type)}
+        plain = plain_columns(schema)
         self._ids = ids if isinstance(ids, pa.Array) else None
         self._id_column = ids if isinstance(ids, str) else None
         if ids is None:
@@ -298,16 +340,37 @@ class TableSource(Source):
         self.space = read_space(saved, path)
         self._needed = [self._key] + ([self._id_column] if self._id_column else [])
         self._columns = Columns(schema, self._key, self._id_column)
-        self.dim = kind.list_size if pa.types.is_fixed_size_list(kind) else -1
-
-    def _measure(self, first: pa.Array | None) -> None:
-        """Set ``dim`` from the first row if the type does not determine it."""
-        if self.dim < 0:
-            if first is None or not first[0].is_valid:
-                raise ShapeError(f"Got a missing vector in row 0 of {self.path}.", "Fill it, or drop this row.")
-            self.dim = len(first[0])
+        self.dim = kind.list_size if pa.types.is_fixed_size_list(kind) else dim or self._first_width()
         if self.dim == 0:
             raise ShapeError(f"Got an empty vector in row 0 of {self.path}.", "Write the vectors again.")
+
+    def _first_width(self) -> int:
+        _, first = next(self.table.pieces([self._key], 0, 1))
+        if not first.column(0)[0].is_valid:
+            raise ShapeError(f"Got a missing vector in row 0 of {self.path}.", "Fill it, or drop this row.")
+        return len(first.column(0)[0])
+
+    @classmethod
+    def shapes(cls, path: str) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of a table's columns by name; lists of any length count as matrices."""
+        table = cls.table_class(path)
+        return {f.name: (table.n, -1) if is_list(f.type) else (table.n,) for f in table.schema}
+
+    @classmethod
+    def read_column(cls, path: str, key: str | None) -> pa.ChunkedArray:
+        """Read a column that is not a list column."""
+        table = cls.table_class(path)
+        check_names(table.schema, path)
+        plain = plain_columns(table.schema)
+        if key is None or key not in plain:
+            raise missing_key(key, path, plain, "column")
+        values = pa.chunked_array(
+            [piece.column(0) for _, piece in table.pieces([key], 0, _COLUMN_ROWS)], table.schema.field(key).type
+        )
+        if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+            with reading(path, pa.ArrowException):
+                values = values.cast(pa.large_string())
+        return values
 
     @property
     def has_ids(self) -> bool:
@@ -323,16 +386,12 @@ class TableSource(Source):
 
     @property
     def row_bytes(self) -> int:
-        return max(self._row_bytes, super().row_bytes)
-
-    @abstractmethod
-    def pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield batches of the named columns (None for all), each with the number of its first row."""
+        return max(self.table.row_bytes, super().row_bytes)
 
     def _scan(
         self, after: int, batch: int, *, table: bool
     ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
-        for start, piece in self.pieces(None if table else self._needed, after, batch):
+        for start, piece in self.table.pieces(None if table else self._needed, after, batch):
             yield *self.block(piece, start), piece
 
     def block(self, piece: pa.RecordBatch, start: int) -> tuple[pa.Array | None, np.ndarray]:
@@ -344,7 +403,7 @@ class TableSource(Source):
     def _ids_of(self, piece: pa.RecordBatch, start: int) -> pa.Array:
         ids = piece.column(self._id_column)
         if len(missing_ids(ids)):  # count the missing ids of the whole file for the message
-            pieces = self.pieces([str(self._id_column)], 0, BATCH)
+            pieces = self.table.pieces([str(self._id_column)])
             rows = np.concatenate([first + missing_ids(more.column(0)) for first, more in pieces])
             refuse_missing(rows, f"ids of {self._file}:{self._id_column}", floats=pa.types.is_floating(ids.type))
         return clean_ids(ids, f"{self._file}:{self._id_column}", start)
@@ -380,20 +439,6 @@ class TableSource(Source):
         return np.array(flat.reshape(-1, self.dim), dtype=self.dtype)
 
 
-class SchemaSource(TableSource):
-    """Columns of batches that the caller supplies, described by their schema; it reads no rows itself."""
-
-    def __init__(
-        self, schema: pa.Schema, name: str, *, dim: int, key: str | None = None, ids: str | bool | None = None
-    ) -> None:
-        self._describe(name, schema, 1, key, ids)
-        self.dim = self.dim if self.dim >= 0 else dim
-
-    def pieces(self, names: list[str] | None, after: int, batch: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield nothing."""
-        yield from ()
-
-
 def check_names(schema: pa.Schema, path: str | Path) -> None:
     """Check that the column names of a table are unique."""
     if len(set(schema.names)) < len(schema.names):
@@ -401,18 +446,9 @@ def check_names(schema: pa.Schema, path: str | Path) -> None:
         raise ParameterError(f"Got several columns named {short(repeated)!r} in {path}.", "Rename them in the file.")
 
 
-def read_table_column(
-    path: str | Path, key: str | None, schema: pa.Schema, column: Callable[[str], pa.ChunkedArray]
-) -> pa.ChunkedArray:
-    """Return a column that is not a list column."""
-    check_names(schema, path)
-    plain = {f.name: str(f.type) for f in schema if not is_list(f.type)}
-    if key is None or key not in plain:
-        raise missing_key(key, path, plain, "column")
-    values = column(key)
-    if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
-        values = values.cast(pa.large_string())
-    return values
+def plain_columns(schema: pa.Schema) -> dict[str, str]:
+    """Return the types of the columns that are not lists, by name."""
+    return {f.name: str(f.type) for f in schema if not is_list(f.type)}
 
 
 # ------------------------------------------------------------------ writers

@@ -40,48 +40,7 @@ _VECTOR_NAMES = ("vector", "embedding")
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|inf|infinity|nan)\s*", re.ASCII | re.I)
 
 
-# ------------------------------------------------------------------ readers
-
-
-class _TextSource(Source):
-    """Rows held in memory."""
-
-    _matrix: np.ndarray
-
-    def _keep(
-        self, path: str | Path, rows: list[list[float]], names: list[str | int | None] | None, ids: pa.Array | None
-    ) -> None:
-        if not rows or not rows[0]:
-            raise ShapeError(f"Got no vectors in {path}.", "Pass a file with vectors.")
-        self._file, self.files = str(path), (Path(path),)
-        self._matrix = np.array(rows, dtype=np.float64)
-        self.n, self.dim = self._matrix.shape
-        self.dtype = self._matrix.dtype
-        self._ids = to_ids(names, f"ids of {path}") if names is not None else ids
-        self.space = read_sidecar(Path(path))
-
-    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
-        for start in range(after, self.n, batch):
-            yield self._matrix[start : start + batch].copy()
-
-    def _scan(
-        self, after: int, batch: int, *, table: bool
-    ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
-        lines = islice(self._lines(), after, None) if table else iter(())
-        for ids, block, _ in super()._scan(after, batch, table=table):
-            piece = list(islice(lines, len(block)))
-            if table:
-                check_all_rows(after + len(piece), after + len(block), self.path)  # the file may have changed
-            yield ids, block, self._rows(piece, block) if table else None
-            after += len(block)
-
-    @abstractmethod
-    def _lines(self) -> Iterator[object]:
-        """Iterate over the parsed lines of the file."""
-
-    @abstractmethod
-    def _rows(self, lines: list[Any], vectors: np.ndarray) -> TableRows:
-        """Return lines as rows of a table, with these vectors."""
+# ------------------------------------------------------------------ lines
 
 
 def _read_csv(path: str | Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
@@ -114,80 +73,6 @@ def _cells(lines: list[tuple[int, list[str]]], count: int, path: str | Path) -> 
         yield number, cells
 
 
-class CsvSource(_TextSource):
-    """Rows of a ``.csv`` with a header: an optional ``id`` column, and one column per dimension.
-
-    ``key`` is the common prefix of the names of the vector columns; by default all columns except the id column.
-    """
-
-    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
-        self.path = f"{path}:{key}" if key else str(path)
-        header, lines = _read_csv(path)
-        id_name = ids if isinstance(ids, str) else None
-        if id_name is None:  # the id column is never a dimension, even if its ids are not used
-            id_name = next((name for name in _ID_NAMES if name in header), None)
-        elif id_name not in header:
-            raise missing_key(id_name, path, dict.fromkeys(header, ""), "id column")
-        wanted = [j for j, name in enumerate(header) if name != id_name and (key is None or name.startswith(key))]
-        if not wanted:
-            raise missing_key(key, path, dict.fromkeys(header, ""), "column")
-        self._check_header([header[j] for j in wanted])
-        named = id_name is not None and (ids is None or isinstance(ids, str))
-        id_column = header.index(str(id_name)) if named else None
-        rows: list[list[float]] = []
-        names: list[str | int | None] = []
-        for number, cells in lines:
-            bad = next((j for j in wanted if not _is_number(cells[j])), None)
-            if bad is not None:
-                raise DtypeError(
-                    f"Got {short(cells[bad])!r} in line {number}, column {short(header[bad])!r} of {path}.",
-                    "Correct this cell, or name the vector columns' common prefix as path:prefix.",
-                )
-            rows.append([float(cells[j]) for j in wanted])
-            if id_column is not None:
-                names.append(cells[id_column])
-        self._keep(path, rows, names if named else None, ids if isinstance(ids, pa.Array) else None)
-        self._columns = self._describe(header, wanted, key, id_name if named else None)
-
-    def _describe(self, header: list[str], wanted: list[int], key: str | None, id_name: str | None) -> Columns:
-        """Return the columns of the file; those of the vectors become one, in the place of the first of them."""
-        others = {name for j, name in enumerate(header) if j not in wanted}
-        name = (key or "").rstrip("_-. ") or "vector"
-        while name in others:
-            name += "_"
-        self._places = [j for j in range(len(header)) if j not in wanted or j == wanted[0]]
-        self._vector = self._places.index(wanted[0])
-        fields = [pa.field(header[j], pa.string()) for j in self._places]
-        fields[self._vector] = pa.field(name, pa.list_(pa.float64(), self.dim))
-        return Columns(pa.schema(fields), name, id_name, tuple(header[j] for j in wanted))
-
-    @property
-    def columns(self) -> list[Columns]:
-        return [self._columns]
-
-    def _lines(self) -> Iterator[list[str]]:
-        return (cells for _, cells in _read_csv(self._file)[1])
-
-    def _rows(self, lines: list[list[str]], vectors: np.ndarray) -> TableRows:
-        arrays = [pa.array([cells[j] for cells in lines], pa.string()) for j in self._places]
-        arrays[self._vector] = list_array(vectors, self._columns.schema.field(self._vector).type)
-        return pa.record_batch(arrays, schema=self._columns.schema)
-
-    def _check_header(self, wanted: list[str]) -> None:
-        """Check that the first line is not data, and has no unnamed column, as the index that pandas writes."""
-        if "" in wanted:
-            raise ParameterError(
-                f"Got a column without a name in {self.path} (pandas writes its index without one).",
-                "Save the file with index=False, or name the vector columns' common prefix as path:prefix.",
-            )
-        # pandas names columns without names 0, 1, 2, …
-        if all(_is_number(name) for name in wanted) and wanted != [str(j) for j in range(len(wanted))]:
-            raise ParameterError(
-                f"Got numbers in the first line of {self.path}; expected a header with column names.",
-                "Add a header line; otherwise the first vector would be lost.",
-            )
-
-
 def _is_number(text: str) -> bool:
     return _NUMBER.fullmatch(text) is not None
 
@@ -204,72 +89,6 @@ def _read_jsonl(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if not isinstance(record, dict):
                 raise CorruptFileError(f"Line {number} of {path} is not a JSON object{why}.", "Correct this line.")
             yield number, record
-
-
-class JsonlSource(_TextSource):
-    """Rows of a ``.jsonl``: one object per line, with a list of numbers (``key``) and an optional id."""
-
-    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
-        self.path = f"{path}:{key}" if key else str(path)
-        id_name = ids if isinstance(ids, str) else None
-        rows: list[list[float]] = []
-        names: list[str | int | None] = []
-        for number, record in _read_jsonl(path):
-            place = f"line {number} of {path}"
-            if key is None:
-                key = next((name for name in _VECTOR_NAMES if name in record), None)
-            if ids is None and not rows:
-                id_name = next((name for name in _ID_NAMES if name in record), None)
-            if key is None or key not in record:
-                raise missing_key(key, path if key is None else place, dict.fromkeys(record, ""), "field")
-            vector = record[key]
-            # Types are compared exactly, since bool is a subclass of int.
-            if not isinstance(vector, list) or not all(type(x) in (int, float) for x in vector):
-                raise DtypeError(f"Got no list of numbers as {key!r} in {place}.", "Correct this line.")
-            if rows and len(vector) != len(rows[0]):
-                raise ShapeError(
-                    f"Got {len(vector)} numbers in {place}; expected {len(rows[0])} as in the first.",
-                    "Correct this line.",
-                )
-            try:
-                rows.append([float(x) for x in vector])
-            except OverflowError:
-                raise DtypeError(
-                    f"Got a number beyond the range of float64 in {place}.", "Correct this line."
-                ) from None
-            if id_name is not None:
-                if id_name not in record and not names:
-                    raise ParameterError(f"Got no {id_name!r} in {place}.", "Add it to this line.")
-                name = record.get(id_name)
-                if name is not None and type(name) not in (str, int):
-                    raise IdError(
-                        f"Got {json.dumps(name)[:50]} as {id_name!r} in {place}; expected text or a whole number.",
-                        "Correct this line.",
-                    )
-                names.append(name)
-        self._keep(path, rows, names if id_name is not None else None, ids if isinstance(ids, pa.Array) else None)
-        self._key, self._id_name = str(key), id_name
-
-    @cached_property
-    def columns(self) -> list[Columns]:
-        records = list(self._lines())
-        kinds: dict[str, pa.DataType] = {}
-        mixed = []
-        for name in dict.fromkeys(name for record in records for name in record):
-            try:
-                vector = name == self._key
-                values = [] if vector else [record.get(name) for record in records]
-                kinds[name] = pa.list_(pa.float64(), self.dim) if vector else pa.array(values).type
-            except (pa.ArrowException, OverflowError):
-                kinds[name] = pa.binary()
-                mixed.append(name)
-        return [Columns(pa.schema(kinds.items()), self._key, self._id_name, records=True, mixed=tuple(mixed))]
-
-    def _lines(self) -> Iterator[dict[str, object]]:
-        return (record for _, record in _read_jsonl(self._file))
-
-    def _rows(self, lines: list[dict[str, Any]], vectors: np.ndarray) -> TableRows:
-        return lines
 
 
 def read_csv_column(path: str | Path, key: str | None) -> np.ndarray:
@@ -475,3 +294,198 @@ def _texts(column: pa.Array) -> list[str | None]:
 def _is_plain(kind: pa.DataType) -> bool:
     tests = (pa.types.is_null, pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_large_string)
     return any(test(kind) for test in (*tests, pa.types.is_string))
+
+
+# ------------------------------------------------------------------ readers
+
+
+class _TextSource(Source):
+    """Rows held in memory."""
+
+    names_ids, streams = True, False
+    _matrix: np.ndarray
+
+    def _keep(
+        self, path: str | Path, rows: list[list[float]], names: list[str | int | None] | None, ids: pa.Array | None
+    ) -> None:
+        if not rows or not rows[0]:
+            raise ShapeError(f"Got no vectors in {path}.", "Pass a file with vectors.")
+        self._file, self.files = str(path), (Path(path),)
+        self._matrix = np.array(rows, dtype=np.float64)
+        self.n, self.dim = self._matrix.shape
+        self.dtype = self._matrix.dtype
+        self._ids = to_ids(names, f"ids of {path}") if names is not None else ids
+        self.space = read_sidecar(Path(path))
+
+    def _blocks(self, after: int, batch: int) -> Iterator[np.ndarray]:
+        for start in range(after, self.n, batch):
+            yield self._matrix[start : start + batch].copy()
+
+    def _scan(
+        self, after: int, batch: int, *, table: bool
+    ) -> Iterator[tuple[pa.Array | None, np.ndarray, TableRows | None]]:
+        lines = islice(self._lines(), after, None) if table else iter(())
+        for ids, block, _ in super()._scan(after, batch, table=table):
+            piece = list(islice(lines, len(block)))
+            if table:
+                check_all_rows(after + len(piece), after + len(block), self.path)  # the file may have changed
+            yield ids, block, self._rows(piece, block) if table else None
+            after += len(block)
+
+    @abstractmethod
+    def _lines(self) -> Iterator[object]:
+        """Iterate over the parsed lines of the file."""
+
+    @abstractmethod
+    def _rows(self, lines: list[Any], vectors: np.ndarray) -> TableRows:
+        """Return lines as rows of a table, with these vectors."""
+
+
+class CsvSource(_TextSource):
+    """Rows of a ``.csv`` with a header: an optional ``id`` column, and one column per dimension.
+
+    ``key`` is the common prefix of the names of the vector columns; by default all columns except the id column.
+    """
+
+    key, sink, read_column = "prefix", CsvSink, staticmethod(read_csv_column)
+
+    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
+        self.path = f"{path}:{key}" if key else str(path)
+        header, lines = _read_csv(path)
+        id_name = ids if isinstance(ids, str) else None
+        if id_name is None:  # the id column is never a dimension, even if its ids are not used
+            id_name = next((name for name in _ID_NAMES if name in header), None)
+        elif id_name not in header:
+            raise missing_key(id_name, path, dict.fromkeys(header, ""), "id column")
+        wanted = [j for j, name in enumerate(header) if name != id_name and (key is None or name.startswith(key))]
+        if not wanted:
+            raise missing_key(key, path, dict.fromkeys(header, ""), "column")
+        self._check_header([header[j] for j in wanted])
+        named = id_name is not None and (ids is None or isinstance(ids, str))
+        id_column = header.index(str(id_name)) if named else None
+        rows: list[list[float]] = []
+        names: list[str | int | None] = []
+        for number, cells in lines:
+            bad = next((j for j in wanted if not _is_number(cells[j])), None)
+            if bad is not None:
+                raise DtypeError(
+                    f"Got {short(cells[bad])!r} in line {number}, column {short(header[bad])!r} of {path}.",
+                    "Correct this cell, or name the vector columns' common prefix as path:prefix.",
+                )
+            rows.append([float(cells[j]) for j in wanted])
+            if id_column is not None:
+                names.append(cells[id_column])
+        self._keep(path, rows, names if named else None, ids if isinstance(ids, pa.Array) else None)
+        self._columns = self._describe(header, wanted, key, id_name if named else None)
+
+    def _describe(self, header: list[str], wanted: list[int], key: str | None, id_name: str | None) -> Columns:
+        """Return the columns of the file; those of the vectors become one, in the place of the first of them."""
+        others = {name for j, name in enumerate(header) if j not in wanted}
+        name = (key or "").rstrip("_-. ") or "vector"
+        while name in others:
+            name += "_"
+        self._places = [j for j in range(len(header)) if j not in wanted or j == wanted[0]]
+        self._vector = self._places.index(wanted[0])
+        fields = [pa.field(header[j], pa.string()) for j in self._places]
+        fields[self._vector] = pa.field(name, pa.list_(pa.float64(), self.dim))
+        return Columns(pa.schema(fields), name, id_name, tuple(header[j] for j in wanted))
+
+    @property
+    def columns(self) -> list[Columns]:
+        return [self._columns]
+
+    def _lines(self) -> Iterator[list[str]]:
+        return (cells for _, cells in _read_csv(self._file)[1])
+
+    def _rows(self, lines: list[list[str]], vectors: np.ndarray) -> TableRows:
+        arrays = [pa.array([cells[j] for cells in lines], pa.string()) for j in self._places]
+        arrays[self._vector] = list_array(vectors, self._columns.schema.field(self._vector).type)
+        return pa.record_batch(arrays, schema=self._columns.schema)
+
+    def _check_header(self, wanted: list[str]) -> None:
+        """Check that the first line is not data, and has no unnamed column, as the index that pandas writes."""
+        if "" in wanted:
+            raise ParameterError(
+                f"Got a column without a name in {self.path} (pandas writes its index without one).",
+                "Save the file with index=False, or name the vector columns' common prefix as path:prefix.",
+            )
+        # pandas names columns without names 0, 1, 2, …
+        if all(_is_number(name) for name in wanted) and wanted != [str(j) for j in range(len(wanted))]:
+            raise ParameterError(
+                f"Got numbers in the first line of {self.path}; expected a header with column names.",
+                "Add a header line; otherwise the first vector would be lost.",
+            )
+
+
+class JsonlSource(_TextSource):
+    """Rows of a ``.jsonl``: one object per line, with a list of numbers (``key``) and an optional id."""
+
+    key, sink, read_column = "field", JsonlSink, staticmethod(read_jsonl_column)
+
+    def __init__(self, path: str | Path, key: str | None = None, ids: pa.Array | str | bool | None = None) -> None:
+        self.path = f"{path}:{key}" if key else str(path)
+        id_name = ids if isinstance(ids, str) else None
+        rows: list[list[float]] = []
+        names: list[str | int | None] = []
+        for number, record in _read_jsonl(path):
+            place = f"line {number} of {path}"
+            if key is None:
+                key = next((name for name in _VECTOR_NAMES if name in record), None)
+            if ids is None and not rows:
+                id_name = next((name for name in _ID_NAMES if name in record), None)
+            if key is None or key not in record:
+                raise missing_key(key, path if key is None else place, dict.fromkeys(record, ""), "field")
+            vector = record[key]
+            # Types are compared exactly, since bool is a subclass of int.
+            if not isinstance(vector, list) or not all(type(x) in (int, float) for x in vector):
+                raise DtypeError(f"Got no list of numbers as {key!r} in {place}.", "Correct this line.")
+            if rows and len(vector) != len(rows[0]):
+                raise ShapeError(
+                    f"Got {len(vector)} numbers in {place}; expected {len(rows[0])} as in the first.",
+                    "Correct this line.",
+                )
+            try:
+                rows.append([float(x) for x in vector])
+            except OverflowError:
+                raise DtypeError(
+                    f"Got a number beyond the range of float64 in {place}.", "Correct this line."
+                ) from None
+            if id_name is not None:
+                if id_name not in record and not names:
+                    raise ParameterError(f"Got no {id_name!r} in {place}.", "Add it to this line.")
+                name = record.get(id_name)
+                if name is not None and type(name) not in (str, int):
+                    raise IdError(
+                        f"Got {json.dumps(name)[:50]} as {id_name!r} in {place}; expected text or a whole number.",
+                        "Correct this line.",
+                    )
+                names.append(name)
+        self._keep(path, rows, names if id_name is not None else None, ids if isinstance(ids, pa.Array) else None)
+        self._key, self._id_name = str(key), id_name
+
+    @cached_property
+    def columns(self) -> list[Columns]:
+        records = list(self._lines())
+        kinds: dict[str, pa.DataType] = {}
+        mixed = []
+        for name in dict.fromkeys(name for record in records for name in record):
+            try:
+                vector = name == self._key
+                values = [] if vector else [record.get(name) for record in records]
+                kinds[name] = pa.list_(pa.float64(), self.dim) if vector else pa.array(values).type
+            except (pa.ArrowException, OverflowError):
+                kinds[name] = pa.binary()
+                mixed.append(name)
+        return [Columns(pa.schema(kinds.items()), self._key, self._id_name, records=True, mixed=tuple(mixed))]
+
+    def _lines(self) -> Iterator[dict[str, object]]:
+        return (record for _, record in _read_jsonl(self._file))
+
+    def _rows(self, lines: list[dict[str, Any]], vectors: np.ndarray) -> TableRows:
+        return lines
+
+
+class TxtSource(Source):
+    """A ``.txt`` file, which holds labels alone, one per line."""
+
+    has_vectors, read_column = False, staticmethod(read_txt_column)

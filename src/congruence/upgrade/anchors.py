@@ -26,7 +26,7 @@ from congruence.embeddings import Embeddings, as_embeddings
 from congruence.errors import IdError, ParameterError, ShapeError, TooFewAnchorsError
 from congruence.linalg import selection
 from congruence.splits import duplicate_groups
-from congruence.stores import Source, find_format, open_sink
+from congruence.stores import Source, find_sink, open_sink
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -120,7 +120,7 @@ class Anchors:
 
 def check_anchors_output(path: str | Path) -> None:
     """Refuse a path that ``Anchors.save`` cannot write to: a format of vectors that cannot hold ids."""
-    if Path(path).suffix.lower() != ".txt" and not find_format(path, "anchors").keeps_ids:
+    if Path(path).suffix.lower() != ".txt" and not find_sink(path, "anchors").keeps_ids:
         raise ParameterError(
             f"{path} cannot hold ids, which identify the items to encode.", "Pass a path that ends in .parquet or .txt."
         )
