@@ -60,6 +60,7 @@ _OF_MAP = ("kind", "parameters", "facts")
 
 #: Range of squared norms in which float32 represents both a row and its square; rows outside are checked in float64.
 _TINY, _HUGE = 1e-30, 1e30
+_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class Bridge:
         self._unit = mapping.gives_unit_rows(normalize)
         self.map, self.normalize, self.modality = mapping, normalize, modality
         self.thresholds: Thresholds | None = None
-        self._folded: dict[str | None, Folded] = {}
+        self._converted: dict[tuple[str | None, np.dtype], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         if modality is not None:
             check_choice(modality, MODALITIES, "modality")
             self.for_modality(modality)
@@ -178,34 +179,23 @@ class Bridge:
         """
         if isinstance(queries, Embeddings):
             return self._transform_embeddings(queries, modality)
-        modality = modality or self.modality
-        if (
-            type(queries) is np.ndarray
-            and queries.dtype == np.float32
-            and queries.shape[-1:] == (self.map.n_features_in_,)
-        ):
-            quick = self._quick(queries, modality)
-            if quick is not None:
-                return quick
         rows, single = as_rows(queries)
-        out: Array = self._mapped(check_queries(rows, self.map), modality)
+        out: Array = self._mapped(check_queries(rows, self.map), modality or self.modality)
         return out[0] if single else out
-
-    def _quick(self, queries: np.ndarray, modality: str | None) -> np.ndarray | None:
-        """Map float32 rows with the cached product, or return None for rows that need a full check."""
-        if queries.ndim > 2 or not queries.size or not isinstance(self.map, AffineMap):
-            return None
-        folded = self._folded.get(modality)
-        if folded is None or folded.solved is not self.map.matrix:  # a refitted map has a new matrix
-            mapped = self.for_modality(modality)
-            assert isinstance(mapped, AffineMap)
-            matrix = np.ascontiguousarray(mapped.matrix, dtype=np.float32)
-            folded = self._folded[modality] = Folded(matrix, mapped.offset.astype(np.float32), self.map.matrix)
-        return folded.transform(queries, unit_in=self.map.source_space_.normalized, unit_out=self._unit)
 
     def _mapped(self, rows: np.ndarray | Tensor, modality: str | None) -> Array:
         """Map checked queries, and scale them to unit norm if required."""
-        out: Array = self.for_modality(modality).transform(rows)
+        if isinstance(rows, np.ndarray) and isinstance(self.map, AffineMap):
+            matrix, offset = self._affine(self.map, modality, rows.dtype)
+            with np.errstate(over="ignore", invalid="ignore"):
+                out: Array = rows @ matrix
+                out += offset
+                squares = np.einsum("ij,ij->i", out, out)
+            if squares.min() > _TINY and squares.max() < _HUGE:
+                if self._unit:
+                    out /= np.sqrt(squares)[:, None]
+                return out
+        out = self.for_modality(modality).transform(rows)
         if not self._unit:
             return out
         if isinstance(out, np.ndarray) and not out.any(axis=1).all():
@@ -213,6 +203,15 @@ class Bridge:
                 "The map maps some queries to zero.", "Pass `normalize=False`, or fit with more anchors."
             )
         return normalize_rows(out)
+
+    def _affine(self, mapping: AffineMap, modality: str | None, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+        """Return matrix and offset for a modality, converted once for each dtype of queries."""
+        solved, *affine = self._converted.get((modality, dtype), (None,))
+        if solved is not mapping.matrix:  # not converted yet, or refitted: that gives a new matrix
+            mapped = cast("AffineMap", self.for_modality(modality))
+            affine = [np.ascontiguousarray(array, dtype) for array in (mapped.matrix, mapped.offset)]
+            self._converted[modality, dtype] = mapping.matrix, *affine
+        return affine[0], affine[1]
 
     def _transform_embeddings(self, queries: Embeddings, modality: str | None) -> Embeddings:
         declared = queries.space.modality
@@ -617,40 +616,6 @@ def load(path: str | Path) -> Map | Bridge:
     return Bridge._restore(arrays, config, path)
 
 
-@dataclass(frozen=True, eq=False)
-class Folded:
-    """An affine map for one modality in float32; ``solved`` is the map's matrix, which a new fit replaces."""
-
-    matrix: np.ndarray
-    offset: np.ndarray
-    solved: np.ndarray
-
-    def transform(self, X: np.ndarray, *, unit_in: bool | None, unit_out: bool) -> np.ndarray | None:
-        """Map float32 rows, (m, d_source) or (d_source,), or return None if they need a full check.
-
-        They do if they may be zero or not finite, have another norm than the model's, or are too large.
-        """
-        single = X.ndim == 1 or len(X) == 1
-        rows = X.reshape(-1) if single else X
-        # NaN and infinity propagate through a sum of squares, so one pass finds every kind of bad row.
-        squares = rows.dot(rows) if single else np.einsum("ij,ij->i", rows, rows)
-        low, high = (squares, squares) if single else (squares.min(), squares.max())
-        if not (low > _TINY and high < _HUGE):
-            return None
-        unit = low > (1 - UNIT_TOLERANCE) ** 2 and high < (1 + UNIT_TOLERANCE) ** 2
-        if unit_in is not None and unit != unit_in:
-            return None
-        out: np.ndarray = rows @ self.matrix
-        out += self.offset
-        squares = out.dot(out) if single else np.einsum("ij,ij->i", out, out)
-        low, high = (squares, squares) if single else (squares.min(), squares.max())
-        if not (low > _TINY and high < _HUGE):
-            return None
-        if unit_out:
-            out /= np.sqrt(squares) if single else np.sqrt(squares)[:, None]
-        return out if X.ndim == out.ndim else out[None]
-
-
 def as_rows(queries: RowsLike) -> tuple[RowsLike, bool]:
     """Return the queries as a 2-D array, (m, d), and whether a single vector was passed."""
     if is_tensor(queries):
@@ -664,6 +629,14 @@ def as_rows(queries: RowsLike) -> tuple[RowsLike, bool]:
 def check_queries(queries: RowsLike, mapping: Map) -> np.ndarray | Tensor:
     """Return rows to map, (m, d), as float32 or float64, compared with the rows the map was fitted on."""
     source, target, width = mapping.source_space_, mapping.target_space_, mapping.n_features_in_
+    if type(queries) is np.ndarray and queries.dtype in _FLOATS and queries.shape[1:] == (width,) and len(queries):
+        # NaN and infinity propagate through a sum of squares, so one pass finds rows of every bad kind; what is wrong
+        # with them is said below.
+        squares = np.einsum("ij,ij->i", queries, queries)
+        low, high = squares.min(), squares.max()
+        unit = low > (1 - UNIT_TOLERANCE) ** 2 and high < (1 + UNIT_TOLERANCE) ** 2
+        if low > _TINY and high < _HUGE and source.normalized in (None, bool(unit)):
+            return queries
     A: np.ndarray | Tensor
     if is_tensor(queries):
         A = cast("Tensor", widen(as_native(queries, "queries")))
