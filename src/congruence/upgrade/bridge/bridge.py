@@ -46,6 +46,7 @@ from congruence.upgrade.bridge.search import Lookup, SearchResult, find, rerank_
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import TypeIs
 
     from congruence.maps.torch_module import TorchMap
 
@@ -188,14 +189,15 @@ class Bridge:
         if isinstance(rows, np.ndarray) and isinstance(self.map, AffineMap):
             matrix, offset = self._affine(self.map, modality, rows.dtype)
             with np.errstate(over="ignore", invalid="ignore"):
-                out: Array = rows @ matrix
-                out += offset
-                squares = np.einsum("ij,ij->i", out, out)
-            if squares.min() > _TINY and squares.max() < _HUGE:
+                # BLAS multiplies a vector twice as fast as a matrix of one row.
+                product = (rows[0] @ matrix)[None] if len(rows) == 1 else rows @ matrix
+                product += offset
+                squares, low, high = _squares(product)
+            if low > _TINY and high < _HUGE:
                 if self._unit:
-                    out /= np.sqrt(squares)[:, None]
-                return out
-        out = self.for_modality(modality).transform(rows)
+                    product /= np.sqrt(squares)[..., None]
+                return product
+        out: Array = self.for_modality(modality).transform(rows)
         if not self._unit:
             return out
         if isinstance(out, np.ndarray) and not out.any(axis=1).all():
@@ -206,12 +208,12 @@ class Bridge:
 
     def _affine(self, mapping: AffineMap, modality: str | None, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
         """Return matrix and offset for a modality, converted once for each dtype of queries."""
-        solved, *affine = self._converted.get((modality, dtype), (None,))
-        if solved is not mapping.matrix:  # not converted yet, or refitted: that gives a new matrix
+        solved, matrix, offset = self._converted.get((modality, dtype), (None, None, None))
+        if matrix is None or offset is None or solved is not mapping.matrix:  # a refitted map has a new matrix
             mapped = cast("AffineMap", self.for_modality(modality))
-            affine = [np.ascontiguousarray(array, dtype) for array in (mapped.matrix, mapped.offset)]
-            self._converted[modality, dtype] = mapping.matrix, *affine
-        return affine[0], affine[1]
+            matrix, offset = (np.ascontiguousarray(array, dtype) for array in (mapped.matrix, mapped.offset))
+            self._converted[modality, dtype] = mapping.matrix, matrix, offset
+        return matrix, offset
 
     def _transform_embeddings(self, queries: Embeddings, modality: str | None) -> Embeddings:
         declared = queries.space.modality
@@ -616,11 +618,24 @@ def load(path: str | Path) -> Map | Bridge:
     return Bridge._restore(arrays, config, path)
 
 
+def _is_plain(queries: RowsLike) -> TypeIs[np.ndarray]:
+    return type(queries) is np.ndarray and queries.dtype in _FLOATS
+
+
+def _squares(rows: np.ndarray) -> tuple[Any, float, float]:
+    """Return the squared norms of rows, shape (m,) or, for one row, a number, and the smallest and the largest."""
+    if len(rows) == 1:  # without the microseconds that reductions take
+        square = rows[0].dot(rows[0])
+        return square, square, square
+    squares = np.einsum("ij,ij->i", rows, rows)
+    return squares, squares.min(), squares.max()
+
+
 def as_rows(queries: RowsLike) -> tuple[RowsLike, bool]:
     """Return the queries as a 2-D array, (m, d), and whether a single vector was passed."""
     if is_tensor(queries):
         return (cast("Tensor", queries[None]), True) if queries.ndim == 1 else (queries, False)
-    A = to_rows(queries, "queries")
+    A = queries if _is_plain(queries) else to_rows(queries, "queries")
     if A.ndim == 1 and len(A) and A.dtype.kind in "fiub":
         return A[None], True
     return queries, False
@@ -629,11 +644,10 @@ def as_rows(queries: RowsLike) -> tuple[RowsLike, bool]:
 def check_queries(queries: RowsLike, mapping: Map) -> np.ndarray | Tensor:
     """Return rows to map, (m, d), as float32 or float64, compared with the rows the map was fitted on."""
     source, target, width = mapping.source_space_, mapping.target_space_, mapping.n_features_in_
-    if type(queries) is np.ndarray and queries.dtype in _FLOATS and queries.shape[1:] == (width,) and len(queries):
+    if _is_plain(queries) and queries.shape[1:] == (width,) and len(queries):
         # NaN and infinity propagate through a sum of squares, so one pass finds rows of every bad kind; what is wrong
         # with them is said below.
-        squares = np.einsum("ij,ij->i", queries, queries)
-        low, high = squares.min(), squares.max()
+        _, low, high = _squares(queries)
         unit = low > (1 - UNIT_TOLERANCE) ** 2 and high < (1 + UNIT_TOLERANCE) ** 2
         if low > _TINY and high < _HUGE and source.normalized in (None, bool(unit)):
             return queries
@@ -682,16 +696,15 @@ def wrong_direction(got: str, mapping: Map) -> DirectionError:
 
 def _matched_rows(items: Embeddings, other: RowsLike, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return another model's rows of the same items, with zeros for missing rows, and a mask of those present."""
-    ours, theirs = as_pair(items, other, ("queries" if name == "queries_old" else "index", name))
+    known = "queries" if name == "queries_old" else "index"
+    ours, theirs = as_pair(items, other, (known, name))
     if not (ours.has_ids and theirs.has_ids):
-        check_same_rows(len(ours), len(theirs), "queries" if name == "queries_old" else "index", name)
+        check_same_rows(len(ours), len(theirs), known, name)
         return np.array(theirs.vectors, dtype=np.result_type(theirs.vectors, np.float32)), np.ones(len(ours), bool)
     place = id_rows(theirs.ids, ours.ids)
     matched = place >= 0
     if not matched.any():
-        raise IdError(
-            f"No item of {name} is in the {'queries' if name == 'queries_old' else 'index'}.", f"Pass `{name}=…` of it."
-        )
+        raise IdError(f"No item of {name} is in the {known}.", f"Pass `{name}=…` of it.")
     out = np.zeros((len(ours), theirs.dim), dtype=np.result_type(theirs.vectors, np.float32))
     out[matched] = theirs.vectors[place[matched]]
     return out, matched
