@@ -181,7 +181,7 @@ def test_only_what_is_new_is_written(problem, mapping, on_disk, tmp_path, stream
     step(plan, problem, 2)
     plan.save(tmp_path / "plan", force=True)
     if stream:  # which lets go of vectors that are saved
-        assert all(is_on_disk(part.vectors) for part in plan.new_vectors._parts)
+        assert all(is_on_disk(part.table) for part in plan.new_vectors._parts)
     pieces = [*(tmp_path / "plan").glob("*.npy")]
     assert len(pieces) == 2
     assert {path: path.stat().st_mtime_ns for path in before} == before

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from congruence.cli._base import check_both, number, print_json, print_table, read, refuse_options, say
-from congruence.cli._options import Force, Json, Seed, argument, option
+from congruence.cli._options import NORMALIZE, Force, Json, Seed, argument, option
 from congruence.cli._scores import print_thresholds
 from congruence.errors import ParameterError
 
@@ -66,10 +66,9 @@ def command(
         check_map_output(out, force=force)  # checked before the work starts
     bridge = Bridge.load(map_path)
     if normalize is not None or (modality is not None and modality != bridge.modality):
-        unit: bool | str = bridge.normalize
         if normalize is not None:
-            check_choice(normalize, ("auto", "yes", "no"), "normalize")
-            unit = "auto" if normalize == "auto" else normalize == "yes"
+            check_choice(normalize, NORMALIZE, "normalize")
+        unit = bridge.normalize if normalize is None else NORMALIZE[normalize]
         bridge = Bridge(bridge.map, normalize=unit, modality=modality or bridge.modality)
     new_queries = read(queries, ids, Space(modality=modality))
     rows = read(index, ids, Space())

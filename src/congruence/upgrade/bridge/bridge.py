@@ -46,6 +46,7 @@ from congruence.upgrade.bridge.search import Lookup, SearchResult, find, rerank_
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import TypeIs
 
     from congruence.maps.torch_module import TorchMap
 
@@ -60,6 +61,7 @@ _OF_MAP = ("kind", "parameters", "facts")
 
 #: Range of squared norms in which float32 represents both a row and its square; rows outside are checked in float64.
 _TINY, _HUGE = 1e-30, 1e30
+_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ class Bridge:
         self._unit = mapping.gives_unit_rows(normalize)
         self.map, self.normalize, self.modality = mapping, normalize, modality
         self.thresholds: Thresholds | None = None
-        self._folded: dict[str | None, Folded] = {}
+        self._converted: dict[tuple[str | None, np.dtype], tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         if modality is not None:
             check_choice(modality, MODALITIES, "modality")
             self.for_modality(modality)
@@ -178,33 +180,23 @@ class Bridge:
         """
         if isinstance(queries, Embeddings):
             return self._transform_embeddings(queries, modality)
-        modality = modality or self.modality
-        if (
-            type(queries) is np.ndarray
-            and queries.dtype == np.float32
-            and queries.shape[-1:] == (self.map.n_features_in_,)
-        ):
-            quick = self._quick(queries, modality)
-            if quick is not None:
-                return quick
         rows, single = as_rows(queries)
-        out: Array = self._mapped(check_queries(rows, self.map), modality)
+        out: Array = self._mapped(check_queries(rows, self.map), modality or self.modality)
         return out[0] if single else out
-
-    def _quick(self, queries: np.ndarray, modality: str | None) -> np.ndarray | None:
-        """Map float32 rows with the cached product, or return None for rows that need a full check."""
-        if queries.ndim > 2 or not queries.size or not isinstance(self.map, AffineMap):
-            return None
-        folded = self._folded.get(modality)
-        if folded is None or folded.solved is not self.map.matrix:  # a refitted map has a new matrix
-            mapped = self.for_modality(modality)
-            assert isinstance(mapped, AffineMap)
-            matrix = np.ascontiguousarray(mapped.matrix, dtype=np.float32)
-            folded = self._folded[modality] = Folded(matrix, mapped.offset.astype(np.float32), self.map.matrix)
-        return folded.transform(queries, unit_in=self.map.source_space_.normalized, unit_out=self._unit)
 
     def _mapped(self, rows: np.ndarray | Tensor, modality: str | None) -> Array:
         """Map checked queries, and scale them to unit norm if required."""
+        if isinstance(rows, np.ndarray) and isinstance(self.map, AffineMap):
+            matrix, offset = self._affine(self.map, modality, rows.dtype)
+            with np.errstate(over="ignore", invalid="ignore"):
+                # BLAS multiplies a vector twice as fast as a matrix of one row.
+                product = (rows[0] @ matrix)[None] if len(rows) == 1 else rows @ matrix
+                product += offset
+                squares, low, high = _squares(product)
+            if low > _TINY and high < _HUGE:
+                if self._unit:
+                    product /= np.sqrt(squares)[..., None]
+                return product
         out: Array = self.for_modality(modality).transform(rows)
         if not self._unit:
             return out
@@ -213,6 +205,15 @@ class Bridge:
                 "The map maps some queries to zero.", "Pass `normalize=False`, or fit with more anchors."
             )
         return normalize_rows(out)
+
+    def _affine(self, mapping: AffineMap, modality: str | None, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+        """Return matrix and offset for a modality, converted once for each dtype of queries."""
+        solved, matrix, offset = self._converted.get((modality, dtype), (None, None, None))
+        if matrix is None or offset is None or solved is not mapping.matrix:  # a refitted map has a new matrix
+            mapped = cast("AffineMap", self.for_modality(modality))
+            matrix, offset = (np.ascontiguousarray(array, dtype) for array in (mapped.matrix, mapped.offset))
+            self._converted[modality, dtype] = mapping.matrix, matrix, offset
+        return matrix, offset
 
     def _transform_embeddings(self, queries: Embeddings, modality: str | None) -> Embeddings:
         declared = queries.space.modality
@@ -617,45 +618,24 @@ def load(path: str | Path) -> Map | Bridge:
     return Bridge._restore(arrays, config, path)
 
 
-@dataclass(frozen=True, eq=False)
-class Folded:
-    """An affine map for one modality in float32; ``solved`` is the map's matrix, which a new fit replaces."""
+def _is_plain(queries: RowsLike) -> TypeIs[np.ndarray]:
+    return type(queries) is np.ndarray and queries.dtype in _FLOATS
 
-    matrix: np.ndarray
-    offset: np.ndarray
-    solved: np.ndarray
 
-    def transform(self, X: np.ndarray, *, unit_in: bool | None, unit_out: bool) -> np.ndarray | None:
-        """Map float32 rows, (m, d_source) or (d_source,), or return None if they need a full check.
-
-        They do if they may be zero or not finite, have another norm than the model's, or are too large.
-        """
-        single = X.ndim == 1 or len(X) == 1
-        rows = X.reshape(-1) if single else X
-        # NaN and infinity propagate through a sum of squares, so one pass finds every kind of bad row.
-        squares = rows.dot(rows) if single else np.einsum("ij,ij->i", rows, rows)
-        low, high = (squares, squares) if single else (squares.min(), squares.max())
-        if not (low > _TINY and high < _HUGE):
-            return None
-        unit = low > (1 - UNIT_TOLERANCE) ** 2 and high < (1 + UNIT_TOLERANCE) ** 2
-        if unit_in is not None and unit != unit_in:
-            return None
-        out: np.ndarray = rows @ self.matrix
-        out += self.offset
-        squares = out.dot(out) if single else np.einsum("ij,ij->i", out, out)
-        low, high = (squares, squares) if single else (squares.min(), squares.max())
-        if not (low > _TINY and high < _HUGE):
-            return None
-        if unit_out:
-            out /= np.sqrt(squares) if single else np.sqrt(squares)[:, None]
-        return out if X.ndim == out.ndim else out[None]
+def _squares(rows: np.ndarray) -> tuple[Any, float, float]:
+    """Return the squared norms of rows, shape (m,) or, for one row, a number, and the smallest and the largest."""
+    if len(rows) == 1:  # without the microseconds that reductions take
+        square = rows[0].dot(rows[0])
+        return square, square, square
+    squares = np.einsum("ij,ij->i", rows, rows)
+    return squares, squares.min(), squares.max()
 
 
 def as_rows(queries: RowsLike) -> tuple[RowsLike, bool]:
     """Return the queries as a 2-D array, (m, d), and whether a single vector was passed."""
     if is_tensor(queries):
         return (cast("Tensor", queries[None]), True) if queries.ndim == 1 else (queries, False)
-    A = to_rows(queries, "queries")
+    A = queries if _is_plain(queries) else to_rows(queries, "queries")
     if A.ndim == 1 and len(A) and A.dtype.kind in "fiub":
         return A[None], True
     return queries, False
@@ -664,6 +644,13 @@ def as_rows(queries: RowsLike) -> tuple[RowsLike, bool]:
 def check_queries(queries: RowsLike, mapping: Map) -> np.ndarray | Tensor:
     """Return rows to map, (m, d), as float32 or float64, compared with the rows the map was fitted on."""
     source, target, width = mapping.source_space_, mapping.target_space_, mapping.n_features_in_
+    if _is_plain(queries) and queries.shape[1:] == (width,) and len(queries):
+        # NaN and infinity propagate through a sum of squares, so one pass finds rows of every bad kind; what is wrong
+        # with them is said below.
+        _, low, high = _squares(queries)
+        unit = low > (1 - UNIT_TOLERANCE) ** 2 and high < (1 + UNIT_TOLERANCE) ** 2
+        if low > _TINY and high < _HUGE and source.normalized in (None, bool(unit)):
+            return queries
     A: np.ndarray | Tensor
     if is_tensor(queries):
         A = cast("Tensor", widen(as_native(queries, "queries")))
@@ -709,16 +696,15 @@ def wrong_direction(got: str, mapping: Map) -> DirectionError:
 
 def _matched_rows(items: Embeddings, other: RowsLike, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return another model's rows of the same items, with zeros for missing rows, and a mask of those present."""
-    ours, theirs = as_pair(items, other, ("queries" if name == "queries_old" else "index", name))
+    known = "queries" if name == "queries_old" else "index"
+    ours, theirs = as_pair(items, other, (known, name))
     if not (ours.has_ids and theirs.has_ids):
-        check_same_rows(len(ours), len(theirs), "queries" if name == "queries_old" else "index", name)
+        check_same_rows(len(ours), len(theirs), known, name)
         return np.array(theirs.vectors, dtype=np.result_type(theirs.vectors, np.float32)), np.ones(len(ours), bool)
     place = id_rows(theirs.ids, ours.ids)
     matched = place >= 0
     if not matched.any():
-        raise IdError(
-            f"No item of {name} is in the {'queries' if name == 'queries_old' else 'index'}.", f"Pass `{name}=…` of it."
-        )
+        raise IdError(f"No item of {name} is in the {known}.", f"Pass `{name}=…` of it.")
     out = np.zeros((len(ours), theirs.dim), dtype=np.result_type(theirs.vectors, np.float32))
     out[matched] = theirs.vectors[place[matched]]
     return out, matched

@@ -337,12 +337,7 @@ class Progressive:
             Vectors of rows that were passed before are replaced.
         """
         names = as_ids(ids)
-        rows = id_rows(self.ids, names)
-        if (rows < 0).any():
-            unknown = np.flatnonzero(rows < 0)
-            raise IdError(
-                f"The store lacks {len(unknown)} of the ids ({name_rows(unknown, names)}).", "Pass `ids=…` of a batch."
-            )
+        rows = self._find(names)
         Y = as_matrix(vectors, "vectors", ids=names)
         check_same_rows(len(names), len(Y), "ids", "vectors")
         if Y.shape[1] != self._mapped.shape[1]:
@@ -406,18 +401,22 @@ class Progressive:
         """Return mapped rows as they should be written, for some ids or for all rows, shape (m, d_new)."""
         if ids is None:
             return self.written.take(slice(0, len(self)))
-        rows = id_rows(self.ids, as_ids(ids))
-        if (rows < 0).any():
-            raise IdError("The store does not have some of these ids.", "Pass `ids=…` of its rows.")
-        return self.written.take(rows)
+        return self.written.take(self._find(as_ids(ids)))
+
+    def _find(self, names: np.ndarray) -> np.ndarray:
+        """Return the row of each id."""
+        rows = id_rows(self.ids, names)
+        if len(unknown := np.flatnonzero(rows < 0)):
+            raise IdError(
+                f"The store lacks {len(unknown)} of the ids ({name_rows(unknown, names)}).", "Pass `ids=…` of its rows."
+            )
+        return rows
 
     def store(self) -> np.ndarray:
         """Return the store: new vectors of re-embedded rows, mapped vectors of the others, shape (n, d_new)."""
         out = np.empty((len(self), self._mapped.shape[1]), np.float32)
-        start = 0
-        for _, rows in self.scan():
-            out[start : start + len(rows)] = rows
-            start += len(rows)
+        for part in row_blocks(self._old):
+            out[part] = self.stored(np.arange(len(self))[part])
         return out
 
     def scan(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -700,11 +699,9 @@ class Progressive:
             return self._inputs
         digest = hashlib.sha256()
         sample = self._old[:: -(-len(self._old) // 1000)]
-        total = np.zeros(self._old.shape[1])
-        for part in row_blocks(self._old):
-            total += self._old[part].sum(axis=0, dtype=np.float64)
+        total = sum(self._old[part].sum(axis=0, dtype=np.float64) for part in row_blocks(self._old))
         mapped = np.asarray(self.refit.mapping.transform(sample)).round(5) + 0.0
-        parts = [np.array(self._old.shape), sample, mapped, total]
+        parts = [np.array(self._old.shape), sample, mapped, np.asarray(total)]
         if self.texts is not None:
             parts += [self.texts.old, self.texts.new]
         for array in parts:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import safetensors.numpy
@@ -108,6 +108,10 @@ class Solved(NamedTuple):
     mean: np.ndarray
     offset: np.ndarray
     coef: np.ndarray
+
+
+#: Function of a kind of regression and penalties; returns the regression for each penalty.
+Solver: TypeAlias = Callable[[str, list[float]], list[Solved]]
 
 
 def transform_parts(parts: MapTerms, kind: str, solved: Mapping[str, Solved]) -> np.ndarray:
@@ -216,14 +220,20 @@ class Refit:
         kind = last
         if choose and np.count_nonzero(random) >= FEWEST_CHOOSING:
             kind = self._choose(parts, Y, weights, random)
-        regressions = (TEXTS, PLAIN) if kind.kind == GATED else (kind.kind,)
-        return self.correction(kind, self._solve(parts, Y, weights, regressions, [kind.ridge * self.size])[0])
+        return self.solved(kind, lambda one, ridges: _ridge(parts, one, Y, weights, ridges))
 
-    def correction(self, chosen: Correction, solved: Mapping[str, Solved]) -> Correction:
+    def solved(self, chosen: Correction, solve: Solver) -> Correction:
         """Return the chosen map, fitted."""
-        mean, offset, coef = solved[PLAIN if chosen.kind == PLAIN else TEXTS]
-        plain = solved[PLAIN].coef if chosen.kind == GATED else None
+        ridges = [chosen.ridge * self.size]
+        (mean, offset, coef), *_ = solve(PLAIN if chosen.kind == PLAIN else TEXTS, ridges)
+        plain = solve(PLAIN, ridges)[0].coef if chosen.kind == GATED else None
         return replace(chosen, feature_mean=mean, residual_mean=offset, coef=coef, plain_coef=plain)
+
+    def candidates(self, solve: Solver) -> list[dict[str, Solved]]:
+        """Return the regressions by kind that are compared, for each penalty."""
+        kinds = self.kinds[-2:]
+        by_kind = [solve(kind, [ridge * self.size for ridge in RIDGES]) for kind in kinds]
+        return [dict(zip(kinds, solved, strict=True)) for solved in zip(*by_kind, strict=True)]
 
     def parts(self, rows: np.ndarray, kind: str, gate: Gate | None, base: np.ndarray | None = None) -> MapTerms:
         """Return the terms of a map for some rows, in float64; ``base`` replaces the rows mapped by the first map."""
@@ -236,22 +246,15 @@ class Refit:
             rows, self.texts.mix(scores), gate(scores) if kind == GATED and gate is not None else None, start
         )
 
-    def _solve(
-        self, parts: MapTerms, Y: np.ndarray, weights: np.ndarray, regressions: tuple[str, ...], ridges: list[float]
-    ) -> list[dict[str, Solved]]:
-        """Return the fitted regressions by kind, for each penalty."""
-        by_kind = [_ridge(parts.features(kind), Y - parts.start(kind), weights, ridges) for kind in regressions]
-        return [dict(zip(regressions, solved, strict=True)) for solved in zip(*by_kind, strict=True)]
-
     def _choose(self, parts: MapTerms, Y: np.ndarray, weights: np.ndarray, random: np.ndarray) -> Correction:
         """Choose the kind of map and its penalty by cross-validation on random rows."""
         fold = np.full(len(Y), -1)
         fold[random] = np.arange(np.count_nonzero(random)) % FOLDS  # these rows are already in random order
         kept = np.zeros((len(self.kinds), len(RIDGES), len(Y), 2))
-        ridges = [ridge * self.size for ridge in RIDGES]
         for k in range(FOLDS):
             test, train = fold == k, fold != k
-            solved = self._solve(parts.take(train), Y[train], weights[train], self.kinds[-2:], ridges)
+            known = parts.take(train), Y[train], weights[train]
+            solved = self.candidates(lambda kind, ridges: _ridge(known[0], kind, *known[1:], ridges))  # noqa: B023
             kept[:, :, test] = self.compare(parts.take(test), Y[test], solved)
         return self.decide(kept[:, :, random])
 
@@ -291,8 +294,9 @@ def _leader(table: np.ndarray, errors: float) -> int:
     return int(np.argmax(np.where(mean > errors * error, mean, 0.0)))
 
 
-def _ridge(features: np.ndarray, residuals: np.ndarray, weights: np.ndarray, ridges: list[float]) -> list[Solved]:
+def _ridge(parts: MapTerms, kind: str, Y: np.ndarray, weights: np.ndarray, ridges: list[float]) -> list[Solved]:
     """Return the weighted ridge regression for each penalty, from the smaller of the two Gram matrices."""
+    features, residuals = parts.features(kind), Y - parts.start(kind)
     weights = weights / weights.mean()
     mean, offset = np.average(features, axis=0, weights=weights), np.average(residuals, axis=0, weights=weights)
     root = np.sqrt(weights)[:, None]
@@ -311,123 +315,90 @@ BLOCK = 4096  # number of rows that are added, or compared, at a time
 CHOSEN, RANDOM = 0, 1
 
 
-class _Moments:
-    """Number of rows, sum of z = [features, residuals], and sum of the outer products of features and z."""
-
-    def __init__(self, p: int, q: int) -> None:
-        self.n = 0.0
-        self.first = np.zeros(p + q)
-        self.second = np.zeros((p, p + q))
-
-    def add(self, z: np.ndarray, sign: float = 1.0) -> None:
-        p = len(self.second)
-        self.n += sign * len(z)
-        self.first += sign * z.sum(axis=0)
-        self.second += sign * (z[:, :p].T @ z)
-
-    def plus(self, other: _Moments, weight: float) -> _Moments:
-        """Return the sums over both sets of rows, with a weight on the other's."""
-        out = _Moments(*self.second.shape[:1], len(self.first) - len(self.second))
-        out.n = self.n + weight * other.n
-        out.first = self.first + weight * other.first
-        out.second = self.second + weight * other.second
-        return out
-
-    def solve(self, rows: float, ridges: list[float]) -> list[Solved]:
-        """Return the ridge regression for each penalty; ``rows`` is the unweighted number of rows."""
-        p, mean = len(self.second), self.first / self.n
-        centered = (self.second - self.n * np.outer(mean[:p], mean)) * (rows / self.n)
-        gram, cross = centered[:, :p], centered[:, p:]
-        values, vectors = np.linalg.eigh(gram)
-        values, rotated = np.maximum(values, 0.0), vectors.T @ cross
-        coefs = [vectors @ (rotated / (values + ridge)[:, None]) for ridge in ridges]
-        return [Solved(mean[:p], mean[p:], coef) for coef in coefs]
+def _solve_sums(sums: np.ndarray, rows: float, ridges: list[float]) -> list[Solved]:
+    """Return the ridge regression for each penalty; ``rows`` is the unweighted number of rows."""
+    p, n, mean = len(sums) - 1, sums[0, 0], sums[0, 1:] / sums[0, 0]
+    centered = (sums[1:, 1:] - n * np.outer(mean[:p], mean)) * (rows / n)
+    values, vectors = np.linalg.eigh(centered[:, :p])
+    values, rotated = np.maximum(values, 0.0), vectors.T @ centered[:, p:]
+    return [Solved(mean[:p], mean[p:], vectors @ (rotated / (values + ridge)[:, None])) for ridge in ridges]
 
 
 class Sums:
     """Fits the correction of a ``Refit`` from sums instead of the rows (n, d_old).
 
-    With texts, features are [x, t(x)] and residuals y − b(x). The map without texts has features x and residuals y −
-    b(x) + t(x), whose sums follow by addition, so one set serves all kinds of map. The choice between kinds and
-    penalties leaves out one fold of random rows at a time, and reads these rows again.
+    A group's sums are those of the outer products of [1, features] and [1, features, residuals]. With texts, features
+    are [x, t(x)] and residuals y − b(x). The map without texts has features x and residuals y − b(x) + t(x), whose sums
+    follow by addition, so one set serves all kinds of map. The choice between kinds and penalties leaves out one fold
+    of random rows at a time, and reads these rows again.
     """
 
     def __init__(self, refit: Refit, old: RowMatrix, new: Received) -> None:
         self._refit, self._old, self._new = refit, old, new
-        self._d, self._q = old.shape[1], refit.mapping.d_target
-        self._p = self._d + (self._q if refit.texts is not None else 0)
-        self._sums = [_Moments(self._p, self._q) for _ in (CHOSEN, RANDOM)]
+        q = refit.mapping.d_target
+        self._d, self._p = old.shape[1], old.shape[1] + (q if refit.texts is not None else 0)
+        self._sums = np.zeros((2, 1 + self._p, 1 + self._p + q))  # CHOSEN and RANDOM
         #: Group to whose sums each row of the store was added, −1 for none.
         self._group = np.full(len(old), -1, np.int8)
 
     def _parts(self, rows: np.ndarray) -> MapTerms:
         return self._refit.parts(self._old[rows], self._refit.kinds[0], self._refit.gate)
 
-    def _add(self, sums: _Moments, rows: np.ndarray, sign: float = 1.0) -> None:
+    def _of(self, rows: np.ndarray) -> np.ndarray:
+        """Return the sums over some rows of the store."""
         kind = PLAIN if self._refit.texts is None else TEXTS
+        out = np.zeros(self._sums.shape[1:])
         for start in range(0, len(rows), BLOCK):
             part = rows[start : start + BLOCK]
             parts = self._parts(part)
-            sums.add(np.hstack([parts.features(kind), self._new.take(part) - parts.start(kind)]), sign)
+            residuals = self._new.take(part) - parts.start(kind)
+            z = np.hstack([np.ones((len(part), 1)), parts.features(kind), residuals])
+            out += z[:, : len(out)].T @ z
+        return out
 
     def remove(self, rows: np.ndarray) -> None:
         """Remove rows from the sums, before they get other vectors."""
-        for group, sums in enumerate(self._sums):
-            self._add(sums, rows[self._group[rows] == group], -1.0)
+        for group in (CHOSEN, RANDOM):
+            if len(added := rows[self._group[rows] == group]):
+                self._sums[group] -= self._of(added)
         self._group[rows] = -1
 
     def add_new(self, rows: np.ndarray, random: np.ndarray) -> None:
         """Add those of the rows (e,) that were not added yet; ``random`` (e,) marks those drawn at random."""
         for group, which in ((CHOSEN, ~random), (RANDOM, random)):
-            fresh = rows[which & (self._group[rows] < 0)]
-            self._add(self._sums[group], fresh)
-            self._group[fresh] = group
+            if len(fresh := rows[which & (self._group[rows] < 0)]):
+                self._sums[group] += self._of(fresh)
+                self._group[fresh] = group
 
     def fit(self, learn: np.ndarray, weight: float, last: Correction, *, choose: bool) -> Correction:
         """Fit on the rows that were added; ``learn`` (m,) were drawn at random, and have a weight of their own."""
-        rows = sum(sums.n for sums in self._sums)
+        rows = float(self._sums[:, 0, 0].sum())
         if rows < FEWEST:
             return last
-        kind = self._choose(learn, weight) if choose and len(learn) >= FEWEST_CHOOSING else last
-        whole = self._sums[CHOSEN].plus(self._sums[RANDOM], weight)
-        regressions = (TEXTS, PLAIN) if kind.kind == GATED else (kind.kind,)
-        return self._refit.correction(kind, self._solve(whole, rows, regressions, [kind.ridge * self._refit.size])[0])
+        whole = self._sums[CHOSEN] + weight * self._sums[RANDOM]
+        kind = self._choose(whole, rows, learn, weight) if choose and len(learn) >= FEWEST_CHOOSING else last
+        return self._refit.solved(kind, lambda one, ridges: self._solve(whole, rows, one, ridges))
 
-    def _solve(
-        self, sums: _Moments, rows: float, regressions: tuple[str, ...], ridges: list[float]
-    ) -> list[dict[str, Solved]]:
-        """Return the regressions by kind, for each penalty."""
-        by_kind = [self._for_kind(sums, kind).solve(rows, ridges) for kind in regressions]
-        return [dict(zip(regressions, solved, strict=True)) for solved in zip(*by_kind, strict=True)]
+    def _solve(self, sums: np.ndarray, rows: float, kind: str, ridges: list[float]) -> list[Solved]:
+        """Return the regression of one kind for each penalty."""
+        if kind == PLAIN and self._refit.texts is not None:
+            x, texts, residuals = slice(1 + self._d), slice(1 + self._d, 1 + self._p), slice(1 + self._p, None)
+            sums = np.hstack([sums[x, x], sums[x, residuals] + sums[x, texts]])
+        return _solve_sums(sums, rows, ridges)
 
-    def _for_kind(self, sums: _Moments, kind: str) -> _Moments:
-        """Return the sums for one kind of regression."""
-        if kind == TEXTS or self._refit.texts is None:
-            return sums
-        d, p = self._d, self._p
-        out = _Moments(d, self._q)
-        out.n = sums.n
-        out.first = np.concatenate([sums.first[:d], sums.first[p:] + sums.first[d:p]])
-        out.second = np.hstack([sums.second[:d, :d], sums.second[:d, p:] + sums.second[:d, d:p]])
-        return out
-
-    def _choose(self, learn: np.ndarray, weight: float) -> Correction:
+    def _choose(self, whole: np.ndarray, rows: float, learn: np.ndarray, weight: float) -> Correction:
         """Choose the kind of map and its penalty by cross-validation on random rows."""
-        kinds = self._refit.kinds
-        kept = np.empty((len(kinds), len(RIDGES), len(learn), 2))
-        ridges = [ridge * self._refit.size for ridge in RIDGES]
-        rows = sum(sums.n for sums in self._sums)
+        refit = self._refit
+        kept = np.empty((len(refit.kinds), len(RIDGES), len(learn), 2))
         for fold in range(FOLDS):
             places = np.arange(fold, len(learn), FOLDS)
-            test = _Moments(self._p, self._q)
-            self._add(test, learn[places])
-            train = self._sums[CHOSEN].plus(self._sums[RANDOM], weight).plus(test, -weight)
-            solved = self._solve(train, rows - len(places), kinds[-2:], ridges)
+            train, n = whole - weight * self._of(learn[places]), rows - len(places)
+            solved = refit.candidates(lambda kind, ridges: self._solve(train, n, kind, ridges))  # noqa: B023
             for start in range(0, len(places), BLOCK):
                 part = places[start : start + BLOCK]
                 theirs = self._new.take(learn[part]).astype(np.float64)
-                kept[:, :, part] = self._refit.compare(self._parts(learn[part]), theirs, solved)
-        return self._refit.decide(kept)
+                kept[:, :, part] = refit.compare(self._parts(learn[part]), theirs, solved)
+        return refit.decide(kept)
 
 
 #: Largest number of maps that are kept. If there are more, rows written with the oldest map are written again, however

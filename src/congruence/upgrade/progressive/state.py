@@ -84,19 +84,9 @@ def why_no_plan(folder: Path) -> str | None:
 class _Part:
     """Rows that arrived, or were saved, together."""
 
-    rows: np.ndarray  # (b,)
-    vectors: np.ndarray  # (b, d), in memory or a view of a file
-    surprise: np.ndarray  # (b,)
+    table: np.ndarray  # (b,), with the fields row, surprise and vector: in memory, or a view of its file
     start: int  # position of its first row among all received
     name: str | None = None  # of its file, if it was saved
-
-    def dump(self) -> bytes:
-        """Return the contents of its file."""
-        table = np.empty(len(self.rows), _table(self.vectors.shape[1]))
-        table["row"], table["surprise"], table["vector"] = self.rows, self.surprise, self.vectors
-        out = io.BytesIO()
-        np.lib.format.write_array(out, table, allow_pickle=False)
-        return out.getvalue()
 
 
 class Received:
@@ -124,36 +114,35 @@ class Received:
         part_of = np.searchsorted([part.start for part in self._parts], at, "right") - 1
         for number in np.unique(part_of).tolist():
             here, part = np.flatnonzero(part_of == number), self._parts[number]
-            out[here] = part.vectors[at[here] - part.start]
+            out[here] = part.table["vector"][at[here] - part.start]
         return out
 
-    def add(self, rows: np.ndarray, vectors: np.ndarray, surprise: np.ndarray, name: str | None = None) -> None:
+    def add(self, rows: np.ndarray, vectors: np.ndarray, surprise: np.ndarray) -> None:
         """Add distinct rows; those received before get a new vector, and keep their position and their surprise."""
-        part = _Part(rows.astype(np.int64), vectors, surprise.astype(np.float64), self._count, name)
-        first = ~self.known(part.rows)
-        self.rows = np.concatenate([self.rows, part.rows[first]])
-        self.surprise = np.concatenate([self.surprise, part.surprise[first]])
-        self._at[part.rows] = self._count + np.arange(len(part.rows), dtype=np.int32)
-        self._parts.append(part)
-        self._count += len(part.rows)
+        table = np.empty(len(rows), _table(self.width))
+        table["row"], table["surprise"], table["vector"] = rows, surprise, vectors
+        self._add(table)
+
+    def _add(self, table: np.ndarray, name: str | None = None) -> None:
+        rows = np.array(table["row"])
+        first = ~self.known(rows)
+        self.rows = np.concatenate([self.rows, rows[first]])
+        self.surprise = np.concatenate([self.surprise, table["surprise"][first]])
+        self._at[rows] = self._count + np.arange(len(rows), dtype=np.int32)
+        self._parts.append(_Part(table, self._count, name))
+        self._count += len(rows)
 
     def save(self, folder: Path) -> list[str]:
         """Write rows that are not in a file of this folder yet, and return the names of all files in order."""
-        fresh = [part for part in self._parts if part.name is None]
-        if fresh:
-            self._parts = [part for part in self._parts if part.name is not None]
-            self._parts.append(
-                _Part(
-                    np.concatenate([part.rows for part in fresh]),
-                    np.concatenate([part.vectors for part in fresh]),
-                    np.concatenate([part.surprise for part in fresh]),
-                    fresh[0].start,
-                )
-            )
+        if fresh := [part for part in self._parts if part.name is None]:
+            saved = [part for part in self._parts if part.name is not None]
+            self._parts = [*saved, _Part(np.concatenate([part.table for part in fresh]), fresh[0].start)]
         names = []
         for part in self._parts:
             if part.name is None or not (folder / part.name).exists():
-                part.name = write_piece(folder, part.dump(), ".npy")
+                raw = io.BytesIO()
+                np.lib.format.write_array(raw, np.asarray(part.table), allow_pickle=False)
+                part.name = write_piece(folder, raw.getvalue(), ".npy")
             names.append(part.name)
         return names
 
@@ -162,19 +151,19 @@ class Received:
         if not self.keep:
             for part in self._parts:
                 if part.name is not None:
-                    part.vectors = _open(folder / part.name, self.width)["vector"]
+                    part.table = _open(folder / part.name, self.width)
 
     def load(self, folder: Path, names: Sequence[str]) -> None:
         """Add the rows of files that ``save`` wrote; a file of another kind raises ValueError."""
         for name in names:
             read_piece(folder, name, keep=False)
             table = _open(folder / name, self.width)
-            rows, vectors = np.array(table["row"]), table["vector"]
+            rows = np.array(table["row"])
             if len(rows) and not 0 <= rows.min() <= rows.max() < len(self._at):
                 raise ValueError("rows that the store does not have")
             if len(np.unique(rows)) < len(rows):
                 raise ValueError("a file that has a row twice")
-            self.add(rows, np.array(vectors) if self.keep else vectors, np.array(table["surprise"]), name)
+            self._add(np.array(table) if self.keep else table, name)
 
 
 def _table(width: int) -> np.dtype:
