@@ -21,13 +21,11 @@ from congruence.errors import ProjectionWarning
 from congruence.evaluation import rankings
 from congruence.maps.evidence import choice_rows
 from congruence.metrics import Hubness
-from congruence.upgrade.certify.cross_fit import cross_fit, cross_fit_lists, score_heldout
-from congruence.upgrade.certify.curve import gains, measure_curves
+from congruence.upgrade.certify.cross_fit import cross_fit, cross_fit_lists, gains, measure_curves, score_heldout
 from congruence.upgrade.certify.design import Design, EvaluationSet
 from congruence.upgrade.certify.intervals import Measured
 from congruence.upgrade.certify.mixed import measure_mixed
-from congruence.upgrade.certify.recipe import MapRecipe
-from congruence.upgrade.certify.scoring import measure_controls
+from congruence.upgrade.certify.scoring import MapRecipe, measure_controls
 from congruence.upgrade.certify.theorems import theory_entries
 from congruence.upgrade.certify.verdict import Thresholds, Verdict, is_of_lists, judge, strategy_costs
 from congruence.upgrade.choose import Choice
