@@ -129,10 +129,12 @@ def _score_unseen(
             whole.score[test] = hits.score
             if whole.pull is not None and hits.pull is not None:
                 whole.pull[:] += hits.pull
-    for name in tables.target:
-        fold = of_store if name == stored else of_other
-        cosine = _by_fold(models, fold, lambda model, rows, name=name: cosines(model, tables, name, rows))
-        found[f"cosine/{name}"] = Hits(cosine)
+
+    def cosine(modality: str) -> Hits:
+        fold = of_store if modality == stored else of_other
+        return Hits(_by_fold(models, fold, lambda model, rows: cosines(model, tables, modality, rows)))
+
+    found |= {f"cosine/{name}": cosine(name) for name in tables.target}
     source = tables.source[stored]
     return _by_fold(models, of_store, lambda model, rows: model.to_target(stored).transform(source[rows])), found
 
@@ -401,7 +403,13 @@ class LearningCurve:
 
 
 def measure_curves(
-    design: Design, recipe: MapRecipe, task: str, *, repeats: int, callback: Callable[[int], None] | None = None
+    design: Design,
+    recipe: MapRecipe,
+    measured: Measured,
+    task: str,
+    *,
+    repeats: int,
+    callback: Callable[[int], None] | None = None,
 ) -> tuple[LearningCurve, LearningCurve]:
     """Return the curves of the score with mapped stored vectors, and of their cosine, over subsets of the anchors."""
     items, anchors, n = design.items, design.anchors, design.n_anchors
@@ -429,7 +437,11 @@ def measure_curves(
             points[1, repeat, k] = cosines(model, items.tables, shown, other).mean()
         if callback:
             callback(1)
-    return LearningCurve.through(sizes, points[0], n), LearningCurve.through(sizes, points[1], n)
+    curves = (LearningCurve.through(sizes, of_score, n) for of_score in points)
+    # The shape of a curve is measured on few items; its level is set by the score on all of them.
+    levels = (measured.estimates(task)[task]["stored"].value, measured.cosines()[shown].value)
+    score_curve, cosine_curve = (curve.lifted(level - curve.at(n)) for curve, level in zip(curves, levels, strict=True))
+    return score_curve, cosine_curve
 
 
 def _rows_to_score(
