@@ -23,8 +23,7 @@ from congruence.upgrade.certify import ACTIONS as ALL_ACTIONS
 from congruence.upgrade.certify import Thresholds, certify
 from congruence.upgrade.certify.cross_fit import score_heldout
 from congruence.upgrade.certify.design import EvaluationSet, make_tables
-from congruence.upgrade.certify.recipe import MapRecipe
-from congruence.upgrade.certify.scoring import overlap_of, score, vectors_of
+from congruence.upgrade.certify.scoring import MapRecipe, overlap_of, score, vectors_of
 from congruence.upgrade.certify.verdict import decide, is_of_lists, with_known
 from machine_output import add_json, write_json
 

@@ -261,30 +261,46 @@ def choose_map(
         if fixed.get("center", True) and len(rows) > 1 and (rows == rows[:1]).all():
             raise InputError(f"All {side} rows of {len(rows)} pairs are equal.", "Pass anchors that vary.")
     free = (single_modality or bool(others)) and not rotations_only
-    candidates = [kind for kind in ROTATIONS if kind.parameters.get("center", True) == fixed.get("center", True)]
-    if not fixed:
-        candidates = list(ROTATIONS)
-        n_train = len(X) * (1 - 1 / FOLDS)
-        candidates += [
-            kind for kind in LINEAR if free and (kind.parameters.get("ridge") != 0 or n_train > X.shape[1] + 1)
-        ]
-    not_tried = "" if free else "linear maps: their effect on rows of another modality is unknown"
-    if rotations_only:
-        not_tried = "linear maps: only rotations can be fitted on several modalities together"
+    candidates = _candidates(fixed, free, least_squares=len(X) * (1 - 1 / FOLDS) > X.shape[1] + 1)
     if fixed:
         not_tried = "other maps: center was given"
+    elif rotations_only:
+        not_tried = "linear maps: only rotations can be fitted on several modalities together"
+    else:
+        not_tried = "" if free else "linear maps: their effect on rows of another modality is unknown"
     groups = duplicate_groups(X, Y) if groups is None else np.unique(groups, return_inverse=True)[1]
     different = int(groups.max()) + 1
     if different < FEWEST or len(candidates) == 1:
+        evidence = "nothing to compare"
+        if different < FEWEST:
+            evidence = f"{different} different {'pairs are' if different > 1 else 'pair is'} too few to compare maps on"
         first = candidates[0]
-        evidence = (
-            f"{different} different {'pairs are' if different > 1 else 'pair is'} too few to compare maps on"
-            if different < FEWEST
-            else "nothing to compare"
-        )
         return Choice(first.name, first.method, dict(first.parameters), evidence, not_tried=not_tried)
     others = () if single_modality else others
     repeats = next((times for most, times in REPEATS if different < most), 1)
+    scores = _cross_validate(X, Y, candidates, others, groups, repeats, random_state)
+    evidence = " and ".join(["pairs", *(f"{other.modality} rows of the same items" for other in others)])
+    return scores.decide(candidates, [other.modality for other in others], groups, evidence, repeats, not_tried)
+
+
+def _candidates(fixed: Mapping[str, object], free: bool, least_squares: bool) -> list[Candidate]:
+    """Return the maps to compare: linear ones only if ``free``, and unregularized ones only if pairs suffice."""
+    if fixed:
+        return [kind for kind in ROTATIONS if kind.parameters.get("center", True) == fixed["center"]]
+    linear = [kind for kind in LINEAR if kind.parameters.get("ridge") != 0 or least_squares]
+    return [*ROTATIONS, *(linear if free else ())]
+
+
+def _cross_validate(
+    X: np.ndarray,
+    Y: np.ndarray,
+    candidates: Sequence[Candidate],
+    others: Sequence[Other],
+    groups: np.ndarray,
+    repeats: int,
+    random_state: int,
+) -> _CandidateScores:
+    """Score each candidate on the pairs, and on others' rows, of each fold after fitting it without the fold."""
     pairs = CandidatePairs(X, Y)
     scores = _CandidateScores(len(candidates), 1 + len(others), len(X))
     parts = 1 if len(X) >= MANY and min(X.shape[1], Y.shape[1]) > WIDE else FOLDS
@@ -303,8 +319,7 @@ def choose_map(
             mean = modality.vectors[unseen].mean(axis=0, dtype=np.float64)
             mapped = [other(left_out, mean, modality.target_mean) for _, other in fitted]
             scores.add(column, modality.anchors[rows], mapped, Y[modality.anchors[rows]])
-    evidence = " and ".join(["pairs", *(f"{other.modality} rows of the same items" for other in others)])
-    return scores.decide(candidates, [other.modality for other in others], groups, evidence, repeats, not_tried)
+    return scores
 
 
 def _held_out(groups: np.ndarray, parts: int, repeats: int, random_state: int) -> Iterator[np.ndarray]:

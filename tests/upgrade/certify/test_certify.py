@@ -13,8 +13,7 @@ from congruence.metrics import HUBNESS, recall_at_k
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify import Thresholds, certify
 from congruence.upgrade.certify.design import EvaluationSet
-from congruence.upgrade.certify.recipe import MapRecipe
-from congruence.upgrade.certify.scoring import score, vectors_of
+from congruence.upgrade.certify.scoring import MapRecipe, score, vectors_of
 from congruence.upgrade.certify.verdict import ACTIONS
 
 #: Which map it is is the subject of test_which_map.py.

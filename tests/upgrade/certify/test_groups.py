@@ -7,8 +7,7 @@ from congruence import Embeddings
 from congruence.upgrade.certify.cross_fit import cross_fit
 from congruence.upgrade.certify.design import EvaluationSet, deal, make_tables, near_duplicates, shuffle
 from congruence.upgrade.certify.intervals import mean_interval
-from congruence.upgrade.certify.recipe import MapRecipe
-from congruence.upgrade.certify.scoring import cosines, score, vectors_of
+from congruence.upgrade.certify.scoring import MapRecipe, cosines, score, vectors_of
 
 
 def tables(source, target):

@@ -10,8 +10,7 @@ from congruence.metrics import CSLS, QBNorm
 from congruence.synthetic import upgrade_problem
 from congruence.upgrade.certify.cross_fit import cross_fit
 from congruence.upgrade.certify.design import EvaluationSet
-from congruence.upgrade.certify.recipe import MapRecipe
-from congruence.upgrade.certify.scoring import part_seen, score, vectors_of
+from congruence.upgrade.certify.scoring import MapRecipe, part_seen, score, vectors_of
 
 
 @pytest.mark.filterwarnings("ignore::congruence.errors.ProjectionWarning")

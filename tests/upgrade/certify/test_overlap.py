@@ -11,8 +11,7 @@ from congruence.upgrade.certify import certify, cross_fit
 from congruence.upgrade.certify.cross_fit import score_heldout
 from congruence.upgrade.certify.design import EvaluationSet
 from congruence.upgrade.certify.intervals import Measured
-from congruence.upgrade.certify.recipe import MapRecipe
-from congruence.upgrade.certify.scoring import compare_lists
+from congruence.upgrade.certify.scoring import MapRecipe, compare_lists
 
 QUICK = {"method": "orthogonal", "repeats": 2, "folds": 5, "draws": 300}
 

@@ -13,8 +13,7 @@ from congruence.upgrade.certify import certify
 from congruence.upgrade.certify.cross_fit import cross_fit, cross_fit_lists
 from congruence.upgrade.certify.design import EvaluationSet
 from congruence.upgrade.certify.intervals import Measured
-from congruence.upgrade.certify.recipe import MapRecipe
-from congruence.upgrade.certify.scoring import part_seen, vectors_of
+from congruence.upgrade.certify.scoring import MapRecipe, part_seen, vectors_of
 from congruence.upgrade.choose import Choice
 
 QUICK = {"repeats": 1, "draws": 50}

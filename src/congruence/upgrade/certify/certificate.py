@@ -21,15 +21,13 @@ from congruence.errors import ProjectionWarning
 from congruence.evaluation import rankings
 from congruence.maps.evidence import choice_rows
 from congruence.metrics import Hubness
-from congruence.upgrade.certify.cross_fit import cross_fit, cross_fit_lists, score_heldout
-from congruence.upgrade.certify.curve import gains, measure_curves
+from congruence.upgrade.certify.cross_fit import cross_fit, cross_fit_lists, gains, measure_curves, score_heldout
 from congruence.upgrade.certify.design import Design, EvaluationSet
 from congruence.upgrade.certify.intervals import Measured
 from congruence.upgrade.certify.mixed import measure_mixed
-from congruence.upgrade.certify.recipe import MapRecipe
-from congruence.upgrade.certify.scoring import measure_controls
+from congruence.upgrade.certify.scoring import MapRecipe, measure_controls
 from congruence.upgrade.certify.theorems import theory_entries
-from congruence.upgrade.certify.verdict import Thresholds, Verdict, is_of_lists, judge, strategy_costs
+from congruence.upgrade.certify.verdict import Thresholds, Verdict, forecast, judge, strategy_costs
 from congruence.upgrade.choose import Choice
 from congruence.upgrade.progressive.meter import Estimate
 
@@ -230,7 +228,7 @@ def certify(
             measured = cross_fit(items, recipe, folds=folds, callback=callback)
             cross_fit_lists(items, recipe, measured)
         task = _deciding_task(items, measured)
-        curves = measure_curves(design, recipe, task, repeats=repeats, callback=callback)
+        curve, cosine_curve = measure_curves(design, recipe, measured, task, repeats=repeats, callback=callback)
         mixed = measure_mixed(items, measured, task, rows)
         controls = measure_controls(mapping, rotation, items)
     rng = np.random.default_rng(random_state)
@@ -240,27 +238,9 @@ def certify(
     )
     strategies = measured.estimates(task)
     retention, drawn = measured.retention(task, list(strategies[task]), draws, rng)
-    cosines = measured.cosines()
-    # The shape of the learning curve is measured on few items; its level is set by the score on all of them.
-    curve, cosine_curve = (
-        curve.lifted(level - curve.at(curve.n))
-        for curve, level in zip(
-            curves, (strategies[task]["stored"].value, cosines[items.tables.shown].value), strict=True
-        )
-    )
     covered = {name: float(mapping.covered_share(name, rows).mean()) for name, rows in items.tables.source.items()}
     narrows = mapping.forward.n_features_in_ > mapping.forward.d_target
     verdict = judge(strategies, drawn, curve, thresholds, narrows, pairing, task, covered, rng, mixed, rows)
-    by_definition = task == "own@1" or is_of_lists(task)
-    costs = strategy_costs(
-        strategies[task], mixed, verdict, by_definition=by_definition, rows=rows, encode_rate=encode_rate, price=price
-    )
-    forecast: dict[str, Any] = {} if mixed is None else {**mixed.to_dict(), "sentence": ""}
-    if mixed is not None and verdict.action == "re-embed" and verdict.wanted is not None:
-        forecast["sentence"] = (
-            "Progressive re-embedding is not expected to suffice: with half of the store re-embedded and the map "
-            f"refitted, {task} would be {mixed.values[-1]:.3f}; the required score was {verdict.wanted:.3f}."
-        )
     return Certificate(
         verdict=verdict,
         task=task,
@@ -269,7 +249,7 @@ def certify(
         fitted=design.fitted,
         strategies=strategies,
         retention=retention,
-        cosines=cosines,
+        cosines=measured.cosines(),
         curve=curve.to_dict(),
         cosine_curve=cosine_curve.to_dict(),
         gains=gains(curve, cosine_curve),
@@ -298,8 +278,8 @@ def certify(
         + ranking.notes
         + _map_notes(recipe, choice, measured.maps)
         + ([pairing.sentence] if pairing.state == "cannot tell" else []),
-        costs=costs,
-        progressive=forecast,
+        costs=strategy_costs(strategies[task], mixed, verdict, task, rows, encode_rate, price),
+        progressive={} if mixed is None else forecast(mixed, verdict, task),
     )
 
 

@@ -1,25 +1,29 @@
-"""Scores of held-out items, and of the anchors by cross-fitting: each by a map that was fitted without it."""
+"""Scores by maps that have not seen the items: held out, by cross-fitting, and along a learning curve."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
+from scipy.stats import t
 
 from congruence.metrics.hubness import Correction
-from congruence.upgrade.certify.design import EvaluationSet, ListSearch, PairedTables, deal
+from congruence.upgrade.certify.design import Design, EvaluationSet, ListSearch, PairedTables, deal, shuffle
 from congruence.upgrade.certify.intervals import Measured
-from congruence.upgrade.certify.recipe import MapRecipe, TwoWay
 from congruence.upgrade.certify.scoring import (
     PULL,
     ComparedSide,
     Hits,
-    Vectors,
+    MapRecipe,
+    TwoWay,
     correction,
     cosines,
     influence_of,
     list_hits,
+    overlap_of,
     part_seen,
     score,
     sides,
@@ -85,64 +89,64 @@ def cross_fit(
         kinds.append(choice.name)
         for maps, train in zip(models, (outside, outside & (fold != (part + 1) % folds)), strict=True):
             maps.append(recipe.fit(tables, np.flatnonzero(train), choice))
-    # The part of each stored row that mapped queries can match, by the map that has not seen the row.
-    covered: list[np.ndarray | None] = [None, None]
-    if not tables.by_class and tables.query_modality in tables.target:
-        covered = [_by_fold(maps, of_store, lambda model, rows: part_seen(model, items, rows)) for maps in models]
-    corrections = [_unseen_corrections(*pair, of_store, items) for pair in zip(models, covered, strict=True)]
-    stored, source = tables.store_modality, tables.source[tables.store_modality]
-    mapped, mapped_by_fewer = (
-        _by_fold(maps, of_store, lambda model, rows: model.to_target(stored).transform(source[rows])) for maps in models
-    )
-    out = Measured(maps=kinds, mapped=mapped, mapped_by_fewer=mapped_by_fewer, ahead=ahead)
-    pulls: dict[str, np.ndarray | float] = {}
-    fixed = vectors_of(models[0][0], items, ("keep", "re-embed"))
-    for part, (model, model_of_fewer) in enumerate(zip(*models, strict=True)):
-        test = np.flatnonzero(of_store == part)
-        more, less = (
-            score(vectors, items, test, corrections=hubs) if len(test) else {}
-            for vectors, hubs in zip(_vectors((model, model_of_fewer), items, fixed, covered), corrections, strict=True)
-        )
-        for name, hits in more.items():
-            values = out.scores.setdefault(name, np.zeros(tables.n))
-            fewer = less[name] if name.split("/")[1] in _MAPPED else hits  # the others are the same for either map
-            values[test] = hits.score + ahead * (hits.score - fewer.score)
-            pulls[name] = pulls.get(name, 0.0) + (0.0 if hits.pull is None else hits.pull)
-        for modality in tables.target:
-            fold_of_row = of_store if modality == tables.store_modality else of_other
-            rows = np.flatnonzero(fold_of_row == part)
-            if not len(rows):  # fewer prompts than folds
-                continue
-            values = out.scores.setdefault(f"cosine/{modality}", np.zeros(len(fold_of_row)))
-            cosine = cosines(model, tables, modality, rows)
-            values[rows] = cosine + ahead * (cosine - cosines(model_of_fewer, tables, modality, rows))
         if callback:
             callback(1)
-    for name, values in out.scores.items():
-        influence = SHARED_FOLDS * (values - values.mean()) if name not in pulls else values - PULL * pulls[name]
+    mapped, more = _score_unseen(models[0], items, of_store, of_other, strategies_of(tables))
+    mapped_by_fewer, fewer = _score_unseen(models[1], items, of_store, of_other, _MAPPED)
+    out = Measured(maps=kinds, mapped=mapped, mapped_by_fewer=mapped_by_fewer, ahead=ahead)
+    for name, hits in more.items():  # strategies without a map score the same with fewer anchors
+        values = hits.score + ahead * (hits.score - fewer.get(name, hits).score)
+        influence = SHARED_FOLDS * (values - values.mean()) if hits.pull is None else values - PULL * hits.pull
         out.add(name, values, influence, groups)
     return out
+
+
+def _score_unseen(
+    models: Sequence[TwoWay],
+    items: EvaluationSet,
+    of_store: np.ndarray,
+    of_other: np.ndarray,
+    strategies: Sequence[str],
+) -> tuple[np.ndarray, dict[str, Hits]]:
+    """Return the mapped store, and all scores by task and strategy or cosine: of each row by its fold's map."""
+    tables, stored = items.tables, items.tables.store_modality
+    covered = None  # the part of each stored row that mapped queries can match
+    if not tables.by_class and tables.query_modality in tables.target:
+        covered = _by_fold(models, of_store, lambda model, rows: part_seen(model, items, rows))
+    corrections = _unseen_corrections(models, covered, of_store, items)
+    fixed = vectors_of(models[0], items, [name for name in strategies if name not in _MAPPED])
+    found: dict[str, Hits] = {}
+    for part, model in enumerate(models):
+        test = np.flatnonzero(of_store == part)
+        if not len(test):
+            continue
+        vectors = fixed | vectors_of(model, items, _MAPPED)
+        if covered is not None:
+            vectors["queries"] = vectors["queries"][0], covered
+        ordered = {name: vectors[name] for name in strategies}
+        for name, hits in score(ordered, items, test, corrections=corrections).items():
+            whole = found.setdefault(name, Hits(np.zeros(tables.n), np.zeros(tables.n)))
+            whole.score[test] = hits.score
+            if whole.pull is not None and hits.pull is not None:
+                whole.pull[:] += hits.pull
+
+    def cosine(modality: str) -> Hits:
+        fold = of_store if modality == stored else of_other
+        return Hits(_by_fold(models, fold, lambda model, rows: cosines(model, tables, modality, rows)))
+
+    found |= {f"cosine/{name}": cosine(name) for name in tables.target}
+    source = tables.source[stored]
+    return _by_fold(models, of_store, lambda model, rows: model.to_target(stored).transform(source[rows])), found
 
 
 def _by_fold(
     models: Sequence[TwoWay], fold: np.ndarray, make: Callable[[TwoWay, np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Return each stored row as ``make`` returns it for the map that has not seen it."""
-    parts = [np.flatnonzero(fold == part) for part in range(len(models))]
-    made = np.concatenate([make(model, rows) for model, rows in zip(models, parts, strict=True)])
-    return np.asarray(made[np.argsort(np.concatenate(parts))], np.float64)
-
-
-def _vectors(
-    models: Sequence[TwoWay], items: EvaluationSet, fixed: Mapping[str, Vectors], covered: Sequence[np.ndarray | None]
-) -> Iterator[dict[str, Vectors]]:
-    """Yield the vectors that strategies compare, by the first map of a fold and by the second, of fewer anchors."""
-    for k, model in enumerate(models):
-        mapped = vectors_of(model, items, _MAPPED)
-        store = covered[k]
-        if store is not None and "queries" in mapped:
-            mapped["queries"] = mapped["queries"][0], store
-        yield mapped if k else {name: mapped.get(name) or fixed[name] for name in strategies_of(items.tables)}
+    """Return each row as ``make`` returns it for the map that has not seen it."""
+    parts = [(model, np.flatnonzero(fold == part)) for part, model in enumerate(models)]
+    parts = [(model, rows) for model, rows in parts if len(rows)]  # there may be fewer prompts than folds
+    made = np.concatenate([make(model, rows) for model, rows in parts])
+    return np.asarray(made[np.argsort(np.concatenate([rows for _, rows in parts]))], np.float64)
 
 
 def _unseen_corrections(
@@ -295,3 +299,181 @@ class _Unseen:
         out = np.empty((len(numbers), mapped.shape[1]), mapped.dtype)
         out[some] = mapped
         return out
+
+
+#: Exponents tried for score(n) = a − b·n^−c. The error of a rotation falls as n^−1/2, and its effect on the score as
+#: the square of that. Slower laws fit the beginning of some curves but not their end, and predicted larger gains than
+#: further anchors brought (docs/certify.md).
+EXPONENTS: Sequence[float] = np.linspace(0.7, 2.0, 27).tolist()
+
+SHAPES = (0.5, 0.7, 1.0, 1.5)  # exponents of redrawn curves: eight noisy points hardly determine how to extrapolate
+
+#: Largest number of held-out items on which a curve is measured; all of them determine its level afterwards
+#: (``Curve.lifted``).
+MOST_TESTED = 1000
+
+
+@dataclass(frozen=True)
+class LearningCurve:
+    """Held-out scores by number of anchors, and a power law fitted to them."""
+
+    sizes: np.ndarray  # (s,), numbers of anchors
+    scores: np.ndarray  # (repeats, s), over random orders of the anchors
+    n: int  # anchors available, where the extrapolation starts
+    exponent: float  # of best − drop·n^−exponent
+    drop: float
+    best: float  # the limit for many anchors
+
+    @classmethod
+    def through(
+        cls, sizes: np.ndarray, scores: np.ndarray, n: int, exponents: Sequence[float] = EXPONENTS
+    ) -> LearningCurve:
+        """Fit the power law by least squares, with larger weights for larger sizes."""
+        mean = scores.mean(axis=0)
+        # The curve is extrapolated beyond the largest size, so large sizes have more weight: a law fitted to the first
+        # sizes misses the last rise.
+        weight = sizes / sizes.max()
+        best = (np.inf, 1.0, 0.0, float(mean[-1]))
+        for exponent in exponents:
+            design = np.stack([np.ones(len(sizes)), -((sizes / sizes.max()) ** -exponent)], axis=1) * weight[:, None]
+            (top, drop), *_ = np.linalg.lstsq(design, mean * weight, rcond=None)
+            if drop < 0:  # fewer anchors score higher only by chance: use a constant
+                top, drop = float(np.average(mean, weights=weight**2)), 0.0
+            error = float(np.sum((design @ (top, drop) - mean * weight) ** 2))
+            if error < best[0]:
+                best = (error, float(exponent), float(drop), float(top))
+        _, exponent, drop, top = best
+        return cls(sizes, scores, n, exponent, drop * float(sizes.max()) ** exponent, top)
+
+    def at(self, n: float) -> float:
+        """Return the curve at n anchors."""
+        return float(self.best - self.drop * float(n) ** -self.exponent)
+
+    def gain(self, more: int) -> float:
+        """Return the expected gain from this many further anchors."""
+        return self.at(self.n + more) - self.at(self.n)
+
+    def most(self, more: int) -> float:
+        """Return an upper bound on the gain from further anchors: no doubling adds more than the previous one.
+
+        The rise over the last doubling, with its one-sided 95 % error, times the number of doublings to come. Repeats
+        use the same anchors, so the variance of their mean is s² (1/repeats + held out/fitted on): Nadeau and Bengio
+        (2003), "Inference for the generalization error".
+        """
+        half = int(np.abs(self.sizes - self.sizes[-1] / 2).argmin())
+        rise = self.scores[:, -1] - self.scores[:, half]
+        repeats, fitted_on = len(rise), self.sizes[-1]
+        error = 0.0
+        if repeats > 1:
+            shared = (self.n - fitted_on) / fitted_on
+            error = float(t.ppf(0.95, repeats - 1) * rise.std(ddof=1) * np.sqrt(1 / repeats + shared))
+        doublings = np.log1p(more / self.n) / np.log(self.sizes[-1] / self.sizes[half])
+        return max(self.gain(more), (float(rise.mean()) + error) * float(doublings))
+
+    def enough(self, wanted: float, most: int) -> int | None:
+        """Return how many further anchors raise the curve to a score, or None if ``most`` are not enough."""
+        if wanted >= self.best or self.drop <= 0:
+            return None
+        more = int(np.ceil((self.drop / (self.best - wanted)) ** (1 / self.exponent))) - self.n
+        if more > most:
+            return None
+        more = max(more, 1)
+        # Rounded up to two significant digits: more would suggest false precision.
+        step = 10 ** max(0, int(np.log10(more)) - 1)
+        return min(most, -(-more // step) * step)
+
+    def redraw(self, rng: np.random.Generator) -> LearningCurve:
+        """Return the curve through a bootstrap sample of the repeats, with a random exponent from ``SHAPES``."""
+        sample = self.scores[rng.integers(len(self.scores), size=len(self.scores))]
+        return LearningCurve.through(self.sizes, sample, self.n, [float(rng.choice(SHAPES))])
+
+    def lifted(self, by: float) -> LearningCurve:
+        """Return the curve shifted vertically, so that it passes through a score measured more accurately."""
+        return LearningCurve(self.sizes, self.scores + by, self.n, self.exponent, self.drop, self.best + by)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as plain data."""
+        return {
+            "anchors": self.sizes.tolist(),
+            "mean": self.scores.mean(axis=0).tolist(),
+            "sd": (self.scores.std(axis=0, ddof=1) if len(self.scores) > 1 else np.zeros(len(self.sizes))).tolist(),
+            "repeats": len(self.scores),
+            "law": {"best": self.best, "drop": self.drop, "exponent": self.exponent},
+        }
+
+
+def measure_curves(
+    design: Design,
+    recipe: MapRecipe,
+    measured: Measured,
+    task: str,
+    *,
+    repeats: int,
+    callback: Callable[[int], None] | None = None,
+) -> tuple[LearningCurve, LearningCurve]:
+    """Return the curves of the score with mapped stored vectors, and of their cosine, over subsets of the anchors."""
+    items, anchors, n = design.items, design.anchors, design.n_anchors
+    rng = np.random.default_rng(items.random_state)
+    if design.heldout and items.tables.n > MOST_TESTED:
+        items = items.take(np.sort(rng.choice(items.tables.n, MOST_TESTED, replace=False)))
+    groups = None if design.heldout else items.groups_of(design.fitted)
+    room = n if design.heldout else n - max(n // 5, 1)
+    sizes = np.unique(np.geomspace(max(6, room // 32), room, 8).round().astype(int))
+    shown = items.tables.shown
+    choices: list[Choice] = []
+    points = np.empty((2, repeats, len(sizes)))
+    for repeat in range(repeats):
+        order = rng.permutation(n) if groups is None else shuffle(groups, rng)
+        test, other = _rows_to_score(items, design.fitted, None if design.heldout else order[room:], rng)
+        for k, size in enumerate(sizes):
+            if repeat == 0:
+                choices.append(recipe.choose(anchors, order[:size]))
+            model = recipe.fit(anchors, order[:size], choices[k])
+            if "overlap@" in task:
+                points[0, repeat, k] = overlap_of(model, items, task, test)
+            else:
+                hits = score(vectors_of(model, items, ("stored",)), items, test, {task: items.tasks[task]})
+                points[0, repeat, k] = next(iter(hits.values())).score.mean() if hits else np.nan
+            points[1, repeat, k] = cosines(model, items.tables, shown, other).mean()
+        if callback:
+            callback(1)
+    curves = (LearningCurve.through(sizes, of_score, n) for of_score in points)
+    # The shape of a curve is measured on few items; its level is set by the score on all of them.
+    levels = (measured.estimates(task)[task]["stored"].value, measured.cosines()[shown].value)
+    score_curve, cosine_curve = (curve.lifted(level - curve.at(n)) for curve, level in zip(curves, levels, strict=True))
+    return score_curve, cosine_curve
+
+
+def _rows_to_score(
+    items: EvaluationSet, fitted: Sequence[str], left_out: np.ndarray | None, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows of the store, and of the modality whose cosine is shown, on which the map may be scored."""
+    tables, shown = items.tables, items.tables.shown
+    if left_out is None:
+        test, other = np.arange(tables.n), np.arange(len(tables.ids[shown]))
+    elif not tables.by_class:
+        test = other = left_out
+    elif tables.store_modality in fitted:
+        test, other = left_out, (left_out if shown == tables.store_modality else np.arange(len(tables.ids[shown])))
+    else:
+        assert tables.classes is not None
+        test = np.flatnonzero(np.isin(tables.classes, left_out))
+        other = test if shown == tables.store_modality else left_out
+    few = [rng.choice(rows, MOST_TESTED, replace=False) if len(rows) > MOST_TESTED else rows for rows in (test, other)]
+    return few[0], few[1]
+
+
+def gains(curve: LearningCurve, cosine_curve: LearningCurve) -> list[dict[str, float]]:
+    """Return the expected gain in score and cosine from several numbers of further anchors, and its upper bound."""
+    steps = sorted({max(1, round(curve.n * share)) for share in (0.25, 0.5, 1.0, 3.0)})
+    room = max(0.0, 1.0 - curve.at(curve.n))  # no score exceeds 1
+    return [
+        {
+            "more": more,
+            "score": min(curve.gain(more), room),
+            "score_at_most": min(curve.most(more), room),
+            "cosine": cosine_curve.gain(more),
+            "cosine_at_most": cosine_curve.most(more),
+        }
+        for more in steps
+    ]

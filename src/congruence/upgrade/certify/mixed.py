@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -164,8 +165,7 @@ def measure_mixed(items: EvaluationSet, measured: Measured, task: str, n_rows: i
 
     again = refit_unseen(refit, raw, unit(native), plain, take, part, counts)
 
-    def search(store: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return (_lists if of_lists else _hits)(items, task, store)
+    search = (_lists if of_lists else _hits)(items, task)
 
     def along(stores: list[np.ndarray]) -> list[np.ndarray]:
         """Return scores and pseudo-values of stores with growing shares of re-embedded rows, shapes (n, s)."""
@@ -229,20 +229,32 @@ def _order(old: np.ndarray, mapped: np.ndarray, texts: Texts | None, random_stat
     return name, ORDERS[name](view)
 
 
-def _hits(items: EvaluationSet, task: str, store: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the score and the pseudo-value of each query, in a store searched with the target model's queries."""
+_Search: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+def _hits(items: EvaluationSet, task: str) -> _Search:
+    """Return a function that searches a store with the target model's queries: their scores and pseudo-values."""
     tables, ranking = items.tables, items.ranking
-    queries, store = unit_rows(tables.target[tables.query_modality], ranking), unit_rows(store, ranking)
-    of_hubs = correction(items, queries, store)
-    hits = hits_of((queries, store), items, np.arange(tables.n), items.tasks[task], of_hubs)
-    return hits.score, hits.influence
+    queries = unit_rows(tables.target[tables.query_modality], ranking)
+
+    def search(store: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        store = unit_rows(store, ranking)
+        of_hubs = correction(items, queries, store)
+        hits = hits_of((queries, store), items, np.arange(tables.n), items.tasks[task], of_hubs)
+        return hits.score, hits.influence
+
+    return search
 
 
-def _lists(items: EvaluationSet, task: str, store: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the overlap of each query's results with those of the re-embedded store, and its pseudo-value."""
-    search, tables, rows, ranking = items.search_of(task), items.tables, items.compared, items.ranking
-    queries = unit_rows(search.target[search.queries_of(rows)], ranking)
+def _lists(items: EvaluationSet, task: str) -> _Search:
+    """Return a function that compares a store's results with the re-embedded store's: scores and pseudo-values."""
+    found, tables, rows, ranking = items.search_of(task), items.tables, items.compared, items.ranking
+    queries = unit_rows(found.target[found.queries_of(rows)], ranking)
     judge = queries @ unit_rows(tables.target[tables.store_modality][rows], ranking).T
-    near = queries @ unit_rows(store, ranking).T
-    hits = list_hits(search, near, judge, int(task.split("@")[1]), ranking.hubness)[task]
-    return hits.score, influence_of(hits, search)
+
+    def search(store: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        near = queries @ unit_rows(store, ranking).T
+        hits = list_hits(found, near, judge, int(task.split("@")[1]), ranking.hubness)[task]
+        return hits.score, influence_of(hits, found)
+
+    return search

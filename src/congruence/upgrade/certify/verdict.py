@@ -13,7 +13,7 @@ from congruence._utils.validation import check_positive
 from congruence.compare.pairing import PairingReport
 from congruence.embeddings import UNNAMED
 from congruence.errors import ParameterError
-from congruence.upgrade.certify.curve import LearningCurve
+from congruence.upgrade.certify.cross_fit import LearningCurve
 from congruence.upgrade.certify.mixed import SHARES, MixedStore, reached
 from congruence.upgrade.progressive.meter import Estimate
 
@@ -316,11 +316,10 @@ def strategy_costs(
     scores: dict[str, Estimate],
     mixed: MixedStore | None,
     verdict: Verdict,
-    *,
-    by_definition: bool,
-    rows: int | None = None,
-    encode_rate: float | None = None,
-    price: float | None = None,
+    task: str,
+    rows: int | None,
+    encode_rate: float | None,
+    price: float | None,
 ) -> list[dict[str, Any]]:
     """Return the strategies for changing models, the cheapest first.
 
@@ -328,7 +327,7 @@ def strategy_costs(
     sufficient, and one half if no smaller share is.
     """
     n = scores["stored"].n
-    best = Estimate(1.0, 1.0, 1.0, n) if by_definition else scores.get("re-embed")
+    best = Estimate(1.0, 1.0, 1.0, n) if "re-embed" in with_known({}, task) else scores.get("re-embed")
     found: list[tuple[str, Estimate | None, float]] = [
         ("keep", scores.get("keep"), 0.0),
         ("map", scores["stored"], 0.0),
@@ -353,3 +352,14 @@ def strategy_costs(
             }
         )
     return out
+
+
+def forecast(mixed: MixedStore, verdict: Verdict, task: str) -> dict[str, Any]:
+    """Return the scores by share re-embedded, with a sentence if the verdict is that no share is enough."""
+    words = ""
+    if verdict.action == "re-embed" and verdict.wanted is not None:
+        words = (
+            "Progressive re-embedding is not expected to suffice: with half of the store re-embedded and the map "
+            f"refitted, {task} would be {mixed.values[-1]:.3f}; the required score was {verdict.wanted:.3f}."
+        )
+    return {**mixed.to_dict(), "sentence": words}
