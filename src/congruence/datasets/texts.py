@@ -48,5 +48,5 @@ def anchor_texts(n: int | None = None) -> list[str]:
     except FileNotFoundError:
         raise FileError(f"No texts at {TEXTS_PATH} in the package.", "Install congruence again.") from None
     if n is not None and n > len(lines):
-        raise ParameterError(f"Got `n={n:,}` of {len(lines)} texts.", f"Pass `n={len(lines)}` or less.")
+        raise ParameterError(f"Got `n={n:,}`; there are {len(lines)} texts.", f"Pass `n={len(lines)}` or less.")
     return lines[:n]

@@ -210,12 +210,19 @@ _JSON_TYPES = {dict: "an object", list: "a list", str: "a text", bool: "true or 
 
 
 class RequestError(ParameterError):
-    """A request is refused: ``code`` is a key of ``REFUSALS``, ``values`` are the numbers and names in its message."""
+    """A request is refused: with a key of ``REFUSALS``, its HTTP status and the field of the request."""
 
-    def __init__(self, code: str, *values: object) -> None:
-        self.code = code
-        self.status, self.param, problem, fix = REFUSALS[code]
-        super().__init__(problem.format(*values), fix.format(*values))
+    code: str = "invalid_request"
+    status: int = 400
+    param: str | None = None
+
+
+def refusal(code: str, *values: object) -> RequestError:
+    """Return a refusal by its key in ``REFUSALS``; ``values`` are the numbers and names in its message."""
+    status, param, problem, fix = REFUSALS[code]
+    error = RequestError(problem.format(*values), fix.format(*values))
+    error.code, error.status, error.param = code, status, param
+    return error
 
 
 def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int) -> tuple[list[str], bool]:
@@ -226,32 +233,32 @@ def read_request(body: bytes, *, limits: Limits, names: Sequence[str], dim: int)
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):
-        raise RequestError("invalid_json") from None
+        raise refusal("invalid_json") from None
     if not isinstance(content, dict):
-        raise RequestError("invalid_body", _kind(content))
+        raise refusal("invalid_body", _kind(content))
     model, texts, dimensions = (content.get(key) for key in ("model", "input", "dimensions"))
     if model not in names:
-        raise RequestError("model_not_found" if isinstance(model, str) else "model_missing", _either(names))
+        raise refusal("model_not_found" if isinstance(model, str) else "model_missing", _either(names))
     if (encoding := content.get("encoding_format", "float")) not in ("float", "base64"):
-        raise RequestError("invalid_encoding")
+        raise refusal("invalid_encoding")
     if dimensions is not None and not (_is_token(dimensions) and dimensions == dim):
-        raise RequestError("invalid_dimensions", dim)
+        raise refusal("invalid_dimensions", dim)
     items = [texts] if isinstance(texts, str) else texts
     if not isinstance(items, list) or not items:
-        raise RequestError("invalid_input", _kind(texts))
+        raise refusal("invalid_input", _kind(texts))
     if any(_is_token(item) or isinstance(item, list) for item in items):
-        raise RequestError("tokens_not_supported")
+        raise refusal("tokens_not_supported")
     if len(items) > limits.max_batch:
-        raise RequestError("too_many_inputs", len(items), limits.max_batch)
+        raise refusal("too_many_inputs", len(items), limits.max_batch)
     for k, text in enumerate(items):
         if not isinstance(text, str):
-            raise RequestError("invalid_text", k, _kind(text))
+            raise refusal("invalid_text", k, _kind(text))
         if not text:
-            raise RequestError("empty_text", k)
+            raise refusal("empty_text", k)
         if len(text) > limits.max_chars:
-            raise RequestError("input_too_long", len(text), k, limits.max_chars)
+            raise refusal("input_too_long", len(text), k, limits.max_chars)
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-            raise RequestError("invalid_unicode", k)
+            raise refusal("invalid_unicode", k)
     return items, encoding == "base64"
 
 
@@ -322,7 +329,7 @@ class Service:
     async def embeddings(self, request: Request) -> Response:
         """Encode the texts of a request and return their vectors."""
         if self._active >= self.limits.max_waiting:
-            raise RequestError("overloaded", self.limits.max_waiting)
+            raise refusal("overloaded", self.limits.max_waiting)
         self._active += 1
         self.metrics.active.set(self._active)
         try:
@@ -334,7 +341,7 @@ class Service:
             write = partial(_answer, vectors, tokens, model=self.names[0], as_base64=as_base64)
             content = await asyncio.to_thread(write) if vectors.size > MANY else write()
         except ClientDisconnect:
-            raise RequestError("closed") from None
+            raise refusal("closed") from None
         finally:
             self._active -= 1
             self.metrics.active.set(self._active)
@@ -347,7 +354,7 @@ class Service:
     async def model(self, name: str) -> dict[str, object]:
         """Describe the model by one of its names."""
         if name not in self.names:
-            raise RequestError("model_not_found", _either(self.names))
+            raise refusal("model_not_found", _either(self.names))
         return {"id": name, "object": "model", "created": self._began, "owned_by": "congruence"}
 
     async def health(self) -> Response:
@@ -363,9 +370,9 @@ class Service:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         # A web page may send requests with some other types to any address without a preflight request.
         if kind != "application/json":
-            raise RequestError("not_json")
+            raise refusal("not_json")
         if request.headers.get("content-encoding", "identity").lower() != "identity":
-            raise RequestError("compressed")
+            raise refusal("compressed")
         length = request.headers.get("content-length", "")
         size, body = int(length[:19]) if length.isdecimal() else 0, bytearray()
         chunks = request.stream()
@@ -375,9 +382,9 @@ class Service:
                     body += chunk
                     size = max(size, len(body))
         except TimeoutError:
-            raise RequestError("body_timeout", self.limits.timeout) from None
+            raise refusal("body_timeout", self.limits.timeout) from None
         if size > self.limits.max_body:
-            raise RequestError("body_too_large", self.limits.max_body)
+            raise refusal("body_too_large", self.limits.max_body)
         return bytes(body)
 
     async def _wait(self, request: Request, texts: list[str], deadline: float) -> tuple[np.ndarray, int]:
@@ -387,7 +394,7 @@ class Service:
         try:
             result = asyncio.wrap_future(self.batcher.submit(texts))
         except StoppedError:
-            raise RequestError("stopping") from None
+            raise refusal("stopping") from None
         disconnected = asyncio.ensure_future(_disconnect(request))
         try:
             remaining = deadline - asyncio.get_running_loop().time()
@@ -399,7 +406,7 @@ class Service:
             result.cancel()
         if disconnected in done:
             raise ClientDisconnect
-        raise RequestError("timeout", self.limits.timeout)
+        raise refusal("timeout", self.limits.timeout)
 
 
 async def _disconnect(request: Request) -> None:
